@@ -46,7 +46,7 @@ def seconds(call, *, repeat=1):
 
 
 def compare(calls, *, rounds=15, repeat=100):
-    """Median seconds of each call; the calls take turns, so that all see the same machine."""
+    """Return the median seconds per call of each named call; the calls alternate, so that machine load affects all."""
     for call in calls.values():
         seconds(call, repeat=repeat)
     taken = {name: [] for name in calls}
@@ -169,12 +169,13 @@ READERS = {
 
 
 def converted(raw, root):
+    """Convert the raw file of the dataset `NAME` below `root`; return the folder of the dataset."""
     settings = Settings.from_env({"RLDS_HOME": str(root), "RLDS_NO_PROGRESS": "1"})
     return download(f"d4rl/{NAME}", root=root, from_local=raw, hash_check=False, settings=settings)
 
 
 def torchrl_dataset(raw, root):
-    """TorchRL's own dataset class on the same file, its download replaced by a link."""
+    """Return TorchRL's dataset class over the same raw file; a link replaces its download."""
     d4rl = pytest.importorskip("torchrl.data.datasets.d4rl", reason="pip install --no-deps torchrl hoptorch")
 
     def linked(_url, folder):

@@ -1,4 +1,4 @@
-"""The client of `fork_server.py`: runs `rlds` in children that may be killed."""
+"""A client of `fork_server.py`, which runs `rlds` in child processes that can be killed."""
 
 import json
 import subprocess
@@ -7,20 +7,23 @@ from pathlib import Path
 
 
 class Server:
-    """A process that has imported everything and forks a child for each command."""
+    """A server process that has imported every module and forks a child process for each command."""
 
     def __init__(self):
         program = [sys.executable, str(Path(__file__).with_name("faults") / "fork_server.py")]
         self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, argv, home, fatal=0):
-        """Run a command; before its change of the disk number `fatal` it is killed."""
+        """Run `rlds` with `argv`; with `fatal` n, kill it before its n-th change of the disk.
+
+        Returns the report of the server: died, code, changes and text.
+        """
         self.process.stdin.write(json.dumps({"argv": argv, "home": str(home), "fatal": fatal}) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
     def close(self):
-        """End the process."""
+        """End the server process."""
         self.process.stdin.close()
         assert self.process.wait(60) == 0
         self.process.stdout.close()

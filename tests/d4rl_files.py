@@ -1,7 +1,7 @@
-"""Files of every D4RL family, written the way the upstream wrote them.
+"""Files of every D4RL family, in the layout of the upstream.
 
-The MuJoCo ones hold real rollouts, and the rollout is returned with the file, so that a test can compare with what
-the simulator said. Everything is seeded.
+The MuJoCo files have real rollouts, which are returned with the file so that a test can compare the dataset with the
+simulator. Everything is seeded.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ POLICY_LAYERS = {"fc0": (256, 17), "fc1": (256, 256), "last_fc": (6, 256), "last
 
 @dataclass(frozen=True)
 class Rollout:
-    """What the simulator said, an episode an entry; T actions and T + 1 states each."""
+    """Episodes of a simulator, one entry per episode, with T actions and T + 1 states each."""
 
     states: tuple[np.ndarray, ...]
-    """[T + 1, O], float64 as the simulator has it."""
+    """[T + 1, O], float64, the dtype of the simulator."""
     actions: tuple[np.ndarray, ...]
     """[T, A], float32."""
     rewards: tuple[np.ndarray, ...]
     """[T], float64."""
     terminated: tuple[bool, ...]
-    """Whether the last step ended the task."""
+    """Whether the last step terminated the episode."""
     truncated: tuple[bool, ...]
-    """Whether the last step met the time limit."""
+    """Whether the last step reached the time limit."""
     qpos: tuple[np.ndarray, ...]
     """[T + 1, Q], float64."""
     qvel: tuple[np.ndarray, ...]
@@ -59,13 +59,14 @@ class Rollout:
 
     @property
     def steps(self) -> int:
+        """The number of steps of all episodes."""
         return sum(len(actions) for actions in self.actions)
 
 
 @cache
 def rollout(env_id: str = "HalfCheetah-v5", *, steps: int = 300, limit: int = 100, seed: int = 0) -> Rollout:
-    """Act at random in a real environment until `steps` steps are there; the last episode may have no end."""
-    mujoco_library.set_mju_user_warning(lambda _: None)  # it writes MUJOCO_LOG.TXT otherwise
+    """Take `steps` random actions in a MuJoCo environment; the last episode may be unfinished."""
+    mujoco_library.set_mju_user_warning(lambda _: None)  # the default handler writes MUJOCO_LOG.TXT
     env = gymnasium.make(env_id, max_episode_steps=limit)
     env.action_space.seed(seed)
     lists: dict[str, list[Any]] = {name: [] for name in Rollout.__dataclass_fields__}
@@ -78,6 +79,7 @@ def rollout(env_id: str = "HalfCheetah-v5", *, steps: int = 300, limit: int = 10
 
 
 def _episode(env, lists, most, seed):
+    """Append one episode of at most `most` steps to the lists; return its number of steps."""
     state, _ = env.reset(seed=seed)
     data = env.unwrapped.data
     states, qpos, qvel, actions, rewards = [state], [data.qpos.copy()], [data.qvel.copy()], [], []
@@ -101,7 +103,7 @@ def _episode(env, lists, most, seed):
 
 
 def write(path: Path, columns: Mapping[str, Any], *, compression: str | None = "gzip", **options: Any) -> Path:
-    """Write columns as D4RL's generators do: gzip for arrays, scalars as they are."""
+    """Write columns as D4RL's generators do: arrays compressed with gzip, scalars uncompressed."""
     with h5py.File(path, "w") as file:
         for name, value in columns.items():
             if np.ndim(value):
@@ -112,7 +114,7 @@ def write(path: Path, columns: Mapping[str, Any], *, compression: str | None = "
 
 
 def mujoco_columns(run: Rollout, version: int = 2, dtype: Any = np.float32) -> dict[str, Any]:
-    """The columns of a mujoco file of this version, from a real rollout."""
+    """Return the columns of a MuJoCo file of a version of D4RL."""
     last = [np.arange(len(actions)) == len(actions) - 1 for actions in run.actions]
     pairs = list(zip(last, run.terminated, run.truncated, strict=True))
     columns: dict[str, Any] = {
@@ -132,7 +134,7 @@ def mujoco_columns(run: Rollout, version: int = 2, dtype: Any = np.float32) -> d
 
 
 def policy_metadata() -> dict[str, Any]:
-    """What the medium and expert files say of the policy that made them."""
+    """Return the metadata about the policy in the medium and expert files."""
     generator = np.random.default_rng(8)
     metadata: dict[str, Any] = {
         "metadata/algorithm": np.bytes_(b"SAC"),
@@ -157,7 +159,7 @@ def mujoco(
     policy: bool = False,
     seed: int = 0,
 ) -> Rollout:
-    """A mujoco file (v0, v1, v2; float64 for the replay ones), and the rollout that it holds."""
+    """Write a MuJoCo file (v0, v1 or v2; replay files have float64), and return its rollout."""
     run = rollout(env_id, steps=steps, limit=limit, seed=seed)
     columns = mujoco_columns(run, version, dtype)
     write(path, {**columns, **(policy_metadata() if policy else {})})
@@ -165,18 +167,19 @@ def mujoco(
 
 
 def _numbers(seed: int, *shape: int, dtype: Any = np.float32) -> np.ndarray:
+    """Return normally distributed numbers of a shape."""
     return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
 def _last(rows: int, *lengths: int) -> np.ndarray:
-    """True on the last row of each episode of these lengths, [rows]."""
+    """Return a mask of the last row of each episode, bool [rows]."""
     flags = np.zeros(rows, bool)
     flags[np.cumsum(lengths) - 1] = True
     return flags
 
 
 def adroit_human(path: Path, *, version: int = 1, lengths: tuple[int, ...] = (70, 55, 81)) -> dict[str, Any]:
-    """door-human: the end of each demonstration is a time-out, and nothing is ever a termination."""
+    """Write a door-human file: each demonstration ends with a timeout, and no row is terminal."""
     rows = sum(lengths)
     columns = {
         "observations": _numbers(1, rows, 39),
@@ -194,7 +197,7 @@ def adroit_human(path: Path, *, version: int = 1, lengths: tuple[int, ...] = (70
 
 
 def adroit_cloned(path: Path, *, version: int = 0, rows: int = 400) -> dict[str, Any]:
-    """door-cloned: float64 with float32 actions in v0; the data ends in the middle of a demonstration."""
+    """Write a door-cloned file: float64 with float32 actions in v0; the data ends within a demonstration."""
     dtype = np.float32 if version else np.float64
     columns: dict[str, Any] = {
         "observations": _numbers(1, rows, 39, dtype=dtype),
@@ -213,7 +216,7 @@ def adroit_cloned(path: Path, *, version: int = 0, rows: int = 400) -> dict[str,
 
 
 def antmaze(path: Path, *, episodes: int = 3, length: int = 1001) -> dict[str, Any]:
-    """antmaze: the relabelled flags and rewards are floats, and episodes have one step more than the limit."""
+    """Write an antmaze file: relabeled flags and rewards are floats, and episodes have one step more than the limit."""
     rows = episodes * length
     reached = np.zeros(rows, np.float32)
     reached[length // 2 :: length] = 1
@@ -232,7 +235,7 @@ def antmaze(path: Path, *, episodes: int = 3, length: int = 1001) -> dict[str, A
 
 
 def maze2d(path: Path, *, rows: int = 1200, timeouts: bool = False) -> dict[str, Any]:
-    """maze2d: one long walk from goal to goal; no flag is an end."""
+    """Write a maze2d file: one continuous walk between goals, in which no flag ends an episode."""
     columns = {
         "observations": np.cumsum(_numbers(1, rows, 4), axis=0, dtype=np.float32),
         "actions": np.clip(_numbers(2, rows, 2), -1, 1),
@@ -249,7 +252,7 @@ def maze2d(path: Path, *, rows: int = 1200, timeouts: bool = False) -> dict[str,
 
 
 def minigrid(path: Path, *, lengths: tuple[int, ...] = (12, 50, 7, 31)) -> dict[str, Any]:
-    """minigrid: pictures and actions stored as float32, actions without a second axis."""
+    """Write a minigrid file: images and actions are float32, and actions have no second axis."""
     rows = sum(lengths)
     generator = np.random.default_rng(1)
     columns = {
@@ -266,7 +269,7 @@ def minigrid(path: Path, *, lengths: tuple[int, ...] = (12, 50, 7, 31)) -> dict[
 
 
 def kitchen(path: Path, *, lengths: tuple[int, ...] = (190, 301, 222)) -> dict[str, Any]:
-    """kitchen: `infos` is a dataset with the number of the demonstration; float flags on its last step."""
+    """Write a kitchen file: `infos` has the number of the demonstration, and the last step has float flags."""
     rows = sum(lengths)
     columns = {
         "observations": _numbers(1, rows, 60),
@@ -280,7 +283,7 @@ def kitchen(path: Path, *, lengths: tuple[int, ...] = (190, 301, 222)) -> dict[s
 
 
 def flow(path: Path, *, rows: int = 1700) -> dict[str, Any]:
-    """flow: no time-outs and, in this one, no terminations: only the limit ends episodes."""
+    """Write a flow file without timeouts and terminations, so that only the time limit ends episodes."""
     columns = {
         "observations": _numbers(1, rows, 44),
         "actions": _numbers(2, rows, 1),
@@ -292,7 +295,7 @@ def flow(path: Path, *, rows: int = 1700) -> dict[str, Any]:
 
 
 def carla(path: Path, *, rows: int = 90) -> dict[str, Any]:
-    """carla-lane: a picture of 48 x 48 x 3 as one flat row of floats."""
+    """Write a carla-lane file: each image of 48 x 48 x 3 is a flat row of floats."""
     columns = {
         "observations": np.random.default_rng(1).random((rows, 48 * 48 * 3), np.float32),
         "actions": np.clip(_numbers(2, rows, 2), -1, 1),
@@ -304,7 +307,7 @@ def carla(path: Path, *, rows: int = 90) -> dict[str, Any]:
 
 
 def bullet(path: Path, *, lengths: tuple[int, ...] = (60, 100, 40)) -> dict[str, Any]:
-    """bullet-hopper: as mujoco v1, without next observations."""
+    """Write a bullet-hopper file: like MuJoCo v1, without next observations."""
     rows = sum(lengths)
     ends = _last(rows, *lengths)
     full = np.zeros(rows, bool)
@@ -324,7 +327,7 @@ def bullet(path: Path, *, lengths: tuple[int, ...] = (60, 100, 40)) -> dict[str,
 
 
 def big_halfcheetah(path: Path, *, steps: int = 1_000_000, infos: bool = True, seed: int = 0) -> Path:
-    """A large file in the v2 layout: real rollouts, tiled, with noise so that gzip has the usual trouble with them."""
+    """Write a large v2 file: repeated real rollouts with noise, so that gzip compresses them like real data."""
     run = rollout(steps=2000, limit=1000, seed=seed)
     generator = np.random.default_rng(seed)
     episodes = -(-steps // 1000)
@@ -351,6 +354,7 @@ def big_halfcheetah(path: Path, *, steps: int = 1_000_000, infos: bool = True, s
 
 
 def _tiled(runs, episodes, generator):
+    """Return the rollouts, repeated to this number of episodes, with noise."""
     states = np.stack(runs).astype(np.float32)
     states = states[np.arange(episodes) % len(states)]
     states += generator.standard_normal(states.shape, np.float32) * np.float32(0.01)
@@ -358,7 +362,10 @@ def _tiled(runs, episodes, generator):
 
 
 def pieces(recording: Any) -> list[dict[str, Any]]:
-    """Join what a recording yields into whole trajectories: steps [T, ...], states [T or T + 1, ...], known, facts."""
+    """Join the episodes that an episode reader yields in pieces.
+
+    Returns a dict for each whole trajectory: steps [T, ...], states [T + 1, ...] or [T, ...], known, facts.
+    """
     whole: list[dict[str, Any]] = []
     parts: list[Any] = []
     for episode in recording.episodes():

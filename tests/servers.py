@@ -1,11 +1,11 @@
-"""A real HTTP server on the loopback device, whose paths behave well or badly.
+"""An HTTP server on the loopback device whose responses can be correct or faulty.
 
     with serve({"/a.hdf5": b"...", "/b.hdf5": Cut(b"...", after=1000, times=2)}) as server:
         fetch_from(server.url + "/a.hdf5")
     assert server.requests[0].headers["range"] == "bytes=1000-"
 
-A path maps to bytes, to a `Path` (read at each request) or to a behaviour. A behaviour is a `File` or a subclass of it
-that misbehaves in one way, or one of `Status`, `Html`, `Redirect`, `InTurn`. Keys of `Request.headers` are lower-case.
+A path maps to bytes, to a `Path` (read at each request) or to a behavior. A behavior is a `File`, a subclass of `File`
+with one fault, or one of `Status`, `Html`, `Redirect`, `InTurn`. The keys of `Request.headers` are lower-case.
 """
 
 from __future__ import annotations
@@ -29,30 +29,33 @@ PIECE = 16 * 1024
 
 
 class Request(NamedTuple):
-    """What a client asked."""
+    """A request as the server received it."""
 
     method: str
     path: str
-    """As sent, percent-encoded and with the query."""
+    """The request target, percent-encoded and with the query."""
     headers: dict[str, str]
-    """Names in lower case."""
+    """Header values by lower-case name."""
 
 
 class Behaviour(Protocol):
+    """A response, or a sequence of responses, to the requests for one path."""
+
     def answer(self, call: Call) -> None:
-        """Send a whole answer, or as much of it as this behaviour wants."""
+        """Send the response to one request."""
 
 
 Content = bytes | Path | Behaviour
 
 
 class Call(BaseHTTPRequestHandler):
-    """One connection; `server` is the `Server`."""
+    """One connection of a client; `server` is the `Server`."""
 
     protocol_version = "HTTP/1.1"
     server: Server
 
     def do_GET(self) -> None:
+        """Record the request, and send the response of its path, or status 404."""
         request = Request(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
         with self.server.lock:
             self.server.requests.append(request)
@@ -66,28 +69,29 @@ class Call(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
     def start(self, status: int, headers: Mapping[str, object]) -> None:
+        """Send the status line and the headers."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, str(value))
         self.end_headers()
 
     def hang(self, seconds: float) -> None:
-        """Send nothing for a time; the end of the test ends it too."""
+        """Send nothing for some seconds; closing the server ends the pause."""
         self.server.closing.wait(seconds)
 
     def hang_up(self, *, reset: bool = False) -> None:
-        """Close the connection, politely or with a TCP reset."""
+        """Close the connection, with a TCP reset if `reset`."""
         self.close_connection = True
         if reset:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
-        """Say nothing: the requests are recorded."""
+        """Print nothing; `Server.requests` has the requests."""
 
 
 class Server(ThreadingHTTPServer):
-    """The running server; use `serve`."""
+    """The running server; `serve` starts and stops it."""
 
     daemon_threads = True
     block_on_close = False
@@ -101,23 +105,23 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address in front of every path, without a slash at its end."""
+        """The address of the server, without a trailing slash."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     @property
     def ranges(self) -> list[str]:
-        """The Range headers that came, in order."""
+        """The Range headers of all requests, in order."""
         return [request.headers["range"] for request in self.requests if "range" in request.headers]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing when a client hung up, which is what these tests are about."""
+        """Print nothing where the client closed the connection, which the tests do on purpose."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 @contextmanager
 def serve(paths: Mapping[str, Content]) -> Iterator[Server]:
-    """Serve the paths for the length of the block."""
+    """Run a server of these paths."""
     server = Server(paths)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
@@ -132,35 +136,37 @@ def serve(paths: Mapping[str, Content]) -> Iterator[Server]:
 
 @dataclass
 class File:
-    """A file as a good server sends it: ETag, Last-Modified, Accept-Ranges, Range, If-Range, 416."""
+    """A file, served with ETag, Last-Modified, Accept-Ranges, Range, If-Range and status 416."""
 
     body: bytes | Path
     etag: str | None = "from the bytes"
-    """With its quotes; None sends none."""
+    """The ETag with its quotes; None omits the header."""
     modified: str | None = None
-    """Last-Modified, an HTTP date."""
+    """The Last-Modified header, an HTTP date."""
     ranges: bool = True
-    """Honour Range."""
+    """Whether Range is honored."""
     advertises: bool | None = None
-    """Send Accept-Ranges: bytes; by default what `ranges` says."""
+    """Whether Accept-Ranges is sent; by default the value of `ranges`."""
     length: bool = True
-    """Send Content-Length; without it the body is chunked."""
+    """Whether Content-Length is sent; without it the body is chunked."""
     headers: Mapping[str, object] = field(default_factory=dict)
-    """Further headers."""
+    """Additional headers."""
 
     def __post_init__(self) -> None:
         self.calls = 0
-        """GET requests so far."""
+        """Number of GET requests so far."""
         self._lock = threading.Lock()
 
     def data(self) -> bytes:
+        """Return the bytes of the file."""
         return self.body.read_bytes() if isinstance(self.body, Path) else self.body
 
     def mark(self, data: bytes) -> str | None:
+        """Return the ETag of the file's bytes."""
         return f'"{hashlib.sha256(data).hexdigest()[:16]}"' if self.etag == "from the bytes" else self.etag
 
     def facts(self, data: bytes) -> dict[str, object]:
-        """Headers about the whole file."""
+        """Return the headers that describe the whole file."""
         advertises = self.ranges if self.advertises is None else self.advertises
         facts = {
             "Content-Type": "application/octet-stream",
@@ -172,7 +178,7 @@ class File:
         return {name: value for name, value in facts.items() if value is not None}
 
     def asked(self, call: Call, data: bytes) -> tuple[int, int] | None:
-        """The range [start, stop) asked for, if it is to be honoured."""
+        """Return the requested range [start, stop), or None where the whole file is sent."""
         wanted = call.headers.get("Range", "")
         if not self.ranges or not wanted.startswith("bytes="):
             return None
@@ -183,6 +189,7 @@ class File:
         return int(first), min(int(last) + 1, len(data)) if last else len(data)
 
     def answer(self, call: Call) -> None:
+        """Send the file, the requested range or status 416."""
         data = self.data()
         part = self.asked(call, data)
         with self._lock:
@@ -198,7 +205,7 @@ class File:
             self.reply(call, 200, self.facts(data), data, turn)
 
     def reply(self, call: Call, status: int, headers: dict[str, object], data: bytes, turn: int) -> None:
-        """Send the header and the bytes of an answer; `turn` counts the GET requests before it."""
+        """Send the headers and the body of a response; `turn` is the number of earlier GET requests."""
         if self.length:
             call.start(status, {**headers, "Content-Length": len(data)})
             if call.command == "GET":
@@ -209,11 +216,12 @@ class File:
                 self.send_chunked(call, data)
 
     def send(self, call: Call, data: bytes, turn: int) -> None:
-        """Send the bytes of an answer."""
+        """Send the body of a response."""
         del turn
         call.wfile.write(data)
 
     def send_chunked(self, call: Call, data: bytes) -> None:
+        """Send the body in chunks."""
         for at in range(0, len(data), PIECE):
             piece = data[at : at + PIECE]
             call.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
@@ -222,7 +230,7 @@ class File:
 
 @dataclass
 class Cut(File):
-    """Close the connection after some bytes of each of the first answers; `Content-Length` promised more."""
+    """Close the connection after `after` bytes of each of the first `times` responses, before the announced length."""
 
     after: int = 1000
     times: int = 1
@@ -235,21 +243,21 @@ class Cut(File):
         call.wfile.write(data[: self.after])
         call.wfile.flush()
         if self.reset:
-            # A reset drops what the client has not read yet.
+            # A reset discards the bytes that the client has not read yet.
             time.sleep(0.05)
         call.hang_up(reset=self.reset)
 
 
 @dataclass
 class Resets(Cut):
-    """As `Cut`, with a TCP reset."""
+    """Like `Cut`, with a TCP reset."""
 
     reset: bool = True
 
 
 @dataclass
 class Stall(File):
-    """Send nothing more after some bytes of each of the first answers, and keep the connection open."""
+    """Stop sending after `after` bytes of each of the first `times` responses, and keep the connection open."""
 
     after: int = 1000
     times: int = 1
@@ -267,7 +275,7 @@ class Stall(File):
 
 @dataclass
 class Slow(File):
-    """Send at a rate, in bytes a second."""
+    """Send at a limited rate, in bytes per second."""
 
     rate: float = 1e6
 
@@ -284,14 +292,14 @@ class Slow(File):
 
 @dataclass
 class Drips(File):
-    """Send the beginning of an answer at once, and the rest a byte at a time, as a slow-loris server does."""
+    """Send the beginning of a response at once and the rest byte by byte, like a Slowloris attack."""
 
     where: str = "body"
-    """'body', 'headers', 'chunk' for a chunk's extension, 'interim' for answers before the final one."""
+    """The slow part: 'body', 'headers', 'chunk' (a chunk extension) or 'interim' (1xx responses)."""
     pause: float = 0.5
-    """Seconds before each byte."""
+    """Pause in seconds before each byte."""
     times: int = 10**9
-    """Of this many of the first answers; those after it come at once."""
+    """Number of slow responses; later responses are sent at once."""
 
     def reply(self, call: Call, status: int, headers: dict[str, object], data: bytes, turn: int) -> None:
         if turn >= self.times:
@@ -319,7 +327,7 @@ class Drips(File):
 
 @dataclass
 class IgnoresRange(File):
-    """Advertise ranges, and send the whole file whatever is asked."""
+    """Announce ranges, and send the whole file for every request."""
 
     ranges: bool = False
     advertises: bool | None = True
@@ -327,21 +335,21 @@ class IgnoresRange(File):
 
 @dataclass
 class NoRange(File):
-    """Know nothing of ranges."""
+    """Neither announce nor honor ranges."""
 
     ranges: bool = False
 
 
 @dataclass
 class NoValidator(File):
-    """Honour ranges, and send neither ETag nor Last-Modified."""
+    """Honor ranges, and send neither ETag nor Last-Modified."""
 
     etag: str | None = None
 
 
 @dataclass
 class WrongRange(File):
-    """Answer a range that begins somewhere else than asked."""
+    """Send a range that starts `shift` bytes after the requested start."""
 
     shift: int = -1
 
@@ -352,7 +360,7 @@ class WrongRange(File):
 
 @dataclass
 class IgnoresIfRange(File):
-    """Honour Range although If-Range names another version."""
+    """Honor Range although If-Range names another version."""
 
     def asked(self, call: Call, data: bytes) -> tuple[int, int] | None:
         del call.headers["If-Range"]
@@ -361,7 +369,7 @@ class IgnoresIfRange(File):
 
 @dataclass
 class ChangesValidator(Cut):
-    """The first answers are cut, then the file is another one."""
+    """Cut the first `times` responses, and then serve another file."""
 
     then: bytes = b""
 
@@ -371,7 +379,7 @@ class ChangesValidator(Cut):
 
 @dataclass
 class LiesAboutLength(File):
-    """Promise more bytes than there are, then close."""
+    """Announce `extra` bytes more than the file has, and close the connection after the last byte."""
 
     extra: int = 100
 
@@ -385,7 +393,7 @@ class LiesAboutLength(File):
 
 @dataclass
 class HidesLength(File):
-    """Send no length; the first answers end early, as those of a server do that was stopped."""
+    """Send no length, and end the first `times` responses early, like a server that was stopped."""
 
     after: int = 1000
     times: int = 1
@@ -399,7 +407,7 @@ class HidesLength(File):
 
 @dataclass
 class Truncates(File):
-    """Serve the beginning of a file as if it were the file, as a proxy does that stored a cut answer."""
+    """Serve the first bytes of a file as a complete response, like a proxy that cached an incomplete one."""
 
     after: int = 1000
     times: int = 1
@@ -411,7 +419,7 @@ class Truncates(File):
 
 @dataclass
 class Gzipped(File):
-    """Send the bytes gzip-encoded although nobody asked for it."""
+    """Send the bytes gzip-encoded although the request does not accept it."""
 
     ranges: bool = False
 
@@ -421,7 +429,7 @@ class Gzipped(File):
 
 @dataclass
 class Status:
-    """Answer with a status, `times` times (always, by default), then as `then` does."""
+    """Respond with a status code `times` times (by default always), and then as `then` does."""
 
     code: int
     headers: Mapping[str, object] = field(default_factory=dict)
@@ -444,7 +452,7 @@ class Status:
 
 @dataclass
 class Html(File):
-    """A web page with status 200, as hotel networks, login walls and dead hosts send it."""
+    """A web page with status 200, as captive portals, login pages and parked domains send it."""
 
     body: bytes | Path = b""
     title: str = "Sign in"
@@ -457,7 +465,7 @@ class Html(File):
 
 @dataclass
 class Redirect:
-    """Send the client elsewhere."""
+    """Redirect the client to another address."""
 
     to: str
     code: int = 302
@@ -468,7 +476,7 @@ class Redirect:
 
 
 class InTurn:
-    """Answer the first request as the first behaviour does, the second as the second; the last one stays."""
+    """Respond to each request with the next behavior of a list; the last one is repeated."""
 
     def __init__(self, *behaviours: Content) -> None:
         self.behaviours = list(behaviours)
@@ -479,7 +487,7 @@ class InTurn:
 
 
 def _behaviour(owner: Status, name: str) -> Behaviour:
-    """Turn plain content of an attribute into a behaviour, once, so that it can count its calls."""
+    """Wrap the content of an attribute in a `File` once, so that the `File` can count its calls."""
     content = getattr(owner, name)
     if isinstance(content, (bytes, Path)):
         content = File(content)

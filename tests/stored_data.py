@@ -1,4 +1,4 @@
-"""Datasets of known content on disk, and what must be read from them, worked out without the code under test."""
+"""Small datasets of known content on disk, and the expected content, computed without the code under test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from datasets_rl.format.schema import Column
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.ted.episode import Episode
 
-__all__ = ["FLAGS", "Model", "Trajectory", "columns", "plain", "reseal", "trajectory", "write_dataset"]
+__all__ = [
+    "FLAGS",
+    "Model",
+    "Trajectory",
+    "columns",
+    "plain",
+    "trajectory",
+    "write_dataset",
+    "write_manifest_with_digest",
+]
 
 Key = tuple[str, ...]
 BOOL = np.dtype(bool)
@@ -27,17 +36,21 @@ FLAGS = (Column(("next", "terminated"), BOOL, (1,)), Column(("next", "truncated"
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A whole trajectory: T steps, T + 1 states or T, and where it is cut into pieces for the writer."""
+    """One trajectory: its steps, its states, and the step indices at which it is split for the writer."""
 
     steps: Mapping[Key, np.ndarray]
+    """Columns of the steps by key, [T, ...]."""
     states: Mapping[Key, np.ndarray]
+    """Columns of the states by key: [T + 1, ...], or [T, ...] where the final state is unknown."""
     cuts: tuple[int, ...] = ()
+    """Step indices at which `pieces` splits the trajectory."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.steps["next", "reward"])
 
     def pieces(self) -> Iterator[Episode]:
+        """Yield the trajectory as consecutive `Episode`s, split at `cuts`; only the last piece has the metadata."""
         for start, stop in pairwise([0, *self.cuts, len(self)]):
             last = stop == len(self)
             yield Episode(
@@ -49,7 +62,7 @@ class Trajectory:
 
 
 class Model:
-    """What a dataset of these trajectories must hold, a step a list entry, in plain Python."""
+    """The expected content of a dataset of some trajectories, as plain Python lists with one entry per step."""
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
         self.rows: dict[Key, list[np.ndarray]] = {}
@@ -76,6 +89,7 @@ class Model:
             ]
 
     def _add_step(self, number: int, one: Trajectory, step: int) -> None:
+        """Append the row of one step: its columns, its state, its next state and its flags."""
         row = {key: array[step] for key, array in one.steps.items()}
         for key, states in one.states.items():
             row[key] = states[step]
@@ -91,11 +105,12 @@ class Model:
         return len(self.rows["episode",])
 
     def column(self, key: Key) -> np.ndarray:
+        """Return the expected column of a key, [N, ...] for N steps."""
         return np.stack(self.rows[key])
 
 
 def columns(*more: Column, width: int = 3, dtype: Any = np.float32) -> list[Column]:
-    """The columns of a small MuJoCo-like dataset."""
+    """Return the columns of a small MuJoCo-like dataset, followed by `more`."""
     kind = np.dtype(dtype)
     return [
         Column(("observation",), kind, (width,), shared=True),
@@ -115,7 +130,16 @@ def trajectory(
     cuts: Sequence[int] = (),
     **metadata: Any,
 ) -> Trajectory:
-    """A trajectory for `columns()`; numbers depend on the seed, and none is 0."""
+    """Return a trajectory of T steps for `columns()`; its values depend on the seed and are never 0.
+
+    Args:
+        steps: The number of steps, T.
+        seed: Determines all values, which are between 1 and 2.
+        known: Whether the final state is known.
+        terminated: Whether the last step is terminated; otherwise it is truncated.
+        cuts: Step indices at which `Trajectory.pieces` splits it.
+        metadata: Metadata of the episode.
+    """
     generator = np.random.default_rng([seed, steps])
     last = (np.arange(steps) == steps - 1)[:, None]
     return Trajectory(
@@ -134,7 +158,14 @@ def trajectory(
 def write_dataset(
     folder: Path, trajectories: Sequence[Trajectory], of: Sequence[Column] | None = None, **manifest: Any
 ) -> StoredDataset:
-    """Write trajectories through the real writer, and open what came out."""
+    """Write trajectories with `DatasetWriter` to `folder`, and return the opened dataset.
+
+    Args:
+        folder: The folder of the dataset; it is created.
+        trajectories: The episodes, in order.
+        of: The schema; `columns()` by default.
+        manifest: Fields of the manifest that replace the defaults.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     writer = DatasetWriter(folder, columns() if of is None else of, what="toy/data")
     try:
@@ -159,8 +190,8 @@ def write_dataset(
     return StoredDataset(folder)
 
 
-def reseal(folder: Path, document: dict[str, Any] | None = None) -> None:
-    """Write a manifest with the digest that FORMAT.md describes, as whoever changes a manifest on purpose would."""
+def write_manifest_with_digest(folder: Path, document: dict[str, Any] | None = None) -> None:
+    """Write a manifest with the digest that FORMAT.md specifies, so that its content passes as intact."""
     document = json.loads((folder / "manifest.json").read_text()) if document is None else document
     content = {name: value for name, value in document.items() if name != "digest"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -169,7 +200,7 @@ def reseal(folder: Path, document: dict[str, Any] | None = None) -> None:
 
 
 def plain(batch: Any) -> dict[Key, np.ndarray]:
-    """Turn a TensorDict into numpy arrays by key."""
+    """Return the leaves of a TensorDict as numpy arrays by key."""
     return {
         key if isinstance(key, tuple) else (key,): leaf.numpy()
         for key, leaf in batch.items(include_nested=True, leaves_only=True)

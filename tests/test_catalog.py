@@ -1,4 +1,4 @@
-"""What is known about datasets without a network: `list_datasets` and `info`."""
+"""`list_datasets` and `info`, which need no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state that was written is read as it was, costs what has changed, and never more than itself is believed."""
+"""A state is restored exactly, a dump writes only changes, and damaged or hostile folders are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DTYPES = [
 
 @pytest.fixture(autouse=True)
 def small_pieces():
-    """Pieces of four pages, so that small tensors have several."""
+    """Use pieces of four pages, so that small tensors have several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "_PIECE_BYTES", PIECE)
         patch.setattr(checkpoint, "_INLINE_BYTES", 64)
@@ -44,7 +44,7 @@ def small_pieces():
 
 
 def same(left, right):
-    """Whether two trees are equal to the last bit and type."""
+    """Return whether two trees have the same types and are equal to the last bit."""
     if isinstance(left, torch.Tensor):
         return (
             isinstance(right, torch.Tensor)
@@ -137,7 +137,7 @@ def test_every_dtype_keeps_its_bits_inline_in_a_file_and_in_several(tmp_path, dt
     ],
     ids=["transposed", "stepped", "expanded", "conjugate", "grad", "parameter", "column", "of numpy", "nothing"],
 )
-def test_a_view_is_saved_as_what_it_shows(tmp_path, tensor):
+def test_a_view_is_saved_with_its_visible_values(tmp_path, tensor):
     checkpoint.write(tmp_path, "Test", {"x": tensor})
     got = checkpoint.read(tmp_path)["x"]
 
@@ -159,7 +159,7 @@ def test_numpy_opens_every_file_and_sha256_names_it(tmp_path):
     assert all(line.split()[0] in line.split()[1] for line in done.stdout.splitlines())
 
 
-def test_what_is_read_may_be_written_to_and_the_file_stays(tmp_path):
+def test_writing_to_a_read_state_does_not_change_the_file(tmp_path):
     state = {"many": torch.arange(9000), "one": torch.arange(90), "inline": torch.arange(3)}
     checkpoint.write(tmp_path, "Test", state)
     got = checkpoint.read(tmp_path)
@@ -170,7 +170,7 @@ def test_what_is_read_may_be_written_to_and_the_file_stays(tmp_path):
     assert all((tensor == -1).all() for tensor in got.values())
 
 
-def test_what_was_read_stays_whole_when_a_later_dump_removes_its_files(tmp_path):
+def test_a_read_state_is_complete_after_a_later_dump_removes_its_files(tmp_path):
     checkpoint.write(tmp_path, "Test", {"x": torch.arange(9000)})
     got = checkpoint.read(tmp_path)["x"]
     checkpoint.write(tmp_path, "Test", {"x": torch.zeros(9000)})
@@ -193,7 +193,7 @@ class TestIncremental:
         assert all(after[name] == before[name] for name in set(after) & set(before))
         assert same(checkpoint.read(tmp_path), state)
 
-    def test_rows_that_grow_leave_the_full_pieces_alone(self, tmp_path):
+    def test_appending_rows_does_not_rewrite_full_pieces(self, tmp_path):
         rows = torch.arange(10 * PIECE // 8)
         checkpoint.write(tmp_path, "Test", {"rows": checkpoint.pieces(rows[: 4 * PIECE // 8 + 100])})
         before = numbers(tmp_path)
@@ -203,7 +203,7 @@ class TestIncremental:
         assert len(set(after) & set(before)) == 4
         assert all(after[name] == before[name] for name in set(after) & set(before))
 
-    def test_nothing_changed_is_nothing_written(self, tmp_path):
+    def test_an_unchanged_state_writes_nothing(self, tmp_path):
         state = {"rows": torch.arange(9000), "n": 1}
         checkpoint.write(tmp_path, "Test", state)
         before = numbers(tmp_path)
@@ -219,7 +219,7 @@ class TestIncremental:
         assert len(numbers(tmp_path)) == 1
         assert same(checkpoint.read(tmp_path), state)
 
-    def test_a_file_that_was_cut_off_is_written_again(self, tmp_path):
+    def test_a_truncated_file_is_written_again(self, tmp_path):
         state = {"x": torch.arange(500)}
         checkpoint.write(tmp_path, "Test", state)
         (path,) = tmp_path.glob("*.npy")
@@ -230,7 +230,7 @@ class TestIncremental:
 
 
 class TestRefusals:
-    def test_what_is_no_plain_value_is_named_with_its_place_all_at_once(self, tmp_path):
+    def test_all_unsupported_values_are_reported_with_their_positions(self, tmp_path):
         state = {
             "sampler": {"heap": [1, 2, 3, {1, 2}], "f": print},
             "td": TensorDict({"a": torch.ones(1)}),
@@ -257,7 +257,7 @@ class TestRefusals:
             assert part in caught.value.message
         assert not (tmp_path / "new").exists()
 
-    def test_a_state_that_holds_itself_is_refused(self, tmp_path):
+    def test_a_state_that_contains_itself_is_refused(self, tmp_path):
         state = {"a": []}
         state["a"].append(state)
 
@@ -265,14 +265,14 @@ class TestRefusals:
             checkpoint.write(tmp_path / "new", "Test", state)
         assert not (tmp_path / "new").exists()
 
-    def test_a_folder_of_others_is_left_alone(self, tmp_path):
+    def test_a_folder_with_other_files_is_not_changed(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("x")
 
         with pytest.raises(InvalidArgumentError, match=r"not empty and is not a checkpoint: thesis\.tex"):
             checkpoint.write(tmp_path, "Test", {})
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
-    def test_another_state_json_is_left_alone(self, tmp_path):
+    def test_a_state_json_of_another_program_is_not_changed(self, tmp_path):
         (tmp_path / "state.json").write_text('{"mine": 1}')
 
         with pytest.raises(InvalidArgumentError, match="not a checkpoint"):
@@ -285,7 +285,7 @@ class TestRefusals:
         with pytest.raises(InvalidArgumentError, match="is a file"):
             checkpoint.write(tmp_path / "x", "Test", {})
 
-    def test_what_users_add_to_a_checkpoint_stays(self, tmp_path):
+    def test_user_files_in_a_checkpoint_are_kept(self, tmp_path):
         checkpoint.write(tmp_path, "Test", {"x": torch.arange(500)})
         (tmp_path / "notes.txt").write_text("best run")
         (tmp_path / "mine.npy").write_text("x")
@@ -295,18 +295,18 @@ class TestRefusals:
             *("notes.txt", "mine.npy", "state.json")
         }
 
-    def test_no_checkpoint_is_said(self, tmp_path):
+    def test_a_folder_without_a_checkpoint_is_an_error(self, tmp_path):
         for folder in (tmp_path, tmp_path / "absent"):
             with pytest.raises(InvalidArgumentError, match=r"not a checkpoint: it has no state\.json"):
                 checkpoint.read(folder)
 
-    def test_a_state_that_cannot_be_opened_is_said(self, tmp_path):
+    def test_a_state_that_cannot_be_opened_is_an_error(self, tmp_path):
         (tmp_path / "state.json").mkdir()
 
         with pytest.raises(InvalidArgumentError, match="cannot be read"):
             checkpoint.read(tmp_path)
 
-    def test_a_newer_version_names_both_and_a_way_out(self, tmp_path):
+    def test_a_newer_version_is_an_error_with_both_versions_and_a_remedy(self, tmp_path):
         checkpoint.write(tmp_path, "Test", {})
         edit(tmp_path, lambda content: content.update(version=2))
 
@@ -326,7 +326,7 @@ OUTSIDE = ["../secret.npy", "/etc/passwd", "a" * 64 + ".npy/../../x", "..", "", 
 
 
 class TestHostile:
-    """Whatever stands in a folder, reading it is refused or gives tensors; it runs no code and looks nowhere else."""
+    """Reading any folder gives tensors or an error; it runs no code and reads no file outside."""
 
     @pytest.fixture
     def folder(self, tmp_path):
@@ -396,12 +396,12 @@ class TestHostile:
         ],
         ids=repr,
     )
-    def test_an_odd_tag_is_refused_with_its_place(self, folder, wrong):
+    def test_an_unknown_tag_is_refused_with_its_position(self, folder, wrong):
         edit(folder, lambda content: content["state"].update(deep=[0, {"odd": wrong}]))
 
         self.refused(folder, "deep[1].odd is ")
 
-    def test_all_faults_are_told_at_once(self, folder):
+    def test_all_errors_are_reported_at_once(self, folder):
         files = sorted(folder.glob("*.npy"), key=lambda path: path.stat().st_size)
         files[0].unlink()
         os.truncate(files[1], 5000)
@@ -443,12 +443,12 @@ class TestHostile:
             checkpoint.read(folder, deep=True)
 
     @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"format": '], ids=["empty", "open", "deep", "cut"])
-    def test_no_json_is_damage(self, folder, text):
+    def test_invalid_json_is_reported_as_damage(self, folder, text):
         (folder / "state.json").write_text(text)
 
         self.refused(folder, "is not JSON")
 
-    def test_a_tree_too_deep_is_damage(self, folder):
+    def test_deeply_nested_json_is_reported_as_damage(self, folder):
         text = (folder / "state.json").read_text()
         (folder / "state.json").write_text(
             text.replace('"state": {', '"state": {"deep": ' + "[" * 600 + "]" * 600 + ",")
@@ -463,8 +463,8 @@ class TestHostile:
         self.refused(folder, "expected a dict")
 
 
-def test_a_dump_that_ends_while_another_reads_gives_it_the_new_state(tmp_path, monkeypatch):
-    """The reader has the old list of files, and finds them gone."""
+def test_a_reader_during_a_dump_gets_the_new_state(tmp_path, monkeypatch):
+    """The files in the reader's old list no longer exist."""
     old, new = {"x": torch.arange(500)}, {"x": torch.arange(600)}
     checkpoint.write(tmp_path, "Test", old)
     text = (tmp_path / "state.json").read_text()
@@ -512,7 +512,7 @@ def test_processes_that_dump_to_one_folder_leave_one_of_the_states(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A real file system of 256 KiB."""
+    """A mounted file system of 256 KiB."""
     place = tmp_path / "small"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
@@ -525,7 +525,7 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize(
     "tensors", [{"x": torch.arange(50_000)}, {str(n): torch.arange(n, n + 100) for n in range(60)}]
 )
-def test_a_full_disk_is_named_and_the_old_state_stands(small_disk, tensors):
+def test_a_full_disk_is_reported_and_the_old_state_is_kept(small_disk, tensors):
     old = {"x": torch.arange(3000)}
     checkpoint.write(small_disk / "c", "Test", old)
     before = sorted(path.name for path in (small_disk / "c").iterdir())
@@ -537,8 +537,8 @@ def test_a_full_disk_is_named_and_the_old_state_stands(small_disk, tensors):
 
 
 @pytest.mark.slow
-def test_reading_needs_no_memory_for_what_is_not_touched(tmp_path, monkeypatch):
-    """A state larger than the memory is copied piece by piece; one file, mapped 512 times, stands for 8 GiB."""
+def test_reading_needs_memory_only_for_accessed_values(tmp_path, monkeypatch):
+    """A state larger than the memory is copied piece by piece; one file, mapped 512 times, simulates 8 GiB."""
     monkeypatch.setattr(checkpoint, "_PIECE_BYTES", 1 << 24)
     checkpoint.write(tmp_path, "Test", {"x": [torch.zeros(1 << 21, dtype=torch.int64)] * 512})
     before = resident()
@@ -551,7 +551,7 @@ def test_reading_needs_no_memory_for_what_is_not_touched(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (1, 3), (5000, 3), (5, 9000), (7,)])
-def test_pieces_are_all_rows_in_their_order(shape):
+def test_pieces_have_all_rows_in_order(shape):
     rows = torch.arange(math.prod(shape)).reshape(shape)
     cut = checkpoint.pieces(rows)
 
@@ -565,7 +565,7 @@ def resident():
 
 
 def test_a_state_is_safe_for_torch_save(tmp_path):
-    """What a state may hold is what torch.load takes without pickle's dangers."""
+    """A state has only values that torch.load accepts with weights_only."""
     state = {"a": [1, 2**70, math.inf, None, True, "x"], "b": (torch.arange(3), {"c": torch.rand(3)})}
     torch.save(state, tmp_path / "x.pt")
 

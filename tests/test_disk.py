@@ -1,4 +1,4 @@
-"""Files and folders appear whole or not at all, locks have owners, and a full disk has a name."""
+"""Files and folders appear completely or not at all, locks have owners, and a full disk is reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def texts(path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def holder():
-    """Start real processes that hold a lock, and end them."""
+    """A function that starts processes which hold a lock; they end with the test."""
     started = []
 
     def start(path: Path, seconds: float) -> subprocess.Popen:
@@ -62,7 +62,7 @@ def holder():
         process.communicate()
 
 
-def test_a_json_file_is_written_whole(tmp_path):
+def test_a_json_file_is_written_completely(tmp_path):
     disk.write_json(tmp_path / "a.json", {"a": [1, 2.5, None, "é"]})
 
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, 2.5, None, "é"]}
@@ -70,7 +70,7 @@ def test_a_json_file_is_written_whole(tmp_path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()], ids=["nan", "inf", "object"])
-def test_a_value_that_json_does_not_have_leaves_what_was_there(tmp_path, value):
+def test_an_invalid_json_value_keeps_the_existing_file(tmp_path, value):
     (tmp_path / "a.json").write_text("old")
 
     with pytest.raises((ValueError, TypeError)):
@@ -82,7 +82,7 @@ def refuse(*_arguments, **_options):
     raise OSError("killed")
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_existing_file(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("old")
     monkeypatch.setattr(os, "replace", refuse)
 
@@ -91,14 +91,14 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     assert texts(tmp_path) == {"a.txt": "old"}
 
 
-def test_a_folder_is_published_where_none_was(tmp_path):
+def test_a_folder_is_published_at_a_new_path(tmp_path):
     disk.publish_folder(folder_of(tmp_path / "build", "new"), tmp_path / "a" / "b")
 
     assert texts(tmp_path) == {"a/b/manifest.json": "new", "a/b/deep/file": "new"}
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch, exchange):
+def test_a_folder_replaces_another(tmp_path, monkeypatch, exchange):
     if not exchange:
         monkeypatch.setattr(disk, "exchange", lambda *_: False)
     folder_of(tmp_path / "target", "old")
@@ -107,7 +107,7 @@ def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch, exchange):
     assert texts(tmp_path) == {"target/manifest.json": "new", "target/deep/file": "new"}
 
 
-def test_an_exchange_leaves_no_instant_without_either_folder(tmp_path):
+def test_a_folder_exists_at_every_moment_of_an_exchange(tmp_path):
     one, other = folder_of(tmp_path / "one", "1"), folder_of(tmp_path / "other", "2")
     ends = threading.Event()
     seen = set()
@@ -127,7 +127,7 @@ def test_an_exchange_leaves_no_instant_without_either_folder(tmp_path):
     assert texts(one)["deep/file"] == "1"
 
 
-def test_a_file_system_without_an_exchange_changes_nothing(tmp_path, monkeypatch):
+def test_without_support_an_exchange_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EINVAL)
     one, other = folder_of(tmp_path / "one", "1"), folder_of(tmp_path / "other", "2")
 
@@ -135,13 +135,13 @@ def test_a_file_system_without_an_exchange_changes_nothing(tmp_path, monkeypatch
     assert (texts(one)["deep/file"], texts(other)["deep/file"]) == ("1", "2")
 
 
-def test_an_exchange_with_nothing_is_an_error(tmp_path):
+def test_an_exchange_with_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="missing"):
         disk.exchange(folder_of(tmp_path / "one", "1"), tmp_path / "missing")
 
 
-def test_a_discarded_folder_is_never_half_there(tmp_path, monkeypatch):
-    """Readers that list the place while it is deleted find all of it or nothing."""
+def test_a_discarded_folder_is_never_incomplete(tmp_path, monkeypatch):
+    """A reader that lists the path during the deletion finds the complete folder or none."""
     target = folder_of(tmp_path / "target", "old")
     seen = []
     monkeypatch.setattr(disk, "remove_tree", lambda path: seen.append((path.parent.name, target.exists())))
@@ -168,7 +168,7 @@ def test_links_are_deleted_and_never_followed(tmp_path):
     assert texts(tmp_path) == {"outside/manifest.json": "mine", "outside/deep/file": "mine"}
 
 
-def test_sizes_are_sums_and_room_is_asked_of_the_nearest_folder_that_exists(tmp_path):
+def test_sizes_are_sums_and_free_space_is_that_of_the_nearest_existing_folder(tmp_path):
     folder_of(tmp_path / "a", "12345")
 
     assert disk.tree_bytes(tmp_path) == 10
@@ -191,12 +191,12 @@ def small_disk(tmp_path):
 
 
 def fill(place: Path, leave: int) -> None:
-    """Take all room but about `leave` bytes."""
+    """Fill the file system until about `leave` bytes remain."""
     with (place / "filler").open("wb", buffering=0) as stream:
         stream.write(bytes(disk.free_bytes(place) - leave))
 
 
-def test_a_full_disk_is_named_and_the_old_file_stays(small_disk):
+def test_a_full_disk_is_reported_and_the_old_file_is_kept(small_disk):
     (small_disk / "a.txt").write_text("old")
     fill(small_disk, 8192)
 
@@ -207,8 +207,8 @@ def test_a_full_disk_is_named_and_the_old_file_stays(small_disk):
 
 
 @pytest.mark.parametrize("room", [*range(0, 53248, 4096), 81920])
-def test_a_dataset_that_does_not_fit_says_so_wherever_the_disk_is_full(small_disk, room):
-    """Also where the last bytes wait in a buffer until the file is closed."""
+def test_a_dataset_that_does_not_fit_is_reported_wherever_the_disk_fills(small_disk, room):
+    """Also if the last bytes are buffered until the file is closed."""
     (small_disk / "toy").mkdir()
     fill(small_disk, room)
 
@@ -221,7 +221,7 @@ def test_a_dataset_that_does_not_fit_says_so_wherever_the_disk_is_full(small_dis
     assert (small_disk / "toy" / "manifest.json").exists() == (failed is None)
 
 
-def test_a_lock_is_waited_for_and_the_owner_is_named(tmp_path, holder):
+def test_waiting_for_a_lock_times_out_with_its_owner(tmp_path, holder):
     process = holder(tmp_path / "x.lock", 60)
     waited = []
     began = time.monotonic()
@@ -235,7 +235,7 @@ def test_a_lock_is_waited_for_and_the_owner_is_named(tmp_path, holder):
 
 
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, holder):
-    """After a power cut or an out-of-memory kill, the next run must not wait an hour for nobody."""
+    """After a power cut or an out-of-memory kill, the next run must not wait an hour for a dead process."""
     process = holder(tmp_path / "x.lock", 60)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -246,14 +246,14 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, holder):
     assert not (tmp_path / "x.lock").exists()
 
 
-def test_a_lock_passes_on_when_its_owner_ends(tmp_path, holder):
+def test_a_lock_passes_to_the_next_process_when_its_owner_ends(tmp_path, holder):
     holder(tmp_path / "x.lock", 0.5)
 
     with disk.lock(tmp_path / "x.lock", "d4rl/x", wait=20):
         pass
 
 
-def test_a_lock_is_let_go_when_the_work_fails(tmp_path):
+def test_a_lock_is_released_when_the_work_fails(tmp_path):
     with pytest.raises(RuntimeError, match="work"), disk.lock(tmp_path / "a" / "x.lock", "d4rl/x"):
         raise RuntimeError("work")
     assert not (tmp_path / "a" / "x.lock").exists()
@@ -275,7 +275,7 @@ def test_an_owner_file_without_an_owner_is_taken_over_in_seconds(tmp_path, conte
         pass
 
 
-def test_a_lock_of_a_process_whose_number_another_one_has_now_is_taken_over(tmp_path):
+def test_a_lock_with_a_reused_process_id_is_taken_over(tmp_path):
     lock = tmp_path / "x.lock"
     lock.write_text(f"{os.getpid()}\n{socket.gethostname()}\n1\n")
 

@@ -1,4 +1,4 @@
-"""Errors keep their values and their text, wherever they are raised and caught."""
+"""Errors keep their attributes and messages when they are pickled or caught."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datasets_rl import errors
 from datasets_rl.remedy import Call, Remedy
 
 EXAMPLES = [
-    errors.DatasetsRLError("it broke", hint="mend it"),
+    errors.DatasetsRLError("it broke", hint="fix it"),
     errors.InvalidArgumentError("batch_size is 0; expected at least 1"),
     errors.UnknownKeyError("observations", ["observation", "action"]),
     errors.UnknownIdError("d4rl/hoper", ["d4rl/hopper-medium-v2"], "183 ids of d4rl"),
@@ -23,7 +23,7 @@ EXAMPLES = [
     errors.DiskFullError("/data", None, 0),
     errors.MissingDependencyError("h5py", "minari", "reading HDF5"),
     errors.ConversionError("x", ["no rewards"]),
-    errors.PreprocessError("step 0 (function) at episode 3: it broke", hint="mend it"),
+    errors.PreprocessError("step 0 (function) at episode 3: it broke", hint="fix it"),
     errors.NotEnoughMemoryError("stack_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
     errors.LockedError("d4rl/x", "process 4711 on node3", "/data/x.lock"),
     errors.ConfirmationRequiredError("removing d4rl/x"),
@@ -36,8 +36,8 @@ def test_every_class_has_an_example_here():
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_an_error_survives_the_way_back_from_a_worker(error):
-    """multiprocessing pickles exceptions, and loses those whose constructor takes other arguments."""
+def test_an_error_can_be_returned_from_a_worker(error):
+    """multiprocessing pickles exceptions, which fails for constructors with other arguments."""
     back = pickle.loads(pickle.dumps(error))
 
     assert type(back) is type(error)
@@ -46,7 +46,7 @@ def test_an_error_survives_the_way_back_from_a_worker(error):
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_the_hint_stands_in_a_line_of_its_own(error):
+def test_the_hint_is_a_separate_line(error):
     assert str(error).splitlines() == [error.message] + ([error.hint] if error.hint else [])
 
 
@@ -59,11 +59,11 @@ def test_the_hint_stands_in_a_line_of_its_own(error):
         (errors.MissingDependencyError, ImportError),
     ],
 )
-def test_code_that_catches_the_builtin_class_catches_ours(ours, builtin):
+def test_errors_can_be_caught_as_the_built_in_class(ours, builtin):
     assert issubclass(ours, builtin)
 
 
-def test_messages_show_what_was_wanted_and_every_failure():
+def test_messages_have_the_expectation_and_every_failure():
     assert "https://a: 404; https://b: timed out" in str(EXAMPLES[5])
     assert "RLDS_OFFLINE" in str(EXAMPLES[6])
     assert "too short; too old" in str(EXAMPLES[7])

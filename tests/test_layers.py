@@ -43,7 +43,7 @@ LAYERS = [
     {"loading", "mixing"},
     {"cli", "recipes"},
 ]
-"""From the ground up. A layer may use those below it; within a layer, modules may use each other where no ring comes of it."""
+"""From the lowest to the highest. A layer may use those below it; in a layer, modules may use each other without cycles."""
 
 DATA_ONLY = {"schemes"}
 
@@ -66,7 +66,7 @@ class Module:
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
     def imports(self, known: set[str]) -> Iterator[str]:
-        """Yield the modules of this package that it uses; those that only type checkers see are left out."""
+        """Yield the modules of this package that a module uses, except those that only type checkers import."""
         for node in _run_time(self.tree):
             for full in _targets(node, self.package):
                 module = next((part for part in _prefixes(full) if part in known), "datasets_rl")
@@ -75,13 +75,13 @@ class Module:
 
 
 def _run_time(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run. Imports inside functions are among them: they must not hide an import cycle."""
+    """Yield the nodes that run, including imports inside functions, which must not hide an import cycle."""
     pending = [tree]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
             if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
                 continue
-            # No import is inside an expression.
+            # Expressions contain no imports.
             if not isinstance(node, ast.expr):
                 yield node
                 pending.append(node)
@@ -118,7 +118,7 @@ MODULES = _modules()
 
 @cache
 def layer(name: str) -> int:
-    """Return the number of a module's layer; a whole folder is in one, unless one of its modules is named itself."""
+    """Return the number of a module's layer: that of the module itself, or that of its folder."""
     inner = name.removeprefix("datasets_rl.")
     for number, members in enumerate(LAYERS):
         if any(fnmatch(inner, member) for member in members):
@@ -136,11 +136,11 @@ def used_by(module: Module) -> set[str]:
 
 
 def listed(violations: list[str]) -> str:
-    """All violations, a line each: pytest shortens a list that it compares."""
+    """Format all violations, one per line, because pytest shortens a compared list."""
     return "\n".join(["", *violations])
 
 
-def test_imports_point_down():
+def test_modules_import_only_from_lower_layers():
     upward = [
         f"{module.name} imports {used}, which is in a layer above"
         for module in placed()
@@ -151,7 +151,7 @@ def test_imports_point_down():
     assert not upward, listed(upward)
 
 
-def test_no_modules_import_each_other_in_a_ring():
+def test_there_are_no_import_cycles():
     waiting = {name: used_by(module) for name, module in MODULES.items()}
     while ready := [name for name, used in waiting.items() if not used & set(waiting)]:
         for name in ready:
@@ -186,7 +186,7 @@ def test_no_module_checks_with_an_assert_statement():
 
 
 def test_no_module_swallows_every_exception():
-    """A user's function may raise any exception; a handler for all of them ends by raising one of ours."""
+    """A user's function may raise any exception; a handler for all of them must raise an error of this package."""
     broad = [
         f"{module.name}:{node.lineno}"
         for module in MODULES.values()

@@ -1,4 +1,4 @@
-"""Mixtures of datasets: from one call, from a file, and what is wrong with either."""
+"""Mixtures of datasets, from one call and from a file, and their errors."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_ids_are_mixed_with_folders_and_buffers(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("temperature", "shares"), [(1, [0.1, 0.9]), (2, [0.25, 0.75]), (math.inf, [0.5, 0.5])], ids=str
 )
-def test_a_temperature_makes_shares_of_sizes(small, large, temperature, shares):
-    """40 and 360 steps: 1 to 9, and 1 to 3 after a square root."""
+def test_a_temperature_determines_shares_from_sizes(small, large, temperature, shares):
+    """40 and 360 steps have the ratio 1 to 9, and 1 to 3 after the square root."""
     assert mixture([small, large], temperature=temperature).sampler.shares.tolist() == pytest.approx(shares)
 
 
-def test_members_have_transforms_of_their_own(small):
+def test_each_member_has_its_transforms(small):
     scaled = Member(str(small), transforms=["reward_scaling:0,10", {"use": "reward_scaling", "loc": 1, "scale": 1}])
     batch = mixture([scaled, small], batch_size=20).sample()
     rows = batch["index", "index"]
@@ -84,7 +84,7 @@ def load_reward(folder):
     return open_dataset(folder)["next", "reward"]
 
 
-def test_a_file_says_the_same_as_a_call(small, large, tmp_path):
+def test_a_file_gives_the_same_mixture_as_a_call(small, large, tmp_path):
     path = file_of(
         tmp_path,
         "batch_size = 16\nanneal = 4\nsampler = { use = 'slices', slice_len = 4 }\n"
@@ -101,13 +101,13 @@ def test_a_file_says_the_same_as_a_call(small, large, tmp_path):
     assert len(rb[1].transforms) == 1
 
 
-def test_arguments_come_before_what_the_file_says(small, large, tmp_path):  # noqa: ARG001 - the file names them
+def test_arguments_take_precedence_over_the_file(small, large, tmp_path):  # noqa: ARG001 - the file names them
     rb = load_mixture(file_of(tmp_path, "batch_size = 16\n" + TWO.format("", "")), batch_size=4)
 
     assert len(rb.sample()) == 4
 
 
-def test_what_is_written_is_read_as_it_was():
+def test_a_written_mixture_is_read_back():
     members = [
         Member("d4rl/hopper-medium-v2", 0.7, 0.1, ("resize:64", {"use": "cat_frames", "N": 4})),
         Member('a "b"\\c', 3, 0.9),
@@ -132,7 +132,7 @@ def test_what_is_written_is_read_as_it_was():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("colour = 1\n[[member]]\nsize = 2", ["it has colour", "member 0 has size", "member 0 has no dataset"]),
+        ("color = 1\n[[member]]\nsize = 2", ["it has color", "member 0 has size", "member 0 has no dataset"]),
         ("[[member]]\ndataset = 'small'\nshare = 2", ["member 0 has share; expected dataset, weight, final_weight"]),
         ("batch_size = 3", [r"no \[\[member\]\] tables"]),
         ("batch_size = ", ["is not valid TOML"]),
@@ -156,7 +156,7 @@ def test_what_is_written_is_read_as_it_was():
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )
 @pytest.mark.usefixtures("small", "large")
-def test_a_file_that_is_no_mixture_is_refused_with_all_that_is_wrong(tmp_path, text, said):
+def test_an_invalid_file_is_refused_with_all_errors(tmp_path, text, said):
     with pytest.raises(InvalidArgumentError) as raised:
         load_mixture(file_of(tmp_path, text))
 
@@ -171,6 +171,6 @@ def test_a_step_that_needs_whole_episodes_is_refused(small):
     assert "datasets_rl.preprocess(datasets_rl.locate(" in raised.value.hint
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"none\.toml cannot be read"):
         load_mixture(tmp_path / "none.toml")

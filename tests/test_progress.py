@@ -1,4 +1,4 @@
-"""What a user sees of a long piece of work, on a terminal and in a log."""
+"""The progress of long operations, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from datasets_rl import progress
 
 @pytest.fixture
 def _short(monkeypatch):
-    """Make every piece of work a long one."""
+    """Make every operation count as a long one."""
     monkeypatch.setattr(progress, "SHORT", -1.0)
 
 
-def test_who_sees_nothing_is_told_once_what_is_waited_for(capsys, monkeypatch):
+def test_without_a_terminal_a_wait_is_reported_once(capsys, monkeypatch):
     monkeypatch.setattr(progress, "SILENT", 0.05)
     with progress.waiting("waiting for the hub"):
         time.sleep(0.5)
@@ -46,7 +46,7 @@ def test_a_log_gets_one_line_at_the_end_with_bytes_rate_and_share(capsys):
 
 
 @pytest.mark.usefixtures("_short")
-def test_bytes_of_an_earlier_run_do_not_count_for_the_rate(capsys, monkeypatch):
+def test_the_rate_excludes_bytes_of_an_earlier_run(capsys, monkeypatch):
     clock = iter([0.0, 2.0, 2.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.report("hopper", 10_000_000, done=2_000_000) as advance:
@@ -58,7 +58,7 @@ def test_bytes_of_an_earlier_run_do_not_count_for_the_rate(capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("_short")
-def test_a_log_gets_a_line_from_time_to_time(capsys, monkeypatch):
+def test_a_log_gets_a_line_at_intervals(capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     with progress.report("hopper", None, unit=" episodes") as advance:
         advance(3)
@@ -73,7 +73,7 @@ def test_a_log_gets_a_line_from_time_to_time(capsys, monkeypatch):
     assert not any("\r" in line for line in lines)
 
 
-def test_short_work_says_nothing_in_a_log(capsys):
+def test_short_work_writes_nothing_to_a_log(capsys):
     with progress.report("hopper", 10) as advance:
         advance(10)
 
@@ -81,7 +81,7 @@ def test_short_work_says_nothing_in_a_log(capsys):
 
 
 @pytest.mark.usefixtures("_short")
-def test_work_that_fails_shows_how_far_it_came(capsys):
+def test_failed_work_shows_its_last_progress(capsys):
     def work():
         with progress.report("hopper", 10) as advance:
             advance(4)
@@ -94,7 +94,7 @@ def test_work_that_fails_shows_how_far_it_came(capsys):
 
 
 @pytest.mark.parametrize("show", [False, True])
-def test_nothing_is_shown_where_nothing_shall_be(capsys, monkeypatch, show):
+def test_disabled_progress_prints_nothing(capsys, monkeypatch, show):
     monkeypatch.setattr(progress, "SHORT", -1.0)
     with progress.report("hopper", 10, show=show) as advance:
         advance(10)

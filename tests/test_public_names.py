@@ -1,4 +1,4 @@
-"""The names that users import: sorted, complete, importable, and cheap to find."""
+"""The names that users import are sorted, complete, importable, and listed without slow imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAVY = ("torch", "tensordict", "h5py", "httpx", "pandas", "sklearn", "minari", 
 
 
 def loaded_by(statement: str, *, env: dict[str, str] | None = None) -> set[str]:
-    """Return the modules that a fresh interpreter has after a statement."""
+    """Return the modules that are loaded in a new interpreter after a statement."""
     code = f"{statement}\nimport sys; print('\\nloaded:', *sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **(env or {})}
@@ -25,7 +25,7 @@ def loaded_by(statement: str, *, env: dict[str, str] | None = None) -> set[str]:
     return set(done.stdout.rpartition("loaded:")[2].split())
 
 
-def test_names_are_sorted_and_none_is_there_twice():
+def test_names_are_sorted_and_unique():
     assert list(datasets_rl.__all__) == sorted(set(datasets_rl.__all__))
 
 
@@ -48,7 +48,7 @@ def test_every_error_is_a_public_name():
     assert set(errors.__all__) <= set(datasets_rl.__all__)
 
 
-def test_former_names_of_errors_are_found_with_a_warning():
+def test_former_names_of_errors_give_a_warning():
     assert set(errors.RENAMED.values()) <= set(errors.__all__)
     for home in (datasets_rl, errors):
         for former, name in errors.RENAMED.items():
@@ -56,12 +56,12 @@ def test_former_names_of_errors_are_found_with_a_warning():
                 assert getattr(home, former) is getattr(errors, name)
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error():
+def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'ReplayBufer'"):
         _ = datasets_rl.ReplayBufer
 
 
-def test_no_public_function_bears_the_name_of_a_module():
+def test_no_public_function_has_the_name_of_a_module():
     """Importing the module would replace the function."""
     functions = {name for name in datasets_rl.__all__ if inspect.isfunction(getattr(datasets_rl, name))}
     package = Path(inspect.getfile(datasets_rl)).parent
@@ -73,9 +73,9 @@ def test_no_public_function_bears_the_name_of_a_module():
     "statement",
     ["import datasets_rl", "import datasets_rl; datasets_rl.Manifest, datasets_rl.locate, datasets_rl.Episode"],
 )
-def test_importing_the_package_and_finding_a_dataset_load_nothing_slow(statement):
+def test_importing_the_package_and_locating_a_dataset_import_no_slow_module(statement):
     assert loaded_by(statement).isdisjoint(HEAVY)
 
 
-def test_importing_the_package_loads_not_even_numpy():
+def test_importing_the_package_does_not_import_numpy():
     assert "numpy" not in loaded_by("import datasets_rl")

@@ -1,4 +1,4 @@
-"""What environment variables mean; a wrong one is named, not ignored."""
+"""Settings from environment variables; an invalid variable is an error."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def test_a_relative_home_does_not_move_with_the_working_folder(tmp_path, monkeyp
     ],
     ids=lambda value: value[:20],
 )
-def test_a_value_that_its_kind_does_not_allow_is_named(name, value):
+def test_a_value_of_another_type_is_named(name, value):
     with pytest.raises(InvalidArgumentError, match=name):
         Settings.from_env({name: value})
 
 
-def test_all_wrong_variables_are_named_at_once():
+def test_all_invalid_variables_are_named_at_once():
     with pytest.raises(InvalidArgumentError) as caught:
         Settings.from_env({"RLDS_JOBS": "x", "RLDS_TIMEOUT": "x", "RLDS_OFFLINE": "x", "RLDS_MIRRORS": "x"})
     for name in ("RLDS_JOBS", "RLDS_TIMEOUT", "RLDS_OFFLINE", "RLDS_MIRRORS"):

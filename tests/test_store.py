@@ -1,4 +1,4 @@
-"""One version takes the place of another in one step; whatever a dead process left, the next command completes."""
+"""A version replaces another in one step, and the next command completes the work of a dead process."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def rewards(folder):
 
 
 def hidden(home):
-    """Return what lies beside datasets; an empty work folder may be left to the next command."""
+    """Return the hidden files beside datasets, without empty work folders, which the next command deletes."""
     found = [path for path in home.rglob("*") if "/." in str(path) and (path.name != ".work" or any(path.iterdir()))]
     return sorted(path.relative_to(home).as_posix() for path in found)
 
 
-def test_a_dataset_is_derived_by_default_and_found_again(folder):
+def test_a_dataset_is_derived_by_default_and_reused(folder):
     before = disk.identity(folder)
     made = scaled(folder, 3)
 
@@ -64,13 +64,13 @@ def test_a_dataset_is_derived_by_default_and_found_again(folder):
     assert made.stat().st_ino == inode
 
 
-def test_a_derived_dataset_is_found_again_under_the_name_that_it_was_given(folder):
+def test_a_derived_dataset_is_reused_under_its_given_name(folder):
     made = scaled(folder, 3, as_="big")
 
     assert scaled(folder, 3) == made == folder.with_name("pendulum@big")
 
 
-def test_a_name_that_another_result_has_is_refused_unless_one_insists(folder):
+def test_the_name_of_another_result_is_refused_without_force(folder):
     made = scaled(folder, 3, as_="x")
     with pytest.raises(InvalidArgumentError, match="holds the result of another recipe"):
         scaled(folder, 4, as_="x")
@@ -88,12 +88,12 @@ def test_names_that_cannot_be_a_folder_are_refused(folder, name):
             scaled(folder, 3, as_=name)
 
 
-def test_one_place_is_named_for_a_result(folder, tmp_path):
+def test_a_result_has_only_one_destination(folder, tmp_path):
     with pytest.raises(InvalidArgumentError, match="dest and in_place name different destinations"):
         scaled(folder, 3, dest=tmp_path / "out", in_place=True)
 
 
-def test_a_recipe_is_not_applied_to_its_own_result_unless_one_insists(folder):
+def test_a_recipe_is_not_applied_to_its_own_result_without_force(folder):
     made = scaled(folder, 3)
     with pytest.raises(InvalidArgumentError, match="is already the result of this recipe"):
         scaled(made, 3)
@@ -163,7 +163,7 @@ def test_a_forced_download_of_equal_bytes_replaces_a_damaged_folder(home):
     assert hidden(home) == []
 
 
-def test_removing_takes_the_versions_and_leaves_what_was_derived(folder, home):
+def test_removing_deletes_the_versions_and_keeps_derived_datasets(folder, home):
     scaled(folder, 2, in_place=True)
     made = scaled(folder, 3)
     size = sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
@@ -176,7 +176,7 @@ def test_removing_takes_the_versions_and_leaves_what_was_derived(folder, home):
     assert store.remove(ID) == 0
 
 
-def test_a_dataset_that_is_open_stays_as_it_was_opened(folder):
+def test_an_open_dataset_does_not_change_when_it_is_replaced(folder):
     opened = StoredDataset(folder)
     scaled(folder, 2, in_place=True)
     now = StoredDataset(folder)
@@ -185,7 +185,7 @@ def test_a_dataset_that_is_open_stays_as_it_was_opened(folder):
     assert len(opened.episodes) == len(now.episodes)
 
 
-def test_an_opened_dataset_is_sent_to_other_processes_as_it_was_opened(folder):
+def test_other_processes_receive_the_opened_version_of_a_dataset(folder):
     opened = StoredDataset(folder)
     scaled(folder, 2, in_place=True)
     sent = pickle.loads(pickle.dumps(opened))
@@ -196,7 +196,7 @@ def test_an_opened_dataset_is_sent_to_other_processes_as_it_was_opened(folder):
         pickle.loads(pickle.dumps(opened))
 
 
-def test_a_file_is_of_the_opened_version_even_if_an_undo_restores_that_version_meanwhile(folder):
+def test_a_file_is_of_the_opened_version_even_during_an_undo_that_restores_it(folder):
     opened = StoredDataset(folder)
     found = []
 
@@ -214,7 +214,7 @@ def test_a_file_is_of_the_opened_version_even_if_an_undo_restores_that_version_m
 
 
 def test_readers_find_one_version_or_the_other_during_replacements(folder):
-    """Of hundreds of openings during 50 replacements none fails, and none sees two versions."""
+    """A dataset is opened hundreds of times during 50 replacements; none fails or has files of two versions."""
     sums = {}
     ends = threading.Event()
     seen, wrong = [], []
@@ -229,7 +229,7 @@ def test_readers_find_one_version_or_the_other_during_replacements(folder):
                         float(stored.column(("next", "reward")).sum()),
                     )
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure
+            except Exception as error:  # noqa: BLE001 - any error is a failure
                 wrong.append(error)
 
     reader = threading.Thread(target=look)
@@ -250,7 +250,7 @@ def test_readers_find_one_version_or_the_other_during_replacements(folder):
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_without_an_exchange_two_renames_come_to_the_same(folder, home, monkeypatch, exchange):
+def test_without_an_exchange_two_renames_have_the_same_result(folder, home, monkeypatch, exchange):
     if not exchange:
         monkeypatch.setattr(disk, "exchange", lambda *_: False)
     before = disk.identity(folder)
@@ -263,7 +263,7 @@ def test_without_an_exchange_two_renames_come_to_the_same(folder, home, monkeypa
 
 @pytest.mark.parametrize("call", [1, 2])
 def test_a_reader_completes_a_replacement_that_stopped_between_two_renames(folder, home, monkeypatch, call):
-    """On file systems without an exchange there is no dataset between the two, but there is a record."""
+    """On file systems without an atomic exchange, only a record exists between the two renames."""
     before, moves, move = disk.identity(folder), [], disk.move
 
     def dies(path, target):
@@ -306,7 +306,7 @@ def test_a_folder_without_an_id_is_recovered_by_any_command_that_names_it(folder
 
 
 @pytest.mark.parametrize("by", ["a sweep", "the same command"])
-def test_a_removal_that_stopped_is_forgotten_where_the_dataset_was_restored_by_hand(folder, home, monkeypatch, by):
+def test_an_interrupted_removal_is_dropped_if_the_user_restored_the_dataset(folder, home, monkeypatch, by):
     scaled(folder, 2, in_place=True)
     with monkeypatch.context() as patch:
         patch.setattr(store, "_complete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -327,8 +327,8 @@ def test_a_removal_that_stopped_is_forgotten_where_the_dataset_was_restored_by_h
         assert hidden(home) == []
 
 
-def test_a_dataset_that_somebody_put_there_by_hand_is_never_replaced_by_a_record(folder, home, monkeypatch):
-    """The identities of a record decide, and not where the folders are."""
+def test_a_dataset_that_the_user_restored_is_never_replaced_by_a_record(folder, home, monkeypatch):
+    """A record identifies folders by their identity, not by their path."""
     with monkeypatch.context() as patch:
         patch.setattr(store, "_complete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -351,7 +351,7 @@ def test_ids_with_slashes_never_share_a_work_folder(tmp_path):
     assert len(DatasetPaths(tmp_path, "x/" * 90 + "y").work.name) < 200
 
 
-def test_the_place_of_a_folder_is_that_of_its_id_where_it_ends_with_that(home):
+def test_the_paths_of_a_folder_are_those_of_its_id_if_it_ends_with_the_id(home):
     deep = write_dataset(home / "mine" / "a" / "b", [trajectory(3)], columns(), id="minari/a/b").folder
     alone = write_dataset(home / "copy", [trajectory(3)], columns(), id="minari/a/b").folder
 
@@ -360,7 +360,7 @@ def test_the_place_of_a_folder_is_that_of_its_id_where_it_ends_with_that(home):
 
 
 @pytest.mark.usefixtures("home")
-def test_what_is_not_there_is_named_with_the_command_that_makes_it():
+def test_a_missing_dataset_is_an_error_with_the_command_that_creates_it():
     with pytest.raises(NotADatasetError, match="it is not downloaded") as caught:
         store.locate(ID)
     assert caught.value.hint == "datasets_rl.download('demo/pendulum')"
@@ -383,7 +383,7 @@ def test_a_dataset_derives_another_and_opens_it(folder):
     assert folder.exists()
 
 
-def test_a_dataset_is_replaced_only_where_one_says_so(folder):
+def test_a_dataset_is_replaced_only_on_request(folder):
     dataset = load(ID)
     with pytest.raises(InvalidArgumentError, match="neither was given"):
         dataset.preprocess(lambda step: step)
@@ -407,7 +407,7 @@ def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions")
-def test_sweeping_leaves_folders_alone_that_cannot_be_written_to(tmp_path):
+def test_sweeping_ignores_read_only_folders(tmp_path):
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")
     (tmp_path / "demo" / ".work").mkdir(parents=True)
@@ -438,11 +438,11 @@ def test_a_merge_needs_no_step_and_names_each_dataset_once(folder, home):
         ("openml/iris@12x", ("openml/iris", "12x")),
     ],
 )
-def test_the_name_of_a_derived_dataset_follows_the_id_and_a_version_of_openml_is_part_of_that(dataset_id, split):
+def test_a_derived_dataset_is_named_after_the_id_including_a_version_of_openml(dataset_id, split):
     assert sources.split_derived(dataset_id) == split
 
 
-def test_what_is_derived_of_a_linked_dataset_lies_beside_the_link(folder, home, tmp_path_factory):
+def test_a_dataset_derived_from_a_linked_one_is_stored_beside_the_link(folder, home, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("disk") / "pend"
     folder.rename(elsewhere)
     folder.symlink_to(elsewhere)
@@ -459,7 +459,7 @@ def test_what_is_derived_of_a_linked_dataset_lies_beside_the_link(folder, home, 
     assert not elsewhere.exists()
 
 
-def test_a_record_of_a_removal_spares_a_copy_that_was_put_back(folder, home, monkeypatch, tmp_path_factory):
+def test_a_record_of_a_removal_does_not_delete_a_restored_copy(folder, home, monkeypatch, tmp_path_factory):
     backup = tmp_path_factory.mktemp("backup") / "pendulum"
     shutil.copytree(folder, backup)
     with monkeypatch.context() as patch:
@@ -476,7 +476,7 @@ def test_a_record_of_a_removal_spares_a_copy_that_was_put_back(folder, home, mon
 @pytest.mark.parametrize(
     "mine", [".trash/note.md", ".work/project/build/main.c", ".work/editor.lock", ".rlds-work/x", ".Trash/y"]
 )
-def test_hidden_folders_of_others_are_left_alone(folder, home, tmp_path_factory, mine):
+def test_hidden_folders_of_other_programs_are_not_changed(folder, home, tmp_path_factory, mine):
     room = tmp_path_factory.mktemp("user")
     note = room / mine
     note.parent.mkdir(parents=True)
@@ -504,7 +504,7 @@ def test_a_derived_dataset_is_not_downloaded(folder):
         download(f"{ID}@x", force=True)
 
 
-def test_sweeps_beside_a_removal_do_not_fail_it(folder, home):
+def test_concurrent_sweeps_do_not_fail_a_removal(folder, home):
     backup = StoredDataset(folder).manifest
     ends = threading.Event()
 
@@ -525,7 +525,7 @@ def test_sweeps_beside_a_removal_do_not_fail_it(folder, home):
     assert not (home / "demo" / "pendulum@x").exists()
 
 
-def test_two_undos_of_two_threads_are_two_steps(folder):
+def test_concurrent_undos_of_two_threads_are_two_steps(folder):
     for factor in (2, 3, 5):
         scaled(folder, factor, in_place=True)
     for thread in [threading.Thread(target=store.undo, args=(folder,)) for _ in range(2)]:
@@ -534,7 +534,7 @@ def test_two_undos_of_two_threads_are_two_steps(folder):
     assert len(store.versions(store.dataset_paths(ID))) == 1
 
 
-def test_readers_wait_where_a_replacement_takes_two_renames(folder, monkeypatch):
+def test_readers_wait_while_a_replacement_uses_two_renames(folder, monkeypatch):
     monkeypatch.setattr(disk, "exchange", lambda *_: False)
     ends = threading.Event()
     wrong, seen = [], []
@@ -543,7 +543,7 @@ def test_readers_wait_where_a_replacement_takes_two_renames(folder, monkeypatch)
         while not ends.is_set():
             try:
                 seen.append(len(StoredDataset(store.locate(ID))))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure
+            except Exception as error:  # noqa: BLE001 - any error is a failure
                 wrong.append(error)
 
     reader = threading.Thread(target=look)

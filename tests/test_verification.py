@@ -1,4 +1,4 @@
-"""``verify --deep`` recomputes what a manifest and an episode table state: a changed value is found, whatever it is."""
+"""``verify --deep`` recomputes the values of manifests and episode tables, and detects any change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from raw.d4rl import CASES
-from stored_data import columns, reseal, trajectory, write_dataset
+from stored_data import columns, trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl import downloading, sources, verification, verify
 from datasets_rl.errors import IntegrityError
@@ -26,12 +26,12 @@ from datasets_rl.settings import Settings
 from datasets_rl.ted.table import EpisodeTable
 
 FREE = {"converter", "revision", "url", "etag", "checked"}
-"""What nothing determines: which version wrote it, and how the raw files came."""
+"""Fields that cannot be recomputed: the version that wrote the dataset, and the download of its raw files."""
 
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
-    """The home of a small dataset with decisions, metadata and bounds, whose raw file was kept."""
+    """A home folder with a small dataset that has decisions, metadata, bounds and its raw file."""
     (case,) = CASES
     tree, home = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("home")
     case.write(tree)
@@ -41,7 +41,7 @@ def converted(tmp_path_factory):
 
 @pytest.fixture
 def folder(converted, tmp_path):
-    """A copy of the dataset that belongs to the test; its raw file is used in place."""
+    """A copy of the dataset for the test; the raw file is not copied."""
     return shutil.copytree(converted, tmp_path / "copy")
 
 
@@ -50,7 +50,7 @@ def document_of(folder):
 
 
 def leaves(node: Any, path: tuple = ()) -> Iterator[tuple]:
-    """Yield the path of every value of a document; an empty list or object is a value."""
+    """Yield the path of every value of a document, including empty lists and objects."""
     inner = [*node.items()] if isinstance(node, dict) else [*enumerate(node)] if isinstance(node, list) else []
     for name, value in inner:
         yield from leaves(value, (*path, name))
@@ -109,13 +109,13 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_value_of_a_manifest_that_can_be_recomputed_is(folder, name):
-    """Each value in turn is changed and the digest made to fit, as a faulty converter would do."""
+    """Each value in turn is changed, with a valid digest, as a faulty conversion would do."""
     document = document_of(folder)
     assert set(NAMES) == document.keys() - FREE - {"digest"}
     paths = [path for path in leaves(document) if path[0] == name and not FREE & set(path)]
     missed = []
     for path in paths:
-        reseal(folder, with_changed(document, path))
+        write_manifest_with_digest(folder, with_changed(document, path))
         if not is_found(folder):
             missed.append(path)
 
@@ -131,22 +131,22 @@ def test_an_entry_of_a_manifest_that_is_missing_or_added_is_found(folder, name):
     more = [*entries, *entries[:1]] if isinstance(entries, list) else {**entries, "mood": {}}
     for other in (fewer, more):
         if other != entries and not (name == "decisions" and other is more):
-            reseal(folder, {**document, name: other})
+            write_manifest_with_digest(folder, {**document, name: other})
             assert is_found(folder), other
 
 
 @pytest.mark.parametrize("name", ["license", "citation", "homepage", "known_issues", "score", "time_limit"])
 def test_without_raw_files_the_description_is_compared_with_the_catalog(folder, name):
     document = {**document_of(folder), "raw": []}
-    reseal(folder, document)
+    write_manifest_with_digest(folder, document)
     assert verify(folder, deep=True).problems == ()
-    reseal(folder, with_changed(document, ("score", "low") if name == "score" else (name,)))
+    write_manifest_with_digest(folder, with_changed(document, ("score", "low") if name == "score" else (name,)))
 
     assert any(one.startswith(f"{name} is ") for one in verify(folder, deep=True).problems)
 
 
 def test_the_catalog_of_another_version_is_not_compared(folder):
-    reseal(folder, {**document_of(folder), "converter": "0.0.1", "license": "mine"})
+    write_manifest_with_digest(folder, {**document_of(folder), "converter": "0.0.1", "license": "mine"})
 
     found = verify(folder, deep=True)
 
@@ -155,7 +155,7 @@ def test_the_catalog_of_another_version_is_not_compared(folder):
 
 
 def written(folder, steps: np.ndarray):
-    """Write a dataset of one episode with these numbers as its actions, [T, 2]."""
+    """Write a dataset of one episode with these actions, [T, 2]."""
     one = trajectory(len(steps))
     of = [*columns()[:1], Column(("action",), steps.dtype, (2,)), *columns()[2:]]
     stored = write_dataset(folder, [replace(one, steps={**one.steps, ("action",): steps})], of)
@@ -163,22 +163,22 @@ def written(folder, steps: np.ndarray):
     return folder
 
 
-def test_a_mean_may_differ_by_the_rounding_of_its_sum_and_by_no_more(tmp_path):
+def test_a_mean_may_differ_only_by_the_rounding_of_its_sum(tmp_path):
     folder = written(tmp_path / "toy", np.random.default_rng(0).normal(size=(50, 2)))
     document = document_of(folder)
     mean = document["statistics"]["action"]["mean"]
     mean[0] = float(np.nextafter(mean[0], 9))
-    reseal(folder, document)
+    write_manifest_with_digest(folder, document)
     assert verify(folder, deep=True).problems == ()
     mean[0] += 1e-7
-    reseal(folder, document)
+    write_manifest_with_digest(folder, document)
 
     (problem,) = verify(folder, deep=True).problems
     assert problem.startswith("statistics.action.mean[0] is ")
 
 
 @pytest.mark.parametrize("values", [[np.nan], [np.inf, 1.0], [1e300, -1e300], [0.0]], ids=str)
-def test_statistics_of_values_that_are_no_numbers_are_recomputed_too(tmp_path, values):
+def test_statistics_of_nonfinite_values_are_recomputed(tmp_path, values):
     steps = np.zeros((40, 2))
     steps[: len(values), 0] = values
 
@@ -186,7 +186,7 @@ def test_statistics_of_values_that_are_no_numbers_are_recomputed_too(tmp_path, v
 
 
 @pytest.mark.parametrize("rows", [1, 7, 10_000])
-def test_statistics_do_not_depend_on_the_blocks_they_are_recomputed_in(tmp_path, monkeypatch, rows):
+def test_recomputed_statistics_do_not_depend_on_the_block_size(tmp_path, monkeypatch, rows):
     steps = np.random.default_rng(0).normal(1e6, 1e-3, size=(5000, 2))
     folder = written(tmp_path / "toy", steps)
     monkeypatch.setattr("datasets_rl.ted.stats._BLOCK_BYTES", 16 * rows)
@@ -196,7 +196,7 @@ def test_statistics_do_not_depend_on_the_blocks_they_are_recomputed_in(tmp_path,
 
 @pytest.mark.parametrize("number", [0, -1])
 def test_every_value_of_an_episode_table_is_compared_with_the_raw_file(folder, number):
-    """The checksum is made to fit; without the raw file no check would find it."""
+    """The digest is valid, so only the comparison with the raw file can detect the change."""
     path = folder / "episodes.npy"
     table = np.load(path)
     document = document_of(folder)
@@ -207,14 +207,14 @@ def test_every_value_of_an_episode_table_is_compared_with_the_raw_file(folder, n
         for entry in document["files"]:
             if entry["path"] == "episodes.npy":
                 entry.update(bytes=path.stat().st_size, sha256=file_sha256(path))
-        reseal(folder, document)
+        write_manifest_with_digest(folder, document)
 
         assert is_found(folder), name
 
 
 @pytest.mark.parametrize("name", ["source", "repaired"])
-def test_the_comparison_without_the_reader_sees_the_episode_table_too(converted, name):
-    """It shares no code with the reader, so that a fault of the reader does not hide itself."""
+def test_the_independent_comparison_covers_the_episode_table(converted, name):
+    """It shares no code with the reader, so that it detects errors of the reader."""
     stored = StoredDataset(converted)
     files = verification.raw_files(stored.manifest, None)
     origin, dataset = sources.source("d4rl"), stored.manifest.id.partition("/")[2]
@@ -226,8 +226,8 @@ def test_the_comparison_without_the_reader_sees_the_episode_table_too(converted,
     assert problem.startswith(f"{name} at episode 1 ")
 
 
-def test_a_raw_file_that_changed_in_no_value_is_found(converted, tmp_path, monkeypatch):
-    """A byte is appended, which no reader of HDF5 looks at."""
+def test_a_changed_raw_file_with_equal_values_is_found(converted, tmp_path, monkeypatch):
+    """A byte is appended, which HDF5 ignores."""
     home = shutil.copytree(converted.parents[1], tmp_path / "home")
     folder = home / converted.relative_to(converted.parents[1])
     document = document_of(folder)
@@ -276,8 +276,8 @@ print(json.dumps([peak[0] - idle, found.problems]))
 @pytest.mark.parametrize(
     "size", [pytest.param(60_000_000, id="60MB"), pytest.param(400_000_000, id="400MB", marks=pytest.mark.slow)]
 )
-def test_memory_is_bounded_whatever_the_size_of_the_files(tmp_path, size):
-    """Anonymous memory above that of a process that has verified a small dataset."""
+def test_memory_is_bounded_for_any_size_of_the_files(tmp_path, size):
+    """Measures anonymous memory above that of a process that has verified a small dataset."""
     (case,) = CASES
     folders = []
     for name, bytes_of_file in (("few", 100_000), ("many", size)):

@@ -1,10 +1,10 @@
-"""The Hugging Face hub and Google Cloud Storage as loopback servers, over folders on the disk.
+"""Loopback servers with the API of the Hugging Face Hub and of Google Cloud Storage, over folders on disk.
 
     with hub({"farama-minari/D4RL": folder}) as server:      # HF_ENDPOINT=server.url
     with bucket({"minari-remote": folder}) as server:        # STORAGE_EMULATOR_HOST=server.url
 
-They answer as the real ones do: pages of lists, commits, sha256 and size in the headers of large files, generations and
-checksums. `Server.paths` may be changed while they run, and everything asked is in `Server.requests`.
+They implement what the downloads use: paginated lists, commits, sha256 and size in the headers of large files,
+generations and checksums. `Server.paths` can be changed while a server runs; `Server.requests` has all requests.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ __all__ = ["COMMIT", "Bucket", "Hub", "bucket", "hub"]
 
 COMMIT = "c0ffee" * 6 + "c0ff"
 LARGE = 512
-"""Bytes from which a file of the hub is an LFS object."""
+"""Size in bytes from which the Hub serves a file as an LFS object."""
 
 
 def _files(folder: Path) -> dict[str, Path]:
+    """Return every file below a folder by its relative POSIX path."""
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _reply(call: Call, value: Any, headers: Mapping[str, str] | None = None) -> None:
+    """Send a value as a JSON response with status 200."""
     body = json.dumps(value).encode()
     call.start(200, {"Content-Type": "application/json", "Content-Length": len(body), **(headers or {})})
     if call.command == "GET":
@@ -42,17 +44,18 @@ def _reply(call: Call, value: Any, headers: Mapping[str, str] | None = None) -> 
 
 @dataclass
 class Hub:
-    """A dataset repository: its commit, its tree in pages, its files."""
+    """A dataset repository of the Hub: its commit, its paginated tree and its files."""
 
     repo: str
     folder: Path
     commit: str = COMMIT
     page: int = 3
-    """Entries of a page of the tree."""
-    misbehave: dict[str, Any] = field(default_factory=dict)
-    """For a path of the repository, the behaviour that answers in the place of the file."""
+    """Number of entries in a page of the tree."""
+    replaced: dict[str, Any] = field(default_factory=dict)
+    """Responses, by path in the repository, that replace those of the files."""
 
     def answer(self, call: Call) -> None:
+        """Respond to a request for a revision, the tree or a file."""
         path = unquote(urlsplit(call.path).path)
         api = f"/api/datasets/{self.repo}/"
         if path.startswith(f"{api}revision/"):
@@ -66,6 +69,7 @@ class Hub:
             self._file(call, below.removeprefix(f"{self.commit}/").removeprefix("main/"))
 
     def _tree(self, call: Call, below: str) -> None:
+        """Respond with one page of the list of files below a folder."""
         query = parse_qs(urlsplit(call.path).query)
         inside = {
             path: place for path, place in _files(self.folder).items() if path.startswith(f"{below}/" if below else "")
@@ -83,6 +87,7 @@ class Hub:
         _reply(call, entries[start:following], more)
 
     def _entry(self, path: str, place: Path) -> dict[str, Any]:
+        """Return the entry of a file in the tree; a large file has its sha256 under `lfs`."""
         size = place.stat().st_size
         entry: dict[str, Any] = {"type": "file", "oid": "1" * 40, "size": size, "path": path}
         if size >= LARGE:
@@ -90,9 +95,10 @@ class Hub:
         return entry
 
     def _file(self, call: Call, path: str) -> None:
+        """Respond with a file, with its commit and, for a large file, its digest in the headers."""
         place = self.folder / path
-        if path in self.misbehave:
-            self.misbehave[path].answer(call)
+        if path in self.replaced:
+            self.replaced[path].answer(call)
         elif not place.is_file():
             Status(404).answer(call)
         else:
@@ -103,18 +109,19 @@ class Hub:
 
 @dataclass
 class Bucket:
-    """A bucket: its list in pages, its objects, each of one generation."""
+    """A bucket of Google Cloud Storage: a paginated list of objects, all of one generation."""
 
     name: str
     folder: Path
     generation: int = 1700000000000001
     page: int = 3
     listable: bool = True
-    """Whether anybody may list it."""
+    """Whether the objects can be listed without credentials."""
     composite: bool = False
-    """Objects that were put together from pieces have no MD5."""
+    """Whether the objects are composite; composite objects have a CRC32C but no MD5."""
 
     def answer(self, call: Call) -> None:
+        """Respond to a request for the list of objects or for an object."""
         path = unquote(urlsplit(call.path).path)
         if path == f"/storage/v1/b/{self.name}/o":
             self._list(call) if self.listable else Status(403).answer(call)
@@ -129,6 +136,7 @@ class Bucket:
         File(place, headers=headers).answer(call)
 
     def _list(self, call: Call) -> None:
+        """Respond with one page of the list of objects."""
         query = parse_qs(urlsplit(call.path).query, keep_blank_values=True)
         prefix, start = query["prefix"][0], int(query.get("pageToken", ["0"])[0])
         items = [
@@ -145,11 +153,12 @@ class Bucket:
 
 @dataclass
 class _Owned:
-    """The list of the repositories of an author, in pages of one."""
+    """The paginated list of the repositories of an author, one per page."""
 
     repos: list[str]
 
     def answer(self, call: Call) -> None:
+        """Respond with one page of the list."""
         query = parse_qs(urlsplit(call.path).query)
         mine = [repo for repo in self.repos if repo.startswith(f"{query['author'][0]}/")]
         start = int(query.get("cursor", ["0"])[0])
@@ -158,10 +167,11 @@ class _Owned:
         _reply(call, [{"id": repo} for repo in mine[start : start + 1]], more)
 
 
-class _Everywhere(dict[str, Any]):
-    """Sends every path to the behaviour whose name stands in it."""
+class _RoutesByPart(dict[str, Any]):
+    """Routes a path to the first response whose key is a part of the path."""
 
     def get(self, path: str, default: Any = None) -> Any:
+        """Return the response for a request path."""
         if path == "/api/datasets":
             return _Owned([hub.repo for hub in self.values() if isinstance(hub, Hub)])
         for mark, behaviour in self.items():
@@ -172,27 +182,32 @@ class _Everywhere(dict[str, Any]):
 
 @contextmanager
 def hub(repositories: Mapping[str, Path], **options: Any) -> Iterator[Server]:
-    """Serve dataset repositories for the length of the block."""
+    """Run a server of dataset repositories, folders by name; `options` are fields of `Hub`."""
     with serve({}) as server:
-        server.paths = _Everywhere({f"/{repo}/": Hub(repo, folder, **options) for repo, folder in repositories.items()})
+        server.paths = _RoutesByPart(
+            {f"/{repo}/": Hub(repo, folder, **options) for repo, folder in repositories.items()}
+        )
         yield server
 
 
 @contextmanager
 def bucket(buckets: Mapping[str, Path], **options: Any) -> Iterator[Server]:
-    """Serve buckets for the length of the block."""
+    """Run a server of buckets, folders by name; `options` are fields of `Bucket`."""
     with serve({}) as server:
-        server.paths = _Everywhere({f"/{name}/": Bucket(name, folder, **options) for name, folder in buckets.items()})
+        server.paths = _RoutesByPart({f"/{name}/": Bucket(name, folder, **options) for name, folder in buckets.items()})
         yield server
 
 
 def _sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _md5(path: Path) -> str:
+    """Return the MD5 of a file in base64."""
     return base64.b64encode(hashlib.md5(path.read_bytes()).digest()).decode()
 
 
 def _crc32c(path: Path) -> str:
+    """Return the CRC32C of a file in base64."""
     return base64.b64encode(crc32c(path.read_bytes()).to_bytes(4, "big")).decode()

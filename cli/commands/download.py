@@ -180,7 +180,7 @@ def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
         folder = downloading.download(dataset_id, **options)
     except IntegrityError as error:
         if options["from_local"] is not None:
-            edited = ", or take this one as it is with --no-hash-check" if options["hash_check"] else ""
+            edited = ", or accept this one with --no-hash-check" if options["hash_check"] else ""
             error.hint = f"give another file with --from-local{edited}"
         raise
     if options["raw_only"]:
@@ -268,7 +268,7 @@ def _plan_facts(plan: Plan) -> Facts:
             ("over the network", size_text(plan.wire_bytes)),
             ("stored, about", "" if plan.stored_bytes is None else size_text(plan.stored_bytes)),
             *((f"with --{choice.replace('=', ' ')}", size_text(size)) for choice, size in plan.choices.items()),
-            ("at most meanwhile", size_text(plan.peak_bytes)),
+            ("peak disk use", size_text(plan.peak_bytes)),
             ("free now", size_text(plan.free_bytes)),
             ("free after", size_text(_free_after(plan))),
         ),

@@ -13,7 +13,7 @@ from ..options import Shell
 from ..output import Result, Table
 
 _ENVIRONMENT = (
-    ("RLDS_HOME", "the folder that data lies in; --root goes before it"),
+    ("RLDS_HOME", "the folder of all datasets; --root takes precedence"),
     ("RLDS_OFFLINE", "1: no network request at all"),
     ("RLDS_MIRRORS", "addresses tried before the upstream's: d4rl=URL[,URL...];SOURCE=URL"),
     ("RLDS_JOBS", "files, and ranges of one big file, fetched at once; 4"),
@@ -28,7 +28,7 @@ _ENVIRONMENT = (
     ("RLDS_MAX_RETRIES", "further tries at one address; 5"),
     ("RLDS_NO_PROGRESS", "1: no progress bars and lines"),
     ("RLDS_DEBUG", "1: tracebacks, as -vv"),
-    ("NO_COLOR", "anything: no colours"),
+    ("NO_COLOR", "any value: no colors"),
     ("HTTPS_PROXY", "and HTTP_PROXY, NO_PROXY: as everywhere"),
 )
 _TOPICS = ("environment", "exit-codes")

@@ -122,7 +122,7 @@ def _keys(manifest: Manifest) -> Iterator[tuple[str, str, list[int], str]]:
         yield field.name, _dtype(field), [manifest.steps, *field.shape], field.file
     for field in manifest.schema:
         if field.shared:
-            yield f"next.{field.name}", _dtype(field), [manifest.steps, *field.shape], "the row behind, or final.npy"
+            yield f"next.{field.name}", _dtype(field), [manifest.steps, *field.shape], "the next row, or final.npy"
     for flag in ("done", "terminated", "truncated"):
         yield flag, "bool", [manifest.steps, 1], "False everywhere, not stored"
     if manifest.final_unknown:
@@ -146,7 +146,7 @@ def _blocks(
         return
     yield Facts(_stored(manifest, folder), title="stored")
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _keys(manifest))
-    yield Table(("key", "dtype", "shape", "lies in"), rows, title="keys")
+    yield Table(("key", "dtype", "shape", "stored in"), rows, title="keys")
     yield from _history(manifest)
     if folder is not None and (versions := _versions(folder)):
         chain = tuple(

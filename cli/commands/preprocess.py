@@ -78,7 +78,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would come, with a sample; write nothing.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Bring back the version before the last --in-place.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the version before the last --in-place.")] = False,
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Make it anew; apply a recipe to its own result.")
     ] = False,

@@ -27,7 +27,7 @@ def run(
         list[float], typer.Argument(metavar="RETURN...", show_default=False, help="Undiscounted returns of episodes.")
     ],
 ) -> Result:
-    """Normalise returns: 0 is a random policy, 1 an expert. Papers print 100 times this.
+    """Normalize returns: 0 is a random policy, 1 an expert. Papers print 100 times this.
 
     Datasets of Minari bring the two returns with them: download one first.
 

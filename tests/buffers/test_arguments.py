@@ -1,4 +1,4 @@
-"""What a constructor is given and cannot use is refused, with what was wanted."""
+"""Constructors reject invalid arguments, and the message says what was expected."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from datasets_rl.errors import InvalidArgumentError
         (TensorDictMaxValueWriter, {"rank_key": 5}, "5 is not a key"),
     ],
 )
-def test_what_is_no_such_argument_is_refused(made, options, says):
+def test_an_invalid_argument_is_refused(made, options, says):
     with pytest.raises(InvalidArgumentError, match=says):
         made(**options)
 
@@ -60,7 +60,7 @@ def test_what_is_no_such_argument_is_refused(made, options, says):
     ],
     ids=["buffers", "storages", "samplers", "chances"],
 )
-def test_what_is_no_part_of_an_ensemble_is_refused(made, parts, options, says):
+def test_an_invalid_member_of_an_ensemble_is_refused(made, parts, options, says):
     with pytest.raises(InvalidArgumentError, match=says):
         made(*parts, **options)
 
@@ -74,7 +74,7 @@ def test_a_buffer_is_shared_from_the_start_if_asked(prefetch):
     assert rb.sample().shape == (2,)
 
 
-def test_more_steps_than_there_is_memory_are_refused_and_nothing_is_held():
+def test_more_steps_than_fit_in_memory_are_refused_and_nothing_is_stored():
     rb = ReplayBuffer(storage=LazyTensorStorage(10**17))
 
     with pytest.raises(InvalidArgumentError, match=r"100,000,000,000,000,000 steps need 800,000.* bytes"):
@@ -89,7 +89,7 @@ def test_tensors_without_values_are_refused():
 
 
 @pytest.mark.parametrize("prefetch", [None, 2])
-def test_a_transform_without_a_result_is_named(prefetch):
+def test_a_transform_that_returns_none_is_named(prefetch):
     def forgetful(batch):
         batch.set("more", torch.zeros(2))
 
@@ -100,7 +100,7 @@ def test_a_transform_without_a_result_is_named(prefetch):
         rb.sample()
 
 
-def test_elements_of_a_list_that_are_mapped_can_be_saved(tmp_path):
+def test_memory_mapped_elements_of_a_list_can_be_saved(tmp_path):
     rb, again = ReplayBuffer(storage=ListStorage(3)), ReplayBuffer(storage=ListStorage(3))
     rb.extend([MemoryMappedTensor.from_tensor(torch.arange(4))])
     rb.dumps(tmp_path / "dump")
@@ -110,7 +110,7 @@ def test_elements_of_a_list_that_are_mapped_can_be_saved(tmp_path):
     assert again[0].tolist() == [0, 1, 2, 3]
 
 
-def test_a_key_of_data_without_keys_is_refused():
+def test_a_key_is_refused_where_the_data_has_no_keys():
     rb = ReplayBuffer(storage=LazyTensorStorage(9))
     rb.extend(torch.zeros(3))
 

@@ -1,4 +1,4 @@
-"""Every batch of several buffers has the same keys, whatever was drawn."""
+"""Every batch of several buffers has the same keys, whichever steps are drawn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEDS = range(40)
 
 
 def buffer(count=20, *, steps=20, sampler=None, transform=None, **fields):
-    """A buffer with episodes of 10 steps."""
+    """Return a buffer with episodes of 10 steps."""
     rb = TensorDictReplayBuffer(storage=LazyTensorStorage(count), sampler=sampler, transform=transform)
     if steps:
         rb.extend(data(steps, **fields))
@@ -42,7 +42,7 @@ def action(count=20):
 
 
 def keys_over_seeds(rb, size=4):
-    """Return the different sets of keys that batches have, one batch for each seed."""
+    """Return the different sets of keys that batches have, over one batch per seed."""
     found = set()
     for seed in SEEDS:
         torch.manual_seed(seed)
@@ -85,7 +85,7 @@ class TestOneSetOfKeys:
         with pytest.raises(InvalidArgumentError, match=re.escape("action  float32 [2]  -")):
             KINDS[kind](buffer(**action()), buffer())
 
-    def test_the_first_line_names_the_keys(self, kind):
+    def test_the_first_line_of_the_message_names_the_keys(self, kind):
         many = {f"k{number}": torch.zeros(20) for number in range(9)}
         with pytest.raises(InvalidArgumentError) as refused:
             KINDS[kind](buffer(**action(), **many), buffer())
@@ -98,7 +98,7 @@ class TestOneSetOfKeys:
             "the members do not fit together: only some have action; the dtype or the shape differs in k0"
         )
 
-    def test_what_samplers_report_is_in_every_batch(self, kind):
+    def test_entries_of_the_samplers_are_in_every_batch(self, kind):
         sampled = buffer(sampler=PrioritizedSampler(20, 1.0, 1.0))
 
         found = keys_over_seeds(KINDS[kind](sampled, buffer()))
@@ -125,7 +125,7 @@ class TestOneSetOfKeys:
 
 
 class TestGrowingBuffers:
-    def test_an_empty_buffer_is_compared_as_soon_as_it_has_steps(self):
+    def test_the_keys_of_an_empty_buffer_are_compared_once_it_has_steps(self):
         online = buffer(steps=0)
         rb = Mixture(buffer(**action()), online, p=[1, 0], final_p=[0.5, 0.5], anneal=4, batch_size=4)
         assert "action" in rb.sample()
@@ -146,7 +146,7 @@ class TestGrowingBuffers:
         assert {frozenset(batch.keys(include_nested=True)) for batch in batches} == {keys}
         assert (batches[-1]["index", "buffer_ids"] == 1).any()
 
-    def test_a_transform_that_comes_later_counts(self):
+    def test_a_transform_that_is_appended_later_is_applied(self):
         first, second = buffer(), buffer()
         rb = ReplayBufferEnsemble(first, second, missing="drop")
         first.append_transform(lambda batch: batch.set("more", batch["observation"]))
@@ -156,14 +156,14 @@ class TestGrowingBuffers:
         assert all("more" in keys for keys in keys_over_seeds(rb))
 
 
-class TestNothingChangesByDeciding:
-    def test_transforms_have_not_learned_from_the_trial(self):
+class TestComparingKeysHasNoSideEffects:
+    def test_transforms_do_not_fit_to_the_compared_batch(self):
         norm = VecNorm(in_keys=["observation"])
         ReplayBufferEnsemble(buffer(transform=norm), buffer(), batch_size=8)
 
         assert norm.state_dict()["counts"] == VecNorm(in_keys=["observation"]).state_dict()["counts"]
 
-    def test_the_global_generator_is_where_it_was(self):
+    def test_the_global_generator_does_not_advance(self):
         noise = [lambda batch: batch.set("noise", torch.rand(batch.shape))]
         torch.manual_seed(3)
         before = torch.get_rng_state()
@@ -173,9 +173,9 @@ class TestNothingChangesByDeciding:
         Mixture(*members, batch_size=8)
 
         assert torch.equal(torch.get_rng_state(), state)
-        assert not torch.equal(before, state)  # the data of the buffers used it
+        assert not torch.equal(before, state)  # the buffers drew their data from the global generator
 
-    def test_a_sampler_goes_on_where_it_was(self):
+    def test_a_sampler_does_not_advance(self):
         sampler = SliceSampler(slice_len=5)
         rb = buffer(sampler=sampler)
         ReplayBufferEnsemble(rb, buffer(), batch_size=20, missing="zero")
@@ -183,22 +183,22 @@ class TestNothingChangesByDeciding:
         assert rb.sample(10)["slice_id"].unique().tolist() == [0, 1]
 
 
-class Talkative(RandomSampler):
-    """A sampler that reports something without announcing it."""
+class UnannouncedEntry(RandomSampler):
+    """A sampler that returns an entry without announcing it."""
 
     def sample(self, storage, batch_size):
         rows, _ = super().sample(storage, batch_size)
         return rows, {"luck": torch.ones(batch_size)}
 
 
-def test_what_a_sampler_reports_without_announcing_it_stays_out_of_every_batch():
-    found = keys_over_seeds(Mixture(buffer(sampler=Talkative()), buffer(), exact=False))
+def test_unannounced_entries_of_a_sampler_are_in_no_batch():
+    found = keys_over_seeds(Mixture(buffer(sampler=UnannouncedEntry()), buffer(), exact=False))
 
     assert len(found) == 1
     assert "luck" not in next(iter(found))
 
 
-def test_a_collate_function_gets_the_parts_as_the_buffers_gave_them():
+def test_a_collate_function_receives_the_unchanged_parts_of_the_buffers():
     sampled = buffer(sampler=PrioritizedSampler(20, 1.0, 1.0), **action())
     rb = ReplayBufferEnsemble(sampled, buffer(), sample_from_all=True, collate_fn=list, batch_size=8)
 
@@ -216,14 +216,14 @@ def test_objects_that_are_neither_tensors_nor_text_cannot_be_filled():
 
 
 def test_a_transform_whose_keys_change_is_named():
-    def moody(batch):
-        return batch.exclude("action") if moody.calls else batch
+    def inconstant(batch):
+        return batch.exclude("action") if inconstant.calls else batch
 
-    moody.calls = 0
-    rb = Mixture(buffer(**action(), transform=moody), buffer(), missing="zero", batch_size=4)
+    inconstant.calls = 0
+    rb = Mixture(buffer(**action(), transform=inconstant), buffer(), missing="zero", batch_size=4)
     assert "action" in rb.sample()
-    moody.calls = 1
-    assert "action" in rb.sample()  # filled as for the others
+    inconstant.calls = 1
+    assert "action" in rb.sample()  # filled, as in the other members
 
 
 @pytest.mark.parametrize("several", [ReplayBufferEnsemble, Mixture])
@@ -233,7 +233,7 @@ def test_the_table_for_notebooks_counts_steps_and_not_buffers(several):
     assert "27 of 70" in html
 
 
-def test_every_sampler_announces_exactly_what_it_reports(tmp_path):
+def test_every_sampler_announces_exactly_the_entries_that_it_returns(tmp_path):
     del tmp_path
     samplers: list[Sampler] = [
         RandomSampler(),

@@ -1,4 +1,4 @@
-"""A checkpoint whose state.json was damaged or edited is refused with the documented error, and nothing has changed."""
+"""A checkpoint with a damaged or edited state.json is refused with the documented error; the buffer does not change."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ BUFFERS = {
 
 
 def filled(kind):
-    torch.manual_seed(0)  # hypothesis goes back to what failed, which must be there again
+    torch.manual_seed(0)  # hypothesis replays failures, which must have the same data
     buffer = BUFFERS[kind]()
     for member in [buffer] if kind != "ensemble" else [buffer[0], buffer[1]]:
         data = steps(SLOTS + 3, 2 if kind == "lanes" else None)
@@ -78,7 +78,7 @@ def filled(kind):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A checkpoint of each kind, and the text of its state."""
+    """A checkpoint of each kind, and the text of its state.json."""
     folders = {kind: tmp_path_factory.mktemp("saved") for kind in BUFFERS}
     for kind, folder in folders.items():
         filled(kind).dumps(folder)
@@ -97,7 +97,7 @@ OTHER_KINDS = [None, True, 3, -1, 2**70, 1.5, "x", "", [], [1], {}, {"a": 1}]
 
 @st.composite
 def edits(draw, document):
-    """A document in which one to three values are deleted, or are None or of another type."""
+    """A document in which one to three values are deleted, replaced by None or replaced by another type."""
     document = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from([*places(document)][1:] or [()]))
@@ -121,7 +121,7 @@ def load_edited(folder, kind, document):
         shutil.copytree(folder, changed, dirs_exist_ok=True)
         (changed / "state.json").write_text(json.dumps(document))
         BUFFERS[kind]().loads(changed)
-    except Exception as error:  # noqa: BLE001 - the test says which one it may be
+    except Exception as error:  # noqa: BLE001 - the test checks its type
         return error
     finally:
         shutil.rmtree(changed)
@@ -136,10 +136,10 @@ def test_an_edited_checkpoint_is_refused_as_damaged(saved, kind, data):
     edited = data.draw(edits(document))
     error = load_edited(saved[kind], kind, edited)
 
-    if json.dumps(edited) == json.dumps(document):  # for Python, True == 1
+    if json.dumps(edited) == json.dumps(document):  # in Python, True == 1
         assert error is None
     elif json.dumps(edited) == json.dumps({key: value for key, value in document.items() if key != "digest"}):
-        assert error is None  # as older releases wrote it
+        assert error is None  # the format of older releases
     elif "digest" in edited and {"kind", "state"} <= edited.keys():
         assert type(error) is IntegrityError, repr(error)
         assert error.hint
@@ -161,7 +161,7 @@ def test_an_edited_checkpoint_of_an_older_release_which_has_no_digest_is_refused
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
-def test_a_checkpoint_that_was_not_edited_is_loaded_also_when_its_text_was_written_again(saved, kind):
+def test_a_checkpoint_that_was_reformatted_but_not_edited_is_loaded(saved, kind):
     document = json.loads((saved[kind] / "state.json").read_text())
 
     assert load_edited(saved[kind], kind, document) is None
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_was_not_edited_is_loaded_also_when_its_text_was_writt
 
 @pytest.mark.parametrize("kind", ["memmap", "lanes"])
 @pytest.mark.parametrize("edit", ["structure renamed", "lanes null"])
-def test_the_known_edits_are_refused_and_nothing_has_changed(saved, kind, edit):
+def test_the_known_edits_are_refused_and_the_buffer_does_not_change(saved, kind, edit):
     document = json.loads((saved[kind] / "state.json").read_text())
     ring = document["state"]["storage"]["state"]
     if edit == "structure renamed":

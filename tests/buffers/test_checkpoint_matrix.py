@@ -1,4 +1,4 @@
-"""Every storage with every sampler and every writer goes on from a checkpoint as if nothing had happened."""
+"""A buffer with any storage, sampler and writer continues from a checkpoint with the same batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SLOTS, LANES, ROWS = 20, 2, 100
 
 
 def steps(first, count, *, envs=None):
-    """Steps of episodes of five, numbered through; with lanes [lanes, count], as an environment's rollout is."""
+    """Return numbered steps of episodes of five; with lanes [lanes, count], like a rollout of parallel environments."""
     number = torch.arange(first, first + count)
     if envs is not None:
         number = number + 1000 * torch.arange(envs).unsqueeze(-1)
@@ -71,7 +71,7 @@ WRITERS = {
     "highest": lambda: TensorDictMaxValueWriter(reduction="max"),
 }
 FIELDLESS = {("list", sampler) for sampler in SAMPLERS if "slices" in sampler}
-"""Elements of a list have no columns to read episodes from."""
+"""A list has no columns, so slices cannot be drawn from it."""
 COMBINATIONS = [
     (*one, ReplayBuffer if one[2] == "round" else TensorDictReplayBuffer)
     for one in itertools.product(STORAGES, SAMPLERS, WRITERS)
@@ -107,7 +107,7 @@ def content(buffer):
 
 
 def drawn(buffer, count=5):
-    """The next batches, and what the sampler says of them."""
+    """Return the next batches and the info of the sampler."""
     batches = []
     for _ in range(count):
         batch, info = buffer.sample(return_info=True)
@@ -129,7 +129,7 @@ def _plain(value):
 
 
 def used(buffer):
-    """Fill it past its end, draw, and let priorities differ."""
+    """Fill the buffer past its capacity, draw batches, and set different priorities."""
     for first, count in ((0, 13), (13, 4), (17, 9)):
         written(buffer, first, count)
         _, info = buffer.sample(return_info=True)
@@ -142,7 +142,7 @@ def _rows(index):
 
 
 @pytest.mark.parametrize("parts", pairs_first(COMBINATIONS), ids=lambda parts: "-".join(parts[:3]))
-def test_what_is_loaded_goes_on_as_the_original(parts, tmp_path):
+def test_a_loaded_buffer_gives_the_batches_of_the_original(parts, tmp_path):
     original = used(made(*parts))
     original.dumps(tmp_path / "state")
     before = content(original)
@@ -161,7 +161,7 @@ def test_what_is_loaded_goes_on_as_the_original(parts, tmp_path):
 
 
 @pytest.mark.parametrize("parts", COMBINATIONS[::5], ids=lambda parts: "-".join(parts[:3]))
-def test_a_state_in_a_file_of_torch_goes_on_too(parts, tmp_path):
+def test_a_state_saved_by_torch_gives_the_batches_of_the_original(parts, tmp_path):
     original = used(made(*parts))
     torch.save(original.state_dict(), tmp_path / "state.pt")
     expected = drawn(original)
@@ -184,7 +184,7 @@ def resized(monkeypatch, slots):
 
 
 @pytest.mark.parametrize("parts", pairs_first(GROWING), ids=lambda parts: "-".join(parts[:3]))
-def test_a_larger_buffer_takes_the_steps_in_their_order_and_goes_on_after_them(parts, tmp_path, monkeypatch):
+def test_a_larger_buffer_loads_the_steps_in_order_and_writes_after_them(parts, tmp_path, monkeypatch):
     original = used(made(*parts))
     original.dumps(tmp_path)
     resized(monkeypatch, SLOTS + 5)
@@ -205,7 +205,7 @@ def test_a_larger_buffer_takes_the_steps_in_their_order_and_goes_on_after_them(p
 
 
 @pytest.mark.parametrize("parts", GROWING[::5], ids=lambda parts: "-".join(parts[:3]))
-def test_a_smaller_buffer_refuses_and_stays_as_it_is(parts, tmp_path, monkeypatch):
+def test_a_smaller_buffer_refuses_and_does_not_change(parts, tmp_path, monkeypatch):
     used(made(*parts)).dumps(tmp_path)
     resized(monkeypatch, SLOTS - 5)
     smaller = made(*parts)
@@ -219,7 +219,7 @@ def test_a_smaller_buffer_refuses_and_stays_as_it_is(parts, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("storage", [name for name in STORAGES if name != "tensor"])
-def test_a_second_dump_of_the_same_takes_no_new_file(storage, tmp_path):
+def test_a_second_dump_of_the_same_state_writes_no_new_file(storage, tmp_path):
     buffer = used(made(storage, "prioritized", "round", ReplayBuffer))
     buffer.dumps(tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
@@ -264,13 +264,13 @@ def test_a_damaged_state_is_refused_and_nothing_changes(damage, reason):
     assert other[:]["observation"][:, 0].tolist() == [50, 51]
 
 
-def test_something_else_is_no_state():
+def test_another_object_is_not_a_state():
     for state in ([1], {}, {"storage": {}}):
         with pytest.raises(InvalidArgumentError, match="expected the state of a replay buffer"):
             ReplayBuffer().load_state_dict(state)
 
 
-def test_a_list_is_not_taken_over_by_tensors_nor_they_by_a_list():
+def test_a_list_storage_and_a_tensor_storage_refuse_the_state_of_each_other():
     for kind, other in ((ListStorage, LazyTensorStorage), (LazyTensorStorage, ListStorage)):
         buffer = ReplayBuffer(storage=kind(SLOTS))
         buffer.extend(steps(0, SLOTS + 4))

@@ -1,4 +1,4 @@
-"""Several buffers as one: every part is from one buffer, says so, and the parts are made alike or explained."""
+"""A buffer of several buffers: each part of a batch is from one buffer, and parts that differ raise an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from datasets_rl import (
 
 
 def member(number, count=20, *, transform=None, sampler=None, slots=None, **further):
-    """A buffer whose data says that it is its own: tens of thousands of the buffer's number, and the row."""
+    """Return a buffer whose values are 10,000 times the number of the buffer plus the row."""
     storage = LazyMemmapStorage(slots or count)
     rb = TensorDictReplayBuffer(storage=storage, transform=transform, sampler=sampler)
     rb.extend(TensorDict({"value": number * 10_000 + torch.arange(count), **further}, [count]))
@@ -39,7 +39,7 @@ def rb():
     return ReplayBufferEnsemble(member(0), member(1), p=[0.5, 0.5])
 
 
-def test_every_step_says_where_it_is_from(rb):
+def test_every_step_has_the_number_of_its_buffer(rb):
     for _ in range(5):
         batch = rb.sample(10)
 
@@ -49,14 +49,14 @@ def test_every_step_says_where_it_is_from(rb):
         assert (source == source[:, :1]).all()
 
 
-def test_the_info_says_the_same(rb):
+def test_the_info_has_the_number_of_the_buffer(rb):
     batch, info = rb.sample(10, return_info=True)
 
     assert torch.equal(info["index"]["buffer_ids"], batch["index", "buffer_ids"][:, 0])
 
 
 @pytest.mark.parametrize(("p", "shares"), [([3, 1], [0.75, 0.25]), (None, [0.5, 0.5]), ([0, 1], [0, 1])])
-def test_buffers_are_drawn_by_their_chances(p, shares):
+def test_buffers_are_drawn_with_their_probabilities(p, shares):
     torch.manual_seed(0)
     rb = ReplayBufferEnsemble(member(0), member(1), p=p)
     source = torch.cat([rb.sample(4)["index", "buffer_ids"][:, 0] for _ in range(1000)])
@@ -64,20 +64,20 @@ def test_buffers_are_drawn_by_their_chances(p, shares):
     assert (source == 1).double().mean() == pytest.approx(shares[1], abs=0.03)
 
 
-def test_chances_change_while_one_trains(rb):
+def test_probabilities_can_change_during_training(rb):
     rb.sampler.p = [0.0, 1.0]
 
     assert (rb.sample(10)["index", "buffer_ids"] == 1).all()
 
 
-def test_every_buffer_gives_a_part_if_asked():
+def test_every_buffer_gives_a_part_by_default():
     rb = ReplayBufferEnsemble(*map(member, range(3)), sample_from_all=True, batch_size=6)
 
     assert rb.sample()["index", "buffer_ids"].tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_members_have_transforms_of_their_own_and_the_ensemble_one_for_all():
-    """The reference's example of two datasets of unlike keys and sizes, with plain functions as transforms."""
+def test_each_member_has_its_transform_and_the_ensemble_has_one_for_all():
+    """TorchRL's example of two datasets with different keys and sizes, with functions as transforms."""
 
     def shrunk(data):
         return data.set("pixels", torch.nn.functional.interpolate(data["pixels"].float(), 8))
@@ -108,7 +108,7 @@ def unlike():
     return member(0, action=torch.ones(20, 2)), member(1, goal=torch.ones(20))
 
 
-def test_keys_that_only_some_have_are_named():
+def test_keys_that_some_members_lack_are_named():
     with pytest.raises(InvalidArgumentError) as caught:
         ReplayBufferEnsemble(*unlike(), sample_from_all=True)
 
@@ -121,7 +121,7 @@ def test_keys_that_only_some_have_are_named():
     assert "missing=" in caught.value.hint
 
 
-def test_keys_that_only_some_have_are_dropped_or_filled_on_demand():
+def test_keys_that_some_members_lack_are_dropped_or_filled_on_demand():
     dropped = ReplayBufferEnsemble(*unlike(), sample_from_all=True, missing="drop").sample(4)
     filled = ReplayBufferEnsemble(*unlike(), sample_from_all=True, missing="zero").sample(4)
 
@@ -136,7 +136,7 @@ def test_shapes_that_differ_are_explained_key_by_key():
         ReplayBufferEnsemble(member(0, x=torch.ones(20, 2)), member(1, x=torch.ones(20, 3)), sample_from_all=True)
 
 
-def test_buffers_are_reached_and_written_by_number(rb):
+def test_buffers_are_indexed_and_written_by_number(rb):
     assert rb[0][3]["value"] == 3
     assert rb[1, 3]["value"] == 10_003
     assert rb[:, 3]["value"].tolist() == [3, 10_003]
@@ -147,7 +147,7 @@ def test_buffers_are_reached_and_written_by_number(rb):
     assert rb[0, 5]["value"] == -5
 
 
-def test_some_of_the_buffers_are_an_ensemble_with_their_chances():
+def test_a_slice_of_the_buffers_is_an_ensemble_with_their_probabilities():
     rb = ReplayBufferEnsemble(*map(member, range(3)), p=[0, 1, 3])
     some = rb[1:]
 
@@ -164,7 +164,7 @@ def test_writing_to_all_at_once_is_refused(rb, verb):
     assert "rb[i]" in caught.value.hint
 
 
-def test_it_can_be_put_together_from_parts():
+def test_it_can_be_built_from_components():
     storages = [LazyTensorStorage(5) for _ in range(2)]
     rb = ReplayBufferEnsemble(
         storages=StorageEnsemble(*storages, transforms=[lambda data: data + 100, None]),
@@ -188,7 +188,7 @@ def test_it_can_be_put_together_from_parts():
     ],
     ids=["missing", "p", "all", "parts"],
 )
-def test_contradictions_are_refused(options, problem):
+def test_contradictory_arguments_are_refused(options, problem):
     with pytest.raises(InvalidArgumentError, match=problem):
         ReplayBufferEnsemble(member(0), member(1), **options)
     with pytest.raises(InvalidArgumentError, match="needs buffers"):
@@ -200,8 +200,8 @@ def test_a_batch_that_cannot_be_divided_is_refused(rb):
         rb.sample(5)
 
 
-def test_slices_stay_marked_beside_steps_that_are_none():
-    """Without the mark, what follows the last step of a slice is taken for the first of the next."""
+def test_slices_stay_marked_in_a_batch_with_single_steps():
+    """Without the marks, the first step of a slice would be taken for the successor of the previous slice."""
     flags = {"done": torch.zeros(20, 1, dtype=torch.bool), "truncated": torch.zeros(20, 1, dtype=torch.bool)}
     slices = member(0, sampler=SliceSampler(slice_len=2, end_key=("next", "done")), next=TensorDict(flags, [20]))
     steps = member(1, next=TensorDict(flags, [20]))
@@ -241,7 +241,7 @@ def test_an_epoch_ends_when_a_buffer_runs_out():
     assert sorted(torch.cat([batch["value"][0] for batch in rb]).tolist()) == list(range(8))
 
 
-def test_it_is_saved_and_goes_on_as_the_original(tmp_path):
+def test_a_loaded_ensemble_gives_the_batches_of_the_original(tmp_path):
     def made():
         return ReplayBufferEnsemble(
             *(member(number, sampler=SamplerWithoutReplacement()) for number in range(2)),
@@ -260,7 +260,7 @@ def test_it_is_saved_and_goes_on_as_the_original(tmp_path):
     assert other[0, 0]["value"] == -1
 
 
-def test_batches_are_made_ahead_of_time_while_members_are_written():
+def test_batches_are_prefetched_while_members_are_written():
     rb = ReplayBufferEnsemble(member(0), member(1), batch_size=8, prefetch=2)
     stop = threading.Event()
 
@@ -278,7 +278,7 @@ def test_batches_are_made_ahead_of_time_while_members_are_written():
     rb._prefetch.close()
 
 
-def test_other_data_than_tensordicts_is_stacked_too():
+def test_data_other_than_tensordicts_is_stacked():
     buffers = [ReplayBuffer(storage=LazyTensorStorage(4)) for _ in range(2)]
     for number, one in enumerate(buffers):
         one.extend(torch.full((4, 3), float(number)))
@@ -290,7 +290,7 @@ def test_other_data_than_tensordicts_is_stacked_too():
 
 
 class TestAsABuffer:
-    def test_full_rings_and_their_priorities_come_in_order_into_larger_ones(self):
+    def test_full_rings_and_their_priorities_load_in_order_into_larger_ones(self):
         def made(slots):
             members = [member(n, 0, sampler=PrioritizedSampler(slots, 1.0, 1.0), slots=slots) for n in range(2)]
             return ReplayBufferEnsemble(*members, batch_size=4)
@@ -305,7 +305,7 @@ class TestAsABuffer:
             assert one[:]["value"].tolist() == [3, 4, 5, 6, 7, 8]
             assert one.sampler.priorities.tolist() == [3, 4, 5, 6, 7, 8]
 
-    def test_batches_that_were_chosen_ahead_are_saved_too(self, tmp_path):
+    def test_prefetched_batches_are_saved(self, tmp_path):
         original = ReplayBufferEnsemble(member(0), member(1), batch_size=4, prefetch=2)
         original.sample()
         original.dumps(tmp_path)
@@ -324,7 +324,7 @@ class TestAsABuffer:
             ReplayBufferEnsemble(rb, member(2))
 
     @pytest.mark.parametrize("part", [RandomSampler(), RoundRobinWriter(), LazyTensorStorage(3)])
-    def test_its_parts_cannot_be_exchanged(self, rb, part):
+    def test_its_components_cannot_be_replaced(self, rb, part):
         verb = {RandomSampler: "sampler", RoundRobinWriter: "writer", LazyTensorStorage: "storage"}[type(part)]
         before = getattr(rb, verb)
         with pytest.raises(InvalidArgumentError, match="cannot become a component of an ensemble"):
@@ -332,7 +332,7 @@ class TestAsABuffer:
 
         assert getattr(rb, verb) is before
 
-    def test_emptying_it_drops_what_its_buffers_have_under_way(self):
+    def test_emptying_it_drops_the_prefetched_batches_of_its_buffers(self):
         ahead = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4, prefetch=2)
         ahead.extend(TensorDict({"value": torch.zeros(5)}, [5]))
         ahead.sample()
@@ -355,7 +355,7 @@ class TestAsABuffer:
                 row = int(batch["index", "index"][n, 3])
                 assert rb[n].sampler.priorities[row] == pytest.approx(float(priority[n, 3]))
 
-    def test_it_counts_shares_and_shows_what_its_buffers_do(self, rb):
+    def test_its_length_sharing_and_repr_are_those_of_its_buffers(self, rb):
         assert rb.write_count == 40
         assert "value" in rb._repr_html_()
         rb.share()
@@ -363,7 +363,7 @@ class TestAsABuffer:
         with pytest.raises(InvalidArgumentError, match="does not select a buffer"):
             rb["value"]
 
-    def test_one_buffer_may_be_in_it_twice(self):
+    def test_one_buffer_may_be_a_member_several_times(self):
         one = member(0)
         rb = ReplayBufferEnsemble(one, one, sample_from_all=True)
 

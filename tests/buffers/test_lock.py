@@ -1,4 +1,4 @@
-"""One at a time over threads and processes, and no writing between choosing and reading."""
+"""Threads and processes enter the lock one at a time; no write happens between the choice of a batch and its reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 
 
-def test_a_writer_waits_until_what_was_announced_has_been_read():
+def test_a_writer_waits_until_announced_reads_are_done():
     gate, order = BufferLock(), []
 
     def write():
@@ -35,7 +35,7 @@ def test_a_writer_waits_until_what_was_announced_has_been_read():
     assert order == ["read", "written"]
 
 
-def test_who_is_inside_may_enter_again_and_only_the_last_leaving_opens():
+def test_the_lock_is_reentrant_and_opens_with_the_last_exit():
     gate, entered = BufferLock(), threading.Event()
 
     def enter():
@@ -60,7 +60,7 @@ def count_up(gate, path, times):
             path.write_text(str(number + 1))
 
 
-# A spawned process imports torch for seconds; test_sharing.py keeps one.
+# A spawned process needs seconds to import torch; test_sharing.py tests one.
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_and_threads_exclude_each_other(tmp_path, method):
     gate, path = BufferLock(), tmp_path / "number"
@@ -77,15 +77,15 @@ def test_processes_and_threads_exclude_each_other(tmp_path, method):
     assert int(path.read_text()) == 800
 
 
-def die_inside(gate):
+def die_in_lock(gate):
     with gate:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_dies_inside_leaves_the_gate_open():
+def test_the_lock_opens_when_its_process_dies():
     gate = BufferLock()
     gate.share()
-    process = multiprocessing.get_context("fork").Process(target=die_inside, args=(gate,))
+    process = multiprocessing.get_context("fork").Process(target=die_in_lock, args=(gate,))
     process.start()
     process.join(30)
 
@@ -94,7 +94,7 @@ def test_a_process_that_dies_inside_leaves_the_gate_open():
         pass
 
 
-def test_a_process_that_is_forked_while_a_thread_is_inside_gets_an_open_gate():
+def test_a_process_forked_while_a_thread_holds_the_lock_has_an_open_lock():
     gate, leave = BufferLock(), threading.Event()
     inside = threading.Event()
 
@@ -120,8 +120,8 @@ def copy_much(gate, queue):
         queue.put(int(torch.ones(1_000_000).clone().sum()))
 
 
-def test_a_forked_process_copies_much_after_its_parent_has_computed_with_threads():
-    """Torch would wait there for the parent's threads, for ever."""
+def test_a_forked_process_can_copy_large_tensors_after_its_parent_used_threads():
+    """Torch would wait forever for the threads of the parent."""
     gate, context = BufferLock(), multiprocessing.get_context("fork")
     torch.rand(4_000_000).add(1)
     queue = context.SimpleQueue()
@@ -141,7 +141,7 @@ def enter_later(gate, go):
         pass
 
 
-def test_a_forked_process_keeps_the_gate_when_its_parent_drops_it():
+def test_a_forked_process_keeps_the_lock_when_its_parent_drops_it():
     context = multiprocessing.get_context("fork")
     gate, go = BufferLock(), context.Event()
     gate.share()
@@ -159,15 +159,15 @@ def test_a_forked_process_keeps_the_gate_when_its_parent_drops_it():
     assert [process.exitcode for process in processes] == [0, 0]
 
 
-def test_several_gates_are_entered_in_one_order_wherever_they_are_unpickled():
-    """By their place in the memory, two processes would wait for each other."""
+def test_several_locks_are_entered_in_one_order_in_every_process():
+    """An order by memory address would let two processes wait for each other."""
     gates = [BufferLock() for _ in range(6)]
     copies = pickle.loads(pickle.dumps(gates[::-1]))
 
     assert [gate.name for gate in BufferLocks(gates)._locks] == [gate.name for gate in BufferLocks(copies)._locks]
 
 
-def test_the_file_of_a_shared_gate_goes_with_it():
+def test_the_file_of_a_shared_lock_is_deleted_with_it():
     gate = BufferLock()
     gate.share()
     path = gate._path
@@ -189,7 +189,7 @@ def interrupted(gate, order, times=1):
 
 
 @pytest.mark.parametrize("gate", [BufferLock(), BufferLocks([BufferLock(), BufferLock()])], ids=["one", "several"])
-def test_an_interrupt_inside_comes_when_the_gate_has_been_left(gate):
+def test_an_interrupt_in_the_lock_is_raised_at_the_exit(gate):
     order = []
 
     with pytest.raises(KeyboardInterrupt):
@@ -199,7 +199,7 @@ def test_an_interrupt_inside_comes_when_the_gate_has_been_left(gate):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_second_interrupt_inside_comes_at_once():
+def test_a_second_interrupt_in_the_lock_is_raised_at_once():
     gate, order = BufferLock(), []
 
     with pytest.raises(KeyboardInterrupt):
@@ -228,19 +228,19 @@ def wait_and_enter(gate, entered):
         entered.set()
 
 
-def enter_fork_and_die(gate, entered):
-    """A process whose child has inherited its open lock file dies inside."""
+def enter_fork_and_exit(gate, entered):
+    """Exit while holding the lock; a child process has inherited the open lock file."""
     with gate:
         multiprocessing.get_context("fork").Process(target=wait_and_enter, args=(gate, entered)).start()
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_dies_inside_leaves_the_gate_open_to_its_own_children():
+def test_the_lock_opens_for_the_children_of_a_dead_process():
     context = multiprocessing.get_context("fork")
     gate, entered = BufferLock(), context.Event()
     gate.share()
-    process = context.Process(target=enter_fork_and_die, args=(gate, entered))
+    process = context.Process(target=enter_fork_and_exit, args=(gate, entered))
     process.start()
     process.join(30)
 

@@ -1,4 +1,4 @@
-"""Mixed buffers: flat batches that say where each step is from, and keys that are compared before the first one."""
+"""Mixed buffers: flat batches with the number of each step's buffer; keys are compared before the first batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from datasets_rl import (
 
 
 def member(number, count=40, *, transform=None, sampler=None, **further):
-    """A buffer whose data says that it is its own: thousands of the buffer's number, and the row."""
+    """Return a buffer whose values are 1,000 times the number of the buffer plus the row."""
     rb = TensorDictReplayBuffer(storage=LazyTensorStorage(count), transform=transform, sampler=sampler)
     value = number * 1000 + torch.arange(count)
     done = torch.arange(count)[:, None] % 10 == 9
@@ -25,7 +25,7 @@ def member(number, count=40, *, transform=None, sampler=None, **further):
     return rb
 
 
-def test_every_step_says_where_it_is_from():
+def test_every_step_has_the_number_of_its_buffer():
     rb = Mixture(member(0), member(1), member(2), p=[6, 3, 1], batch_size=20)
 
     for _ in range(5):
@@ -36,7 +36,7 @@ def test_every_step_says_where_it_is_from():
         assert torch.bincount(source).tolist() == [12, 6, 2]
 
 
-def test_members_have_transforms_of_their_own_and_the_mixture_one_for_all():
+def test_each_member_has_its_transform_and_the_mixture_has_one_for_all():
     def tripled(batch):
         return batch.set("value", batch["value"] * 3)
 
@@ -49,7 +49,7 @@ def test_members_have_transforms_of_their_own_and_the_mixture_one_for_all():
     assert torch.equal(batch["value"], (batch["from"] * 1000 + batch["index", "index"]) * scale)
 
 
-def test_keys_that_differ_are_told_one_by_one_before_the_first_batch():
+def test_each_key_that_differs_is_named_before_the_first_batch():
     odd = member(1, more=torch.zeros(40), image=torch.zeros(40, 3, 8, 8, dtype=torch.uint8))
     plain = member(0, image=torch.zeros(40, 3, 4, 4))
 
@@ -66,7 +66,7 @@ def test_keys_that_differ_are_told_one_by_one_before_the_first_batch():
 
 
 @pytest.mark.parametrize(("missing", "there"), [("drop", False), ("zero", True)])
-def test_keys_that_only_some_have_are_dropped_or_filled(missing, there):
+def test_keys_that_some_members_lack_are_dropped_or_filled(missing, there):
     rb = Mixture(member(0), member(1, more=torch.ones(40)), batch_size=10, missing=missing)
     batch = rb.sample()
 
@@ -75,12 +75,12 @@ def test_keys_that_only_some_have_are_dropped_or_filled(missing, there):
         assert torch.equal(batch["more"], batch["index", "buffer_ids"].float())
 
 
-def test_shapes_that_differ_are_refused_whatever_becomes_of_missing_keys():
+def test_shapes_that_differ_are_refused_for_every_treatment_of_missing_keys():
     with pytest.raises(InvalidArgumentError, match=r"extra +float32 \[2\] +float32 \[3\]"):
         Mixture(member(0, extra=torch.zeros(40, 2)), member(1, extra=torch.zeros(40, 3)), missing="drop")
 
 
-def test_slices_of_members_lie_one_behind_the_other():
+def test_slices_of_members_follow_one_another():
     rb = Mixture(*(member(n, sampler=SliceSampler(slice_len=5)) for n in range(2)), p=[3, 1], unit=5, batch_size=20)
     batch = rb.sample()
 
@@ -90,7 +90,7 @@ def test_slices_of_members_lie_one_behind_the_other():
     assert batch["next", "truncated"][4::5].all()
 
 
-def test_a_member_with_priorities_gives_weights_and_takes_priorities():
+def test_a_member_with_priorities_gives_weights_and_accepts_priorities():
     sampler = PrioritizedSampler(max_capacity=40, alpha=1.0, beta=1.0)
     rb = Mixture(member(0), member(1, sampler=sampler), batch_size=10)
     batch = rb.sample()
@@ -102,7 +102,7 @@ def test_a_member_with_priorities_gives_weights_and_takes_priorities():
     assert (rb.sample()["index", "index"][5:] == hot).double().mean() > 0.5
 
 
-def test_batches_ahead_are_those_that_would_have_come():
+def test_prefetched_batches_are_the_same_as_without_prefetching():
     def drawn(prefetch):
         torch.manual_seed(5)
         rb = Mixture(member(0), member(1), p=[0.7, 0.3], batch_size=9, prefetch=prefetch)
@@ -112,7 +112,7 @@ def test_batches_ahead_are_those_that_would_have_come():
 
 
 @pytest.mark.parametrize("prefetch", [None, 2])
-def test_a_saved_mixture_goes_on_where_it_stopped(tmp_path, prefetch):
+def test_a_loaded_mixture_gives_the_next_batches_of_the_original(tmp_path, prefetch):
     def made():
         generator = torch.Generator().manual_seed(1)
         return Mixture(
@@ -136,7 +136,7 @@ def test_a_saved_mixture_goes_on_where_it_stopped(tmp_path, prefetch):
         assert torch.equal(first.sample()["value"], second.sample()["value"])
 
 
-def test_a_number_gives_a_member_and_names_say_which():
+def test_members_are_indexed_by_number_and_have_names():
     rb = Mixture(member(0), member(1), names=["a", "b"], p=[3, 1], batch_size=4)
 
     assert rb.names == ("a", "b")

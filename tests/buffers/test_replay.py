@@ -1,4 +1,4 @@
-"""Batches come in the order that the seed says, with and without threads, and nothing that is done to them lasts."""
+"""Batches come in the order that the seed determines, with and without threads; changes to a batch do not persist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.transforms import Compose, DoubleToFloat
 
 PRINTED = [[4, 9, 3, 0, 3], [9, 7, 3], [7, 3, 1, 6, 6], [9, 8, 6, 6, 8], [4, 3, 6, 9, 1], [4, 4, 1, 9, 9]]
-"""What TorchRL's documentation prints for ten steps after torch.manual_seed(0): batches of 5, 3, and 5 by iterating."""
+"""Rows in TorchRL's documentation after torch.manual_seed(0), for ten steps: batches of 5 and 3, and 5 by iterating."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def storage(tmp_path_factory):
 
 @pytest.fixture
 def buffer(storage):
-    """Make a buffer, and end its threads afterwards."""
+    """A function that makes a buffer; its threads end with the test."""
     made = []
 
     def make(kind=TensorDictReplayBuffer, **options):
@@ -47,7 +47,7 @@ def rows(batch):
     return batch["index"].tolist()
 
 
-def test_the_numbers_printed_in_the_reference_come_out(buffer):
+def test_batches_are_those_in_the_documentation_of_torchrl(buffer):
     torch.manual_seed(0)
     made = buffer()
     batches = [made.sample(), made.sample(batch_size=3)]
@@ -59,14 +59,14 @@ def test_the_numbers_printed_in_the_reference_come_out(buffer):
     assert [rows(batch) for batch in batches] == PRINTED
 
 
-def test_a_batch_holds_its_index_and_the_data_at_it(buffer, storage):
+def test_a_batch_has_its_index_and_the_data_at_that_index(buffer, storage):
     batch = buffer().sample(64)
 
     assert batch["index"].dtype == torch.int64
     assert (batch.exclude("index") == storage.get(batch["index"])).all()
 
 
-def test_the_index_of_a_trajectory_stands_at_each_of_its_steps(storage):
+def test_each_step_of_a_trajectory_has_the_index_of_the_trajectory(storage):
     batch = TensorDictReplayBuffer(storage=PaddedTrajectories(storage), batch_size=3).sample()
 
     assert tuple(batch["index"].shape) == (3, 6)
@@ -80,7 +80,7 @@ def test_the_info_is_returned_on_demand(buffer):
     assert info["index"].shape == (5,)
 
 
-def test_every_part_can_be_asked_for_and_the_sampler_changed(buffer, storage):
+def test_components_are_attributes_and_the_sampler_can_be_replaced(buffer, storage):
     made = buffer(transform=torch.nn.Identity())
     sampler = RandomSampler(torch.Generator().manual_seed(0))
     before = made.set_sampler(sampler)
@@ -155,7 +155,7 @@ def test_transforms_are_applied_in_order_after_collating(buffer):
 
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_prefetching_gives_the_same_sequence(buffer, prefetch):
-    """What a batch consists of is drawn in the caller's thread, in order."""
+    """The indices of a batch are drawn in the caller's thread, in order."""
     torch.manual_seed(7)
     plain = buffer()
     expected = [rows(plain.sample()) for _ in range(20)]
@@ -170,8 +170,8 @@ def test_prefetching_gives_the_same_sequence(buffer, prefetch):
     assert [rows(ahead.sample()) for _ in range(20)] == expected
 
 
-def test_prefetched_batches_are_made_at_the_same_time(buffer):
-    """All three threads are inside the transform at once: each waits there for the others."""
+def test_prefetched_batches_are_assembled_concurrently(buffer):
+    """In the transform, each of the three threads waits for the other two."""
     meeting = threading.Barrier(3, timeout=20)
     names = set()
 
@@ -191,7 +191,7 @@ def test_prefetched_batches_are_made_at_the_same_time(buffer):
 
 
 def test_changes_reach_the_next_batch(buffer):
-    """Batches under way were drawn from what has changed: they are forgotten."""
+    """Prefetched batches were drawn before the change, so they are discarded."""
     made = buffer(prefetch=2)
     made.sample()
     made.append_transform(lambda data: data.set("mark", torch.ones(data.batch_size)))
@@ -206,7 +206,7 @@ def test_changes_reach_the_next_batch(buffer):
     assert rows(made.sample()) == [3] * 5
 
 
-def test_another_batch_size_goes_past_the_prefetched_ones(buffer):
+def test_a_batch_of_another_size_ignores_the_prefetched_batches(buffer):
     made = buffer(prefetch=2)
 
     assert len(made.sample()) == 5
@@ -214,7 +214,7 @@ def test_another_batch_size_goes_past_the_prefetched_ones(buffer):
     assert len(made.sample(5)) == 5
 
 
-def test_an_error_in_a_thread_comes_out_and_the_next_batch_is_fine(buffer):
+def test_an_error_in_a_thread_is_raised_and_the_next_batch_is_correct(buffer):
     failing = [True]
 
     def transform(data):
@@ -247,7 +247,7 @@ def test_many_threads_may_sample_at_once(buffer):
 
 @pytest.mark.parametrize("prefetch", [None, 1, 3])
 @pytest.mark.parametrize("size", [5, 4])
-def test_iterating_ends_with_the_last_batch_of_an_epoch_however_many_are_drawn_ahead(buffer, prefetch, size):
+def test_iterating_ends_with_the_last_batch_of_an_epoch_for_any_prefetch(buffer, prefetch, size):
     made = buffer(sampler=SamplerWithoutReplacement(), prefetch=prefetch, batch_size=size)
 
     for _ in range(3):
@@ -274,8 +274,8 @@ def sample_elsewhere(made, queue):
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
-def test_a_forked_process_has_threads_of_its_own(buffer):
-    """DataLoader forks its workers on Linux; the parent's threads do not come along, and waiting for them never ends."""
+def test_a_forked_process_starts_its_own_threads(buffer):
+    """DataLoader forks its workers on Linux; the parent's threads do not exist in a fork."""
     made = buffer(prefetch=2)
     made.sample()
     context = multiprocessing.get_context("fork")
@@ -297,8 +297,8 @@ def change_elsewhere(made, queue):
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
-def test_a_forked_process_drops_what_its_parent_has_under_way():
-    """Otherwise it would count the parent's batches as read, and wait for ever for the others."""
+def test_a_forked_process_discards_the_prefetched_batches_of_its_parent():
+    """Otherwise it would count the parent's batches as read, and wait forever for the others."""
     context = multiprocessing.get_context("fork")
     leave = context.Event()
     made = ReplayBuffer(
@@ -337,8 +337,8 @@ def test_a_batch_may_be_written_to(buffer):
     assert (made.sample() == kept).all()
 
 
-def test_pinning_follows_the_machine(buffer):
-    """A script written for a GPU runs without one."""
+def test_memory_is_pinned_only_where_there_is_a_gpu(buffer):
+    """A script that pins memory also runs without a GPU."""
     assert buffer(pin_memory=True).sample()["observation"].is_pinned() is torch.accelerator.is_available()
 
 
@@ -351,7 +351,7 @@ def test_next_gives_an_epoch_then_none_and_then_another(buffer, prefetch):
     assert sorted(rows(batches[0]) + rows(batches[1])) == list(range(10))
 
 
-def test_next_of_a_buffer_that_never_ends_goes_on(buffer):
+def test_next_of_a_sampler_with_replacement_never_returns_none(buffer):
     torch.manual_seed(0)
     made = buffer(sampler=RandomSampler())
 
@@ -359,7 +359,7 @@ def test_next_of_a_buffer_that_never_ends_goes_on(buffer):
     assert all(made.next() is not None for _ in range(20))
 
 
-def test_an_iteration_that_failed_is_begun_anew():
+def test_a_failed_iteration_starts_again():
     made = ReplayBuffer(batch_size=2)
     for _ in range(2):
         with pytest.raises(InvalidArgumentError):
@@ -369,7 +369,7 @@ def test_an_iteration_that_failed_is_begun_anew():
     assert made.next().shape == (2,)
 
 
-def test_a_copy_begins_an_iteration_of_its_own(buffer):
+def test_a_copy_starts_its_own_iteration(buffer):
     made = buffer(sampler=SamplerWithoutReplacement(shuffle=False))
     made.next()
     copy = pickle.loads(pickle.dumps(made))
@@ -377,7 +377,7 @@ def test_a_copy_begins_an_iteration_of_its_own(buffer):
     assert rows(copy.next()) == rows(made.next()) == [5, 6, 7, 8, 9]
 
 
-def test_the_transforms_as_one(buffer):
+def test_the_transforms_are_one_compose(buffer):
     made = buffer()
     assert list(made.transform) == []
     assert made.transform(made.sample()) is not None
@@ -389,7 +389,7 @@ def test_the_transforms_as_one(buffer):
 
 
 @pytest.mark.parametrize("prefetch", [None, 2])
-def test_what_is_put_into_the_transform_is_applied_from_then_on(buffer, prefetch):
+def test_a_transform_appended_to_the_compose_is_applied_to_later_batches(buffer, prefetch):
     made = buffer(prefetch=prefetch)
     made.sample()
     made.transform.append(lambda batch: batch.set("mine", batch["index"] + 1))

@@ -1,4 +1,4 @@
-"""Threads, processes and loaders use one buffer at once, and no record is torn or lost."""
+"""Threads, processes and data loaders use one buffer concurrently; no record is torn or lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WIDTH = 64
 
 
 def records(writer, first, count):
-    """Steps all of whose bytes say who wrote them, and which one they are."""
+    """Return steps in which every byte depends on the writer and the number of the step."""
     stamp = (writer * 1_000_000_000 + torch.arange(first, first + count)).double()
     return TensorDict(
         {"stamp": stamp, "wide": stamp.unsqueeze(-1).expand(-1, WIDTH).clone(), "next": {"copy": stamp.clone()}},
@@ -46,7 +46,7 @@ def assert_whole(batch):
 
 
 def write_for(buffer, writer, seconds, chunk):
-    """Extend without pause; return how many were written."""
+    """Extend the buffer without pauses; return the number of written records."""
     end, written = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         buffer.extend(records(writer, written, chunk))
@@ -60,7 +60,7 @@ def run_threads(buffer, seconds, writers, readers):
     def write(number):
         try:
             written[number] = write_for(buffer, number, seconds, 7 + number)
-        except BaseException as error:  # noqa: BLE001 - told by the test
+        except BaseException as error:  # noqa: BLE001 - raised again by the test
             faults.append(error)
 
     def read():
@@ -69,7 +69,7 @@ def run_threads(buffer, seconds, writers, readers):
             while time.monotonic() < end:
                 assert_whole(buffer.sample())
                 seen.append(1)
-        except BaseException as error:  # noqa: BLE001 - told by the test
+        except BaseException as error:  # noqa: BLE001 - raised again by the test
             faults.append(error)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
@@ -84,7 +84,7 @@ def run_threads(buffer, seconds, writers, readers):
 
 
 def assert_nothing_is_lost(buffer, written):
-    """The buffer counts every record, and what it holds of a writer are its records without a gap up to the last one."""
+    """Check that the buffer counts every record, and holds the latest records of each writer without a gap."""
     assert buffer.write_count == sum(written)
     held = buffer[:]
     assert_whole(held)
@@ -167,7 +167,7 @@ def shared(storage, size):
 )
 def test_processes_write_and_read_one_buffer(storage, method):
     buffer = shared(storage, 400)
-    # A spawned process imports torch for seconds.
+    # A spawned process needs seconds to import torch.
     written = run_processes(buffer, method, 0.3, writers=2 if method == "fork" else 1, readers=1)
 
     assert_nothing_is_lost(buffer, written)
@@ -183,13 +183,13 @@ def test_four_processes_for_a_minute(storage, seconds):
     assert_nothing_is_lost(buffer, written)
 
 
-def test_what_cannot_be_shared_says_so():
+def test_a_storage_that_cannot_be_shared_is_an_error():
     with pytest.raises(InvalidArgumentError, match="cannot be shared"):
         ReplayBuffer(storage=ListStorage(3)).share()
 
 
-def test_a_prefetched_batch_is_what_was_chosen_even_if_its_rows_are_overwritten_at_once():
-    """The writer waits for what was chosen before it: a batch holds no newer record than its choice knew."""
+def test_a_prefetched_batch_has_the_values_at_its_choice():
+    """The writer waits for batches that were chosen earlier, so no batch has a newer record than at its choice."""
     slow = threading.Event()
 
     class Slow(LazyTensorStorage):
@@ -289,11 +289,11 @@ class TestLoader:
 
 
 def _nothing(_buffer):
-    """Do nothing, in another process."""
+    """Do nothing; the target of another process."""
 
 
-class TestSpawnNeverCopiesInSilence:
-    """What one process writes, ranks or weighs would be lost in its own copy; TorchRL refuses these too."""
+class TestSpawnNeverCopiesSilently:
+    """Each process would write to its own copy of the component; TorchRL also raises an error."""
 
     @pytest.mark.parametrize(
         ("parts", "named"),
@@ -305,7 +305,7 @@ class TestSpawnNeverCopiesInSilence:
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_parts_that_cannot_be_shared_are_refused(self, parts, named):
+    def test_components_that_cannot_be_shared_are_refused(self, parts, named):
         made = {name: make() for name, make in parts.items()}
         rb = TensorDictReplayBuffer(**{"storage": LazyMemmapStorage(20), **made}, batch_size=4)
         process = mp.get_context("spawn").Process(target=_nothing, args=(rb,))
@@ -314,7 +314,7 @@ class TestSpawnNeverCopiesInSilence:
             process.start()
         assert raised.value.hint
 
-    def test_copies_within_a_process_are_fine(self):
+    def test_copies_within_a_process_are_allowed(self):
         rb = ReplayBuffer(storage=ListStorage(5), sampler=PrioritizedSampler(5, 0.7, 0.9), batch_size=4)
         rb.extend([1, 2, 3])
 

@@ -1,4 +1,4 @@
-"""What is written is found where the buffer says, goes through the inverse transforms, and can be seen and changed in place."""
+"""Writes go to the rows that the buffer returns, through the inverse transforms; stored steps can be changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from datasets_rl import (
 
 
 def steps(first, count):
-    """Steps that say their number in every field."""
+    """Return steps whose number is in every field."""
     number = torch.arange(first, first + count)
     return TensorDict(
         {"observation": number.float().unsqueeze(-1).expand(count, 3).clone(), "next": {"reward": number.double()}},
@@ -53,7 +53,7 @@ def buffer(request):
     return make
 
 
-def test_indices_say_where_steps_lie_and_the_oldest_go_first(buffer):
+def test_indices_are_the_rows_of_the_steps_and_the_oldest_are_overwritten_first(buffer):
     made = buffer()
 
     assert made.extend(steps(0, 7)).tolist() == [0, 1, 2, 3, 4, 5, 6]
@@ -82,7 +82,7 @@ def test_a_list_is_steps_one_by_one(buffer):
     assert numbers(made[:]) == [0, 1]
 
 
-def test_what_is_written_into_a_view_is_written_into_the_buffer(buffer):
+def test_a_write_to_a_view_changes_the_buffer(buffer):
     made = buffer()
     made.extend(steps(0, 5))
     made[1:3]["observation"].fill_(-1)
@@ -125,7 +125,7 @@ def test_a_transform_that_works_in_place_does_not_change_the_buffer(buffer):
 
 
 class Shift:
-    """Adds on the way out what it takes off on the way in."""
+    """Subtracts an offset from written values and adds it to sampled values."""
 
     def __init__(self, by, log):
         self.by, self.log = by, log
@@ -138,7 +138,7 @@ class Shift:
         return data.set("observation", data["observation"] - self.by)
 
 
-def test_what_is_written_goes_through_the_inverse_transforms_the_last_one_first(buffer):
+def test_written_data_passes_the_inverse_transforms_in_reverse_order(buffer):
     log = []
     made = buffer(transform=[Shift(1, log), lambda data: data, Shift(10, log)])
     made.extend(steps(0, 5))
@@ -149,7 +149,7 @@ def test_what_is_written_goes_through_the_inverse_transforms_the_last_one_first(
     assert made[:]["observation"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_transform_can_be_turned_round(buffer):
+def test_a_transform_can_be_inverted(buffer):
     made = buffer()
     made.append_transform(lambda data: data.set("observation", data["observation"] + 1), invert=True)
     made.extend(steps(0, 3))
@@ -158,7 +158,7 @@ def test_a_transform_can_be_turned_round(buffer):
     assert made[:]["observation"][:, 0].tolist() == [1, 2, 3]
 
 
-def test_nothing_is_written_where_an_inverse_transform_gives_nothing(buffer):
+def test_nothing_is_written_where_an_inverse_transform_returns_none(buffer):
     class Nothing:
         def __call__(self, data):
             return data
@@ -173,7 +173,7 @@ def test_nothing_is_written_where_an_inverse_transform_gives_nothing(buffer):
     assert len(made) == 0
 
 
-def test_parts_are_exchanged_and_the_one_before_is_returned(buffer):
+def test_replacing_a_component_returns_the_previous_one(buffer):
     made = buffer()
     made.extend(steps(0, 5))
     storage, sampler, writer = made.storage, made.sampler, made.writer
@@ -188,7 +188,7 @@ def test_parts_are_exchanged_and_the_one_before_is_returned(buffer):
     assert len(storage) == 5
 
 
-def test_what_is_no_part_is_refused_and_nothing_changes(buffer):
+def test_an_invalid_component_is_refused_and_nothing_changes(buffer):
     made = buffer()
     before = (made.storage, made.sampler, made.writer)
     for change in (made.set_storage, made.set_sampler, made.set_writer):
@@ -199,7 +199,7 @@ def test_what_is_no_part_is_refused_and_nothing_changes(buffer):
     assert (made.storage, made.sampler, made.writer) == before
 
 
-def test_a_new_writer_goes_on_where_the_ring_is(buffer):
+def test_a_new_writer_continues_at_the_cursor_of_the_storage(buffer):
     made = buffer()
     made.extend(steps(0, 5))
     made.set_writer(RoundRobinWriter())
@@ -224,7 +224,7 @@ def test_steps_whose_priority_is_none_are_not_written(buffer, priority):
 
 
 @pytest.mark.parametrize("storage", [ListStorage, LazyTensorStorage])
-def test_nothing_is_written_of_nothing(storage):
+def test_empty_data_writes_nothing(storage):
     made = TensorDictReplayBuffer(storage=storage(5))
     assert made.extend([]).tolist() == []
     assert made.extend(steps(0, 0).set("td_error", torch.zeros(0))).tolist() == []
@@ -234,7 +234,7 @@ def test_nothing_is_written_of_nothing(storage):
     assert len(made) == 2
 
 
-def test_an_emptied_buffer_starts_again(buffer):
+def test_an_emptied_buffer_writes_from_the_first_row(buffer):
     made = buffer(batch_size=4, prefetch=1)
     made.extend(steps(0, 8))
     made.sample()
@@ -250,7 +250,7 @@ def test_an_emptied_buffer_starts_again(buffer):
     made._prefetch.close()
 
 
-def test_an_unknown_key_is_answered_with_the_known_ones(buffer):
+def test_an_unknown_key_is_an_error_with_the_known_keys(buffer):
     made = buffer()
     made.extend(steps(0, 2))
 
@@ -259,14 +259,14 @@ def test_an_unknown_key_is_answered_with_the_known_ones(buffer):
 
 
 @pytest.mark.parametrize("lead", [(), ("_data",)])
-def test_the_older_name_of_the_root_is_understood(buffer, lead):
+def test_the_older_name_of_the_root_is_accepted(buffer, lead):
     made = buffer()
     made.extend(steps(0, 3))
 
     assert made[(*lead, "next", "reward")].tolist() == [0, 1, 2]
 
 
-def test_the_older_name_alone_is_all_data(buffer):
+def test_the_older_name_of_the_root_alone_selects_all_data(buffer):
     made = buffer()
     made.extend(steps(0, 3))
     made["_data"] = steps(5, 3)
@@ -277,7 +277,7 @@ def test_the_older_name_alone_is_all_data(buffer):
 class TestFields:
     @pytest.fixture(params=[1, 2, 3])
     def envs(self, request, buffer):
-        """Make a buffer of 4 slots with 0, 1 or 2 axes of lanes, [2, 3]; its steps are numbered."""
+        """A function that makes a buffer of 4 slots with 0, 1 or 2 axes of lanes, [2, 3]; its steps are numbered."""
         shape = (4, 2, 3)[: request.param]
         storage = type(buffer().storage)(24, ndim=request.param)
         made = TensorDictReplayBuffer(storage=storage, dim_extend=0)
@@ -292,7 +292,7 @@ class TestFields:
         assert envs["n", "b"].shape == (*envs.storage.shape, 5)
         assert envs["n"].batch_size == envs.storage.shape
 
-    def test_what_is_written_to_a_field_or_its_view_is_in_the_buffer(self, envs):
+    def test_a_write_to_a_field_or_its_view_changes_the_buffer(self, envs):
         new = torch.randint(9, envs.storage.shape)
         envs["a"] = new
         envs["n", "b"][0] = 3
@@ -314,7 +314,7 @@ class TestFields:
             ("n", TensorDict({"b": torch.zeros(4), "c": torch.zeros(4)}), "expected a TensorDict of these"),
         ],
     )
-    def test_what_does_not_fit_a_field_is_refused_and_nothing_changes(self, envs, key, value, problem):
+    def test_a_value_that_does_not_fit_a_field_is_refused_and_nothing_changes(self, envs, key, value, problem):
         before = envs[:].clone()
         with pytest.raises(InvalidArgumentError, match=problem):
             envs[key] = value
@@ -331,7 +331,7 @@ class TestFields:
         with pytest.raises(InvalidArgumentError, match="no fields"):
             made["observation"] = 1
 
-    def test_fields_of_a_pytree_are_found_through_transforms_too(self, buffer):
+    def test_fields_of_a_pytree_are_readable_with_transforms(self, buffer):
         for transform in (None, lambda data: data):
             made = buffer(kind=ReplayBuffer, transform=transform)
             made.extend({"a": {"b": torch.arange(3)}})
@@ -346,7 +346,7 @@ class TestFields:
             made["text"] = "c"
 
 
-def test_a_batch_that_was_sampled_can_take_the_place_of_others(buffer):
+def test_a_sampled_batch_can_replace_other_steps(buffer):
     made = buffer()
     made.extend(steps(0, 5))
     batch = made.sample(3)
@@ -364,7 +364,7 @@ def test_steps_that_are_replaced_go_through_the_inverse_transforms(buffer):
     assert made[:]["observation"][:, 0].tolist() == [5, 6, 7]
 
 
-def test_what_has_no_axis_of_time_is_refused():
+def test_data_without_an_axis_of_time_is_refused():
     made = TensorDictReplayBuffer(storage=LazyTensorStorage(12, ndim=2), batch_size=4)
     made.extend(TensorDict({"a": torch.zeros(2, 3)}, [2, 3]))
 
@@ -373,7 +373,7 @@ def test_what_has_no_axis_of_time_is_refused():
             buffer.extend(data)
 
 
-def test_objects_beside_tensors_come_along_with_a_copy_and_a_pickle():
+def test_non_tensor_objects_are_kept_in_a_copy_and_a_pickle():
     made = TensorDictReplayBuffer(storage=LazyTensorStorage(4))
     made.extend(steps(0, 2).set("text", NonTensorStack("a", "b")))
     for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
@@ -384,7 +384,7 @@ def test_objects_beside_tensors_come_along_with_a_copy_and_a_pickle():
 
 
 @pytest.mark.parametrize("storage", [TensorStorage, None], ids=["tensor", "lazy"])
-def test_a_number_in_a_tensor_is_an_index_too(storage):
+def test_a_tensor_of_one_number_is_an_index(storage):
     made = ReplayBuffer(storage=LazyTensorStorage(5) if storage is None else storage(torch.zeros(5)))
     made.extend(torch.arange(5.0))
 
@@ -392,7 +392,7 @@ def test_a_number_in_a_tensor_is_an_index_too(storage):
     assert float(made[torch.tensor(-1)]) == 4
 
 
-def test_a_list_has_no_room_for_a_further_axis():
+def test_a_list_storage_cannot_have_a_second_axis():
     made = ReplayBuffer(storage=ListStorage(5))
     made.extend(range(3))
 
@@ -400,7 +400,7 @@ def test_a_list_has_no_room_for_a_further_axis():
         made[None]
 
 
-def test_items_of_a_list_keep_their_form_in_a_batch():
+def test_items_of_a_list_keep_their_type_in_a_batch():
     made = ReplayBuffer(storage=ListStorage(4))
     made.extend([(torch.ones(2), [1, {"a": "x"}]), (torch.zeros(2), [2, {"a": "y"}])])
     first, (numbers_, named) = made[:]
@@ -411,7 +411,7 @@ def test_items_of_a_list_keep_their_form_in_a_batch():
     assert named == {"a": ["x", "y"]}
 
 
-def test_all_faults_of_the_arguments_are_told_at_once():
+def test_all_invalid_arguments_are_reported_at_once():
     with pytest.raises(InvalidArgumentError) as caught:
         ReplayBuffer(storage=ListStorage(3), batch_size=0, sampler=3, transform=["x"], dim_extend=-1, prefetch=1.5)
 
@@ -425,7 +425,7 @@ def test_all_faults_of_the_arguments_are_told_at_once():
         assert part in str(caught.value)
 
 
-def test_parts_may_be_given_as_classes_or_factories():
+def test_components_may_be_given_as_classes_or_factories():
     made = ReplayBuffer(storage=lambda: ListStorage(7), sampler=RandomSampler, writer=RoundRobinWriter)
 
     assert made.storage.max_size == 7
@@ -434,7 +434,7 @@ def test_parts_may_be_given_as_classes_or_factories():
         ReplayBuffer(storage=LazyTensorStorage)
 
 
-def test_without_arguments_there_is_a_list_of_a_thousand():
+def test_the_default_storage_is_a_list_of_a_thousand():
     made = ReplayBuffer()
     made.extend(range(1500))
 
@@ -444,7 +444,7 @@ def test_without_arguments_there_is_a_list_of_a_thousand():
     assert made[:3].tolist() == [1000, 1001, 1002]
 
 
-def test_what_cannot_be_stacked_says_what_to_do():
+def test_the_error_for_items_that_cannot_be_stacked_says_what_to_do():
     made = ReplayBuffer()
     made.extend([object(), object()])
 
@@ -453,7 +453,7 @@ def test_what_cannot_be_stacked_says_what_to_do():
     assert "collate_fn" in caught.value.hint
 
 
-def test_tensordicts_of_unlike_shapes_are_stacked_lazily():
+def test_tensordicts_of_different_shapes_are_stacked_lazily():
     made = TensorDictReplayBuffer(storage=ListStorage(4))
     made.extend([TensorDict({"a": torch.ones(size)}) for size in (2, 3)])
     batch = made[:]
@@ -462,7 +462,7 @@ def test_tensordicts_of_unlike_shapes_are_stacked_lazily():
     assert batch[1]["a"].tolist() == [1, 1, 1]
 
 
-def test_a_buffer_of_tensordicts_refuses_something_else():
+def test_a_buffer_of_tensordicts_refuses_other_data():
     made = TensorDictReplayBuffer(storage=ListStorage(4))
 
     for write, data in ((made.extend, [1, 2]), (made.extend, torch.ones(3)), (made.add, "a")):
@@ -472,7 +472,7 @@ def test_a_buffer_of_tensordicts_refuses_something_else():
     assert len(made) == 0
 
 
-def test_a_generator_of_its_own_reproduces_the_batches(buffer):
+def test_a_separate_generator_reproduces_the_batches(buffer):
     sequences = []
     for _ in range(2):
         made = buffer(generator=torch.Generator().manual_seed(5), batch_size=4)
@@ -484,7 +484,7 @@ def test_a_generator_of_its_own_reproduces_the_batches(buffer):
 
 
 @pytest.mark.parametrize("kind", [str, type(None)])
-def test_a_buffer_in_words_names_its_parts(buffer, kind):
+def test_the_repr_of_a_buffer_names_its_components(buffer, kind):
     made = buffer(transform=None if kind is type(None) else [str.upper], batch_size=3)
     text = repr(made)
 
@@ -507,7 +507,7 @@ def test_a_notebook_shows_a_table_with_the_fields_and_runs_nothing_in_them(buffe
 
 
 class TestLanes:
-    """Two environments next to each other: [B, T] comes in, time lies downwards."""
+    """Two parallel environments: written data is [B, T], and the storage has time as its first axis."""
 
     @pytest.fixture
     def made(self):
@@ -538,7 +538,7 @@ class TestLanes:
         assert made.add(steps(6, 2)).tolist() == [[3, 0], [3, 1]]
         assert made[3]["next", "reward"].tolist() == [6, 7]
 
-    def test_the_ring_holds_whole_moments(self, made):
+    def test_the_ring_overwrites_all_lanes_of_a_time_step(self, made):
         made.extend(steps(6, 8).reshape(2, 4))
 
         assert made[:]["next", "reward"].tolist() == [[8, 12], [9, 13], [2, 5], [6, 10], [7, 11]]
@@ -554,14 +554,14 @@ class TestPriorities:
     def only(self, made, batch=200):
         return set(numbers(made.sample(batch)))
 
-    def test_priorities_of_a_batch_are_taken_over(self, made):
+    def test_priorities_of_a_batch_are_applied(self, made):
         made.update_priority(torch.arange(10), 0.0)
         batch = made[torch.tensor([3, 4])].set("index", torch.tensor([3, 4]))
         made.update_tensordict_priority(batch.set("td_error", torch.tensor([1.0, 0.0])))
 
         assert self.only(made) == {3}
 
-    def test_priorities_come_with_what_is_written(self, made):
+    def test_priorities_can_be_written_with_the_steps(self, made):
         made.update_priority(torch.arange(10), 0.0)
         made.set_storage(LazyTensorStorage(10))
         made.extend(steps(0, 10).set("td_error", torch.eye(10)[6]))
@@ -581,7 +581,7 @@ class TestPriorities:
 
         assert self.only(made) == {7}
 
-    def test_rows_of_several_axes_are_found(self):
+    def test_rows_of_several_axes_are_indexed(self):
         storage = LazyTensorStorage(10, ndim=2)
         made = TensorDictReplayBuffer(storage=storage, sampler=PrioritizedSampler(10, 1.0, 1.0, eps=0.0))
         index = made.extend(steps(0, 10).reshape(2, 5))
@@ -591,7 +591,7 @@ class TestPriorities:
 
         assert self.only(made) == {6}
 
-    def test_a_batch_without_an_index_says_what_to_do(self, made):
+    def test_the_error_for_a_batch_without_an_index_says_what_to_do(self, made):
         with pytest.raises(InvalidArgumentError, match="no 'index'") as caught:
             made.update_tensordict_priority(steps(0, 2).set("td_error", torch.ones(2)))
         assert "update_priority" in caught.value.hint
@@ -622,7 +622,7 @@ def test_copies_do_not_share_memory():
     assert made["observation"][:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_sampler_that_is_too_small_is_refused_before_anything_is_written():
+def test_a_sampler_with_a_too_small_capacity_is_refused_before_the_write():
     small, storage = PrioritizedSampler(5, 1.0, 1.0), LazyTensorStorage(10)
     made = ReplayBuffer(storage=storage)
 
@@ -636,7 +636,7 @@ def test_a_sampler_that_is_too_small_is_refused_before_anything_is_written():
 
 
 @pytest.mark.parametrize("state", [{}, {"storage": {}, "sampler": {}, "writer": {}}, {"storage": None}], ids=str)
-def test_a_state_of_something_else_is_refused(buffer, state):
+def test_a_state_of_another_class_is_refused(buffer, state):
     made = buffer()
     made.extend(steps(0, 3))
 
@@ -653,7 +653,7 @@ class TestSpecs:
         )
         return buffer(writer=RoundRobinWriter(spec=spec))
 
-    def test_what_is_in_the_spec_is_written(self, made):
+    def test_data_in_the_spec_is_written(self, made):
         made.extend(steps(0, 3))
         made.add(steps(3, 1)[0])
         made.extend([steps(4, 1)[0]])
@@ -661,7 +661,7 @@ class TestSpecs:
         assert numbers(made[:]) == [0, 1, 2, 3, 4]
 
     @pytest.mark.parametrize("verb", ["add", "extend", "list"])
-    def test_what_is_not_is_refused_with_path_value_and_bound_and_nothing_is_written(self, made, verb):
+    def test_data_outside_of_the_spec_is_refused_with_path_value_and_bound_and_nothing_is_written(self, made, verb):
         data = steps(0, 2)
         data["observation"][1, 2] = 101
         write = {
@@ -678,7 +678,7 @@ class TestSpecs:
 
 
 @pytest.mark.parametrize("kind", [LazyTensorStorage, ListStorage])
-def test_ctrl_c_while_steps_are_written_leaves_none_of_them_half_written(monkeypatch, kind):
+def test_ctrl_c_during_a_write_leaves_no_step_half_written(monkeypatch, kind):
     rb = TensorDictReplayBuffer(storage=kind(4), batch_size=4, prefetch=2)
     old = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4, 2000)}, [4])
     rb.extend(old)

@@ -1,4 +1,4 @@
-"""The real command in this process: what it returns, prints to stdout and says on stderr."""
+"""Fixtures that run the real `rlds` command in this process, with its exit code, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from datasets_rl.settings import Settings
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What a run of ``rlds`` left."""
+class CommandResult:
+    """Exit code and captured output of one run of ``rlds``."""
 
     code: int
     out: str
@@ -28,15 +28,16 @@ class Ran:
 
     @property
     def json(self) -> dict[str, Any]:
+        """The JSON document on stdout."""
         return json.loads(self.out)
 
 
-Rlds = Callable[..., Ran]
+Rlds = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
-    """An empty RLDS_HOME, and an environment that says nothing else."""
+    """An empty RLDS_HOME; no other variable that affects ``rlds`` is set."""
     for name in [name for name in os.environ if name.startswith("RLDS_")] + ["NO_COLOR", "CI", "TERM"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
@@ -45,21 +46,21 @@ def home(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def rlds(home, capsys) -> Rlds:  # noqa: ARG001 - it is there for what it does
-    """Run ``rlds`` with some words."""
+def rlds(home, capsys) -> Rlds:  # noqa: ARG001 - requested for its side effects
+    """A function that runs ``rlds`` with the given arguments and returns a `CommandResult`."""
 
-    def run(*words: object) -> Ran:
+    def run(*words: object) -> CommandResult:
         capsys.readouterr()
         code = main([str(word) for word in words])
         out, err = capsys.readouterr()
-        return Ran(code, out, err)
+        return CommandResult(code, out, err)
 
     return run
 
 
 @pytest.fixture(scope="session")
 def pendulum(tmp_path_factory) -> Path:
-    """The home of a stored ``demo/pendulum``; not to be written to."""
+    """A home folder that contains ``demo/pendulum``, shared by all tests; read-only."""
     home = tmp_path_factory.mktemp("stored")
     downloading.download("demo/pendulum", settings=Settings(home=home, progress=False))
     return home
@@ -67,15 +68,15 @@ def pendulum(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def stored(pendulum, home) -> Path:
-    """The folder of a ``demo/pendulum`` in RLDS_HOME, the test's own copy."""
+    """The folder of a private copy of ``demo/pendulum`` in RLDS_HOME."""
     shutil.copytree(pendulum / "demo", home / "demo")
     return home / "demo" / "pendulum"
 
 
 @pytest.fixture
 def terminal(capsys, monkeypatch) -> None:
-    """Make stdout and stderr of this process terminals, as far as programs ask."""
-    del capsys  # it comes first: it puts other streams in their place
+    """Make `isatty` of stdout and stderr return True, with 80 columns."""
+    del capsys  # requested because it must replace the streams before this fixture changes them
     for kind in {type(sys.stdout), type(sys.stderr)}:
         monkeypatch.setattr(kind, "isatty", lambda _: True)
     monkeypatch.setenv("TERM", "xterm")
@@ -84,11 +85,11 @@ def terminal(capsys, monkeypatch) -> None:
 
 @pytest.fixture(scope="session")
 def command() -> str:
-    """The installed command."""
+    """The path of the installed ``rlds`` command."""
     return str(Path(sys.executable).with_name("rlds"))
 
 
 @pytest.fixture
 def process_env(home) -> Mapping[str, str]:
-    """The environment for a process of its own."""
+    """The environment variables for a new process."""
     return {**os.environ, "RLDS_HOME": str(home)}

@@ -1,4 +1,4 @@
-"""The frame around the commands: options that all have, help, wrong usage, errors, interrupts."""
+"""Options that all commands have, help, wrong usage, errors and interrupts."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_help_names_every_command(rlds):
     assert all(f"  {name}  " in out for name in command_names())
 
 
-def test_help_behind_the_word_help_is_the_same_help(rlds):
+def test_the_command_help_prints_the_same_help(rlds):
     assert rlds("help").out == rlds("--help").out
     assert rlds("help", "list").out == rlds("list", "--help").out
 
 
-def test_without_a_command_the_help_is_the_answer(rlds):
+def test_without_a_command_the_help_is_printed(rlds):
     ran = rlds()
 
     assert (ran.code, ran.err) == (0, "")
@@ -77,7 +77,7 @@ def test_root_goes_before_the_environment_variable(rlds, stored, tmp_path):
     assert elsewhere.code == 3
 
 
-def test_a_wrong_environment_variable_is_wrong_usage_and_named(rlds, monkeypatch):
+def test_an_invalid_environment_variable_is_wrong_usage_and_named(rlds, monkeypatch):
     monkeypatch.setenv("RLDS_JOBS", "many")
 
     ran = rlds("list")
@@ -99,7 +99,7 @@ def test_a_wrong_environment_variable_is_wrong_usage_and_named(rlds, monkeypatch
         (["help", "exit-code"], "exit-codes"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_next(rlds, words, said):
+def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_to_do(rlds, words, said):
     ran = rlds(*words)
 
     assert (ran.code, ran.out) == (2, "")
@@ -133,14 +133,14 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_next(rlds, word
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_usage_names_what_was_given_what_is_expected_and_the_help_that_tells_more(rlds, words, lines):
+def test_wrong_usage_names_the_value_the_expectation_and_the_help(rlds, words, lines):
     told = [line.split(": ", 1)[1] for line in rlds(*words).err.splitlines()]
 
     assert [line.startswith(wanted) for line, wanted in zip(told, lines, strict=True)] == [True] * 3, told
 
 
 @pytest.mark.parametrize("name", command_names())
-def test_help_shows_arguments_as_one_types_them(rlds, name):
+def test_help_shows_arguments_as_they_are_typed(rlds, name):
     shown = rlds(name, "--help").out
 
     assert not re.search(r"\[\[|\{|<(str|list|float|int)", shown)
@@ -161,18 +161,18 @@ def test_an_unknown_id_names_the_nearest(rlds):
 
 
 @pytest.mark.parametrize("words", [["-vv"], ["-v", "-v"]])
-def test_tracebacks_come_only_where_they_are_wanted(rlds, words):
+def test_tracebacks_are_printed_only_on_request(rlds, words):
     assert "Traceback" not in rlds("path", "demo/pendulum", "-v").err
     assert "Traceback" in rlds("path", "demo/pendulum", *words).err
 
 
-def test_rlds_debug_asks_for_tracebacks_too(rlds, monkeypatch):
+def test_rlds_debug_requests_tracebacks(rlds, monkeypatch):
     monkeypatch.setenv("RLDS_DEBUG", "1")
 
     assert "Traceback" in rlds("download", "d4rl/nothing").err
 
 
-def test_verbose_says_where_data_lies_and_quiet_says_nothing(rlds, home):
+def test_verbose_prints_the_folder_and_quiet_prints_nothing(rlds, home):
     assert str(home) in rlds("-v", "list").err
     assert rlds("download", "demo/pendulum", "-q").err == ""
 
@@ -189,7 +189,7 @@ def test_an_interrupt_ends_with_130_and_prints_the_command_that_continues(rlds, 
     assert "rlds download demo/pendulum --mirror 'http://lab/a b'" in ran.err
 
 
-def test_a_system_error_is_told_without_a_traceback(rlds, monkeypatch):
+def test_a_system_error_is_reported_without_a_traceback(rlds, monkeypatch):
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied", "/data")
 
@@ -202,7 +202,7 @@ def test_a_system_error_is_told_without_a_traceback(rlds, monkeypatch):
     assert "--root, --out or RLDS_HOME" in ran.err
 
 
-def test_a_home_that_is_a_file_is_told_with_the_path_and_a_remedy(rlds, home):
+def test_a_home_that_is_a_file_is_reported_with_the_path_and_a_remedy(rlds, home):
     home.write_text("")
 
     ran = rlds("download", "demo/pendulum")
@@ -212,7 +212,7 @@ def test_a_home_that_is_a_file_is_told_with_the_path_and_a_remedy(rlds, home):
     assert "fix its permissions" in ran.err
 
 
-def test_an_error_is_a_json_document_where_json_is_asked_for(rlds):
+def test_an_error_is_a_json_document_with_the_option_json(rlds):
     ran = rlds("path", "demo/pendulum", "--json")
 
     assert ran.json["error"]["kind"] == "NotADatasetError"
@@ -226,7 +226,7 @@ def test_wrong_usage_is_a_json_document_too(rlds):
     assert (document["error"]["code"], document["command"]) == (2, "list")
 
 
-def test_a_fault_of_the_program_itself_is_told_in_lines_and_ends_with_1(tmp_path):
+def test_an_internal_error_is_reported_in_lines_and_ends_with_1(tmp_path):
     program = tmp_path / "broken.py"
     program.write_text(
         "import sys\n"
@@ -292,7 +292,7 @@ def test_help_of_the_environment_names_every_variable_that_is_read(rlds):
 
 
 @pytest.mark.usefixtures("home")
-def test_the_entry_point_takes_the_words_of_the_process(monkeypatch, capsys):
+def test_the_entry_point_uses_the_arguments_of_the_process(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["rlds", "list", "demo/pendulum", "-q"])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
@@ -305,7 +305,7 @@ def test_the_entry_point_takes_the_words_of_the_process(monkeypatch, capsys):
     [["--no-color", "help", "download"], ["help", "download", "-q"], ["--root", "/x", "help", "download"]],
     ids=" ".join,
 )
-def test_help_stands_beside_other_options(rlds, words):
+def test_help_works_with_other_options(rlds, words):
     assert rlds(*words).out == rlds("download", "--help").out
     assert rlds("--json", "help").out == rlds("--help").out
     assert rlds("-q", "help", "exit-codes").out.startswith("0 done")

@@ -1,4 +1,4 @@
-"""``rlds download``: the main job, with real files and a real server."""
+"""``rlds download`` with real files and a local server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from datasets_rl.sources import Selection
 RAW = importlib.resources.files(datasets_rl.sources.demo).joinpath("pendulum.hdf5")
 
 
-def test_it_prints_the_folder_and_tells_the_rest_beside(rlds, home):
+def test_it_prints_the_folder_to_stdout_and_the_rest_to_stderr(rlds, home):
     ran = rlds("download", "demo/pendulum")
 
     assert ran.code == 0
@@ -27,7 +27,7 @@ def test_it_prints_the_folder_and_tells_the_rest_beside(rlds, home):
     assert "decision same-row (15,000)" in ran.err
 
 
-def test_known_issues_are_reported_even_when_the_dataset_is_there_already(rlds, stored):
+def test_known_issues_are_reported_even_if_the_dataset_exists(rlds, stored):
     manifest = (stored / "manifest.json").read_text()
     (stored / "manifest.json").write_text(manifest.replace('"known_issues": []', '"known_issues": ["the seam is odd"]'))
 
@@ -37,7 +37,7 @@ def test_known_issues_are_reported_even_when_the_dataset_is_there_already(rlds, 
     assert "known issue: the seam is odd" in ran.err
 
 
-def test_what_is_there_is_left_alone_unless_forced(rlds, stored):
+def test_an_existing_dataset_is_not_changed_unless_forced(rlds, stored):
     before = (stored / "rows.npy").stat().st_mtime_ns
 
     assert rlds("download", "demo/pendulum", "--json").json["datasets"][0]["present"] is True
@@ -46,11 +46,11 @@ def test_what_is_there_is_left_alone_unless_forced(rlds, stored):
     assert (stored / "rows.npy").stat().st_mtime_ns > before
 
 
-def test_the_same_id_twice_is_one(rlds):
+def test_a_repeated_id_is_downloaded_once(rlds):
     assert rlds("download", "demo/pendulum", "demo/pendulum", "-q").out.count("\n") == 1
 
 
-def test_a_mirror_is_asked_first_and_written_down(rlds, home):
+def test_a_mirror_is_tried_first_and_recorded(rlds, home):
     with serve({"/lab/pendulum.hdf5": RAW.read_bytes()}) as server:
         ran = rlds("download", "demo/pendulum", "--mirror", f"{server.url}/lab", "--keep-raw", "--jobs", 1)
 
@@ -60,14 +60,14 @@ def test_a_mirror_is_asked_first_and_written_down(rlds, home):
     assert (home / "demo" / ".raw" / "pendulum" / "pendulum.hdf5").read_bytes() == RAW.read_bytes()
 
 
-def test_a_mirror_without_the_file_is_passed_over(rlds, home):
+def test_a_mirror_without_the_file_is_skipped(rlds, home):
     with serve({"/pendulum.hdf5": Status(404)}) as server:
         assert rlds("download", "demo/pendulum", "--mirror", server.url).code == 0
 
     assert Manifest.read(home / "demo" / "pendulum").raw[0].url.startswith("package:")
 
 
-def test_without_an_address_that_works_the_code_is_that_of_the_network(rlds, monkeypatch):
+def test_without_a_reachable_address_the_code_is_that_of_the_network(rlds, monkeypatch):
     monkeypatch.setenv("RLDS_OFFLINE", "1")
 
     ran = rlds("download", "d4rl/hopper-medium-v2", "--json")
@@ -77,18 +77,18 @@ def test_without_an_address_that_works_the_code_is_that_of_the_network(rlds, mon
     assert "--from-local" in ran.err
 
 
-def test_another_file_is_an_integrity_error_and_nothing_is_stored(rlds, home, tmp_path):
+def test_a_file_with_another_digest_is_an_integrity_error_and_nothing_is_stored(rlds, home, tmp_path):
     (tmp_path / "pendulum.hdf5").write_bytes(RAW.read_bytes()[:-1] + b"x")
 
     ran = rlds("download", "demo/pendulum", "--from-local", tmp_path / "pendulum.hdf5")
 
     assert (ran.code, ran.out) == (5, "")
-    assert "give another file with --from-local, or take this one as it is with --no-hash-check" in ran.err
+    assert "give another file with --from-local, or accept this one with --no-hash-check" in ran.err
     assert not (home / "demo" / "pendulum").exists()
 
 
 def test_a_mirror_with_a_file_of_another_size_is_an_integrity_error(rlds, monkeypatch):
-    """The upstream cannot be reached either, and still no rerun makes this mirror right."""
+    """The upstream is unreachable, too, but running the command again would not help."""
     with serve({"/gym_mujoco_v2/hopper_medium-v2.hdf5": RAW}) as server:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         for name in ("HTTP_PROXY", "HTTPS_PROXY"):
@@ -102,7 +102,7 @@ def test_a_mirror_with_a_file_of_another_size_is_an_integrity_error(rlds, monkey
     assert "--no-hash-check" in ran.err
 
 
-def test_an_edited_file_is_taken_on_request_and_that_is_said(rlds, tmp_path):
+def test_an_edited_file_is_accepted_on_request_and_reported(rlds, tmp_path):
     (tmp_path / "pendulum.hdf5").write_bytes(RAW.read_bytes() + b"x")
 
     ran = rlds("download", "demo/pendulum", "--from-local", tmp_path, "--no-hash-check")
@@ -128,7 +128,7 @@ def test_raw_only_converts_nothing(rlds, home):
     assert not (home / "demo" / "pendulum").exists()
 
 
-def test_a_cluster_is_named_by_its_engine_and_its_address(rlds, home, monkeypatch):
+def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeypatch):
     asked = {}
     monkeypatch.setattr(
         downloading, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home
@@ -179,7 +179,7 @@ def test_options_reach_the_download(rlds, home, monkeypatch):
     }
 
 
-def test_a_dry_run_says_what_would_come_and_writes_nothing(rlds, home):
+def test_a_dry_run_prints_the_planned_download_and_writes_nothing(rlds, home):
     ran = rlds("download", "d4rl/hopper-medium-v2", "demo/pendulum", "--dry-run", "--json")
 
     far, near = ran.json["datasets"]
@@ -192,7 +192,7 @@ def test_a_dry_run_says_what_would_come_and_writes_nothing(rlds, home):
     assert not home.exists()
 
 
-def test_a_dry_run_of_several_adds_them_up(rlds):
+def test_a_dry_run_of_several_datasets_prints_the_total(rlds):
     out = rlds("download", "d4rl/hopper-medium-v2", "d4rl/hopper-expert-v2", "--dry-run").out
     total = sum(sources.find(f"d4rl/hopper-{kind}-v2").bytes for kind in ("medium", "expert"))
 
@@ -200,14 +200,14 @@ def test_a_dry_run_of_several_adds_them_up(rlds):
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_dry_run_knows_what_is_there_already(rlds):
+def test_a_dry_run_does_not_plan_what_is_stored(rlds):
     ran = rlds("download", "demo/pendulum", "--dry-run")
 
     assert "nothing: it is there already" in ran.out
     assert rlds("download", "demo/pendulum", "--dry-run", "-q").out == ""
 
 
-def test_sizes_that_are_not_known_stay_unknown(rlds):
+def test_unknown_sizes_are_printed_as_unknown(rlds):
     ran = rlds("download", "d4rl/ant-random-expert-v0", "d4rl/hopper-medium-v2", "--dry-run")
 
     assert "over the network\tunknown" in ran.out
@@ -215,7 +215,7 @@ def test_sizes_that_are_not_known_stay_unknown(rlds):
 
 
 def test_every_option_is_used(rlds):
-    """The help of the command is its signature; an option that nothing reads is a lie."""
+    """Each parameter of the command is an option in its help, so each must have an effect."""
     help_text = rlds("download", "--help").out
     wanted = ("--dry-run", "--from-local", "--mirror", "--no-hash-check", "--force", "--keep-raw", "--raw-only")
 
@@ -223,7 +223,7 @@ def test_every_option_is_used(rlds):
     assert command.run.__doc__
 
 
-def test_the_others_go_on_behind_unknown_ids_which_are_all_told_before_anything_comes(rlds, home):
+def test_unknown_ids_are_all_reported_first_and_the_others_are_downloaded(rlds, home):
     ran = rlds("download", "demo/pendulum", "d4rl/nothing", "d4rl/neither")
 
     assert (ran.code, ran.out) == (1, f"{home / 'demo' / 'pendulum'}\n")
@@ -246,7 +246,7 @@ def test_a_dry_run_that_does_not_fit_ends_with_6(rlds, monkeypatch):
     assert ", free 1.0 kB" in ran.err
 
 
-def test_a_digest_that_was_only_recorded_is_told(rlds, monkeypatch):
+def test_a_digest_that_was_only_recorded_is_reported(rlds, monkeypatch):
     read = Manifest.read
 
     def recorded(folder):
@@ -259,7 +259,7 @@ def test_a_digest_that_was_only_recorded_is_told(rlds, monkeypatch):
     assert "no digest is known of 1 of 1 file: the sha256 was recorded" in rlds("download", "demo/pendulum").err
 
 
-def test_a_download_that_does_not_fit_asks_for_nothing(rlds, monkeypatch):
+def test_a_download_that_does_not_fit_sends_no_request(rlds, monkeypatch):
     with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
         monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
         monkeypatch.setattr(
@@ -271,12 +271,12 @@ def test_a_download_that_does_not_fit_asks_for_nothing(rlds, monkeypatch):
         asked = rlds("download", "demo/pendulum", "--raw-only")
 
     assert ran.code == asked.code == 6
-    assert "2,200,000 bytes needed" in ran.err  # the file, and 1.2 times of it
+    assert "2,200,000 bytes needed" in ran.err  # the file, and 1.2 times its size for the dataset
     assert "1,000,000 bytes needed" in asked.err
     assert server.requests == []
 
 
-def test_a_key_that_nobody_has_says_that_what_came_need_not_come_again(rlds):
+def test_an_unknown_key_is_an_error_and_the_fetched_files_are_kept(rlds):
     with serve({"/lab/pendulum.hdf5": RAW.read_bytes()}) as server:
         wrong = rlds("download", "demo/pendulum", "--mirror", f"{server.url}/lab", "--keys", "observatoin", "-j", 1)
         asked = len(server.requests)
@@ -287,7 +287,7 @@ def test_a_key_that_nobody_has_says_that_what_came_need_not_come_again(rlds):
     assert asked == len(server.requests) > 0
 
 
-def test_a_root_that_was_given_is_repeated_in_the_commands_that_are_named(rlds, tmp_path, stored):
+def test_the_option_root_is_repeated_in_suggested_commands(rlds, tmp_path, stored):
     root = tmp_path / "my data"
     again = f"rlds --root '{root}' "
 
@@ -301,5 +301,5 @@ def test_a_root_that_was_given_is_repeated_in_the_commands_that_are_named(rlds, 
     )
 
 
-def test_hints_name_no_root_where_none_was_given(rlds):
+def test_suggested_commands_have_no_root_where_none_was_given(rlds):
     assert "next: rlds download demo/pendulum" in rlds("path", "demo/pendulum").err

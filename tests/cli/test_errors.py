@@ -38,7 +38,7 @@ CASES = [
 ]
 
 
-def test_every_error_class_is_tried_here():
+def test_every_error_class_has_an_example_here():
     kinds = {
         kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.DatasetsRLError)
     }
@@ -54,7 +54,7 @@ def test_an_error_has_its_code(error, code):
 
 
 @pytest.mark.parametrize("error", [error for error, _ in CASES], ids=lambda value: type(value).__name__)
-def test_every_error_is_three_lines_what_why_and_what_next(error, capsys):
+def test_every_error_has_three_lines_what_why_and_what_to_do(error, capsys):
     Printer(env={}).failed("download", explain(error, "download"))
 
     marks = [line.partition(": ") for line in capsys.readouterr().err.splitlines()]
@@ -62,13 +62,13 @@ def test_every_error_is_three_lines_what_why_and_what_next(error, capsys):
     assert all(text.strip() for _, _, text in marks)
 
 
-def test_further_lines_of_a_message_are_for_programs():
+def test_additional_lines_of_a_message_are_not_printed():
     told = explain(errors.InvalidArgumentError("they do not fit: a, b\n  key  x  y\n  a: 1"))
 
     assert (told.what, told.why) == ("they do not fit", "a, b")
 
 
-def test_what_does_not_bring_a_hint_is_sent_to_the_help_of_its_command():
+def test_an_error_without_a_hint_names_the_help_of_its_command():
     assert "rlds mix --help" in explain(errors.InvalidArgumentError("x is 0: expected 1"), "mix").hint
     assert explain(errors.InvalidArgumentError("x is 0: expected 1", hint="give 1"), "mix").hint == "give 1"
 
@@ -85,7 +85,7 @@ def test_no_part_of_a_message_is_lost(error):
 
 @pytest.mark.parametrize("source", ["local/", "minari/x/", "openx/", "d4rl/", ""])
 @pytest.mark.parametrize("command", ["download", "info", "path", "verify", "sample", "remove", "mix"])
-def test_an_id_that_no_file_can_be_named_after_is_an_unknown_id(rlds, command, source):
+def test_an_id_that_is_too_long_for_a_file_name_is_an_unknown_id(rlds, command, source):
     ran = rlds(command, f"{source}{'a' * 300}{'-v0' * source.startswith('minari')}")
 
     assert (ran.code, ran.out) == (3, "")
@@ -97,13 +97,13 @@ def test_a_path_that_no_file_can_have_is_not_a_dataset(rlds, tmp_path):
     assert rlds("info", tmp_path / ("a" * 300)).code == 3
 
 
-def test_codes_are_there_once_and_in_order():
+def test_codes_are_unique_and_in_order():
     codes = [row.code for row in EXIT_CODES]
 
     assert codes == sorted(set(codes))
 
 
-def test_what_is_a_sentence_already_gets_no_second_verb():
+def test_a_message_that_is_a_sentence_gets_no_second_verb():
     told = explain(errors.IntegrityError("the given files are not the expected ones", ["a: it is cut"]))
 
     assert told.what == "the given files are not the expected ones"

@@ -26,7 +26,7 @@ def test_an_id_that_is_not_stored_shows_what_the_catalog_knows(rlds):
         assert text in ran.out
 
 
-def test_a_stored_dataset_shows_what_is_in_it(rlds, stored):
+def test_a_stored_dataset_shows_its_content(rlds, stored):
     out = rlds("info", "demo/pendulum").out
 
     for text in (str(stored), "15,000", "75", "next.observation", "float32", "[15000, 3]", "same-row", "pendulum.hdf5"):
@@ -66,7 +66,7 @@ def test_a_folder_anywhere_is_described_by_its_manifest(rlds, stored, tmp_path):
     assert ran.json["stored"]["folder"] == str(tmp_path / "copy")
 
 
-def test_a_folder_of_an_id_that_no_catalog_has_is_described_all_the_same(rlds, stored, tmp_path):
+def test_a_folder_with_an_id_outside_of_the_catalogs_is_described(rlds, stored, tmp_path):
     manifest = json.loads((stored / "manifest.json").read_text())
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "manifest.json").write_text(
@@ -80,8 +80,8 @@ def test_a_folder_of_an_id_that_no_catalog_has_is_described_all_the_same(rlds, s
     assert rlds("info", tmp_path / "mine", "--json").json["catalog"] is None
 
 
-def test_what_is_stored_speaks_for_itself_where_the_catalog_says_something_else(rlds, stored):
-    """As of another upstream of the same id, or of files of one's own."""
+def test_the_manifest_takes_precedence_over_the_catalog(rlds, stored):
+    """They differ for another upstream of the same id, or for user files."""
     manifest = json.loads((stored / "manifest.json").read_text())
     said = {
         "known_issues": ["a joint was loose"],
@@ -106,25 +106,25 @@ def test_a_relative_folder_is_a_folder(rlds, stored, monkeypatch):
     assert rlds("info", "pendulum", "-q").out == "demo/pendulum\n"
 
 
-def test_a_folder_without_a_dataset_is_told_from_an_unknown_id(rlds, tmp_path):
+def test_a_folder_without_a_dataset_is_not_reported_as_an_unknown_id(rlds, tmp_path):
     ran = rlds("info", tmp_path)
 
     assert ran.code == 3
     assert f"{tmp_path} is not a dataset" in ran.err
 
 
-def test_a_manifest_that_cannot_be_trusted_is_an_integrity_error(rlds, stored):
+def test_an_invalid_manifest_is_an_integrity_error(rlds, stored):
     (stored / "manifest.json").write_text("{}")
 
     assert rlds("info", "demo/pendulum").code == 5
 
 
-def test_ids_are_taken_with_a_colon_too(rlds):
+def test_ids_may_have_a_colon(rlds):
     assert rlds("info", "d4rl:hopper-medium-v2", "-q").out == "d4rl/hopper-medium-v2\n"
 
 
 @pytest.mark.parametrize("command", ["info", "path", "verify"])
-def test_the_line_to_type_next_is_one_that_a_shell_takes(rlds, command):
+def test_the_suggested_command_is_quoted_for_a_shell(rlds, command):
     ran = rlds(command, "roboset/DAPG(human)/door_v2d-v1")
 
     assert "rlds download 'roboset/DAPG(human)/door_v2d-v1'" in ran.out + ran.err
@@ -138,14 +138,14 @@ def test_path_prints_the_folder_and_nothing_else(rlds, stored):
 
 
 @pytest.mark.parametrize(("dataset", "said"), [("demo/pendulum", "rlds download"), ("demo/nothing", "184 ids|1 ids")])
-def test_path_of_what_is_not_there_prints_nothing_to_the_data_stream(rlds, dataset, said):
+def test_path_of_a_missing_dataset_prints_nothing_to_stdout(rlds, dataset, said):
     ran = rlds("path", dataset)
 
     assert (ran.code, ran.out) == (3, "")
     assert any(text in ran.err for text in said.split("|"))
 
 
-def test_unknown_final_observations_are_counted_with_the_way_out_and_their_mask_is_a_key(rlds, tmp_path):
+def test_unknown_final_observations_are_counted_with_a_remedy_and_their_mask_is_a_key(rlds, tmp_path):
     write_dataset(tmp_path / "toy", [trajectory(3, known=False), trajectory(2, seed=1)])
     ran = rlds("info", tmp_path / "toy", "--json")
     (line,) = [one for one in rlds("info", tmp_path / "toy").out.splitlines() if "final observation unknown" in one]

@@ -1,4 +1,4 @@
-"""The contract with programs: the keys of each command's document. A key that goes needs a new schema version."""
+"""The keys of each command's JSON document, which programs rely on. Removing a key requires a new schema version."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STORED = {
 }  # fmt: skip
 
 
-def test_the_schema_version_is_written_down_here():
+def test_the_schema_version_is_recorded_here():
     assert SCHEMA_VERSION == 1
 
 
@@ -95,7 +95,7 @@ def test_a_plan_has_its_keys(rlds):
 
 
 @pytest.mark.usefixtures("stored")
-def test_what_is_stored_has_its_keys(rlds):
+def test_a_stored_dataset_has_its_keys(rlds):
     document = rlds("info", "demo/pendulum", "--json").json
 
     assert set(document["stored"]) == STORED

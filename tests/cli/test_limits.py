@@ -1,4 +1,4 @@
-"""What no memory, file name, manifest or library can give is refused with a message, and before the work."""
+"""Input that exceeds memory, file names or libraries is refused with a message before the work starts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def marks(ran):
     [["download", "demo/pendulum", "--force"], ["sample", "demo/pendulum", "-n", "3000000"]],
     ids=lambda words: words[0],
 )
-def test_too_little_memory_is_named_and_never_a_fault_of_the_program(process_env, more, words):
+def test_too_little_memory_is_reported_and_never_an_internal_error(process_env, more, words):
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(more), *words],
         env={**process_env, "OPENBLAS_NUM_THREADS": "1", "RLDS_NO_PROGRESS": "1"},
@@ -53,10 +53,10 @@ def test_too_little_memory_is_named_and_never_a_fault_of_the_program(process_env
     assert "Traceback" not in done.stderr
     assert "a fault of" not in done.stderr
     if done.returncode == -signal.SIGABRT:
-        # Extensions written in Rust end the process where an allocation of theirs fails, and say so.
+        # Rust extensions abort the process where an allocation fails, and print that.
         assert re.search(r"memory allocation of \d+ bytes failed", done.stderr)
     elif done.returncode:
-        # That a batch is too large is wrong usage where the rest fits.
+        # A batch that is too large is wrong usage if the rest fits.
         assert done.returncode in ({2, 11} if words[0] == "sample" else {11})
         assert [line.split(maxsplit=1)[0] for line in done.stderr.splitlines()[-3:]] == ["rlds:", "why:", "next:"]
     else:
@@ -65,7 +65,7 @@ def test_too_little_memory_is_named_and_never_a_fault_of_the_program(process_env
 
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("way", ["[" * 5_000 + "]" * 5_000, "{ y = " * 5_000 + "1" + " }" * 5_000])
-def test_toml_that_is_nested_thousands_deep_is_named_with_its_file(rlds, tmp_path, way):
+def test_deeply_nested_toml_is_reported_with_its_file(rlds, tmp_path, way):
     deep = tmp_path / "deep.toml"
     deep.write_text(f"x = {way}\n")
     own = tmp_path / "own"
@@ -105,7 +105,7 @@ def test_two_thousand_dotted_keys_in_a_description_are_refused(rlds, tmp_path):
     ],
     ids=lambda words: f"{words[0]} {words[1][:6]}",
 )
-def test_a_name_that_is_too_long_for_a_file_is_wrong_usage_or_unknown(rlds, words):
+def test_a_name_that_is_too_long_for_a_file_is_wrong_usage_or_an_unknown_id(rlds, words):
     ran = rlds(*words)
 
     assert ran.code in {2, 3}
@@ -121,7 +121,7 @@ def test_a_name_that_is_too_long_for_a_file_is_wrong_usage_or_unknown(rlds, word
         ("cat_frames:1000000000,-1,in_keys=observation", 11, "bytes of memory"),
     ],
 )
-def test_a_step_that_cannot_end_well_is_refused_before_the_work(rlds, monkeypatch, tmp_path, step, code, why):
+def test_a_step_with_impossible_arguments_is_refused_before_the_work(rlds, monkeypatch, tmp_path, step, code, why):
     monkeypatch.setattr(settings, "memory_bytes", lambda: 16 << 30)
     began = time.monotonic()
     ran = rlds("preprocess", "demo/pendulum", "-t", step, "-j", 1, "-o", tmp_path / "out")
@@ -147,7 +147,7 @@ def test_a_mixture_with_stacks_of_a_billion_frames_is_refused_by_their_size(rlds
 
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("command", ["preprocess", "download"])
-def test_an_engine_without_its_library_is_refused_where_there_is_one_part_only(rlds, monkeypatch, tmp_path, command):
+def test_an_engine_without_its_library_is_refused_even_for_a_single_partial(rlds, monkeypatch, tmp_path, command):
     monkeypatch.setitem(sys.modules, "ray", None)
     words = ["-t", "returns_to_go", "-o", tmp_path / "out"] if command == "preprocess" else ["--force"]
     ran = rlds(command, "demo/pendulum", "--engine", "ray", *words)
@@ -158,7 +158,7 @@ def test_an_engine_without_its_library_is_refused_where_there_is_one_part_only(r
 
 @pytest.fixture
 def npz(tmp_path):
-    """A folder of files that ``local`` converts."""
+    """A folder of files that ``local`` can convert."""
     import numpy as np
 
     folder = tmp_path / "npz"
@@ -182,7 +182,7 @@ def test_a_dataset_inside_another_one_is_refused_both_ways(rlds, npz, first, sec
     assert rlds("verify", first).code == 0
 
 
-def test_one_file_as_a_dataset_of_ones_own_asks_for_its_folder(rlds, npz):
+def test_a_user_file_instead_of_a_folder_is_refused_with_a_remedy(rlds, npz):
     ran = rlds("download", "local/own", "--from-local", npz / "data.npz")
 
     assert (ran.code, marks(ran)) == (4, ["rlds:", "why:", "next:"])
@@ -191,7 +191,7 @@ def test_one_file_as_a_dataset_of_ones_own_asks_for_its_folder(rlds, npz):
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_result_below_a_file_names_that_file_and_no_folder_of_ours(rlds, tmp_path):
+def test_a_destination_below_a_file_names_that_file_and_no_internal_folder(rlds, tmp_path):
     (tmp_path / "file").write_text("")
     ran = rlds("preprocess", "demo/pendulum", "-t", "returns_to_go", "-o", tmp_path / "file" / "out")
 
@@ -206,7 +206,7 @@ def test_a_result_inside_a_dataset_is_refused(rlds, stored):
     assert rlds("verify", "demo/pendulum").code == 0
 
 
-def test_a_manifest_of_another_program_is_no_dataset_around(rlds, stored, tmp_path):
+def test_a_manifest_of_another_program_does_not_make_a_dataset(rlds, stored, tmp_path):
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "manifest.json").write_text('{"name": "an app"}')
 

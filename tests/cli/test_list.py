@@ -35,7 +35,7 @@ def test_a_pattern_is_a_part_of_the_id_or_a_glob_over_it(rlds, pattern, found):
     assert ids(rlds("list", pattern)) == found
 
 
-def test_nothing_that_matches_is_no_error(rlds):
+def test_a_pattern_without_a_match_is_not_an_error(rlds):
     ran = rlds("list", "nothing-of-this-name")
 
     assert (ran.code, ran.out) == (0, "")
@@ -53,7 +53,7 @@ def test_nothing_that_matches_is_no_error(rlds):
         ("hopper-medum-v2", "d4rl/hopper-medium-v2"),
     ],
 )
-def test_where_nothing_matches_what_is_spelled_nearly_so_is_named(rlds, pattern, meant):
+def test_similar_ids_are_suggested_where_nothing_matches(rlds, pattern, meant):
     ran = rlds("list", pattern)
 
     assert (ran.code, ran.out) == (0, "")
@@ -62,12 +62,12 @@ def test_where_nothing_matches_what_is_spelled_nearly_so_is_named(rlds, pattern,
     assert all(rlds("list", one).out for one in said)
 
 
-def test_what_another_option_left_out_was_spelled_right(rlds):
+def test_no_ids_are_suggested_where_another_option_excludes_the_matches(rlds):
     assert "did you mean" not in rlds("list", "pendulum", "--max-size", "1B").err
     assert "did you mean" not in rlds("list", "--downloaded").err
 
 
-def test_a_source_is_asked_alone(rlds):
+def test_the_option_source_lists_one_source(rlds):
     assert ids(rlds("list", "--source", "demo")) == ["demo/pendulum"]
 
 
@@ -78,7 +78,7 @@ def test_an_unknown_source_is_an_unknown_id_with_the_nearest(rlds):
     assert "did you mean d4rl" in ran.err
 
 
-def test_max_size_is_inclusive_and_leaves_out_what_has_no_known_size(rlds):
+def test_max_size_is_inclusive_and_excludes_unknown_sizes(rlds):
     size = sources.find("demo/pendulum").bytes
 
     assert ids(rlds("list", "pendulum", "--max-size", size)) == ["demo/pendulum"]
@@ -94,7 +94,7 @@ def test_sorted_by_size_unknown_sizes_come_last(rlds):
     assert sizes == known + [None] * (len(sizes) - len(known))
 
 
-def test_limit_cuts_and_says_so(rlds):
+def test_limit_shortens_the_list_and_reports_it(rlds):
     ran = rlds("list", "hopper", "--limit", 2, "--json")
 
     assert len(ran.json["datasets"]) == 2
@@ -102,13 +102,13 @@ def test_limit_cuts_and_says_so(rlds):
 
 
 @pytest.mark.usefixtures("stored")
-def test_what_is_stored_is_marked(rlds):
+def test_stored_datasets_are_marked(rlds):
     assert ids(rlds("list", "--downloaded")) == ["demo/pendulum"]
     assert "\tyes\t" in rlds("list", "demo").out
     assert "\tyes\t" not in rlds("list", "d4rl/").out
 
 
-def test_a_stored_dataset_of_no_catalog_is_listed_too(rlds, stored):
+def test_a_stored_dataset_outside_of_the_catalogs_is_listed(rlds, stored):
     shutil.copytree(stored, stored.with_name("mine"))
 
     assert ids(rlds("list", "--downloaded")) == ["demo/mine", "demo/pendulum"]
@@ -122,7 +122,7 @@ def test_unfinished_and_foreign_folders_are_not_listed_as_stored(rlds, home):
     assert ids(rlds("list", "--downloaded")) == []
 
 
-def test_deprecated_ids_and_known_faults_are_marked(rlds):
+def test_deprecated_ids_and_known_issues_are_marked(rlds):
     row = rlds("list", "d4rl/hopper-medium-v0").out.rstrip("\n").split("\t")
 
     assert row == ["d4rl/hopper-medium-v0", "54.3 MB", "1000", "-", "deprecated, 2 known issues"]
@@ -136,7 +136,7 @@ def test_ids_of_unknown_size_that_a_limit_leaves_out_are_counted(rlds):
     assert "of unknown size left out" in rlds("list", "--max-size", "1GB").err
 
 
-def test_the_upstream_is_asked_on_request_only(rlds, tmp_path, monkeypatch):
+def test_the_upstream_is_requested_only_with_an_option(rlds, tmp_path, monkeypatch):
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "namespace_metadata.json").write_text('{"datasets": ["lab/new-v7"]}')
     with hub({"farama-minari/lab": tmp_path / "lab"}) as server:
@@ -159,6 +159,6 @@ def test_on_a_terminal_each_dataset_is_a_line_that_fits(rlds, monkeypatch, width
     _, *lines = rlds("list").out.splitlines()
 
     known = sorted(f"{name}/{one}" for name in sources.names() for one in sources.source(name).ids())
-    # An id that nearly fills the window has a line of its own.
+    # An id that fills most of the width has a separate line.
     assert [line.split("  ")[0] for line in lines if line[0] != " "] == known
     assert [line for line in lines if len(line) > width] == []

@@ -1,4 +1,4 @@
-"""``rlds mix``: the file, what is said of it, and what is refused."""
+"""``rlds mix``: the file that it writes, its report, and invalid options."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ tomllib = pytest.importorskip("tomllib")
 
 
 @pytest.fixture
-def mine(tmp_path):
-    return write_dataset(tmp_path / "mine", [trajectory(10, seed=n) for n in range(4)], columns()).folder
+def own_dataset(tmp_path):
+    return write_dataset(tmp_path / "own_dataset", [trajectory(10, seed=n) for n in range(4)], columns()).folder
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_mixture_is_written_and_loaded(rlds, mine, tmp_path):
+def test_a_mixture_is_written_and_loaded(rlds, own_dataset, tmp_path):
     out = tmp_path / "mixes" / "mix.toml"
     out.parent.mkdir()
     ran = rlds(
         "mix",
         "demo/pendulum",
-        mine,
+        own_dataset,
         "--weights",
         "0.7,0.3",
         "--batch-size",
@@ -38,15 +38,15 @@ def test_a_mixture_is_written_and_loaded(rlds, mine, tmp_path):
     assert "float32 [3]  float32 [3]" not in ran.err
     assert ran.err.count("action") == 1  # [1] and [2]
     assert ran.json["error"]["why"].startswith("the dtype or the shape differs in action")
-    ran = rlds("mix", mine, mine, "--weights", "0.7,0.3", "--batch-size", 10, "-o", out, "--json")
+    ran = rlds("mix", own_dataset, own_dataset, "--weights", "0.7,0.3", "--batch-size", 10, "-o", out, "--json")
     assert [one["share"] for one in ran.json["members"]] == [0.7, 0.3]
     assert {"key": "action", "kinds": ["float32 [2]", "float32 [2]"]} in ran.json["keys"]
-    assert tomllib.loads(out.read_text())["member"][0] == {"dataset": "../mine", "weight": 0.7}
+    assert tomllib.loads(out.read_text())["member"][0] == {"dataset": "../own_dataset", "weight": 0.7}
     assert len(load_mixture(out).sample()) == 10
 
 
 @pytest.mark.usefixtures("stored")
-def test_keys_that_only_some_have_are_three_lines_with_the_option(rlds, tmp_path):
+def test_keys_that_some_members_lack_are_three_lines_with_the_option(rlds, tmp_path):
     rlds("preprocess", "demo/pendulum", "-t", "rename:observation,obs", "-o", tmp_path / "other")
     ran = rlds("mix", "demo/pendulum", tmp_path / "other")
 
@@ -60,7 +60,7 @@ def test_keys_that_only_some_have_are_three_lines_with_the_option(rlds, tmp_path
     assert rlds("mix", "demo/pendulum", tmp_path / "other", "--missing", "drop").code == 0
 
 
-def test_a_mixture_of_another_root_names_the_folders(rlds, pendulum, tmp_path):
+def test_a_mixture_from_another_root_names_the_folders(rlds, pendulum, tmp_path):
     out = tmp_path / "mix.toml"
     ran = rlds("mix", "demo/pendulum", "demo/pendulum", "--root", pendulum, "-o", out, "--json")
 
@@ -70,25 +70,25 @@ def test_a_mixture_of_another_root_names_the_folders(rlds, pendulum, tmp_path):
     assert len(load_mixture(out)[0]) == ran.json["members"][0]["steps"]
 
 
-def test_a_mixture_reads_as_a_page(rlds, mine):
-    ran = rlds("mix", mine, mine, "--temperature", 2, "-t", "reward_scaling:0,0.1", "--slice-len", 4)
+def test_a_mixture_is_printed_as_a_page(rlds, own_dataset):
+    ran = rlds("mix", own_dataset, own_dataset, "--temperature", 2, "-t", "reward_scaling:0,0.1", "--slice-len", 4)
 
-    assert f"{mine}\t40\t0.5000\t128.0" in ran.err
+    assert f"{own_dataset}\t40\t0.5000\t128.0" in ran.err
     assert "observation\tfloat32 [3]\tfloat32 [3]" in ran.err
     assert "temperature = 2.0" in ran.out
     assert 'transforms = ["reward_scaling:0,0.1"]' in ran.out
 
 
-def test_what_goes_to_stdout_is_toml_and_nothing_else_and_loads(rlds, mine, tmp_path):
+def test_what_goes_to_stdout_is_toml_and_nothing_else_and_loads(rlds, own_dataset, tmp_path):
     out = tmp_path / "mix.toml"
-    out.write_text(rlds("mix", mine, mine, "--weights", "3,1", "--batch-size", 8).out)
+    out.write_text(rlds("mix", own_dataset, own_dataset, "--weights", "3,1", "--batch-size", 8).out)
 
     assert [one["weight"] for one in tomllib.loads(out.read_text())["member"]] == [3.0, 1.0]
     assert len(load_mixture(out).sample()) == 8
 
 
-def test_with_out_the_path_of_the_file_is_all_that_goes_to_stdout(rlds, mine, tmp_path):
-    assert rlds("mix", mine, mine, "-o", tmp_path / "mix.toml").out == f"{tmp_path / 'mix.toml'}\n"
+def test_with_out_only_the_path_goes_to_stdout(rlds, own_dataset, tmp_path):
+    assert rlds("mix", own_dataset, own_dataset, "-o", tmp_path / "mix.toml").out == f"{tmp_path / 'mix.toml'}\n"
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_with_out_the_path_of_the_file_is_all_that_goes_to_stdout(rlds, mine, tm
         ("folder", "it is a folder", "as in mix.toml"),
     ],
 )
-def test_a_place_that_holds_no_file_is_refused_without_a_temporary_name(rlds, mine, tmp_path, out, why, hint):
+def test_an_invalid_output_path_is_refused_without_a_temporary_name(rlds, own_dataset, tmp_path, out, why, hint):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    ran = rlds("mix", mine, mine, "-o", tmp_path / out)
+    ran = rlds("mix", own_dataset, own_dataset, "-o", tmp_path / out)
 
     assert ran.code == 2
     assert why in ran.err
@@ -110,9 +110,9 @@ def test_a_place_that_holds_no_file_is_refused_without_a_temporary_name(rlds, mi
     assert ".tmp" not in ran.err
 
 
-def test_a_mixture_can_be_sampled(rlds, mine, tmp_path):
+def test_a_mixture_can_be_sampled(rlds, own_dataset, tmp_path):
     out = tmp_path / "mix.toml"
-    rlds("mix", mine, mine, "-o", out)
+    rlds("mix", own_dataset, own_dataset, "-o", out)
     ran = rlds("sample", out, "-n", 8, "--json")
 
     keys = {one["key"]: one for one in ran.json["keys"]}
@@ -133,27 +133,27 @@ def test_a_mixture_can_be_sampled(rlds, mine, tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value)),
 )
-def test_options_that_make_no_mixture_are_refused_and_nothing_is_written(rlds, mine, tmp_path, options, said):
-    ran = rlds("mix", mine, mine, *options, "-o", tmp_path / "mix.toml")
+def test_invalid_options_are_refused_and_nothing_is_written(rlds, own_dataset, tmp_path, options, said):
+    ran = rlds("mix", own_dataset, own_dataset, *options, "-o", tmp_path / "mix.toml")
 
     assert ran.code == 2
     assert said in ran.err
     assert not (tmp_path / "mix.toml").exists()
 
 
-def test_a_file_that_is_there_stays(rlds, mine, tmp_path):
+def test_an_existing_file_is_not_replaced(rlds, own_dataset, tmp_path):
     out = tmp_path / "mix.toml"
-    out.write_text("mine")
-    ran = rlds("mix", mine, mine, "-o", out)
+    out.write_text("own_dataset")
+    ran = rlds("mix", own_dataset, own_dataset, "-o", out)
 
-    assert (ran.code, out.read_text()) == (2, "mine")
+    assert (ran.code, out.read_text()) == (2, "own_dataset")
     assert "--force" in ran.err
-    assert rlds("mix", mine, mine, "-o", out, "--force").code == 0
+    assert rlds("mix", own_dataset, own_dataset, "-o", out, "--force").code == 0
     assert "[[member]]" in out.read_text()
 
 
-def test_a_dataset_that_is_not_there_is_not_downloaded(rlds, mine):
-    ran = rlds("mix", mine, "demo/pendulum")
+def test_a_missing_dataset_is_not_downloaded(rlds, own_dataset):
+    ran = rlds("mix", own_dataset, "demo/pendulum")
 
     assert ran.code == 3
     assert "rlds download demo/pendulum" in ran.err

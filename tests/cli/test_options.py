@@ -1,4 +1,4 @@
-"""Sizes, targets and codes as the commands share them."""
+"""Sizes, targets and exit codes, which the commands share."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from datasets_rl.errors import InvalidArgumentError
         ("1TiB", 1 << 40),
     ],
 )
-def test_sizes_are_read_as_people_write_them(text, size):
+def test_sizes_may_have_units_and_spaces(text, size):
     assert read_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "0.4", "-1", "MB", "1XB", "1 2", "1ib", "five", "1e9", "inf"])
-def test_what_is_no_size_above_0_is_refused(text):
+def test_a_size_that_is_not_above_0_is_refused(text):
     with pytest.raises(InvalidArgumentError, match="is not a size; expected a number of bytes above 0"):
         read_size(text)
 
 
 @pytest.mark.parametrize("text", ["/data/x", "./x", "../x", "~/x"])
-def test_what_looks_like_a_path_is_one(text):
+def test_targets_in_the_form_of_a_path_are_paths(text):
     assert isinstance(target(text), Path)
 
 
 @pytest.mark.parametrize("text", ["d4rl/hopper-medium-v2", "d4rl:hopper-medium-v2", "x"])
-def test_the_rest_is_an_id(text):
+def test_other_targets_are_ids(text):
     assert target(text) == text
 
 

@@ -1,4 +1,4 @@
-"""The printer: what goes where, in which form."""
+"""The printer: the streams and the formats of the output."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ PAGE = Result({"a": float("nan")}, [Facts((("steps", "3"), ("none", ""))), TABLE
         (2_000_000_000_000_000, "2000.0 TB"),
     ],
 )
-def test_sizes_read_as_people_write_them(size, text):
+def test_sizes_have_units(size, text):
     assert size_text(size) == text
 
 
-def test_a_table_alone_goes_into_a_pipe_as_tab_separated_rows(capsys):
+def test_a_single_table_is_printed_to_a_pipe_as_tab_separated_rows(capsys):
     Printer(env={}).show("list", Result({}, [TABLE]))
 
     assert capsys.readouterr().out == "\n".join("\t".join(row) for row in TABLE.rows) + "\n"
@@ -90,7 +90,7 @@ WIDE = Table(
 
 
 def shown_at(columns, *blocks):
-    """Return the lines of a page on a terminal of so many columns."""
+    """Return the lines of a page on a terminal of this width."""
     return _page(blocks, columns, bold=False)
 
 
@@ -176,14 +176,14 @@ def test_a_table_in_a_pipe_has_as_many_cells_in_each_row_as_it_has_columns(table
     ],
 )
 @pytest.mark.usefixtures("terminal")
-def test_colours_come_only_where_they_are_welcome(capsys, env, no_color, colours):
+def test_colors_are_printed_only_on_terminals_that_support_them(capsys, env, no_color, colours):
     Printer(no_color=no_color, env=env).show("info", Result({}, [Lines(("text",), title="title")]))
 
     assert ("\x1b[" in capsys.readouterr().out) is colours
 
 
 @pytest.mark.usefixtures("terminal")
-def test_what_a_manifest_says_does_not_steer_the_terminal(capsys):
+def test_text_of_a_manifest_cannot_control_the_terminal(capsys):
     hostile = "MIT\x1b[2J\x07\nnext line"
     for env in ({}, {"TERM": "xterm", "NO_COLOR": "1"}):
         Printer(env=env).show(
@@ -201,7 +201,7 @@ def test_what_a_manifest_says_does_not_steer_the_terminal(capsys):
 LISTING = Table(
     ("id", "size", "limit", "notes"),
     (
-        ("a/short", "1 MB", "-", "a note that is much longer than what is left of the window"),
+        ("a/short", "1 MB", "-", "a note that is much longer than the rest of the window"),
         ("a/name-of-a-dataset-that-is-wider-than-its-column", "20 MB", "-", ""),
         ("a/name-of-a-dataset-that-nearly-fills-the-whole-window-v2", "5 MB", "-", "old"),
         ("b", "unknown", "-", "brief"),
@@ -215,7 +215,7 @@ def test_a_listing_shortens_the_last_column_and_gives_an_id_that_is_too_long_its
     monkeypatch.setenv("COLUMNS", "60")
     Printer(env={"TERM": "xterm", "NO_COLOR": "1"}).show("list", Result({}, [LISTING]))
 
-    # 60 - 20 for notes - 7 for sizes - two gaps leave 29 for ids; nobody has a limit.
+    # 60 - 20 for notes - 7 for sizes - two gaps leave 29 for ids; no dataset has a limit.
     assert capsys.readouterr().out.splitlines() == [
         f"{'id':29}  {'size':7}  notes",
         f"{'a/short':29}  {'1 MB':7}  a note that is much…",
@@ -227,12 +227,12 @@ def test_a_listing_shortens_the_last_column_and_gives_an_id_that_is_too_long_its
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_listing_with_room_is_not_cut(capsys, monkeypatch):
+def test_a_listing_that_fits_is_not_shortened(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     Printer(env={"TERM": "xterm", "NO_COLOR": "1"}).show("list", Result({}, [LISTING]))
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].endswith("left of the window")
+    assert lines[1].endswith("rest of the window")
     assert {line.find("MB") for line in lines[1:4]} == {len(LISTING.rows[2][0]) + 4, len(LISTING.rows[2][0]) + 5}
 
 

@@ -28,7 +28,7 @@ def test_the_recipes_and_steps_are_listed(rlds):
     assert rlds("preprocess", "--list", "-q").out.split() == list(recipes)
 
 
-def test_a_recipe_replaces_the_dataset_and_undo_brings_it_back(rlds, stored):
+def test_a_recipe_replaces_the_dataset_and_undo_restores_it(rlds, stored):
     before = np.array(StoredDataset(stored).column(("next", "reward")))
 
     ran = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--in-place")
@@ -48,7 +48,7 @@ def test_a_recipe_replaces_the_dataset_and_undo_brings_it_back(rlds, stored):
 
 
 @pytest.mark.parametrize("more", [("--dry-run",), ("-r", "iql_antmaze"), ("-t", "cast:float16")], ids=" ".join)
-def test_undo_takes_nothing_beside_it(rlds, stored, more):
+def test_undo_accepts_no_other_option(rlds, stored, more):
     rlds("preprocess", "demo/pendulum", "-r", "iql_antmaze")
     made = StoredDataset(stored).manifest
     ran = rlds("preprocess", "demo/pendulum", "--undo", *more)
@@ -58,7 +58,7 @@ def test_undo_takes_nothing_beside_it(rlds, stored, more):
     assert StoredDataset(stored).manifest == made
 
 
-def test_steps_go_behind_a_recipe_and_the_result_where_one_says(rlds, stored, tmp_path):
+def test_steps_follow_a_recipe_and_the_result_goes_to_the_given_folder(rlds, stored, tmp_path):
     before = StoredDataset(stored).manifest
     out = tmp_path / "best"
     ran = rlds(
@@ -90,7 +90,7 @@ def test_steps_go_behind_a_recipe_and_the_result_where_one_says(rlds, stored, tm
     assert made.manifest.metadata["preprocess/0/0.keep_top_returns/least"] == np.sort(returns)[-7]
 
 
-def test_a_dry_run_shows_what_would_come_and_writes_nothing(rlds, stored):
+def test_a_dry_run_shows_the_result_and_writes_nothing(rlds, stored):
     before = sorted(path.name for path in stored.parent.rglob("*"))
     ran = rlds("preprocess", "demo/pendulum", "-r", "her_sparse", "-t", "returns_to_go", "--dry-run")
     assert ran.code == 8
@@ -110,7 +110,7 @@ def test_a_dry_run_shows_what_would_come_and_writes_nothing(rlds, stored):
     assert sorted(path.name for path in stored.parent.rglob("*")) == before
 
 
-def test_a_dry_run_shows_the_first_values_of_encoded_pictures(rlds, tmp_path):
+def test_a_dry_run_shows_the_first_values_of_encoded_images(rlds, tmp_path):
     frames = [scene(4, 5, 3, seed=number) for number in range(4)]
     film = Trajectory(
         {
@@ -143,7 +143,7 @@ def test_the_history_is_printed_back_to_the_raw_bytes(rlds, stored):
     assert history[0]["of"]["files"] != history[1]["of"]["files"]
 
 
-def test_a_recipe_of_ones_own_from_toml_and_from_python(rlds, stored, tmp_path):
+def test_a_user_recipe_can_be_toml_or_python(rlds, stored, tmp_path):
     (tmp_path / "mine.toml").write_text('purpose = "mine"\n[[step]]\nuse = "clip_rewards"\nleast = -5.0\n')
     (tmp_path / "mine.py").write_text("def double(step):\n    return step.set('double', step['action'] * 2)\n")
 
@@ -156,7 +156,7 @@ def test_a_recipe_of_ones_own_from_toml_and_from_python(rlds, stored, tmp_path):
     assert made.episodes.lengths.tolist() == [200, 100]
 
 
-def test_ctrl_c_says_how_to_go_on_and_the_dataset_is_as_it_was(rlds, stored, tmp_path):
+def test_ctrl_c_prints_how_to_continue_and_the_dataset_is_unchanged(rlds, stored, tmp_path):
     before = StoredDataset(stored).manifest
     recipe = tmp_path / "stops.py"
     recipe.write_text("def stop(step):\n    raise KeyboardInterrupt\n")
@@ -193,14 +193,14 @@ def test_ctrl_c_says_how_to_go_on_and_the_dataset_is_as_it_was(rlds, stored, tmp
     ],
     ids=["none", "no-recipe", "unknown", "faults", "size", "address", "not-there", "empty", "where", "later", "field"],
 )
-def test_what_cannot_be_done_is_said_with_its_exit_code(rlds, words, code, said):
+def test_invalid_requests_are_errors_with_exit_codes(rlds, words, code, said):
     ran = rlds("preprocess", *words)
 
     assert ran.code == code
     assert said in ran.err
 
 
-def test_with_a_place_several_become_one(rlds, stored, tmp_path):
+def test_with_a_destination_several_datasets_become_one(rlds, stored, tmp_path):
     rlds("preprocess", stored, "-t", "keep_episodes:0:10", "-o", tmp_path / "few")
     words = (
         "preprocess",
@@ -222,7 +222,7 @@ def test_with_a_place_several_become_one(rlds, stored, tmp_path):
     assert "demo/pendulum, 2,000 steps" in page
 
 
-def test_in_place_each_of_several_is_replaced(rlds, stored):
+def test_in_place_each_of_several_datasets_is_replaced(rlds, stored):
     ran = rlds(
         "preprocess", "demo/pendulum", "d4rl/hopper-medium-v2", "-t", "cast:float16,observation", "--in-place", "--json"
     )
@@ -233,14 +233,14 @@ def test_in_place_each_of_several_is_replaced(rlds, stored):
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_result_in_a_folder_is_called_after_it(rlds, tmp_path):
+def test_the_result_has_the_name_of_its_folder(rlds, tmp_path):
     ran = rlds("preprocess", "demo/pendulum", "--num-frames", 5000, "-t", "cast:float16", "-o", tmp_path / "try")
 
     assert ran.err.startswith("try: 5,000 steps in 25 episodes, ")
     assert ran.err.endswith(", made of demo/pendulum\n")
 
 
-def test_undo_says_which_recipe_made_what_is_back(rlds, stored):
+def test_undo_names_the_recipe_of_the_restored_version(rlds, stored):
     for step in ("keep_top_returns:50", "scale_rewards:2"):
         rlds("preprocess", "demo/pendulum", "-t", step, "--in-place")
     ran = rlds("preprocess", "demo/pendulum", "--undo")
@@ -257,7 +257,7 @@ EXAMPLES = [
 
 
 @pytest.mark.usefixtures("stored")
-def test_the_examples_of_the_guide_leave_something_of_the_demo(rlds, tmp_path):
+def test_the_examples_of_the_guide_select_episodes_of_the_demo(rlds, tmp_path):
     assert len(EXAMPLES) == 3
     for line in EXAMPLES:
         *words, out = shlex.split(line)[1:]

@@ -1,4 +1,4 @@
-"""The command as a process of its own: start-up, pipes, signals, terminals."""
+"""The command in a separate process: start-up time, pipes, signals and terminals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORDS = [
 
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
-def test_looking_loads_nothing_slow(process_env, words):
+def test_commands_that_only_print_import_no_slow_module(process_env, words):
     program = (
         "import sys; from datasets_rl.cli.app import main; code = main(sys.argv[1:]);"
         f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr); sys.exit(code)"
@@ -47,7 +47,7 @@ def test_looking_loads_nothing_slow(process_env, words):
 
 
 @pytest.mark.usefixtures("stored")
-def test_the_time_that_opening_takes_is_not_that_of_loading_torch(process_env):
+def test_the_opening_time_does_not_include_the_import_of_torch(process_env):
     program = (
         "import sys, types; from datasets_rl.cli.app import main; from datasets_rl.cli.commands import sample\n"
         "import time; asked = []\n"
@@ -61,7 +61,7 @@ def test_the_time_that_opening_takes_is_not_that_of_loading_torch(process_env):
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["list", "-q"]], ids=" ".join)
-def test_a_reader_that_leaves_early_is_no_error(command, process_env, words):
+def test_a_pipe_that_is_closed_early_is_not_an_error(command, process_env, words):
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; '{command}' {' '.join(words)} | head -n 1"],
         env=process_env,
@@ -75,7 +75,7 @@ def test_a_reader_that_leaves_early_is_no_error(command, process_env, words):
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["list", "--help"]], ids=" ".join)
-def test_a_reader_that_is_gone_before_the_first_line_is_no_error(command, process_env, words):
+def test_a_pipe_that_is_closed_before_the_first_line_is_not_an_error(command, process_env, words):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
@@ -147,7 +147,7 @@ def wait_until(holds, seconds=20.0):
         time.sleep(0.02)
 
 
-def test_without_a_terminal_progress_is_plain_and_nothing_is_asked(command, process_env):
+def test_without_a_terminal_progress_is_plain_and_there_are_no_prompts(command, process_env):
     with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
         done = subprocess.run(
             [command, "download", "demo/pendulum", "--mirror", server.url],
@@ -170,7 +170,7 @@ def test_without_a_terminal_progress_is_plain_and_nothing_is_asked(command, proc
 
 
 def on_terminal(words, env, columns=60):
-    """Run a program on a terminal of its own, and return what it shows there."""
+    """Run a program on a new pseudo-terminal, and return its output."""
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = {name: value for name, value in env.items() if name != "COLUMNS"}
@@ -180,7 +180,7 @@ def on_terminal(words, env, columns=60):
     while True:
         try:
             piece = os.read(outer, 65536)
-        except OSError:  # Linux says so when the last program has left the terminal
+        except OSError:  # Linux raises it when the last program has closed the terminal
             break
         if not piece:
             break
@@ -194,7 +194,7 @@ def on_terminal(words, env, columns=60):
     ("extra", "words", "colours"),
     [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({}, ["--no-color"], False), ({"CI": "1"}, [], False)],
 )
-def test_on_a_terminal_there_are_headings_and_colours_unless_unwanted(command, process_env, extra, words, colours):
+def test_on_a_terminal_there_are_headings_and_colors_unless_disabled(command, process_env, extra, words, colours):
     shown = on_terminal([command, "list", "demo/pendulum", *words], {**process_env, **extra})
 
     assert ("\x1b[" in shown) is colours
@@ -223,7 +223,7 @@ RUN_ALL = "import json, sys; from datasets_rl.cli.app import main; [print('$', *
     "columns", [0, 60, pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.slow)]
 )
 def test_no_table_of_any_command_is_wider_than_the_terminal(process_env, columns):
-    """A terminal of 0 columns does not know its width, and counts as one of 80."""
+    """A terminal that reports 0 columns has an unknown width; 80 is assumed."""
     words = [sys.executable, "-c", RUN_ALL, json.dumps(TABLES)]
     shown = on_terminal(words, {**process_env, "NO_COLOR": "1"}, columns).split("\r\n")
 
@@ -233,7 +233,7 @@ def test_no_table_of_any_command_is_wider_than_the_terminal(process_env, columns
 
 
 @pytest.mark.usefixtures("stored")
-def test_into_a_pipe_every_table_goes_as_whole_tab_separated_rows(process_env):
+def test_every_table_is_printed_to_a_pipe_as_complete_tab_separated_rows(process_env):
     words = [sys.executable, "-c", RUN_ALL, json.dumps(TABLES[1:])]
     done = subprocess.run(words, env=process_env, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
@@ -245,7 +245,7 @@ def test_into_a_pipe_every_table_goes_as_whole_tab_separated_rows(process_env):
     assert not re.search(r"\S  +\S", done.stdout)
 
 
-def test_the_longest_id_is_whole_in_a_narrow_window_and_in_a_pipe(command, process_env):
+def test_the_longest_id_is_complete_in_a_narrow_terminal_and_in_a_pipe(command, process_env):
     listed = subprocess.run([command, "list", "-q"], env=process_env, capture_output=True, text=True, check=True)
     longest = max(listed.stdout.split(), key=len)
     shown = on_terminal([command, "list", longest, "--no-color"], process_env)
@@ -257,7 +257,7 @@ def test_the_longest_id_is_whole_in_a_narrow_window_and_in_a_pipe(command, proce
 @pytest.mark.parametrize(
     ("words", "code"), [("list >&-", 0), ("download demo/pendulum 2>&-", 0), ("remove demo/pendulum <&-", 10)]
 )
-def test_closed_streams_are_no_error(command, process_env, words, code):
+def test_closed_streams_are_not_an_error(command, process_env, words, code):
     done = subprocess.run(
         ["bash", "-c", f"'{command}' {words}"], env=process_env, capture_output=True, text=True, check=False
     )
@@ -266,7 +266,7 @@ def test_closed_streams_are_no_error(command, process_env, words, code):
     assert "fault" not in done.stderr
 
 
-def test_a_path_that_the_output_cannot_spell_is_escaped(command, process_env, tmp_path):
+def test_a_path_that_the_output_cannot_encode_is_escaped(command, process_env, tmp_path):
     env = {**process_env, "PYTHONIOENCODING": "ascii", "RLDS_HOME": str(tmp_path / "données")}
     done = subprocess.run([command, "download", "demo/pendulum"], env=env, capture_output=True, text=True, check=False)
 
@@ -290,7 +290,7 @@ def test_an_interrupt_while_modules_load_is_one_line(process_env):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rlds: interrupted\n")
 
 
-def test_being_terminated_reads_as_an_interrupt_and_ends_with_143(command, process_env, home):
+def test_sigterm_is_handled_like_an_interrupt_and_ends_with_143(command, process_env, home):
     with serve({"/pendulum.hdf5": Slow(RAW.read_bytes(), rate=200_000)}) as server:
         words = [command, "download", "demo/pendulum", "--mirror", server.url]
         running = subprocess.Popen(words, env=process_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

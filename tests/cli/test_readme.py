@@ -25,7 +25,7 @@ GLOBAL_OPTIONS = {name for _, names, _, _ in GLOBALS.values() for name in names}
 
 @pytest.fixture(scope="module")
 def options() -> dict[str, set[str]]:
-    """The options of every command, as Typer parses them."""
+    """Return the options of every command, as Typer parses them."""
     import typer
 
     root = typer.main.get_command(make_app())
@@ -109,8 +109,8 @@ def steps(session: str) -> list[tuple[list[str], str]]:
 
 
 @pytest.mark.parametrize("session", SESSIONS)
-def test_sessions_are_what_the_command_shows(rlds, home, session, monkeypatch):
-    # On a busy machine, a command that takes seconds would print its progress.
+def test_sessions_have_the_output_of_the_commands(rlds, home, session, monkeypatch):
+    # On a slow machine, a command that takes seconds would print its progress.
     monkeypatch.setenv("RLDS_NO_PROGRESS", "1")
     for words, shown in steps(session):
         if words[0] == "export":

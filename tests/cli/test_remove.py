@@ -11,7 +11,7 @@ import pytest
 from datasets_rl import disk
 
 
-def test_without_a_terminal_nothing_is_asked_and_nothing_deleted(rlds, stored):
+def test_without_a_terminal_there_is_no_prompt_and_nothing_is_deleted(rlds, stored):
     ran = rlds("remove", "demo/pendulum")
 
     assert ran.code == 10
@@ -38,13 +38,13 @@ def test_a_dry_run_deletes_nothing_and_needs_no_yes(rlds, stored):
     assert stored.exists()
 
 
-def test_what_is_not_there_needs_no_yes_and_is_no_error(rlds):
+def test_a_missing_dataset_needs_no_yes_and_is_not_an_error(rlds):
     ran = rlds("remove", "demo/pendulum")
 
     assert (ran.code, ran.out) == (0, "demo/pendulum: nothing is stored\n")
 
 
-def test_unfinished_files_go_too(rlds, home):
+def test_unfinished_files_are_deleted(rlds, home):
     part = home / "demo" / ".raw" / "pendulum" / "pendulum.hdf5.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 1000)
@@ -54,7 +54,7 @@ def test_unfinished_files_go_too(rlds, home):
 
 
 @pytest.mark.parametrize("left", ["both", "the earlier one alone"])
-def test_earlier_versions_are_counted_and_go_too(rlds, home, stored, left):
+def test_earlier_versions_are_counted_and_deleted(rlds, home, stored, left):
     rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1", "--in-place")
     if left != "both":
         disk.remove_tree(stored)
@@ -67,7 +67,7 @@ def test_earlier_versions_are_counted_and_go_too(rlds, home, stored, left):
     assert disk.tree_bytes(home) == 0
 
 
-def test_of_several_the_known_ones_are_deleted(rlds, stored):
+def test_known_ids_are_deleted_beside_unknown_ones(rlds, stored):
     ran = rlds("remove", "demo/nothing", "demo/pendulum", "--yes", "-q")
 
     assert (ran.code, ran.out) == (1, "demo/pendulum\n")
@@ -84,7 +84,7 @@ class Keyboard(io.StringIO):
     ("typed", "code", "left"),
     [("y\n", 0, False), ("YES\n", 0, False), ("n\n", 10, True), ("\n", 10, True), ("", 10, True)],
 )
-def test_on_a_terminal_it_asks_beside_the_data_stream(rlds, stored, monkeypatch, typed, code, left):
+def test_on_a_terminal_the_prompt_goes_to_stderr(rlds, stored, monkeypatch, typed, code, left):
     monkeypatch.setattr(sys, "stdin", Keyboard(typed))
 
     ran = rlds("remove", "demo/pendulum", "-q")
@@ -96,7 +96,7 @@ def test_on_a_terminal_it_asks_beside_the_data_stream(rlds, stored, monkeypatch,
 
 
 @pytest.mark.usefixtures("stored", "terminal")
-def test_a_pipe_into_stdin_is_not_asked_even_beside_a_terminal(rlds, monkeypatch):
+def test_there_is_no_prompt_where_stdin_is_a_pipe(rlds, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
 
     assert rlds("remove", "demo/pendulum").code == 10

@@ -19,7 +19,7 @@ def test_a_sample_shows_every_key_with_its_shape_and_the_time(rlds):
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_sample_reads_as_a_page(rlds):
+def test_a_sample_is_printed_as_a_page(rlds):
     out = rlds("sample", "demo/pendulum").out
 
     assert out.startswith("demo/pendulum, 4 transitions\n")
@@ -30,7 +30,7 @@ def test_a_folder_can_be_sampled(rlds, stored):
     assert "observation\n" in rlds("sample", stored, "-q").out
 
 
-def test_what_is_not_stored_is_not_downloaded_on_the_way(rlds, home):
+def test_sample_does_not_download_a_missing_dataset(rlds, home):
     ran = rlds("sample", "demo/pendulum")
 
     assert ran.code == 3
@@ -45,14 +45,14 @@ def test_the_published_example_of_d4rl(rlds):
     assert [float(line) for line in ran.out.split()] == pytest.approx([0, 1, 0.5])
 
 
-def test_negative_returns_are_numbers_and_no_options(rlds):
+def test_negative_returns_are_parsed_as_numbers_not_options(rlds):
     ran = rlds("score", "demo/pendulum", "-1205.62", "-1.6713e2", "--json")
 
     assert ran.json["scores"] == pytest.approx([0, 1])
     assert ran.json["mean"] == pytest.approx(0.5)
 
 
-def test_a_score_says_what_it_is_measured_by(rlds):
+def test_a_score_names_its_reference_returns(rlds):
     ran = rlds("score", "d4rl/hopper-medium-v2", 1000, 2000)
 
     assert [line.split("\t")[0] for line in ran.out.splitlines()] == ["1000", "2000"]
@@ -70,7 +70,7 @@ def test_a_dataset_without_reference_scores_has_no_score(rlds):
 
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("size", [10**15, 10**30])
-def test_a_batch_that_no_memory_holds_is_wrong_usage(rlds, size):
+def test_a_batch_that_exceeds_memory_is_wrong_usage(rlds, size):
     ran = rlds("sample", "demo/pendulum", "-n", size)
 
     assert ran.code == 2
@@ -78,7 +78,7 @@ def test_a_batch_that_no_memory_holds_is_wrong_usage(rlds, size):
 
 
 @pytest.mark.usefixtures("stored")
-def test_timing_ends_after_its_time(rlds, monkeypatch):
+def test_timing_ends_after_the_given_time(rlds, monkeypatch):
     from datasets_rl.cli.commands import sample
 
     monkeypatch.setattr(sample, "_SECONDS", 0)
@@ -86,8 +86,8 @@ def test_timing_ends_after_its_time(rlds, monkeypatch):
     assert rlds("sample", "demo/pendulum", "--json").json["timing"]["rounds"] == 1
 
 
-def test_a_folder_brings_its_own_reference_scores(rlds, stored):
-    """Those of the demo, which stand in its manifest as well."""
+def test_a_folder_has_its_own_reference_scores(rlds, stored):
+    """The reference scores of the demo are also in its manifest."""
     ran = rlds("score", stored, "-1205.62", "-1.6713e2", "--json")
 
     assert ran.json["scores"] == pytest.approx([0, 1])
@@ -99,7 +99,7 @@ def test_a_folder_brings_its_own_reference_scores(rlds, stored):
 
 
 @pytest.mark.usefixtures("stored")
-def test_of_data_that_was_preprocessed_score_and_download_say_so(rlds):
+def test_score_and_download_report_preprocessed_data(rlds):
     before = [rlds("score", "demo/pendulum", "-150").err, rlds("download", "demo/pendulum").err]
     rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1", "--in-place")
     stop = [rlds("score", "demo/pendulum", "-150").err, rlds("download", "demo/pendulum").err]
@@ -111,7 +111,7 @@ def test_of_data_that_was_preprocessed_score_and_download_say_so(rlds):
 
 
 @pytest.mark.usefixtures("stored")
-def test_unknown_final_observations_are_one_line_and_no_python_warning(rlds, tmp_path):
+def test_unknown_final_observations_are_one_line_and_not_a_python_warning(rlds, tmp_path):
     write_dataset(tmp_path / "toy", [trajectory(3, known=False), trajectory(2, seed=1)])
     ran = rlds("sample", tmp_path / "toy")
     shown = [line for line in ran.out.splitlines() if "1 of 2 episodes" in line]

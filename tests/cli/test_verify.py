@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from stored_data import reseal
+from stored_data import write_manifest_with_digest
 
 
 def flip(path, at):
@@ -17,7 +17,7 @@ def flip(path, at):
 
 
 @pytest.mark.usefixtures("stored")
-def test_an_intact_dataset_is_called_intact(rlds):
+def test_an_intact_dataset_is_reported_as_intact(rlds):
     ran = rlds("verify", "demo/pendulum")
 
     assert ran.code == 0
@@ -43,19 +43,19 @@ def test_a_flipped_bit_is_found_and_ends_with_5(rlds, stored, name):
     assert rlds("verify", "demo/pendulum", "--json").json["datasets"][0]["intact"] is False
 
 
-def test_a_file_that_is_gone_is_found(rlds, stored):
+def test_a_missing_file_is_found(rlds, stored):
     (stored / "final.npy").unlink()
 
     assert rlds("verify", "demo/pendulum").code == 5
 
 
-def test_a_folder_is_verified_too(rlds, stored, tmp_path):
+def test_a_folder_can_be_verified(rlds, stored, tmp_path):
     shutil.move(stored, tmp_path / "moved")
 
     assert rlds("verify", tmp_path / "moved", "-q").code == 0
 
 
-def test_of_several_the_broken_ones_are_named_and_the_code_is_1(rlds, stored, tmp_path):
+def test_damaged_datasets_among_several_are_named_and_the_code_is_1(rlds, stored, tmp_path):
     shutil.copytree(stored, tmp_path / "copy")
     flip(tmp_path / "copy" / "rows.npy", -1)
 
@@ -69,7 +69,7 @@ def test_of_several_the_broken_ones_are_named_and_the_code_is_1(rlds, stored, tm
 
 
 def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
-    """The digest in the manifest is made to fit, as a faulty converter would have done."""
+    """The digest in the manifest matches the changed values, as after a faulty conversion."""
     import hashlib
 
     rows = np.load(stored / "rows.npy")
@@ -79,21 +79,21 @@ def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
     manifest = json.loads((stored / "manifest.json").read_text())
     entry = next(one for one in manifest["files"] if one["path"] == "rows.npy")
     entry.update(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    reseal(stored, manifest)
+    write_manifest_with_digest(stored, manifest)
 
     assert rlds("verify", "demo/pendulum").code == 0
     assert rlds("verify", "demo/pendulum", "--deep").code == 5
 
 
 def test_values_outside_of_their_spec_are_found_by_deep(rlds, stored):
-    """The pendulum's action lies in [-2, 2]; a manifest that promises less is broken by the data."""
+    """The pendulum's actions are in [-2, 2], so they violate a spec with tighter bounds."""
     manifest = json.loads((stored / "manifest.json").read_text())
-    manifest["raw"] = []  # which would show what the upstream promises
+    manifest["raw"] = []  # otherwise the spec would be compared with that of the upstream
     manifest["specs"]["action"] = {"kind": "bounded", "dtype": "float32", "shape": [1], "low": -2.0, "high": 2.0}
-    reseal(stored, manifest)
+    write_manifest_with_digest(stored, manifest)
     assert rlds("verify", "demo/pendulum", "--deep").code == 0
     manifest["specs"]["action"]["high"] = 0.5
-    reseal(stored, manifest)
+    write_manifest_with_digest(stored, manifest)
     ran = rlds("verify", "demo/pendulum", "--deep")
 
     assert ran.code == 5
@@ -103,7 +103,7 @@ def test_values_outside_of_their_spec_are_found_by_deep(rlds, stored):
 
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("name", ["verify", "info", "sample", "path"])
-def test_a_dataset_beside_us_does_not_stand_in_for_the_id(rlds, tmp_path, monkeypatch, name):
+def test_a_folder_in_the_working_directory_does_not_replace_the_id(rlds, tmp_path, monkeypatch, name):
     (tmp_path / "beside" / "demo" / "pendulum").mkdir(parents=True)
     (tmp_path / "beside" / "demo" / "pendulum" / "manifest.json").write_text("broken")
     monkeypatch.chdir(tmp_path / "beside")
@@ -111,12 +111,12 @@ def test_a_dataset_beside_us_does_not_stand_in_for_the_id(rlds, tmp_path, monkey
     assert rlds(name, "demo/pendulum").code == 0
 
 
-def test_an_empty_word_is_wrong_usage_and_a_missing_folder_is_said_to_be_missing(rlds):
+def test_an_empty_argument_is_wrong_usage_and_a_missing_folder_is_reported_as_missing(rlds):
     assert rlds("verify", "").code == 2
     assert "does not exist" in rlds("info", "./nosuch").err
 
 
-def test_of_a_broken_dataset_nothing_is_called_checked_and_the_remedy_is_named(rlds, stored):
+def test_a_damaged_dataset_has_no_list_of_checks_and_a_remedy(rlds, stored):
     (stored / "final.npy").unlink()
 
     out = rlds("verify", "demo/pendulum").out
@@ -125,8 +125,8 @@ def test_of_a_broken_dataset_nothing_is_called_checked_and_the_remedy_is_named(r
     assert "next: rlds download demo/pendulum --force" in out
 
 
-def test_of_a_broken_copy_the_remedy_is_for_the_copy(rlds, stored, tmp_path):
-    """Replacing the intact dataset of the same id would help nobody."""
+def test_the_remedy_for_a_damaged_copy_is_about_the_copy(rlds, stored, tmp_path):
+    """Replacing the intact dataset of the same id would not repair the copy."""
     copy = shutil.copytree(stored, tmp_path / "copy")
     flip(copy / "rows.npy", -1)
 
@@ -136,18 +136,18 @@ def test_of_a_broken_copy_the_remedy_is_for_the_copy(rlds, stored, tmp_path):
     assert f"next: delete {copy}, and copy or download the dataset to that place again" in out
 
 
-def test_a_dataset_that_is_named_by_its_own_folder_has_the_remedy_of_its_id(rlds, stored):
+def test_a_dataset_given_by_its_folder_has_the_remedy_of_its_id(rlds, stored):
     flip(stored / "rows.npy", -1)
 
     assert "next: rlds download demo/pendulum --force" in rlds("verify", stored).out
 
 
 @pytest.mark.parametrize("words", [["verify"], ["info"]])
-def test_values_that_no_upstream_digest_vouches_for_are_marked_in_one_line(rlds, stored, words):
+def test_values_without_an_upstream_digest_are_reported_in_one_line(rlds, stored, words):
     manifest = json.loads((stored / "manifest.json").read_text())
     manifest["raw"] = [{**one, "checked": "recorded"} for one in manifest["raw"]]
     before = rlds(*words, "demo/pendulum").out
-    reseal(stored, manifest)
+    write_manifest_with_digest(stored, manifest)
     after = rlds(*words, "demo/pendulum").out
 
     assert "no upstream digest vouches" not in before

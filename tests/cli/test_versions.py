@@ -1,4 +1,4 @@
-"""Derived datasets and versions, as the commands show them."""
+"""Output of the commands for derived datasets and earlier versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datasets_rl.format.reader import StoredDataset
 SCALE = ("-t", "scale_rewards:3")
 
 
-def test_every_command_takes_a_derived_dataset(rlds, stored, tmp_path):
+def test_every_command_accepts_a_derived_dataset(rlds, stored, tmp_path):
     made = rlds("preprocess", "demo/pendulum", *SCALE, "--as", "x")
     folder = stored.with_name("pendulum@x")
     assert (made.code, made.out) == (0, f"{folder}\n")
@@ -36,7 +36,7 @@ def test_every_command_takes_a_derived_dataset(rlds, stored, tmp_path):
     assert stored.exists()
 
 
-def test_a_recipe_that_is_asked_for_twice_is_found_again(rlds, stored):
+def test_the_result_of_a_repeated_recipe_is_reused(rlds, stored):
     first = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--json").json["datasets"][0]
     again = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--json").json["datasets"][0]
 
@@ -45,7 +45,7 @@ def test_a_recipe_that_is_asked_for_twice_is_found_again(rlds, stored):
     assert stored.with_name("pendulum@iql_antmaze").is_dir()
 
 
-def test_list_marks_what_was_derived_and_what_was_preprocessed_in_place(rlds, stored):
+def test_list_marks_derived_and_preprocessed_datasets(rlds, stored):
     rlds("preprocess", "demo/pendulum", *SCALE, "--as", "x")
     rlds("preprocess", "demo/pendulum", "-r", "td3_bc", "--in-place")
 
@@ -58,7 +58,7 @@ def test_list_marks_what_was_derived_and_what_was_preprocessed_in_place(rlds, st
     assert stored.exists()
 
 
-def test_info_shows_the_chain_of_versions_and_undo_takes_it_back(rlds, stored):
+def test_info_shows_the_chain_of_versions_and_undo_shortens_it(rlds, stored):
     rlds("preprocess", "demo/pendulum", "-t", "keep_top_returns:50", "--in-place")
     rlds("preprocess", "demo/pendulum", "-r", "td3_bc", "--in-place")
 
@@ -95,7 +95,7 @@ def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="processes")
-def test_any_command_sweeps_what_dead_processes_left(rlds, stored):
+def test_any_command_deletes_files_of_dead_processes(rlds, stored):
     work, trash = stored.parent / ".work", stored.parent / disk.TRASH_FOLDER
     dead = 2**22 + 1
     (trash / "abc").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What every storage that is written to keeps, over every variant and every kind of data, against a plain list."""
+"""Properties of every writable storage, for every variant and every type of data, compared with a plain list."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Step:
 
 
 def numbered(shape, steps, dtype=torch.float32):
-    """One value for each step, in a tensor [*steps.shape, *shape]."""
+    """Return one value per step, in a tensor [*steps.shape, *shape]."""
     steps = torch.as_tensor(steps)
     return steps.reshape((*steps.shape, *[1] * len(shape))).expand((*steps.shape, *shape)).to(dtype).clone()
 
@@ -73,7 +73,7 @@ def wide(steps):
 
 
 def trajectories(steps):
-    """Elements with axes of their own in the batch size."""
+    """Return elements whose batch size has additional axes."""
     steps = torch.as_tensor(steps)
     return TensorDict({"a": numbered((4, 2), steps), "b": numbered((4,), steps, torch.int32)}, [*steps.shape, 4])
 
@@ -95,7 +95,7 @@ KINDS = [tensors, scalars, images, tensordicts, wide, trajectories, tensorclasse
 
 
 def leaves(data) -> list[list[Any]]:
-    """The leaves of data as plain lists, with their dtypes."""
+    """Return the leaves of data as plain lists, with their dtypes."""
     found: list[Any] = []
     for part in pytree.tree_leaves(data, is_leaf=lambda one: hasattr(one, "batch_size")):
         if isinstance(part, torch.Tensor):
@@ -145,7 +145,7 @@ def kind(request):
 
 
 class Ring:
-    """What a storage must hold, a step a list entry."""
+    """The expected content of a storage, one list entry per step."""
 
     def __init__(self, slots):
         self.slots: list[int | None] = [None] * slots
@@ -161,7 +161,7 @@ class Ring:
         return [step for step in self.slots if step is not None]
 
 
-def test_steps_go_in_order_and_round(variant, kind):
+def test_steps_are_written_in_order_and_wrap_around(variant, kind):
     storage, ring = variant(kind), Ring(8)
     for first, count in ((1, 3), (4, 4), (8, 3), (11, 8), (19, 1)):
         slots = torch.arange(storage.written, storage.written + count) % 8
@@ -185,7 +185,7 @@ def test_one_step_at_a_time_is_the_same_as_several(variant, kind):
     assert same(one.get(-1), kind(5))
 
 
-def test_of_more_than_fits_the_last_stay(variant, kind):
+def test_of_more_steps_than_fit_the_last_are_kept(variant, kind):
     storage = variant(kind)
     storage.set(torch.arange(21) % 8, kind(np.arange(21)))
 
@@ -205,7 +205,7 @@ def test_any_slots_can_be_written_again(variant, kind):
     assert storage.rewritten == 3 + variant.starts_full
 
 
-def test_a_batch_is_its_steps_in_memory_of_its_own(variant, kind):
+def test_a_batch_has_its_own_memory(variant, kind):
     storage = variant(kind)
     storage.set(range(6), kind(np.arange(6)))
     for batch in (storage.get(torch.tensor([4, 0, 4])), storage.take(torch.tensor([4, 0, 4])), storage.get([4, 0, -2])):
@@ -216,7 +216,7 @@ def test_a_batch_is_its_steps_in_memory_of_its_own(variant, kind):
     assert same(storage.get(slice(None)), kind(np.arange(6)))
 
 
-def test_numbers_and_slices_are_views_that_reach_the_storage(variant, kind):
+def test_numbers_and_slices_are_views_of_the_storage(variant, kind):
     storage = variant(kind)
     storage.set(range(6), kind(np.full(6, 7)))
     for view in (storage.get(0), storage.get(slice(2, None, 2)), storage.get((5,))):
@@ -226,7 +226,7 @@ def test_numbers_and_slices_are_views_that_reach_the_storage(variant, kind):
     assert same(storage.get([0, 1, 2, 3, 4, 5]), kind(np.array([0, 7, 0, 7, 0, 0])))
 
 
-def test_what_was_not_written_cannot_be_read(variant, kind):
+def test_unwritten_steps_cannot_be_read(variant, kind):
     storage = variant(kind)
     storage.set(range(3), kind(np.arange(3)))
     for index in (
@@ -260,7 +260,7 @@ def test_slots_cannot_be_left_unwritten(variant, kind):
     assert same(storage.get(slice(None)), kind(np.array([0, 1, 12, 13, 14])))
 
 
-def test_another_number_of_steps_than_slots_is_refused(variant, kind):
+def test_data_for_another_number_of_slots_is_refused(variant, kind):
     storage = variant(kind)
     with pytest.raises(InvalidArgumentError, match="names 2 slots, and the data fills 3"):
         storage.set(range(2), kind(np.arange(3)))
@@ -275,7 +275,7 @@ def test_a_list_of_elements_is_stacked(variant, kind):
     assert same(storage.get(slice(None)), kind(np.array([1, 2])))
 
 
-def test_emptied_it_starts_anew(variant, kind):
+def test_an_emptied_storage_starts_again(variant, kind):
     storage = variant(kind)
     storage.set(range(5), kind(np.arange(5)))
     before = storage.rewritten
@@ -301,8 +301,8 @@ def test_nothing_is_written_of_data_that_does_not_fit(variant, kind):
     assert (storage.written, storage.held) == (4, 4)
 
 
-def test_a_state_comes_back(variant, kind, tmp_path):
-    """Through files, into a storage that has other data and into one that has none."""
+def test_a_state_can_be_restored(variant, kind, tmp_path):
+    """From files, into a storage with other data and into an empty one."""
     storage = variant(kind)
     storage.set(torch.arange(11) % 8, kind(np.arange(11)))
     checkpoint.write(tmp_path / "state", "Storage", storage.state_dict())
@@ -316,7 +316,7 @@ def test_a_state_comes_back(variant, kind, tmp_path):
     assert same(storage.get(3), kind(3))
 
 
-def test_a_full_ring_comes_into_a_larger_one_in_order(variant, kind):
+def test_a_full_ring_loads_into_a_larger_one_in_order(variant, kind):
     storage, larger = variant(kind), variant(kind, 10)
     storage.set(torch.arange(11) % 8, kind(np.arange(11)))
     larger.set(0, kind(99))
@@ -326,7 +326,7 @@ def test_a_full_ring_comes_into_a_larger_one_in_order(variant, kind):
     assert (larger.written, larger.held) == (8, 8)
 
 
-def test_a_state_comes_into_a_smaller_storage_if_its_steps_fit(variant, kind):
+def test_a_state_loads_into_a_smaller_storage_if_its_steps_fit(variant, kind):
     storage, fits, small = variant(kind), variant(kind, 5), variant(kind, 4)
     storage.set(range(5), kind(np.arange(5)))
     for target in (fits, small):
@@ -340,8 +340,8 @@ def test_a_state_comes_into_a_smaller_storage_if_its_steps_fit(variant, kind):
 
 
 @pytest.mark.parametrize("wrap", [dict, lambda fields: TensorDict(fields, fields["b"].shape[:1])], ids=["dict", "td"])
-def test_keys_may_come_in_another_order(variant, wrap):
-    """In later data, and in a state that comes from a storage whose first data had another."""
+def test_keys_may_have_another_order(variant, wrap):
+    """In later data, and in the state of a storage whose first data had another order."""
     fields = {"b": torch.arange(8.0), "a": torch.arange(8.0) + 10, "c": torch.arange(8.0).expand(1024, 8).t() + 20}
     turned = {name: fields[name] for name in ("c", "a", "b")}
     storages = [
@@ -367,7 +367,7 @@ def test_a_copy_by_pickle_is_the_same(variant, kind):
     assert (again.written, again.held, again.max_size) == (5, 5, 8)
 
 
-def test_shared_memory_holds_what_was_there(variant, kind):
+def test_shared_memory_has_the_existing_steps(variant, kind):
     storage = variant(kind)
     storage.set(range(3), kind(np.arange(3)))
     view = storage.get(slice(None))
@@ -451,7 +451,7 @@ def test_an_index_is_read_as_numpy_reads_it(shape, data):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_writes_of_any_kind_leave_what_a_list_would_hold(data):
+def test_any_sequence_of_writes_has_the_result_of_a_list(data):
     storage, model, written = LazyTensorStorage(7), [], 0
     for number in range(data.draw(st.integers(1, 8))):
         held = len(model)
@@ -476,7 +476,7 @@ def test_writes_of_any_kind_leave_what_a_list_would_hold(data):
         assert not model or storage.get(slice(None))[:, 0, 0].tolist() == model
 
 
-def test_rows_and_indices_of_each_axis_say_the_same(variant):
+def test_rows_and_indices_of_each_axis_select_the_same_steps(variant):
     storage = variant(tensors, ndim=2)
     storage.set(range(4), tensors(np.arange(8).reshape(4, 2)))
     rows = torch.tensor([0, 5, 7])
@@ -518,7 +518,7 @@ def test_only_whole_slots_are_written(variant):
     assert same(storage.get(0), tensors(np.arange(2)))
 
 
-def test_all_faults_of_data_are_told_at_once(variant):
+def test_all_errors_of_data_are_reported_at_once(variant):
     storage = variant(tensordicts)
     storage.set(range(5), tensordicts(np.arange(5)))
     data = tensordicts(np.arange(2))
@@ -547,7 +547,7 @@ def test_one_element_for_extend_and_several_for_add_get_a_hint(variant):
         storage.set(0, tensordicts(np.arange(3)))
 
 
-def test_gradients_stay_outside(variant):
+def test_gradients_are_not_stored(variant):
     storage = variant(tensors)
     storage.set(range(2), tensors(np.arange(2)).requires_grad_())
     storage.set(torch.tensor([1, 0]), tensors(np.arange(2)).requires_grad_())
@@ -568,7 +568,7 @@ class TestListStorage:
         assert storage.get(-1) == {"b": 1}
         assert (storage.written, len(storage)) == (5, 3)
 
-    def test_what_can_be_walked_through_is_several_elements(self):
+    def test_an_iterable_is_several_elements(self):
         storage = ListStorage()
         for data in (range(2), np.arange(2), torch.arange(2), tensordicts(np.arange(2)), (5, 6)):
             storage.set(range(storage.held, storage.held + 2), data)
@@ -577,11 +577,11 @@ class TestListStorage:
         assert same(storage.get(7), tensordicts(1))
 
     @pytest.mark.parametrize("data", ["text", {"a": 1}, 3], ids=repr)
-    def test_what_is_no_sequence_is_refused(self, data):
+    def test_data_that_is_not_a_sequence_is_refused(self, data):
         with pytest.raises(InvalidArgumentError, match="does not hold several elements"):
             ListStorage().set(range(1), data)
 
-    def test_outside_there_is_nothing(self):
+    def test_an_index_out_of_range_is_an_error(self):
         storage = ListStorage(4)
         storage.set(range(2), [1, 2])
         for index in (2, -3, [2], torch.tensor([-3]), (0, 0)):
@@ -591,7 +591,7 @@ class TestListStorage:
             with pytest.raises(IndexError):
                 storage.set(slot, 0)
 
-    def test_a_state_comes_back_through_files(self, tmp_path):
+    def test_a_state_can_be_restored_from_files(self, tmp_path):
         items = [1.5, None, "a", torch.arange(3), tensordicts(2), {"a": (1, [torch.ones(2)]), 3: True}]
         storage, again = ListStorage(6), ListStorage(9)
         storage.set(range(6), items)

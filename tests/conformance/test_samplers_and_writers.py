@@ -1,4 +1,4 @@
-"""What every sampler and every writer keeps, over every one there is."""
+"""Properties of every sampler and every writer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from datasets_rl.writers import (
 
 
 class Nothing(Storage):
-    """A storage that could hold a step, and holds none."""
+    """A storage with room for a step and no content."""
 
     def __init__(self):
         super().__init__(1)
@@ -51,13 +51,13 @@ def storage(tmp_path):
 
 
 class SamplerContract:
-    """What a sampler keeps. A subclass makes them."""
+    """Properties of a sampler. A subclass makes the sampler."""
 
     def make(self, generator=None) -> Sampler:
         raise NotImplementedError
 
     def test_batches_are_rows_of_the_storage_and_cover_it(self, storage):
-        """A batch may be smaller than asked for where an epoch ends."""
+        """The last batch of an epoch may be smaller than requested."""
         sampler = self.make()
         batches = [sampler.sample(storage, 7) for _ in range(100)]
 
@@ -66,8 +66,8 @@ class SamplerContract:
         assert set(torch.cat([index for index, _ in batches]).tolist()) == set(range(10))
         assert all(isinstance(info, dict) for _, info in batches)
 
-    def test_the_global_seed_alone_reproduces_a_run(self, storage):
-        """Users call torch.manual_seed and nothing else."""
+    def test_the_global_seed_alone_reproduces_the_batches(self, storage):
+        """Users expect torch.manual_seed to be sufficient."""
         runs = []
         for _ in range(2):
             torch.manual_seed(3)
@@ -77,7 +77,7 @@ class SamplerContract:
         assert runs[0] == runs[1]
         assert runs[0][0] != runs[0][1]
 
-    def test_a_generator_of_its_own_leaves_the_global_one_alone(self, storage):
+    def test_a_separate_generator_does_not_advance_the_global_one(self, storage):
         torch.manual_seed(3)
         expected = torch.rand(3)
         torch.manual_seed(3)
@@ -86,7 +86,7 @@ class SamplerContract:
         assert torch.equal(torch.rand(3), expected)
         assert torch.equal(self.make(torch.Generator().manual_seed(1)).sample(storage, 7)[0], first)
 
-    def test_a_saved_state_goes_on_where_it_was(self, storage):
+    def test_a_loaded_state_gives_the_next_batches(self, storage):
         sampler = self.make(torch.Generator().manual_seed(1))
         sampler.sample(storage, 7)
         state = sampler.state_dict()
@@ -96,7 +96,7 @@ class SamplerContract:
 
         assert [other.sample(storage, 7)[0].tolist() for _ in range(3)] == expected
 
-    def test_a_state_survives_the_disk(self, storage, tmp_path):
+    def test_a_state_can_be_saved_and_loaded(self, storage, tmp_path):
         sampler = self.make(torch.Generator().manual_seed(1))
         sampler.sample(storage, 4)
         sampler.dumps(tmp_path / "sampler")
@@ -107,18 +107,18 @@ class SamplerContract:
             assert other.sample(storage, 4)[0].tolist() == sampler.sample(storage, 4)[0].tolist()
             assert other.ran_out == sampler.ran_out
 
-    def test_a_generator_that_is_none_is_refused(self):
+    def test_an_invalid_generator_is_refused(self):
         with pytest.raises(InvalidArgumentError, match="generator"):
             self.make().load_state_dict({**self.make().state_dict(), "generator": torch.zeros(3)})
 
-    def test_a_damaged_state_is_refused_on_the_way_into_a_larger_ring(self):
-        """A ring that has wrapped is brought into order first, and its sampler's state with it."""
+    def test_a_damaged_state_is_refused_when_it_loads_into_a_larger_ring(self):
+        """A wrapped ring is first reordered, and the state of its sampler with it."""
         state = self.make().state_dict()
         damaged = dict.fromkeys(state, 7) | {"generator": 7}
         with pytest.raises(InvalidArgumentError, match="generator"):
             self.make().load_state_dict(self.make().renumbered(damaged, 1, 4))
 
-    def test_a_pickled_sampler_goes_on_where_it_was(self, storage):
+    def test_a_pickled_sampler_gives_the_next_batches(self, storage):
         """Buffers go to other processes."""
         sampler = self.make(torch.Generator().manual_seed(1))
         sampler.sample(storage, 4)
@@ -126,13 +126,13 @@ class SamplerContract:
 
         assert other.sample(storage, 4)[0].tolist() == sampler.sample(storage, 4)[0].tolist()
 
-    def test_it_has_no_use_for_priorities_or_takes_them(self, storage):
+    def test_it_either_ignores_or_accepts_priorities(self, storage):
         sampler = self.make()
         sampler.update_priority(torch.tensor([1]), 2.0, storage=storage)
 
         assert set(sampler.sample(storage, 4)[0].tolist()) <= set(range(10))
 
-    def test_nothing_cannot_be_sampled(self):
+    def test_an_empty_storage_cannot_be_sampled(self):
         with pytest.raises(InvalidArgumentError, match="no step"):
             self.make().sample(Nothing(), 1)
 
@@ -141,7 +141,7 @@ class TestRandomSampler(SamplerContract):
     def make(self, generator=None):
         return RandomSampler(generator)
 
-    def test_every_step_has_the_same_chance(self, storage):
+    def test_every_step_has_the_same_probability(self, storage):
         """Chi-square with 9 degrees of freedom: above 27.9 once in a thousand runs; this one is seeded."""
         index, _ = self.make(torch.Generator().manual_seed(0)).sample(storage, 100_000)
         counts = torch.bincount(index, minlength=10).double()
@@ -175,12 +175,12 @@ class TestSliceSamplerWithoutReplacement(SamplerContract):
 
 
 class WriterContract:
-    """What a writer keeps. A subclass makes them."""
+    """Properties of a writer. A subclass makes the writer."""
 
     def make(self) -> Writer:
         raise NotImplementedError
 
-    def test_the_state_survives_also_as_a_file_without_pickled_objects(self, storage, tmp_path):
+    def test_the_state_can_be_saved_without_pickled_objects(self, storage, tmp_path):
         writer = self.make()
         writer.register_storage(storage)
         torch.save(writer.state_dict(), tmp_path / "state.pt")
@@ -193,7 +193,7 @@ class WriterContract:
         assert repr(other.state_dict()) == repr(third.state_dict()) == repr(writer.state_dict())
         assert repr(other) == repr(writer)
 
-    def test_the_state_of_something_else_is_refused(self):
+    def test_the_state_of_another_class_is_refused(self):
         writer = self.make()
         if not writer.state_dict():
             return
@@ -204,7 +204,7 @@ class WriterContract:
 
 
 class Writes:
-    """What a writer keeps that writes. Ranks rise here, so that the last elements are also the highest."""
+    """Properties of a writer that accepts data. Ranks increase, so that the last elements also rank highest."""
 
     def writing(self, slots):
         storage, writer = LazyTensorStorage(slots), self.make()
@@ -215,7 +215,7 @@ class Writes:
         rewards = torch.arange(first, first + count, dtype=torch.float32).unsqueeze(-1)
         return TensorDict({"next": {"reward": rewards}}, [count])
 
-    def test_rows_say_where_the_data_lies(self):
+    def test_the_returned_rows_have_the_data(self):
         storage, writer = self.writing(4)
         for count, written in enumerate([2, 1, 4, 3, 9]):
             data = self.steps(10 * count, written)
@@ -226,7 +226,7 @@ class Writes:
             assert len(rows[rows >= 0]) == min(written, 4)
             assert (storage.take(rows[rows >= 0]) == data[rows >= 0]).all()
 
-    def test_one_by_one_is_the_same_as_several_at_once(self):
+    def test_single_writes_and_one_write_of_several_are_the_same(self):
         (one, writer), (several, other) = self.writing(4), self.writing(4)
         data = self.steps(0, 3)
 
@@ -240,7 +240,7 @@ class Writes:
         assert writer.extend(self.steps(0, 0)).tolist() == []
         assert storage.written == len(storage) == 3
 
-    def test_it_starts_again_when_it_is_emptied(self):
+    def test_it_starts_again_after_it_was_emptied(self):
         storage, writer = self.writing(4)
         writer.extend(self.steps(0, 6))
         storage.empty()
@@ -248,11 +248,11 @@ class Writes:
 
         assert writer.extend(self.steps(0, 2)).tolist() == [0, 1]
 
-    def test_without_a_storage_it_says_what_is_missing(self):
+    def test_without_a_storage_a_write_is_an_error(self):
         with pytest.raises(InvalidArgumentError, match="no storage"):
             self.make().extend(self.steps(0, 1))
 
-    def test_a_pickled_writer_goes_on_where_it_was(self):
+    def test_a_pickled_writer_continues_at_the_same_row(self):
         """Buffers go to other processes."""
         _, writer = self.writing(4)
         writer.extend(self.steps(0, 3))
@@ -286,7 +286,7 @@ class TestImmutableDatasetWriter(WriterContract):
         return ImmutableDatasetWriter()
 
     @pytest.mark.parametrize("verb", ["add", "extend"])
-    def test_writes_are_refused_with_a_way_out(self, verb):
+    def test_writes_are_refused_with_a_remedy(self, verb):
         with pytest.raises(InvalidArgumentError, match=f"cannot {verb} dict: a dataset is read-only") as caught:
             getattr(self.make(), verb)({})
         assert "ReplayBuffer" in caught.value.hint
@@ -298,8 +298,8 @@ class TestImmutableDatasetWriter(WriterContract):
 
 @pytest.mark.parametrize(("module", "contract"), [(samplers, SamplerContract), (writers, WriterContract)])
 def test_every_variant_has_its_contract_tested(module, contract):
-    """A new file in the folder is judged the moment it exists."""
-    # These choose from several storages: tests/samplers/test_ensemble.py, tests/test_mixing.py.
+    """A new module in the folder must have a subclass here."""
+    # These use several storages: tests/samplers/test_ensemble.py, tests/test_mixing.py.
     base = {"Sampler", "SamplerEnsemble", "MixtureSampler", "Writer"}
     tested = {f"Test{name}" for name in set(module.__all__) - base}
 

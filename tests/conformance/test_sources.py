@@ -1,4 +1,4 @@
-"""What every source promises, on the cases of tests/raw: from the upstream to a strict dataset, or to an error of ours."""
+"""Properties of every source, on the cases of tests/raw: each upstream gives a strict dataset or a documented error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from stored_data import reseal
+from stored_data import write_manifest_with_digest
 
 from datasets_rl import Selection, downloading, load, planning, sources, store, verification
 from datasets_rl.cli.app import main
@@ -77,13 +77,13 @@ MANY = [one for one in CASES if one.values[0].many is not None]
 
 @dataclass(frozen=True)
 class Made:
-    """A case that was written, is served, and has been converted once."""
+    """A case whose raw files are written, served, and converted once."""
 
     case: Any
     tree: Path
     golden: Sequence[Episode]
     stored: StoredDataset
-    """Of one process; its raw files were kept."""
+    """The dataset that one process converted; its raw files were kept."""
     place: store.DatasetPaths
     contents: sources.Listing
 
@@ -97,7 +97,7 @@ class Made:
 
     @property
     def words(self) -> list[str]:
-        """The options of the source, as they are typed."""
+        """The command-line options of the case."""
         return [word for name, value in self.case.options.items() for word in (f"--{name}", value)]
 
     def download(self, home: Path, *, jobs: int = 1, **options: Any) -> StoredDataset:
@@ -107,7 +107,7 @@ class Made:
 
     @property
     def closed(self) -> dict[str, Any]:
-        """Arguments of the class that forbid a download; without them a set of openx is streamed."""
+        """Arguments of the class that disable the download; without them an openx dataset is streamed."""
         return {"download": False} | ({"streaming": False} if self.place.root.name == "openx" else {})
 
     @property
@@ -117,14 +117,14 @@ class Made:
 
     @property
     def last(self) -> set[str]:
-        """The files that only the last shard needs, if there are others."""
+        """The files that only the last shard needs, if there are several shards."""
         *before, last = self.contents.shards
         needed = {path for shard in before for path in shard.paths} | set(self.contents.common)
         return set(last.paths) - needed if before else set()
 
 
 def settled(environment: pytest.MonkeyPatch, home: Path, more: Mapping[str, str] = {}) -> None:
-    """Let the environment say nothing but this."""
+    """Set these environment variables, and remove all others of the library."""
     for name in [name for name in os.environ if name.startswith(("RLDS_", "HF_", "MINARI_"))]:
         environment.delenv(name)
     plain = {"RLDS_HOME": str(home), "RLDS_JOBS": "1", "RLDS_MAX_RETRIES": "0", "RLDS_NO_PROGRESS": "1"}
@@ -133,7 +133,7 @@ def settled(environment: pytest.MonkeyPatch, home: Path, more: Mapping[str, str]
 
 
 def shrunk(environment: pytest.MonkeyPatch, case: Any) -> None:
-    """Make the shards of a small tree small, and processes worth it."""
+    """Lower the shard size of the case, and the amount of work from which processes are used."""
     for name, value in case.small.items():
         environment.setattr(name, value)
     environment.setattr(engines, "MIN_PARALLEL_BYTES", 0)
@@ -169,7 +169,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def rlds(capsys):
-    """Run ``rlds`` in this process; return its code, its document and what it said."""
+    """A function that runs ``rlds`` in this process, and returns its exit code, its JSON document and stderr."""
 
     def run(*words):
         capsys.readouterr()
@@ -181,9 +181,9 @@ def rlds(capsys):
 
 
 def content(folder):
-    """The digest of every file, and the manifest; addresses and marks of the server are of the same run."""
+    """Return the digest of every file, and the manifest without its digest."""
     manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["digest"]  # it depends on the order of the lists
+    del manifest["digest"]  # the digest depends on the order of the lists
     manifest["raw"].sort(key=lambda one: one["path"])
     manifest["decisions"].sort(key=lambda one: one["rule"])
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "manifest.json"]
@@ -191,7 +191,7 @@ def content(folder):
 
 
 def unsharded(manifest):
-    """Leave out what depends on how large the shards are: counts of files, and the last bits of sums."""
+    """Leave out the values that depend on the shard size: counts of files, and the last bits of sums."""
     return {**manifest, "decisions": [{**one, "count": 0} for one in manifest["decisions"]], "statistics": {}}
 
 
@@ -200,7 +200,7 @@ def differing(left, right):
 
 
 def leftovers(root):
-    """Everything in a source's folder that belongs to no finished dataset."""
+    """Return the files in a source's folder that are not part of a finished dataset."""
     hidden = [path for name in (".work", ".raw") for path in (root / name).rglob("*")]
     return sorted(path.relative_to(root) for path in hidden)
 
@@ -211,8 +211,8 @@ def test_every_source_has_cases():
     assert there == set(sources.names())
 
 
-def test_the_command_makes_it(made, home, rlds, tmp_path):
-    """In a process of its own for one case of a source: starting it takes longer than all the rest."""
+def test_the_command_converts_it(made, home, rlds, tmp_path):
+    """In a separate process for one case per source, because most of the time is start-up."""
     words = ["download", made.case.id, "--json", *made.words]
     if made.case in FIRST:
         command = [str(Path(sys.executable).with_name("rlds")), *words]
@@ -232,7 +232,7 @@ def test_the_command_makes_it(made, home, rlds, tmp_path):
     assert leftovers(tmp_path / "home" / made.case.id.partition("/")[0]) == []
 
 
-def test_the_class_makes_the_same_with_two_processes(made, tmp_path, monkeypatch):
+def test_the_class_converts_it_to_the_same_with_two_processes(made, tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_JOBS", "2")
     options = {**made.case.plain, **({"selection": made.selection} if made.case.options else {})}
     before = sockets()
@@ -247,7 +247,7 @@ def test_the_class_makes_the_same_with_two_processes(made, tmp_path, monkeypatch
 
 
 class Nodes(contextlib.nullcontext):
-    """A cluster of one: what goes there and comes back is JSON, and parts are made before their turn."""
+    """An engine like a cluster of one node: tasks and results are JSON, and tasks run at submission."""
 
     max_in_flight = 3
 
@@ -256,7 +256,7 @@ class Nodes(contextlib.nullcontext):
         return lambda: json.loads(said)
 
 
-def test_a_cluster_that_writes_each_shard_by_itself_makes_the_same(made, home):
+def test_a_cluster_that_writes_each_shard_separately_makes_the_same(made, home):
     assert content(made.download(home, engine=Nodes()).folder) == content(made.stored.folder)
     assert leftovers(home / made.case.id.partition("/")[0]) == []
 
@@ -284,14 +284,14 @@ def sockets():
 
 
 def settles(holds):
-    """The threads of the server take a moment to close their side."""
+    """The server's threads need some time to close their sockets."""
     end = time.monotonic() + 5
     while not holds() and time.monotonic() < end:
         time.sleep(0.01)
     return holds()
 
 
-def test_it_is_strict_and_all_of_it_is_what_the_generator_made(made):
+def test_it_is_strict_ted_and_has_the_generated_values(made):
     stored = made.stored
     table = stored.episodes
 
@@ -319,7 +319,7 @@ def test_it_is_strict_and_all_of_it_is_what_the_generator_made(made):
 
 
 def of(values, start, stop):
-    """Rows of a column."""
+    """Return rows of a column."""
     if isinstance(values, TextStates):
         return TextStates(values.codes[start:stop], values.vocabulary)
     if isinstance(values, EncodedImages):
@@ -328,7 +328,7 @@ def of(values, start, stop):
 
 
 def following(values, steps):
-    """The values after each step; zeros, or the empty text, where the last one is not known."""
+    """Return the values after each step; zeros or an empty string where the last one is unknown."""
     if len(values) > steps:
         return of(values, 1, steps + 1)
     if isinstance(values, TextStates):
@@ -338,7 +338,7 @@ def following(values, steps):
 
 
 def plain(values):
-    """Pictures as numbers, by another decoder than ours."""
+    """Return encoded images as pixels, decoded by pillow."""
     if not isinstance(values, EncodedImages):
         return np.asarray(values)
     decoded = [np.asarray(Image.open(io.BytesIO(bytes(one)))) for one in values.images]
@@ -361,7 +361,7 @@ def same(made, key, rows, values):
         assert np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f"), dotted(key)
 
 
-def test_the_manifest_says_where_it_came_from(made):
+def test_the_manifest_records_the_raw_files(made):
     manifest = made.stored.manifest
 
     assert manifest.id == made.case.id
@@ -373,11 +373,11 @@ def test_the_manifest_says_where_it_came_from(made):
         assert file.bytes > 0
         assert ":" in file.url
     assert len({file.path for file in manifest.raw}) == len(manifest.raw)
-    for name, value in made.case.facts.items():
+    for name, value in made.case.manifest.items():
         assert getattr(manifest, name) == value, name
 
 
-def test_a_dry_run_says_the_bytes_that_then_come_and_leaves_nothing(made, home, rlds, tmp_path, monkeypatch):
+def test_a_dry_run_reports_the_bytes_of_the_download_and_writes_nothing(made, home, rlds, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code, document, _ = rlds("download", made.case.id, "--dry-run", "--json", *made.words)
 
@@ -387,7 +387,7 @@ def test_a_dry_run_says_the_bytes_that_then_come_and_leaves_nothing(made, home, 
     assert code == 0
     assert {file["path"] for file in told["files"]} == set(raw)
     if None in {file["bytes"] for file in told["files"]}:
-        # Not every upstream gives lists; a number that is not known is none.
+        # Not every upstream has lists; an unknown number is None.
         assert told["wire_bytes"] is None
     else:
         assert told["wire_bytes"] == (0 if in_place else sum(raw.values()))
@@ -416,8 +416,8 @@ def test_verify_finds_a_byte_that_was_changed(made, tmp_path, rlds):
     assert any(place.name in problem for problem in document["datasets"][0]["problems"])
 
 
-def test_verify_finds_every_fact_of_an_episode_that_was_changed_with_its_digest(made):
-    """Start, length and return follow from the rows; the others from the raw files alone."""
+def test_verify_finds_changed_metadata_of_an_episode_with_a_valid_digest(made):
+    """Start, length and return are recomputed from the rows; the rest is compared with the raw files."""
     folder = made.stored.folder
     before = {name: (folder / name).read_bytes() for name in ("episodes.npy", "manifest.json")}
     table = np.load(folder / "episodes.npy")
@@ -438,8 +438,8 @@ def test_verify_finds_every_fact_of_an_episode_that_was_changed_with_its_digest(
     assert missed == []
 
 
-def test_verify_finds_a_final_state_that_was_changed_with_its_digest(made):
-    """One that is known is compared with the raw files, and one that is unknown is zeros."""
+def test_verify_finds_a_changed_final_state_with_a_valid_digest(made):
+    """A known final state is compared with the raw files; an unknown one must be zeros."""
     folder = made.stored.folder
     fields = [field for field in made.stored.schema if field.shared and not field.wide]
     if not fields:
@@ -464,15 +464,15 @@ def test_verify_finds_a_final_state_that_was_changed_with_its_digest(made):
 
 
 def resealed(folder, manifest, changed):
-    """Make a manifest fit a file that was changed."""
+    """Update the digests of a manifest for a changed file."""
     for entry in manifest["files"]:
         if entry["path"] == changed:
             entry.update(bytes=(folder / changed).stat().st_size, sha256=file_sha256(folder / changed))
-    reseal(folder, manifest)
+    write_manifest_with_digest(folder, manifest)
 
 
-def test_verify_finds_a_value_that_was_changed_with_its_digest(made, rlds):
-    """In its place beside the raw files, and put right again."""
+def test_verify_finds_a_changed_value_with_a_valid_digest(made, rlds):
+    """The dataset stays in its folder beside the raw files, and is restored afterwards."""
     folder, field = made.stored.folder, changeable(made)
     before = {name: (folder / name).read_bytes() for name in (field.file, "manifest.json")}
     values = np.lib.format.open_memmap(folder / field.file, mode="r+")
@@ -493,7 +493,7 @@ def test_verify_finds_a_value_that_was_changed_with_its_digest(made, rlds):
 
 
 def changeable(made):
-    """A field of numbers that came over as they are: an action, where there is one."""
+    """Return a numeric field that is stored unchanged: the action, if there is one."""
     known = ("episode", "next.reward", "next.terminated", "next.truncated", "next.done")
     fields = [
         field
@@ -504,7 +504,7 @@ def changeable(made):
     return min(fields, key=lambda field: (field.key[0] != "action", field.shared))
 
 
-def test_only_the_fields_that_are_named_are_stored(made, home):
+def test_only_selected_fields_are_stored(made, home):
     names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
     kept = made.download(home, part={"keys": (names[0],)})
 
@@ -516,12 +516,12 @@ def test_only_the_fields_that_are_named_are_stored(made, home):
 
 
 def words(stored, key):
-    """A column, texts as texts."""
+    """Return a column, with text as strings."""
     values = stored.column(key)
     return np.array(stored.texts(key))[values] if stored.schema[key].text else values
 
 
-def test_a_field_that_there_is_not_is_refused(made, home, rlds):
+def test_an_unknown_field_is_refused(made, home, rlds):
     code, document, err = rlds("download", made.case.id, "--json", "--keys", "no_such_field", *made.words)
 
     assert code == 2
@@ -530,7 +530,7 @@ def test_a_field_that_there_is_not_is_refused(made, home, rlds):
     assert [*store.stored(home)] == []
 
 
-def test_files_are_chosen_by_globs(made, home):
+def test_files_are_selected_by_globs(made, home):
     if not made.last:
         with pytest.raises(InvalidArgumentError, match="include and exclude match none"):
             made.download(home, part={"include": ("*.no-such-file",)})
@@ -551,7 +551,7 @@ def begins_with(stored, less):
     assert np.array_equal(less.episodes.lengths[:-1], lengths)
 
 
-def test_the_first_files_that_fit_are_taken(made, home):
+def test_the_first_files_that_fit_are_selected(made, home):
     sizes = {file.path: file.bytes for file in made.stored.manifest.raw}
     unsized = None in {asset.size for asset in made.contents.assets}
     if not made.last or unsized:
@@ -565,7 +565,7 @@ def test_the_first_files_that_fit_are_taken(made, home):
     begins_with(made.stored, less)
 
 
-def test_episodes_are_chosen_before_the_download(made, home):
+def test_episodes_are_selected_before_the_download(made, home):
     if not (made.case.episodes and "episodes" in sources.source(made.place.root.name).selects):
         with pytest.raises(InvalidArgumentError, match="episodes"):
             made.download(home, part={"episodes": "0:1"})
@@ -581,7 +581,7 @@ def test_episodes_are_chosen_before_the_download(made, home):
 
 
 def parts(made):
-    """Every kind of part that the dataset has, as fields of a selection."""
+    """Return the types of partial downloads that the dataset supports, as fields of a selection."""
     names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
     yield {"keys": (names[0],)}
     origin = sources.source(made.place.root.name)
@@ -596,7 +596,7 @@ def parts(made):
         yield {"options": {**made.case.options, "images": other}}
 
 
-def test_every_kind_of_part_opens_without_options_and_says_what_it_is(made, home, monkeypatch, rlds):
+def test_every_type_of_part_opens_without_options_and_reports_its_selection(made, home, monkeypatch, rlds):
     kind = dataset_class(made.place.root.name)
     for number, part in enumerate(parts(made)):
         monkeypatch.setenv("RLDS_HOME", str(home / str(number)))
@@ -622,7 +622,7 @@ def test_every_kind_of_part_opens_without_options_and_says_what_it_is(made, home
     assert str(selection) in repr(load(out))
 
 
-def test_a_part_shows_less_and_refuses_another_choice(made, home):
+def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, home):
     kind = dataset_class(made.place.root.name)
     for number, part in enumerate(parts(made)):
         stored = made.download(home / str(number), part=part)
@@ -644,11 +644,11 @@ def test_a_part_shows_less_and_refuses_another_choice(made, home):
             kind(made.name, root=root, selection=Selection(**{name: more[name]}), **made.closed)
 
 
-def test_a_part_grows_to_the_whole_by_a_download_without_options(made, home, rlds, monkeypatch):
+def test_a_download_without_options_completes_a_part(made, home, rlds, monkeypatch):
     root = made.place.root.name
     for number, part in enumerate(parts(made)):
         if "images" in part.get("options", {}):
-            continue  # another choice is no smaller part
+            continue  # another option is not a smaller part
         monkeypatch.setenv("RLDS_HOME", str(home / str(number)))
         before = made.download(home / str(number), part=part)
         shown = load(made.case.id)
@@ -661,12 +661,12 @@ def test_a_part_grows_to_the_whole_by_a_download_without_options(made, home, rld
         assert (result["present"], result["selection"]) == (False, made.selection.to_json())
         assert content(before.folder)[0] == content(made.stored.folder)[0]
         assert leftovers(home / str(number) / root) == []
-        assert torch.equal(shown[0]["next", "reward"], first)  # a buffer that was open goes on reading the old part
+        assert torch.equal(shown[0]["next", "reward"], first)  # an open buffer continues to read the old part
         code, document, err = rlds("download", made.case.id, "--json")
         assert (code, document["datasets"][0]["present"]) == (0, True)
 
 
-def test_other_episodes_and_other_fields_join_the_part(made, home):
+def test_other_episodes_and_fields_are_added_to_a_part(made, home):
     if not (made.case.episodes and "episodes" in sources.source(made.place.root.name).selects):
         pytest.skip("it gives whole files")
     names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
@@ -687,10 +687,10 @@ def test_other_episodes_and_other_fields_join_the_part(made, home):
 
 
 class _Death(BaseException):
-    """What a kill looks like from the inside, as far as Python goes."""
+    """Simulates a kill; no handler in the code under test catches it."""
 
 
-def test_what_is_committed_is_not_fetched_again(made, home, monkeypatch):
+def test_committed_shards_are_not_fetched_again(made, home, monkeypatch):
     if len(made.contents.shards) < 2:
         pytest.skip("it is one shard")
     began, asked = Journal.append, []
@@ -747,7 +747,7 @@ def killed(made, tmp_path, **task):
     return sum(life["died"] for life in lives)
 
 
-def test_fields_that_are_known_beforehand_are_those_that_come(made, home):
+def test_fields_known_before_the_download_are_those_that_are_stored(made, home):
     if not made.contents.keys:
         pytest.skip("the files tell")
     assert {*made.contents.keys} == {field.key for field in made.stored.schema} - {NEXT_DONE, EPISODE}
@@ -758,7 +758,7 @@ def test_fields_that_are_known_beforehand_are_those_that_come(made, home):
     ]
 
 
-def test_a_download_that_is_killed_is_gone_on_with(made, tmp_path):
+def test_a_killed_download_is_resumed(made, tmp_path):
     if made.case not in FIRST:
         pytest.skip("the other cases of a source are killed among the slow tests")
     assert killed(made, tmp_path, kills=1) == 1
@@ -766,11 +766,11 @@ def test_a_download_that_is_killed_is_gone_on_with(made, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_download_that_is_killed_at_many_moments_is_gone_on_with(made, tmp_path):
+def test_a_download_that_is_killed_many_times_is_resumed(made, tmp_path):
     assert killed(made, tmp_path, kills=80, random=20) >= 10
 
 
-def test_without_a_network_what_is_stored_opens_and_the_rest_is_missing(made, home, monkeypatch):
+def test_without_a_network_stored_data_opens_and_the_rest_is_an_error(made, home, monkeypatch):
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     kind = dataset_class(made.place.root.name)
     options = {"selection": made.selection} if made.case.options else {}
@@ -789,18 +789,18 @@ def test_without_a_network_what_is_stored_opens_and_the_rest_is_missing(made, ho
 
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
-    """A case without a conversion of its own."""
+    """A case without a conversion."""
     settled(monkeypatch, tmp_path / "home")
     return tmp_path
 
 
 @pytest.mark.parametrize(("case", "fault"), FAULTS)
-def test_what_is_broken_is_refused_and_nothing_is_stored(case, fault, alone, monkeypatch, rlds):
+def test_corrupted_files_are_refused_and_nothing_is_stored(case, fault, alone, monkeypatch, rlds):
     shrunk(monkeypatch, case)
     tree = alone / "tree"
     tree.mkdir()
     case.write(tree)
-    fault.spoil(tree)
+    fault.corrupt(tree)
 
     options = [word for name, value in case.options.items() for word in (f"--{name}", value)]
     code, document, err = rlds("download", case.id, "--json", "--from-local", tree, *options)
@@ -808,7 +808,7 @@ def test_what_is_broken_is_refused_and_nothing_is_stored(case, fault, alone, mon
     (told,) = document["datasets"]
     assert code in REFUSED, err
     assert issubclass(getattr(importlib.import_module("datasets_rl.errors"), told["error"]["kind"]), DatasetsRLError)
-    assert fault.says in err
+    assert fault.message in err
     assert told["folder"] is None
     assert [*store.stored(alone / "home")] == []
 

@@ -1,4 +1,4 @@
-"""What every spec keeps, over every kind there is."""
+"""Properties of every spec, over all spec classes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MOVES = [
     lambda it: it.unbind(2)[1],
     lambda it: it.unbind(0)[1],
 ]
-"""What can be done to leading axes [2, 1, 3]."""
+"""Operations on leading axes [2, 1, 3]."""
 
 
 def mask(text):
@@ -64,7 +64,7 @@ def mask(text):
 
 
 def tree(value):
-    """What a value holds, as plain Python: NaN-free, comparable, with dtypes."""
+    """Return the content of a value as plain Python values with dtypes, comparable with ==."""
     if is_non_tensor(value):
         return value.tolist()
     if isinstance(value, LazyStackedTensorDict):
@@ -78,7 +78,7 @@ def tree(value):
 
 
 def specs(*made):
-    """Make a fixture of specs, each made anew."""
+    """Return a fixture with a new spec from each of these functions."""
 
     @pytest.fixture(params=made, ids=[f"{number}" for number in range(len(made))])
     def spec(self, request):
@@ -89,7 +89,7 @@ def specs(*made):
 
 
 class SpecContract:
-    """What a spec keeps. A subclass has the fixture `spec`, and says what its kind cannot do."""
+    """Properties of a spec. A subclass has the fixture `spec`, and disables the operations that its class lacks."""
 
     in_json = True
     takes_leads = LEADS
@@ -100,7 +100,7 @@ class SpecContract:
     def seed(self):
         torch.manual_seed(0)
 
-    def test_what_is_drawn_is_in_the_set_and_has_its_shape(self, spec):
+    def test_a_draw_is_in_the_spec_and_has_its_shape(self, spec):
         for lead in self.takes_leads:
             drawn = spec.rand(lead)
             assert spec.is_in(drawn)
@@ -110,7 +110,7 @@ class SpecContract:
             if -1 not in spec.shape:
                 assert tuple(drawn.shape) == (*lead, *spec.shape)
 
-    def test_a_generator_alone_says_what_is_drawn(self, spec):
+    def test_a_generator_determines_the_draws(self, spec):
         first = spec.rand(generator=torch.Generator().manual_seed(7))
         torch.manual_seed(1)
         state = torch.get_rng_state()
@@ -119,7 +119,7 @@ class SpecContract:
         assert tree(first) == tree(second)
         assert torch.equal(torch.get_rng_state(), state)
 
-    def test_without_one_the_global_generator_does(self, spec):
+    def test_the_global_generator_determines_draws_without_a_generator(self, spec):
         torch.manual_seed(3)
         first = spec.rand()
         torch.manual_seed(3)
@@ -133,7 +133,7 @@ class SpecContract:
                 if -1 not in spec.shape:
                     assert tuple(made.shape) == (*lead, *spec.shape)
 
-    def test_what_is_in_the_set_is_its_own_projection(self, spec):
+    def test_a_member_is_its_own_projection(self, spec):
         drawn = spec.rand()
 
         assert spec.project(drawn) is drawn
@@ -154,7 +154,7 @@ class SpecContract:
         assert spec.unsqueeze(0) != spec
         assert spec != "a spec"
 
-    def test_json_brings_it_back(self, spec):
+    def test_json_restores_it(self, spec):
         if not self.in_json:
             with pytest.raises(InvalidArgumentError):
                 spec.to_json()
@@ -169,7 +169,7 @@ class SpecContract:
         assert repr(spec).startswith(type(spec).__name__)
         assert spec.ndim == spec.ndimension() == len(spec.shape)
 
-    def test_the_device_that_it_has_changes_nothing(self, spec):
+    def test_moving_to_its_own_device_changes_nothing(self, spec):
         assert spec.to("cpu").rand() is not None
         assert spec.to(None) is spec
         assert spec.cpu().to("cpu") == spec.to("cpu")
@@ -182,10 +182,10 @@ class SpecContract:
         assert spec == spec.clone()
 
     @pytest.mark.parametrize("function", [torch.squeeze, torch.unsqueeze])
-    def test_functions_of_torch_are_methods(self, spec, function):
+    def test_torch_functions_equal_the_methods(self, spec, function):
         assert function(spec.unsqueeze(0), 0) == getattr(spec.unsqueeze(0), function.__name__)(0)
 
-    def test_equal_specs_stack_to_one(self, spec):
+    def test_equal_specs_stack_to_a_single_spec(self, spec):
         stacked = torch.stack([spec, spec.clone(), spec])
 
         assert tuple(stacked.shape) == (3, *spec.shape)
@@ -193,7 +193,7 @@ class SpecContract:
         assert stacked[1] == spec
         assert stacked[-1] == spec
 
-    def test_leading_axes_come_and_go_as_those_of_tensors(self, spec):
+    def test_leading_axes_are_indexed_like_those_of_tensors(self, spec):
         assert spec.unsqueeze(0)[0] == spec
         assert spec.unsqueeze(0).squeeze(0) == spec
         assert spec.expand(5, *spec.shape)[3] == spec
@@ -201,7 +201,7 @@ class SpecContract:
         assert tuple(spec.expand(2, 3, *spec.shape).shape) == (2, 3, *spec.shape)
         assert [*spec.expand(3, *spec.shape)[1:].unbind(0)] == [spec, spec]
 
-    def test_operations_on_leading_axes_do_what_they_do_to_tensors(self, spec):
+    def test_operations_on_leading_axes_match_those_on_tensors(self, spec):
         if not self.moves:
             return
         spec = spec.expand(2, 1, 3, *spec.shape)
@@ -213,19 +213,19 @@ class SpecContract:
             if isinstance(moved, LeafSpec):
                 assert moved.is_in(move(spec.rand()))
 
-    def test_a_stack_of_unlike_specs_is_not_reshaped(self, spec):
+    def test_a_stack_of_different_specs_is_not_reshaped(self, spec):
         if not self.moves:
             with pytest.raises(InvalidArgumentError, match="cannot be reshaped"):
                 spec.unsqueeze(0).flatten()
 
     @pytest.mark.parametrize("wrong", [9, -9])
-    def test_places_that_are_not_there_are_index_errors(self, spec, wrong):
+    def test_an_index_out_of_range_is_an_index_error(self, spec, wrong):
         with pytest.raises(IndexError):
             _ = spec.expand(2, *spec.shape)[wrong]
         with pytest.raises(IndexError):
             spec.unsqueeze(wrong)
 
-    def test_shapes_that_cannot_be_had_are_refused(self, spec):
+    def test_impossible_shapes_are_refused(self, spec):
         with pytest.raises(InvalidArgumentError):
             spec.expand(2, *spec.shape).reshape(7, 11)
         with pytest.raises(InvalidArgumentError):
@@ -246,7 +246,7 @@ class SpecContract:
 
 
 def pointers(spec):
-    """Where the tensors of a spec lie."""
+    """Return the memory addresses of the tensors of a spec."""
     found = set()
     for part in vars(spec).values():
         if isinstance(part, torch.Tensor):
@@ -265,9 +265,9 @@ def unmasked(spec):
 
 
 class LeafContract(SpecContract):
-    """What a spec of tensors keeps besides."""
+    """Additional properties of specs of tensors."""
 
-    def test_numbers_from_anywhere_are_projected_into_the_set(self, spec):
+    def test_any_numbers_are_projected_into_the_spec(self, spec):
         shape = (50, *spec.shape)
         for value in (
             torch.randn(shape) * 100,
@@ -308,7 +308,7 @@ class LeafContract(SpecContract):
         plain = spec.to_numpy(drawn)
         for value in (plain, plain.tolist(), np.ascontiguousarray(plain).reshape(-1)[:, None]):
             if plain.shape[-1:] in {(), (1,)} and isinstance(value, np.ndarray):
-                continue  # its last axis may be a leading one
+                continue  # its last axis may be a leading axis
             assert torch.equal(spec.encode(value), drawn)
         if len(plain.shape):
             with pytest.raises(InvalidArgumentError, match="cannot be encoded"):
@@ -351,7 +351,7 @@ class TestBounded(LeafContract):
         BoundedTensorSpec(minimum=-INF, maximum=5, shape=(2,), dtype=torch.int32),
     )
 
-    def test_zero_is_in_where_it_lies_between_the_bounds(self, spec):
+    def test_zero_is_in_the_spec_if_it_is_between_the_bounds(self, spec):
         inside = bool((spec.low.double() <= 0).all() and (spec.high.double() >= 0).all())
 
         assert spec.is_in(spec.zero()) == inside
@@ -422,7 +422,7 @@ class TestMultiDiscreteOfUnlikeRows(LeafContract):
     countable = False
     spec = specs(MultiDiscreteTensorSpec([[2, 3], [4, 5]]), MultiDiscreteTensorSpec([[2, 3], [4, 5]], (3, 2, 2)))
 
-    def test_what_needs_rows_alike_is_refused(self, spec):
+    def test_operations_that_need_equal_rows_are_refused(self, spec):
         for call in (
             spec.cardinality,
             spec.to_one_hot_spec,
@@ -453,7 +453,7 @@ class TestOneHot(LeafContract):
         assert spec.to_one_hot_spec() is spec
         assert spec.to_one_hot(drawn, safe=True) is drawn
 
-    def test_the_last_axis_stays_as_it_is(self, spec):
+    def test_the_last_axis_does_not_change(self, spec):
         stacked = spec.expand(2, *spec.shape)
         for call in (
             lambda: stacked.unbind(-1),
@@ -537,7 +537,7 @@ class TestComposite(SpecContract):
 
 class TestCompositeWithText(SpecContract):
     countable = False
-    takes_leads = ((),)  # of a list it cannot be known whether it is one value or several
+    takes_leads = ((),)  # a list could be one value or several
     spec = specs(
         CompositeSpec(t=NonTensorSpec((2,), example_data="hi"), a=UnboundedDiscreteTensorSpec((2,)), shape=(2,)),
     )
@@ -558,7 +558,7 @@ class TestStackedTensors(SpecContract):
         LazyStackedTensorSpec(DiscreteTensorSpec(3), MultiDiscreteTensorSpec((3, 4))[0]),
     )
 
-    def test_functions_of_torch_are_methods(self, spec):
+    def test_torch_functions_equal_the_methods(self, spec):
         assert torch.unsqueeze(spec, 0).squeeze(0) == spec
 
 
@@ -571,7 +571,7 @@ class TestStackedTensorsOfUnlikeShapes(TestStackedTensors):
         LazyStackedTensorSpec(UnboundedContinuousTensorSpec((2, 4)), UnboundedContinuousTensorSpec((3, 4))),
     )
 
-    def test_leading_axes_come_and_go_as_those_of_tensors(self, spec):
+    def test_leading_axes_are_indexed_like_those_of_tensors(self, spec):
         assert spec.unsqueeze(0)[0] == spec
         assert spec.unsqueeze(0).squeeze(0) == spec
         assert spec.shape[:2] == (2, -1)
@@ -598,7 +598,7 @@ class TestStackedComposites(SpecContract):
 
         assert spec.is_in(spec.encode(spec.to_numpy(drawn)))
 
-    def test_functions_of_torch_are_methods(self, spec):
+    def test_torch_functions_equal_the_methods(self, spec):
         assert torch.unsqueeze(spec, 0).squeeze(0) == spec
 
     def test_zeros_and_ones_have_the_shape(self, spec):

@@ -1,4 +1,4 @@
-"""One suite for every step: what comes out of an episode depends on that episode alone, and is strict TED."""
+"""Properties of every step: its output for an episode depends only on that episode, and is strict TED."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ LOOK = {
     "stack_frames",
     "to_tensor_image",
 }
-"""Steps for pictures, and `cast`, where it is told to."""
+"""Steps that change images, including `cast` if its arguments select them."""
 TWICE = ({"strategy": "future"}, {"target_return": 10.0})
-"""Steps that store at t and at t + 1 what differs, if only in the last digit."""
+"""Steps whose states differ between t and t + 1, if only in the last digit, and are stored separately."""
 CASES = [(name, arguments) for name, several in WRITTEN.items() for arguments in several]
 EACH = pytest.mark.parametrize(
     ("name", "arguments"), CASES, ids=[f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
@@ -115,7 +115,7 @@ lengths = st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.booleans()), m
 
 
 def block_of(shapes, seed=0):
-    """Make episodes of (steps, final state known, terminated), with fields of every kind."""
+    """Return a batch of episodes, given as (steps, final state known, terminated), with fields of every type."""
     draw = np.random.default_rng(seed)
     steps = np.array([one[0] for one in shapes])
     known = np.array([one[1] for one in shapes])
@@ -152,8 +152,8 @@ def block_of(shapes, seed=0):
     )
 
 
-def still_encoded(block):
-    """Return the same episodes with their pictures as PNG."""
+def as_png(block):
+    """Return the same episodes with their images encoded as PNG."""
 
     def images(values, known):
         held = [encoded(one) if is_known else b"" for one, is_known in zip(values, known, strict=True)]
@@ -164,8 +164,8 @@ def still_encoded(block):
     return replace(block, states={**block.states, PIXELS: rows}, final_states={**block.final_states, PIXELS: ends})
 
 
-def looked_at(block):
-    """Return the same episodes with all pictures decoded."""
+def as_pixels(block):
+    """Return the same episodes with all images decoded."""
     kinds = ("steps", "states", "final_states")
     return replace(
         block, **{kind: {key: np.asarray(one) for key, one in getattr(block, kind).items()} for kind in kinds}
@@ -179,7 +179,7 @@ def fitted(name, arguments, *blocks):
 
 
 def same(left, right):
-    """Say whether episodes are equal to the last bit."""
+    """Return whether episodes are equal to the last bit."""
     if left is None or right is None:
         return left is right
     kinds = ("steps", "states", "final_states", "metadata")
@@ -191,13 +191,13 @@ def same(left, right):
 
 
 @EACH
-def test_encoded_pictures_come_out_as_their_pixels_would_and_stay_encoded_where_they_are_the_same(name, arguments):
+def test_encoded_images_give_the_result_of_their_pixels_and_stay_encoded_where_unchanged(name, arguments):
     block = block_of([(3, True, True), (1, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
     wanted = fitted(name, arguments, block)(block)
-    recipe = fitted(name, arguments, still_encoded(block))
-    came = recipe(still_encoded(block))
+    recipe = fitted(name, arguments, as_png(block))
+    came = recipe(as_png(block))
 
-    assert same(looked_at(came), wanted)
+    assert same(as_pixels(came), wanted)
     given = {image.tobytes() for image in (*block.states[PIXELS], *block.final_states[PIXELS])}
     for key, values in {**wanted.steps, **wanted.states}.items():
         unchanged = (
@@ -210,10 +210,10 @@ def test_encoded_pictures_come_out_as_their_pixels_would_and_stay_encoded_where_
 
 
 @EACH
-def test_pictures_that_a_step_has_no_use_for_are_not_decoded(name, arguments, monkeypatch):
+def test_images_that_a_step_does_not_use_are_not_decoded(name, arguments, monkeypatch):
     if name in LOOK or "pixels" in arguments.get("keys", ()):
         return
-    block = still_encoded(block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2))
+    block = as_png(block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2))
     recipe = fitted(name, arguments, block)
     monkeypatch.setattr(pictures_module, "_decoded", lambda *_: pytest.fail("it was decoded"))
     recipe(block)
@@ -230,14 +230,14 @@ def test_every_step_has_a_purpose_of_one_line():
 @EACH
 @settings(max_examples=6)
 @given(shapes=lengths, cut=st.integers(0, 6))
-def test_what_comes_out_does_not_depend_on_where_blocks_are_cut(name, arguments, shapes, cut):
+def test_the_output_does_not_depend_on_the_division_into_batches(name, arguments, shapes, cut):
     whole = block_of(shapes)
     spread = block_of([*shapes, (2, True, True), (3, True, False)], seed=1)
     recipe = fitted(name, arguments, whole, spread)
     numbers = np.arange(len(whole))
     parts = [whole.pick(one) for one in (numbers < cut, numbers >= cut) if one.any()]
     came = [one for one in map(recipe, [whole, *parts]) if one is not None]
-    # As parts are written: what one of them has to store twice, all do.
+    # As for partials: a state that one of them stores separately is stored separately in all.
     twice = frozenset(key for one in came for key in one.steps if ("next", *key) in one.steps)
     came = [apart(one, twice) for one in came]
 
@@ -247,7 +247,7 @@ def test_what_comes_out_does_not_depend_on_where_blocks_are_cut(name, arguments,
 @EACH
 @settings(max_examples=6)
 @given(shapes=lengths)
-def test_what_comes_out_is_strict_and_given_arrays_stay(name, arguments, shapes):
+def test_the_output_is_strict_ted_and_the_input_does_not_change(name, arguments, shapes):
     block, twin = block_of(shapes), block_of(shapes)
     came = fitted(name, arguments, block, block_of([(2, True, True), (3, True, False)], seed=1))(block)
 
@@ -276,14 +276,14 @@ def test_what_comes_out_is_strict_and_given_arrays_stay(name, arguments, shapes)
 
 
 @EACH
-def test_a_step_does_something(name, arguments):
+def test_a_step_changes_its_input(name, arguments):
     block = block_of([(3, True, True), (1, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
 
     assert not same(block, fitted(name, arguments, block)(block))
 
 
 @EACH
-def test_states_are_stored_once_where_the_step_commutes_with_time(name, arguments):
+def test_states_are_shared_where_the_step_commutes_with_time(name, arguments):
     block = block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
     came = fitted(name, arguments, block)(block)
     assert came is not None
@@ -293,7 +293,7 @@ def test_states_are_stored_once_where_the_step_commutes_with_time(name, argument
 
 
 @EACH
-def test_a_step_reads_back_from_what_the_manifest_says_of_it(name, arguments):
+def test_a_step_is_restored_from_its_entry_in_the_manifest(name, arguments):
     step = make(name, (), arguments)
     told = json.loads(json.dumps(step.to_json()))
     again = make(told.pop("use"), told.pop("args", ()), told)
@@ -307,7 +307,7 @@ def test_a_step_reads_back_from_what_the_manifest_says_of_it(name, arguments):
 
 
 @EACH
-def test_a_step_travels_with_what_it_learned(name, arguments):
+def test_a_pickled_step_keeps_its_fitted_parameters(name, arguments):
     block = block_of([(3, True, True), (4, False, False), (2, True, False)])
     recipe = fitted(name, arguments, block)
     sent = cloudpickle.loads(cloudpickle.dumps(recipe))

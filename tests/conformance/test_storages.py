@@ -1,4 +1,4 @@
-"""What every storage over a dataset keeps, over every one there is."""
+"""Properties of every read-only storage over a dataset."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from datasets_rl.storages.trajectories import PaddedTrajectories
 
 LENGTHS = (3, 1, 5)
 ROWS = np.array([0, 1, 4, 5, 7])
-"""Rows named for the selection; they cut episodes 0 and 2, the latter twice, and leave episode 1 out."""
+"""Rows of the selection: they divide episode 0 once and episode 2 twice, and exclude episode 1."""
 
 
 def read_elsewhere(storages, queue):
-    """Runs in a spawned process, which has no memory of this one."""
+    """Read batches; runs in a spawned process, which shares no memory with this one."""
     queue.put([{key: values.tolist() for key, values in plain(one.get([0, -1])).items()} for one in storages])
 
 
 class StorageContract:
-    """What a read-only storage of TED keeps. A subclass makes `storage`, and says what element i is."""
+    """Properties of a read-only storage of TED. A subclass makes `storage`, and computes element i."""
 
     @pytest.fixture
     def stored(self, tmp_path):
@@ -40,13 +40,13 @@ class StorageContract:
         raise NotImplementedError
 
     def elements(self) -> list[dict]:
-        """What each element is, worked out in plain Python."""
+        """Return the expected elements, computed in plain Python."""
         raise NotImplementedError
 
-    def test_it_has_as_many_elements_as_it_says(self, storage):
+    def test_its_length_is_its_number_of_elements(self, storage):
         assert len(storage) == len(self.elements()) == storage.max_size
 
-    def test_every_element_is_what_it_must_be(self, storage):
+    def test_every_element_has_the_expected_value(self, storage):
         for number, expected in enumerate(self.elements()):
             got = plain(storage.get(number))
             assert set(got) == set(expected)
@@ -88,7 +88,7 @@ class StorageContract:
         [99, -99, [0, 99], torch.tensor([-99]), 1.5, ["a"], [True], True, torch.tensor([0.5]), 10**30],
         ids=repr,
     )
-    def test_an_index_that_is_none_or_reaches_outside_is_an_index_error(self, storage, wrong):
+    def test_an_invalid_or_out_of_range_index_is_an_index_error(self, storage, wrong):
         with pytest.raises(IndexError):
             storage.get(wrong)
 
@@ -101,11 +101,11 @@ class StorageContract:
             assert torch.equal(column, everything[key])
         assert {key if isinstance(key, tuple) else (key,) for key in everything.keys(True, True)} == set(storage.keys())
 
-    def test_an_unknown_key_is_answered_with_the_known_ones(self, storage):
+    def test_an_unknown_key_is_an_error_with_the_known_keys(self, storage):
         with pytest.raises(UnknownKeyError, match="observation"):
             storage.column(("next", "nothing"))
 
-    def test_what_comes_out_may_be_written_to_and_changes_nothing(self, storage, stored):
+    def test_writing_to_a_batch_does_not_change_the_storage(self, storage, stored):
         before = {path.name: path.read_bytes() for path in stored.folder.iterdir()}
         index = list(range(len(storage)))
         first = storage.get(index).clone()
@@ -139,8 +139,8 @@ class StorageContract:
         for number, element in enumerate(storage):
             assert (element == storage.get(number)).all()
 
-    def test_a_pickle_holds_where_the_data_lie_and_not_the_data(self, storage, stored):
-        """A copy for each DataLoader worker would fill the memory."""
+    def test_a_pickle_has_the_paths_and_not_the_data(self, storage, stored):
+        """One copy per DataLoader worker could exceed the memory."""
         expected = storage.get(slice(None))
         for key in list(storage.keys()):
             storage.column(key)
@@ -181,7 +181,7 @@ class TestSubsetStorage(StorageContract):
 
     def elements(self):
         model = Model(self.trajectories())
-        del model.rows["next", "final_known"]  # of the selected rows none has an unknown next state
+        del model.rows["next", "final_known"]  # no selected row has an unknown next state
         rows = [{key: rows[number] for key, rows in model.rows.items()} for number in ROWS]
         for place in (1, 3, 4):
             rows[place] |= {("next", "truncated"): np.array([True]), ("next", "done"): np.array([True])}
@@ -199,14 +199,14 @@ class TestSubsetStorage(StorageContract):
         assert table["return"].tolist() == pytest.approx([float(rewards[list(rows)].sum()) for rows in table])
         assert torch.equal(storage.get(1)["next", "observation"], storage.dataset.get(2)["observation"])
 
-    def test_an_end_that_is_kept_keeps_its_flags_and_what_is_known(self, stored):
+    def test_a_selected_end_keeps_its_flags_and_its_final_state(self, stored):
         storage = SubsetStorage(DatasetStorage(stored), np.array([2, 3, 8]))
 
         assert storage.episodes["final_known"].tolist() == [True, False, True]
         assert (storage.get(slice(None)) == storage.dataset.get([2, 3, 8])).all()
 
     @pytest.mark.parametrize("rows", [[], [1, 1], [2, 1]], ids=repr)
-    def test_rows_are_named_in_their_order_and_once(self, stored, rows):
+    def test_rows_must_be_increasing_and_unique(self, stored, rows):
         with pytest.raises(InvalidArgumentError, match="ascending"):
             SubsetStorage(DatasetStorage(stored), np.array(rows, np.int64))
 

@@ -1,4 +1,4 @@
-"""What every transform keeps, over every one there is."""
+"""Properties of every transform."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ BOTH = ["observation", ("next", "observation")]
 
 
 def spec_of_steps(*batch: int) -> CompositeSpec:
-    """Steps as an environment with a camera gives them."""
+    """Return the spec of the steps of an environment with a camera."""
 
     def bounded(low, high, *shape, dtype=torch.float32):
         return BoundedTensorSpec(low, high, (*batch, *shape), dtype=dtype)
@@ -107,19 +107,19 @@ def with_length(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """A transform, and what it is like."""
+    """A transform and its properties."""
 
     make: Callable[[], Transform]
     over_time: bool = False
-    """Whether it looks at other steps."""
+    """Whether it reads other steps."""
     inverts: tuple[Any, ...] = ()
-    """Keys that are as before after `inv`."""
+    """Keys whose values `inv` restores."""
     missing: bool = True
-    """Whether keys that are not there are refused."""
+    """Whether a missing key is an error."""
     axes: bool = False
     """Whether it changes the batch size, and needs [B, T]."""
     writes: bool = False
-    """Whether it works on what is written, and leaves what is sampled alone."""
+    """Whether it changes written data and does not change sampled data."""
 
 
 CASES = {
@@ -156,7 +156,7 @@ CASES = {
     "device, keys": Case(lambda: DeviceCastTransform("cpu", "cpu", in_keys=["free"], in_keys_inv=["free"])),
     "pin": Case(PinMemoryTransform, missing=False),
     "to tensor": Case(lambda: ToTensorImage(in_keys=["bytes"])),
-    "to tensor, fractions": Case(lambda: ToTensorImage(in_keys=["picture"], shape_tolerant=True, dtype=torch.float64)),
+    "to tensor, floats": Case(lambda: ToTensorImage(in_keys=["picture"], shape_tolerant=True, dtype=torch.float64)),
     "to tensor, whole": Case(lambda: ToTensorImage(from_int=False, in_keys=["bytes"], out_keys=["p"])),
     "resize": Case(lambda: Resize(4, 5, in_keys=["picture"])),
     "resize, bytes": Case(lambda: Resize((4, 5))),
@@ -192,7 +192,7 @@ CASES = {
     "frames, constant": Case(
         lambda: CatFrames(3, -1, BOTH, padding="constant", padding_value=7, mask_key="padded"), over_time=True
     ),
-    "frames, pictures": Case(lambda: CatFrames(2, -3), over_time=True),
+    "frames, images": Case(lambda: CatFrames(2, -3), over_time=True),
     "frames, new axis": Case(lambda: CatFrames(2, -4, ["pixels"], ["stack"], padding="zeros"), over_time=True),
     "frames, future": Case(lambda: CatFrames(2, -2, BOTH, future=True), over_time=True),
     "frames, as inverse": Case(lambda: CatFrames(2, -3, as_inverse=True), over_time=True, missing=False),
@@ -219,7 +219,7 @@ CASES = {
     ),
 }
 ELSEWHERE = {Transform, Hash, Tokenizer, BurnInTransform}
-"""The contract itself; those of text have no draws, and that of networks no spec: see tests/transforms/."""
+"""Transforms without a case: abstract ones, text, which has no draws, and networks, which have no spec."""
 
 
 @pytest.fixture(params=CASES.values(), ids=list(CASES))
@@ -228,13 +228,13 @@ def case(request):
 
 
 def only(wanted):
-    """Run a test with the cases of which this is true."""
+    """Run a test with the cases for which `condition` is true."""
     chosen = {name: case for name, case in CASES.items() if wanted(case)}
     return pytest.mark.parametrize("case", chosen.values(), ids=list(chosen))
 
 
 def drawn(spec: CompositeSpec, *batch: int) -> TensorDict:
-    """Steps of a spec; trajectories end where they should."""
+    """Return steps drawn from a spec, with flags that are consistent at the ends of trajectories."""
     data = spec.rand(batch)
     data["next", "done"][..., -1, :] = True
     return data
@@ -251,7 +251,7 @@ def alike(one: Any, other: Any) -> bool:
     )
 
 
-def test_every_transform_is_tried_here():
+def test_every_transform_has_a_case():
     classes = {one for one in vars(transforms).values() if inspect.isclass(one) and issubclass(one, Transform)}
     tried = {type(case.make()) for case in CASES.values()}
 
@@ -260,8 +260,8 @@ def test_every_transform_is_tried_here():
 
 @pytest.mark.parametrize("batch", [(5,), (2, 4)], ids=["steps", "trajectories"])
 @pytest.mark.parametrize("axes", [0, 2], ids=["spec of a step", "spec of the batch"])
-def test_the_spec_says_what_comes_out(case, batch, axes):
-    """Networks and buffers are made from it."""
+def test_the_output_is_in_the_transformed_spec(case, batch, axes):
+    """Networks and buffers are built from the spec."""
     if case.axes and (axes or len(batch) == 1):
         batch, axes = (2, 4), 2
     spec = spec_of_steps(*batch) if axes else spec_of_steps()
@@ -276,7 +276,7 @@ def test_the_spec_says_what_comes_out(case, batch, axes):
         assert made.shape[len(made.shape) - out.ndim :] == out.shape
 
 
-def test_the_spec_that_is_given_stays(case):
+def test_the_given_spec_does_not_change(case):
     spec = spec_of_steps(2, 4)
     case.make().transform_spec(spec)
 
@@ -284,8 +284,8 @@ def test_the_spec_that_is_given_stays(case):
 
 
 @pytest.mark.parametrize("batch", [(5,), (2, 4)], ids=["steps", "trajectories"])
-def test_what_is_given_is_left_as_it_is(case, batch):
-    """The entries of a buffer must not change because somebody looks at them."""
+def test_the_input_does_not_change(case, batch):
+    """Sampling must not change the entries of a buffer."""
     if case.axes:
         batch = (2, 4)
     data = drawn(spec_of_steps(), *batch)
@@ -298,7 +298,7 @@ def test_what_is_given_is_left_as_it_is(case, batch):
 
 
 @only(lambda case: not case.axes)
-def test_other_entries_pass_untouched(case):
+def test_other_entries_are_unchanged(case):
     transform = case.make()
     data = spec_of_steps().rand([2, 4]).set("other", torch.randint(9, (2, 4, 7)))
     made = transform(data)
@@ -306,7 +306,7 @@ def test_other_entries_pass_untouched(case):
     assert "select" in repr(transform).lower() or made.get("other") is data.get("other")
 
 
-def test_a_pickled_one_does_the_same(case):
+def test_a_pickled_transform_gives_the_same_output(case):
     """Buffers go to other processes."""
     transform = case.make()
     data = spec_of_steps().rand([2, 4])
@@ -328,7 +328,7 @@ def test_its_inverse_undoes_it(case):
         torch.testing.assert_close(back[key], data[key], atol=1e-5, rtol=1e-5)
 
 
-def test_a_state_goes_into_another_one(case):
+def test_a_state_loads_into_another_transform(case):
     transform, other = case.make(), case.make()
     torch.manual_seed(1)
     data = spec_of_steps().rand([2, 4])
@@ -342,7 +342,7 @@ def test_a_state_goes_into_another_one(case):
 
 @only(lambda case: not case.axes)
 def test_part_of_a_batch_is_transformed_as_in_the_whole(case):
-    """Steps by themselves do not depend on their neighbours; trajectories not on other trajectories."""
+    """Single steps do not depend on other steps, and trajectories do not depend on other trajectories."""
     transform, data = case.make(), spec_of_steps().rand([4, 3])
     whole, part = transform(data), transform(data[1:3])
     close = {
@@ -362,8 +362,8 @@ def test_a_missing_key_is_named(case):
 
 
 @only(lambda case: not isinstance(case.make(), Compose))
-def test_it_takes_tensordicts_only(case):
-    """Pytrees are what plain functions are for."""
+def test_only_tensordicts_are_accepted(case):
+    """Plain functions can transform other pytrees."""
     with pytest.raises(InvalidArgumentError, match="is a dict; expected a TensorDict"):
         case.make()({"observation": torch.zeros(3)})
 
@@ -375,8 +375,8 @@ def test_its_repr_names_it(case):
     assert "object at" not in repr(transform).replace("function", "")
 
 
-def test_modes_and_devices_are_taken_as_of_a_module(case):
-    """Code for TorchRL calls them."""
+def test_it_has_the_modes_and_devices_of_a_module(case):
+    """Programs written for TorchRL call them."""
     transform = case.make()
 
     assert transform.eval() is transform

@@ -1,4 +1,4 @@
-"""Datasets as users open them: by id, by class, by folder."""
+"""Datasets opened by id, by class and by folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RAW = Path(demo_folder).with_name("pendulum.hdf5")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A home folder that holds demo/pendulum."""
+    """A home folder with demo/pendulum."""
     home = tmp_path_factory.mktemp("home")
     downloading.download("demo/pendulum", root=home / "demo")
     return home
@@ -43,12 +43,12 @@ def pendulum(home):
 
 @pytest.fixture(scope="module")
 def raw():
-    """What the file in the package holds, read with h5py alone."""
+    """The content of the file in the package, read with h5py."""
     with h5py.File(RAW) as file:
         return {name: file[name][()] for name in ("observations", "actions", "rewards", "terminals", "timeouts")}
 
 
-def test_load_makes_the_dataset_where_it_is_not_there(tmp_path, monkeypatch):
+def test_load_downloads_a_missing_dataset(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     dataset = loading.load("demo/pendulum", batch_size=7)
 
@@ -56,7 +56,8 @@ def test_load_makes_the_dataset_where_it_is_not_there(tmp_path, monkeypatch):
     assert tuple(dataset.sample().batch_size) == (7,)
     assert dataset.data_path == tmp_path / "demo" / "pendulum"
     assert dataset.root == tmp_path / "demo"
-    assert dataset.data_path_root == dataset.data_path  # what code for TorchRL removes must hold nothing else
+    # Programs for TorchRL delete this folder, so that it must contain nothing else.
+    assert dataset.data_path_root == dataset.data_path
 
 
 def test_rows_are_the_rows_of_the_file(pendulum, raw):
@@ -82,7 +83,7 @@ def test_a_key_gives_one_field_and_a_group_gives_all_below_it(pendulum):
 
 
 @pytest.mark.parametrize("key", ["nothing", ("next", "action"), "next.nothing", ("observation", "x")])
-def test_an_unknown_key_is_answered_with_the_known_ones(pendulum, key):
+def test_an_unknown_key_is_an_error_with_the_known_keys(pendulum, key):
     with pytest.raises(UnknownKeyError, match=r"next\.reward"):
         _ = pendulum[key]
 
@@ -107,7 +108,7 @@ def test_samples_are_in_the_specs(pendulum):
     assert pendulum.specs["next", "reward"].shape == (1,)
 
 
-def test_episodes_lie_where_the_flags_say(pendulum, raw):
+def test_episodes_end_where_the_flags_are_set(pendulum, raw):
     stops = np.flatnonzero(raw["terminals"] | raw["timeouts"]) + 1
     returns = [part.sum(dtype=np.float64) for part in np.split(raw["rewards"], stops[:-1])]
 
@@ -129,7 +130,7 @@ def test_trajectories_are_padded_with_zeros(home, pendulum):
     assert split.specs.is_in(sample)
 
 
-def test_nothing_done_to_what_comes_out_changes_the_dataset(pendulum):
+def test_changes_to_a_batch_do_not_change_the_dataset(pendulum):
     before = {path.name: path.read_bytes() for path in pendulum.data_path.glob("*.npy")}
     kept = pendulum[:].clone()
     for key in ("observation", "action", ("next", "reward"), ("next", "observation"), "episode"):
@@ -141,15 +142,15 @@ def test_nothing_done_to_what_comes_out_changes_the_dataset(pendulum):
     assert {path.name: path.read_bytes() for path in pendulum.data_path.glob("*.npy")} == before
 
 
-def test_a_dataset_that_is_not_there_is_not_made_unless_asked_for(tmp_path):
+def test_a_missing_dataset_is_downloaded_only_on_request(tmp_path):
     with pytest.raises(NotADatasetError, match="not downloaded") as caught:
         DemoExperienceReplay("pendulum", root=tmp_path, download=False)
     assert caught.value.hint == "datasets_rl.download('demo/pendulum')"
     assert not list(tmp_path.iterdir())
 
 
-def test_a_root_is_looked_into_whatever_lies_in_the_working_folder(tmp_path, monkeypatch):
-    """A folder demo/pendulum here must not stand in for the one below the root that was named."""
+def test_a_root_takes_precedence_over_the_working_directory(tmp_path, monkeypatch):
+    """A folder demo/pendulum in the working directory must not replace the one below the given root."""
     write_dataset(tmp_path / "demo" / "pendulum", [trajectory(2)])
     monkeypatch.chdir(tmp_path)
 
@@ -157,7 +158,7 @@ def test_a_root_is_looked_into_whatever_lies_in_the_working_folder(tmp_path, mon
         DemoExperienceReplay("pendulum", root=tmp_path / "elsewhere", download=False)
 
 
-def test_true_leaves_a_dataset_alone_and_force_makes_it_anew(tmp_path):
+def test_true_keeps_a_dataset_and_force_converts_it_again(tmp_path):
     first = DemoExperienceReplay("pendulum", root=tmp_path)
     number = (first.data_path / "rows.npy").stat().st_ino
     kept = first[:]
@@ -169,7 +170,7 @@ def test_true_leaves_a_dataset_alone_and_force_makes_it_anew(tmp_path):
     assert (first[:] == kept).all()
 
 
-def test_force_mends_a_damaged_dataset_and_true_refuses_it(tmp_path):
+def test_force_replaces_a_damaged_dataset_and_true_refuses_it(tmp_path):
     folder = DemoExperienceReplay("pendulum", root=tmp_path).data_path
     with (folder / "rows.npy").open("r+b") as stream:
         stream.truncate(1000)
@@ -249,15 +250,15 @@ def with_metadata(folder, metadata, files=()):
     [{"w": {"file": "/etc/passwd"}}, {"w": {"file": "nothing.npy"}}, {"w": {}}, {"a": "x", "a/b": "y"}],
     ids=repr,
 )
-def test_metadata_that_reach_out_or_contradict_themselves_are_refused(tmp_path, metadata):
+def test_metadata_outside_of_the_folder_or_with_contradictions_is_refused(tmp_path, metadata):
     dataset = with_metadata(tmp_path / "toy", metadata)
 
     with pytest.raises(ManifestError, match="metadata"):
         _ = dataset.metadata
 
 
-def test_metadata_that_are_a_pickle_are_refused(tmp_path):
-    """numpy stores objects as pickles, which run code when they are read."""
+def test_pickled_metadata_is_refused(tmp_path):
+    """NumPy stores objects as pickles, which can run code when they are read."""
     (tmp_path / "toy").mkdir()
     path = tmp_path / "toy" / "w.npy"
     np.save(path, np.array([print], object), allow_pickle=True)
@@ -268,8 +269,8 @@ def test_metadata_that_are_a_pickle_are_refused(tmp_path):
         _ = dataset.metadata
 
 
-def test_a_class_tells_the_ids_that_it_accepts():
-    """TorchRL's name for it."""
+def test_a_class_lists_the_ids_that_it_accepts():
+    """`available_datasets` is TorchRL's name."""
     assert len(D4RLExperienceReplay.available_datasets) == 183
     assert "hopper-medium-v2" in D4RLExperienceReplay.available_datasets
     assert DemoExperienceReplay.available_datasets == ("pendulum",)
@@ -288,7 +289,7 @@ def test_a_folder_that_holds_more_than_the_dataset_is_not_deleted(tmp_path):
 
 
 @pytest.mark.parametrize("act", ["remove", "replace"])
-def test_foreign_files_in_a_downloaded_dataset_survive(tmp_path, act):
+def test_other_files_in_a_downloaded_dataset_are_kept(tmp_path, act):
     folder = downloading.download("demo/pendulum", root=tmp_path)
     (folder / "thesis.tex").write_text("years of work")
 
@@ -301,7 +302,7 @@ def test_foreign_files_in_a_downloaded_dataset_survive(tmp_path, act):
     assert len(open_dataset(folder)) == 15_000
 
 
-def test_a_dataset_behind_a_link_is_a_dataset(tmp_path):
+def test_a_link_to_a_dataset_is_a_dataset(tmp_path):
     elsewhere = downloading.download("demo/pendulum", root=tmp_path / "scratch")
     (tmp_path / "home" / "demo").mkdir(parents=True)
     (tmp_path / "home" / "demo" / "pendulum").symlink_to(elsewhere)
@@ -314,7 +315,7 @@ def test_a_dataset_behind_a_link_is_a_dataset(tmp_path):
     assert list(store.stored(tmp_path / "home")) == [tmp_path / "home" / "demo" / "pendulum"]
 
 
-def test_a_link_that_leads_back_up_is_met_once(tmp_path):
+def test_a_cyclic_link_is_followed_once(tmp_path):
     downloading.download("demo/pendulum", root=tmp_path / "demo")
     (tmp_path / "demo" / "loop").symlink_to(tmp_path / "demo")
 
@@ -322,7 +323,7 @@ def test_a_link_that_leads_back_up_is_met_once(tmp_path):
 
 
 def test_a_key_is_in_a_dataset_or_not(pendulum):
-    """Without this Python would look for the key among batches, of which there is no end."""
+    """Without `__contains__`, Python would compare the key with an endless sequence of batches."""
     assert "observation" in pendulum
     assert ("next", "reward") in pendulum
     assert "next" in pendulum
@@ -335,7 +336,7 @@ def test_an_unknown_key_is_a_key_error_with_the_nearest(pendulum):
         pendulum["observations"]
 
 
-def test_what_a_dataset_says_of_itself_counts_what_it_shows(pendulum, home):
+def test_the_repr_counts_the_visible_episodes_and_steps(pendulum, home):
     split = DemoExperienceReplay("pendulum", root=home / "demo", split_trajs=True)
 
     assert "75 episodes, 15,000 steps, batch_size" in repr(pendulum)
@@ -363,19 +364,19 @@ def test_a_draw_from_the_specs_is_in_them(pendulum):
     ],
     ids=str,
 )
-def test_arguments_of_another_kind_are_refused(pendulum, home, options):
+def test_arguments_of_another_type_are_refused(pendulum, home, options):
     del pendulum
     with pytest.raises(InvalidArgumentError):
         DemoExperienceReplay("pendulum", root=home / "demo", **options)
 
 
 @pytest.mark.parametrize("size", [1.5, "3", True, 0, -1])
-def test_batch_sizes_of_another_kind_are_refused(pendulum, size):
+def test_batch_sizes_of_another_type_are_refused(pendulum, size):
     with pytest.raises(InvalidArgumentError, match="expected an integer >= 1"):
         pendulum.sample(size)
 
 
-def test_iterating_ends_when_the_sampler_has_run_out(home, pendulum):
+def test_iterating_ends_when_the_sampler_is_exhausted(home, pendulum):
     del pendulum
 
     class Once(RandomSampler):
@@ -389,7 +390,7 @@ def test_iterating_ends_when_the_sampler_has_run_out(home, pendulum):
     assert len(list(dataset)) == 1
 
 
-def test_a_direct_download_is_the_whole_file_as_in_torchrl(tmp_path):
+def test_a_direct_download_is_the_complete_file_as_in_torchrl(tmp_path):
     mujoco(tmp_path / "raw.hdf5")
     downloading.download(
         "d4rl/halfcheetah-random-v2", from_local=tmp_path / "raw.hdf5", hash_check=False, root=tmp_path
@@ -405,8 +406,8 @@ def test_a_direct_download_is_the_whole_file_as_in_torchrl(tmp_path):
 
 
 @pytest.mark.parametrize("prefetch", [None, 2])
-def test_the_flags_of_the_data_are_there_where_those_of_slices_are_left_out(home, prefetch):
-    """A slice marks its end as truncated; the data says nothing of it."""
+def test_the_flags_of_the_data_are_kept_where_slices_set_none(home, prefetch):
+    """By default a slice is truncated at its end; the data has no such flag."""
     sampler = SliceSampler(slice_len=4)
     dataset = DemoExperienceReplay(
         "pendulum", batch_size=32, root=home / "demo", download=False, sampler=sampler, prefetch=prefetch
@@ -421,7 +422,7 @@ def test_the_flags_of_the_data_are_there_where_those_of_slices_are_left_out(home
     assert "index" not in plain
 
 
-def test_what_the_sampler_says_can_be_left_out_of_the_batch(pendulum):
+def test_the_entries_of_the_sampler_can_be_left_out_of_the_batch(pendulum):
     assert "index" in pendulum.sample()
     assert "index" not in pendulum.sample(include_info=False)
     batch, info = pendulum.sample(4, return_info=True, include_info=False)

@@ -1,4 +1,4 @@
-"""Where the final observation of an episode is unknown, batches say so, and no target uses the zeros that stand for it."""
+"""Batches mark final observations that are unknown, and no target uses the zeros that are stored for them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from datasets_rl.ted.table import EpisodeTable
 
 MASK = ("next", "final_known")
 SHAPES = [(4, False, False), (3, True, False), (1, False, True), (5, False, True), (1, False, False), (2, True, True)]
-"""Steps, whether the final observation is known, whether the episode is terminated."""
+"""Per episode: number of steps, whether the final observation is known, whether it is terminated."""
 
 shapes = st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.booleans()), min_size=1, max_size=6)
 
 
 def trajectories(of=SHAPES):
-    """Trajectories whose numbers lie between 1 and 2, so that zeros are nothing but unknown observations."""
+    """Return trajectories with values between 1 and 2, so that all zeros are unknown observations."""
     return [
         trajectory(steps, seed=number, known=known, terminated=terminated)
         for number, (steps, known, terminated) in enumerate(of)
@@ -67,7 +67,7 @@ def complete(tmp_path):
 
 
 def mask_of(of=SHAPES):
-    """The mask of every row, in plain Python."""
+    """Return the mask of every row, computed in plain Python."""
     return [known or step + 1 < steps for steps, known, _ in of for step in range(steps)]
 
 
@@ -107,7 +107,7 @@ def test_every_sampler_gives_the_mask_of_the_rows_that_it_draws(folder, name, pr
 
 @settings(max_examples=25, deadline=None)
 @given(of=shapes, data=st.data())
-def test_any_index_gives_the_mask_and_its_place_in_the_column(tmp_path_factory, of, data):
+def test_any_index_gives_the_same_mask_as_the_column(tmp_path_factory, of, data):
     stored = write_dataset(tmp_path_factory.mktemp("drawn") / "toy", trajectories(of))
     dataset, wanted = open_dataset(stored.folder), mask_of(of)
     rows = data.draw(st.lists(st.integers(-len(wanted), len(wanted) - 1), min_size=1, max_size=9))
@@ -136,7 +136,7 @@ def test_the_keys_of_batches_do_not_depend_on_what_is_drawn(folder):
     assert set(inside.keys(True, True)) == set(dataset[3:4].keys(True, True)) == set(dataset[:0].keys(True, True))
 
 
-def test_a_dataset_that_knows_all_has_no_mask(complete):
+def test_a_dataset_without_unknown_observations_has_no_mask(complete):
     dataset = open_dataset(complete, batch_size=4)
 
     assert MASK not in dataset.sample().keys(True, True)
@@ -144,7 +144,7 @@ def test_a_dataset_that_knows_all_has_no_mask(complete):
     assert not dataset.storage.masked
 
 
-def test_iterating_numpy_selecting_and_whole_trajectories_give_it_too(folder):
+def test_iterating_numpy_selecting_and_whole_trajectories_give_the_mask(folder):
     dataset = open_dataset(folder, sampler=SamplerWithoutReplacement(shuffle=False), batch_size=16)
     selected = open_dataset(folder, batch_size=16, transform=SelectTransform("observation", MASK))
     split = open_dataset(folder, split_trajs=True)[:]
@@ -159,7 +159,7 @@ def test_iterating_numpy_selecting_and_whole_trajectories_give_it_too(folder):
 
 
 def elsewhere(dataset, queue):
-    """Runs in a spawned process, which has no memory of this one."""
+    """Return the mask; runs in a spawned process, which shares no memory with this one."""
     queue.put(dataset[:][MASK][:, 0].tolist())
 
 
@@ -178,7 +178,7 @@ def test_other_processes_read_it(folder):
     assert pickle.loads(pickle.dumps(DatasetStorage(dataset.stored, masked=True))).masked
 
 
-def test_the_specs_know_the_key(tmp_path):
+def test_the_specs_have_the_key(tmp_path):
     from datasets_rl.specs import from_manifest
 
     kinds = {"kind": "unbounded", "dtype": "float32"}
@@ -205,7 +205,7 @@ def test_a_manifest_that_counts_other_unknown_observations_than_the_table_is_ref
 
 
 def kept_by_hand(of, which):
-    """Return the rows that stay, and whether each is the last one of its episode now."""
+    """Return the rows that remain, and whether each is the last row of its episode afterwards."""
     kept, row = [], 0
     for steps, known, terminated in of:
         gone = not known and (which == "drop" or not terminated)
@@ -216,7 +216,7 @@ def kept_by_hand(of, which):
 
 @settings(max_examples=25, deadline=None)
 @given(of=shapes, which=st.sampled_from(["drop", "drop_truncated"]))
-def test_dropping_leaves_out_exactly_the_transitions_without_a_next_observation(tmp_path_factory, of, which):
+def test_dropping_removes_exactly_the_transitions_without_a_next_observation(tmp_path_factory, of, which):
     stored = write_dataset(tmp_path_factory.mktemp("dropped") / "toy", trajectories(of))
     kept = kept_by_hand(of, which)
     if not kept:
@@ -245,7 +245,7 @@ def test_dropping_leaves_out_exactly_the_transitions_without_a_next_observation(
 
 
 @pytest.mark.parametrize("name", [name for name in samplers() if "slices" not in name])
-def test_every_sampler_draws_from_what_is_left(folder, name):
+def test_every_sampler_draws_from_the_remaining_rows(folder, name):
     dataset = open_dataset(folder, final_unknown="drop", sampler=samplers()[name], batch_size=8)
     seen = torch.cat([dataset.sample()["next", "observation"] for _ in range(20)])
 
@@ -259,20 +259,20 @@ def test_slices_end_where_the_observation_is_known(folder):
     assert torch.cat([dataset.sample()["next", "observation"] for _ in range(20)]).all()
 
 
-def test_another_word_is_refused(folder):
+def test_an_unknown_option_is_refused(folder):
     with pytest.raises(InvalidArgumentError, match="'drop_truncated'"):
         open_dataset(folder, final_unknown="no")
 
 
 def opened(folder, **options):
-    """The warnings of opening a dataset."""
+    """Return the warnings that opening a dataset raises."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         open_dataset(folder, **options)
     return [one for one in caught if issubclass(one.category, UnknownFinalWarning)]
 
 
-def test_opening_warns_once_of_each_dataset_with_the_count_and_the_way_out(folder, tmp_path):
+def test_opening_warns_once_per_dataset_with_the_count_and_the_remedy(folder, tmp_path):
     (warning,) = opened(folder)
 
     assert "toy/data: the final observation of 4 of 6 episodes is unknown" in str(warning.message)
@@ -283,15 +283,15 @@ def test_opening_warns_once_of_each_dataset_with_the_count_and_the_way_out(folde
 
 
 @pytest.mark.parametrize("option", ["keep", "drop"])
-def test_who_says_what_is_to_become_of_them_is_not_warned(folder, option):
+def test_an_explicit_option_suppresses_the_warning(folder, option):
     assert opened(folder, final_unknown=option) == []
 
 
-def test_a_dataset_that_knows_all_does_not_warn(complete):
+def test_a_dataset_without_unknown_observations_does_not_warn(complete):
     assert opened(complete) == []
 
 
-def test_a_filter_that_makes_an_error_of_the_warning_does_so_every_time(folder):
+def test_a_filter_that_turns_the_warning_into_an_error_applies_every_time(folder):
     for _ in range(2):
         with warnings.catch_warnings():
             warnings.simplefilter("error", UnknownFinalWarning)
@@ -308,7 +308,7 @@ def test_a_program_is_warned_on_stderr_at_its_own_line(folder, tmp_path):
 
 
 def n_step_by_hand(of, n, gamma):
-    """Return what the n-step target of every row is: reward, row whose next observation counts, steps, bootstraps."""
+    """Return the n-step target of every row: reward, row of the next observation, number of steps, bootstraps."""
     model, found, start = Model(trajectories(of)), [], 0
     for steps, known, terminated in of:
         for first in range(start, start + steps):
@@ -347,7 +347,7 @@ def test_n_step_targets_are_those_of_a_plain_loop_and_never_use_an_unknown_obser
         assert np.array_equal(batch["next", "observation"].numpy(), following), way
         assert batch["steps_to_next_obs"].tolist() == [steps for _, _, steps, _ in wanted], way
         if way == "rows without the mask":
-            continue  # nor the flag that says what is terminated
+            continue  # the flag that marks terminations is missing, too
         assert batch["nonterminal"].tolist() == [counts for *_, counts in wanted], way
         assert batch["next", "observation"][batch["nonterminal"]].all(), way
         if MASK in batch.keys(True):
@@ -384,7 +384,7 @@ def test_returns_to_go_use_rewards_alone(folder):
     assert dataset["to_go"][:, 0].tolist() == pytest.approx(wanted)
 
 
-def test_the_mask_tells_which_stack_under_next_ends_with_an_unknown_frame(folder):
+def test_the_mask_marks_stacks_under_next_that_end_with_an_unknown_frame(folder):
     both = ["observation", ("next", "observation")]
     dataset = open_dataset(folder, transform=CatFrames(2, -2, both, [("stack",), ("next", "stack")]))[:]
     last = dataset["next", "stack"].reshape(len(dataset), -1)[:, -3:]
@@ -422,7 +422,7 @@ def test_a_mixture_gives_the_mask_to_all_members(folder, complete):
     assert all(one.everywhere for one in mixed.keys_of_members)
 
 
-def test_members_of_a_mixture_look_ahead_each_in_its_own_dataset(folder, complete):
+def test_targets_of_a_mixture_read_the_dataset_of_each_member(folder, complete):
     members = [open_dataset(one, transform=MultiStepTransform(3, 0.5)) for one in (complete, folder)]
     alone = [member[:] for member in members]
     batch = Mixture(*members, batch_size=64).sample()
@@ -461,7 +461,7 @@ def test_a_plain_buffer_keeps_what_it_is_given(folder):
     assert buffer[:][MASK][:, 0].tolist() == mask_of()
 
 
-def test_the_table_says_which_rows_have_a_known_next_state():
+def test_the_table_marks_the_rows_with_a_known_next_state():
     records = EpisodeTable.from_lengths(np.array([2, 1, 3])).records
     records["final_known"] = [True, False, False]
 

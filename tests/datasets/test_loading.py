@@ -1,4 +1,4 @@
-"""`load`: ids, folders, parts that are stored, and arguments that no class has."""
+"""`load` with ids, folders, partial downloads and invalid arguments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_folder_opens_as_text_as_a_path_and_below_the_working_directory(monkey
         assert len(opened.sample()) == 3
 
 
-def test_a_folder_of_the_working_directory_never_hides_an_id(home, tmp_path, monkeypatch):
+def test_a_folder_in_the_working_directory_never_replaces_an_id(home, tmp_path, monkeypatch):
     (tmp_path / "demo" / "pendulum").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
 
@@ -61,7 +61,7 @@ def test_a_folder_of_the_working_directory_never_hides_an_id(home, tmp_path, mon
         ("mix.toml", InvalidArgumentError, r'expected an id or a folder\nload_mixture\("mix.toml"\)'),
     ],
 )
-def test_what_is_no_dataset_is_named_with_what_to_do(given, kind, says, tmp_path, monkeypatch):
+def test_a_path_that_is_not_a_dataset_is_an_error_with_a_remedy(given, kind, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mix.toml").write_text("")
 
@@ -70,7 +70,7 @@ def test_what_is_no_dataset_is_named_with_what_to_do(given, kind, says, tmp_path
 
 
 @pytest.mark.parametrize("arguments", [{"root": "."}, {"download": "force"}])
-def test_a_folder_takes_no_argument_that_only_an_id_has(arguments, tmp_path):
+def test_a_folder_accepts_no_argument_that_applies_only_to_ids(arguments, tmp_path):
     with pytest.raises(InvalidArgumentError, match="is a folder, which is opened in place"):
         load(tmp_path, **arguments)
 
@@ -85,20 +85,20 @@ def test_a_folder_takes_no_argument_that_only_an_id_has(arguments, tmp_path):
         ("openx/bridge", "num_slice", "num_slices"),
     ],
 )
-def test_a_mistyped_argument_is_named_with_the_nearest_before_anything_is_fetched(home, dataset_id, argument, near):
+def test_a_mistyped_argument_is_an_error_with_a_suggestion_before_any_download(home, dataset_id, argument, near):
     with pytest.raises(InvalidArgumentError, match=rf"has no argument '{argument}'.*\ndid you mean {near}"):
         load(dataset_id, **{argument: 3})
     assert not home.exists()
 
 
-def test_an_argument_that_a_class_does_not_have_is_refused_with_those_that_it_has():
+def test_an_unknown_argument_of_a_class_is_refused_with_the_known_ones():
     with pytest.raises(
         InvalidArgumentError, match="OpenMLExperienceReplay has no argument 'split_trajs'; it has batch_size"
     ):
         load("openml/magic", split_trajs=True)
 
 
-def test_every_class_takes_what_load_spells_out_and_a_selection():
+def test_every_class_has_the_parameters_of_load_and_a_selection():
     spelled = [one for one in inspect.signature(load).parameters if one not in {"dataset_id", "options"}]
     for source in sources.names():
         lacking = {"openml": {"split_trajs"}}.get(source, set())
@@ -135,7 +135,7 @@ def test_d4rl_opens_the_fields_that_are_stored(raw, from_env):
     assert f"a part: {FIELDS}" in repr(dataset)
 
 
-def test_without_a_download_a_larger_part_is_refused_with_what_adds_it(raw):
+def test_without_a_download_a_larger_part_is_refused_with_the_command_that_adds_it(raw):
     folder = store(raw, FIELDS)
     says = (
         r"holds --keys observation; --keys action was requested\n`rlds download d4rl/\S* --keys action` adds the rest"
@@ -150,7 +150,7 @@ def test_without_a_download_a_larger_part_is_refused_with_what_adds_it(raw):
     assert len(open_dataset(folder, selection=FIELDS)) == len(load(folder))
 
 
-def test_python_asks_for_more_and_the_part_grows_in_its_place():
+def test_load_adds_to_a_part_in_place():
     downloading.download("demo/pendulum", selection=FIELDS)
     open_before = load("demo/pendulum")
     row = open_before[7]["observation"]
@@ -166,7 +166,7 @@ def test_python_asks_for_more_and_the_part_grows_in_its_place():
     assert load("demo/pendulum").selection == Selection()
 
 
-def test_a_dry_run_of_a_growth_plans_both_parts_and_none_plans_what_is_stored():
+def test_a_dry_run_plans_both_parts_of_a_growing_dataset_and_nothing_for_a_stored_one():
     downloading.download("demo/pendulum", selection=FIELDS)
 
     growing = planning.plan("demo/pendulum", selection=Selection(keys=("action",)))
@@ -177,7 +177,7 @@ def test_a_dry_run_of_a_growth_plans_both_parts_and_none_plans_what_is_stored():
     assert not planning.plan("demo/pendulum").present
 
 
-def test_files_that_are_restricted_in_two_ways_count_no_episodes_together(raw):
+def test_selections_that_count_episodes_over_different_files_are_not_joined(raw):
     folder = store(raw, FIELDS)
     manifest = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(

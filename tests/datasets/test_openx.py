@@ -1,4 +1,4 @@
-"""Open X as a replay buffer: streamed from loopback into a folder that does not grow, and downloaded."""
+"""Open X as a replay buffer: streamed from loopback through a folder of bounded size, and downloaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTHS = [len(raw.golden(one, number)) for number, one in enumerate(raw.EPISODE
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    """Serve three files of two, one and two episodes, a shard each."""
+    """A server of three files with two, one and two episodes, one shard each."""
     monkeypatch.setattr(openx, "_SHARD_BYTES", 10_000)
     raw.write_records(tmp_path / "tree", raw.FILES)
     with bucket({"gdm-robotics-open-x-embodiment": tmp_path / "tree"}) as server:
@@ -39,7 +39,7 @@ def served(tmp_path, monkeypatch):
 
 @pytest.fixture
 def streamed(served):
-    """Make streams and close them."""
+    """A function that makes streams; they are closed after the test."""
     made = []
     assert served.url
 
@@ -57,14 +57,14 @@ def files_asked(server):
 
 
 def source(dataset, trajectory):
-    """Tell which of the drawn episodes a trajectory is, by its file's path."""
+    """Return the number of the generated episode of a trajectory, by the path of its file."""
     words = dataset.texts(("episode_metadata", "file_path"))
     (code,) = set(trajectory["episode_metadata", "file_path"].tolist())
     return [one.path for one in raw.EPISODES].index(words[code])
 
 
 def same(dataset, trajectory, number):
-    """Compare a trajectory with what was drawn."""
+    """Return whether a trajectory equals the generated episode."""
     wanted = raw.golden(raw.EPISODES[number], number)
     steps = len(wanted)
     for key, values in {**wanted.steps, **wanted.states}.items():
@@ -95,7 +95,7 @@ def test_iterating_gives_every_trajectory_whole_and_once(streamed):
 
 
 def test_batches_of_a_stream_always_say_whether_the_final_observation_is_known(streamed):
-    """Whether a shard to come needs the mask is unknown."""
+    """A later shard may have unknown observations."""
     dataset = streamed()
     for trajectory in dataset:
         episode = raw.EPISODES[source(dataset, trajectory)]
@@ -103,7 +103,7 @@ def test_batches_of_a_stream_always_say_whether_the_final_observation_is_known(s
         assert trajectory["next", "final_known"][:, 0].tolist() == [True] * (len(trajectory) - 1) + [wanted]
 
 
-def test_what_a_stream_fills_up_has_no_known_next_state(streamed):
+def test_padded_steps_of_a_stream_have_no_known_next_state(streamed):
     batch = streamed(5 * 40, slice_len=40, pad=1, shuffle=False).sample()
     mask = batch["collector", "mask"]
 
@@ -112,7 +112,7 @@ def test_what_a_stream_fills_up_has_no_known_next_state(streamed):
 
 
 @pytest.mark.usefixtures("served")
-def test_a_stream_is_what_one_gets_without_saying_anything_and_what_is_stored_where_there_is_something():
+def test_the_default_is_a_stream_unless_the_dataset_is_stored():
     streamed = OpenXExperienceReplay(raw.NAME)
     stored = OpenXExperienceReplay(raw.NAME, download=True)
 
@@ -131,7 +131,7 @@ def test_without_shuffling_they_come_in_the_order_of_the_files(streamed):
     assert [source(dataset, one) for one in dataset] == [0, 1, 2, 3, 4]
 
 
-def test_the_same_seed_gives_the_same_order_and_others_others(streamed):
+def test_the_seed_determines_the_order(streamed):
     def order(seed):
         torch.manual_seed(seed)
         dataset = streamed()
@@ -143,7 +143,7 @@ def test_the_same_seed_gives_the_same_order_and_others_others(streamed):
     assert len({tuple(order(seed)) for seed in range(4)}) > 1
 
 
-def test_a_generator_of_ones_own_decides(streamed):
+def test_a_given_generator_determines_the_order(streamed):
     def order():
         dataset = streamed(num_slices=1)
         dataset.set_rng(torch.Generator().manual_seed(5))
@@ -160,7 +160,7 @@ def test_batches_hold_slices_of_different_trajectories(streamed):
 
     batches = [*dataset]
 
-    # Five trajectories make two batches of two slices, and one slice is left.
+    # Five trajectories give two batches of two slices, and one slice remains.
     assert [len(batch) for batch in batches] == [4, 4, 2]
     for batch in batches:
         for part in batch.split(2):
@@ -186,7 +186,7 @@ def test_every_start_of_a_trajectory_is_drawn(streamed, tmp_path):
     assert len(counts) == 4
 
 
-def test_sampling_goes_on_behind_the_end_and_asks_for_nothing_again(streamed, served):
+def test_sampling_continues_after_the_end_without_new_requests(streamed, served):
     dataset = streamed(num_slices=1)
 
     seen = [source(dataset, dataset.sample(1)) for _ in range(5)]
@@ -206,7 +206,7 @@ def test_a_batch_without_slices_is_one_slice(streamed):
 
 
 @pytest.mark.parametrize("pad", [True, 7, 0.5])
-def test_short_trajectories_are_filled_up_where_one_says_with_what(streamed, pad):
+def test_short_trajectories_are_padded_with_the_given_value(streamed, pad):
     dataset = streamed(slice_len=4, pad=pad, shuffle=False)
 
     batch = dataset.sample(20)
@@ -222,7 +222,7 @@ def test_short_trajectories_are_filled_up_where_one_says_with_what(streamed, pad
     assert ends.sum(1).tolist() == [1] * 5
 
 
-def test_a_trajectory_that_is_too_short_is_an_error_or_taken_whole(streamed):
+def test_a_trajectory_that_is_too_short_is_an_error_or_a_shorter_slice(streamed):
     with pytest.raises(InvalidArgumentError, match="a trajectory has 2 steps; expected 4 for a slice"):
         list(streamed(4, slice_len=4, shuffle=False))
 
@@ -240,7 +240,7 @@ def test_iterated_without_a_batch_size_slices_are_cut(streamed):
 
 
 @pytest.mark.parametrize("size", [3, 5])
-def test_a_batch_that_slices_do_not_fill_is_refused(streamed, size):
+def test_a_batch_size_that_is_not_a_multiple_of_the_slices_is_refused(streamed, size):
     for options in ({"num_slices": 2}, {"slice_len": 2}):
         with pytest.raises(InvalidArgumentError, match="multiple of num_slices or slice_len"):
             streamed(**options).sample(size)
@@ -258,7 +258,7 @@ def test_transforms_and_threads_work_on_a_stream(streamed):
     assert [one.tolist() for one in got] == [one.tolist() for one in wanted]
 
 
-# --- the folder
+# --- the cache folder
 
 
 def on_disk(dataset):
@@ -266,20 +266,20 @@ def on_disk(dataset):
     return sorted(path.name for path in (folder / "shards").iterdir()), [*(folder / "raw").rglob("*.tfrecord-*")]
 
 
-def test_without_room_only_the_shard_at_hand_stays(streamed, served):
+def test_without_room_only_the_current_shard_is_kept(streamed, served):
     dataset = streamed(cache_size=0)
 
     for _ in dataset:
         shards, files = on_disk(dataset)
         assert len(shards) == 1
-        # One more may be there, and one on its way.
+        # The next shard may be stored, and another one may be downloading.
         assert len({path.name.partition(".part")[0] for path in files}) <= 2 * 2
     asked = len(files_asked(served))
     assert sum(1 for _ in dataset) == 5
     assert len(files_asked(served)) > asked
 
 
-def test_the_next_stream_finds_what_there_is(streamed, served):
+def test_the_next_stream_reuses_stored_shards(streamed, served):
     first = streamed()
     wanted = sum(1 for _ in first)
     first.stream.close()
@@ -291,7 +291,7 @@ def test_the_next_stream_finds_what_there_is(streamed, served):
     assert len(files_asked(served)) == asked
 
 
-def test_two_streams_at_once_have_a_folder_each(streamed):
+def test_concurrent_streams_have_separate_folders(streamed):
     first, second = streamed(shuffle=False), streamed(shuffle=False)
 
     pairs = [*zip(first, second, strict=True)]
@@ -299,7 +299,7 @@ def test_two_streams_at_once_have_a_folder_each(streamed):
     assert first.stream._folder != second.stream._folder
 
 
-def test_a_stream_that_is_left_ends_its_thread(streamed):
+def test_an_abandoned_stream_ends_its_thread(streamed):
     def fetching():
         return [one for one in threading.enumerate() if one.name == "rlds-fetch"]
 
@@ -313,8 +313,8 @@ def test_a_stream_that_is_left_ends_its_thread(streamed):
     assert all(one.daemon for one in fetching())
 
 
-def test_what_breaks_on_the_way_is_told(streamed, tmp_path):
-    raw.spoil_bytes(raw.flipped, tmp_path / "tree")
+def test_an_error_of_a_stream_is_raised(streamed, tmp_path):
+    raw.corrupt_bytes(raw.flipped, tmp_path / "tree")
     dataset = streamed(shuffle=False)
 
     with pytest.raises(ConversionError, match="does not match its CRC32C"):
@@ -322,8 +322,8 @@ def test_what_breaks_on_the_way_is_told(streamed, tmp_path):
     assert on_disk(dataset)[0] != []
 
 
-def test_a_stream_that_broke_begins_anew(streamed, tmp_path):
-    raw.spoil_bytes(raw.flipped, tmp_path / "tree")
+def test_a_failed_stream_starts_again(streamed, tmp_path):
+    raw.corrupt_bytes(raw.flipped, tmp_path / "tree")
     dataset = streamed(num_slices=1, shuffle=False)
 
     for _ in range(2):
@@ -331,14 +331,14 @@ def test_a_stream_that_broke_begins_anew(streamed, tmp_path):
         with pytest.raises(ConversionError):
             dataset.sample(1)
     raw.write_records(tmp_path / "tree", [raw.FILES[1]] * 3)
-    raw.spoil_bytes(raw.flipped, tmp_path / "tree")
+    raw.corrupt_bytes(raw.flipped, tmp_path / "tree")
     other = streamed(num_slices=1, shuffle=False, selection=Selection(episodes="1"))
     for _ in range(2):
         with pytest.raises(ConversionError):
             other.sample(1)
 
 
-def test_keys_and_episodes_are_chosen_as_for_a_download(streamed):
+def test_keys_and_episodes_are_selected_as_for_a_download(streamed):
     dataset = streamed(selection=Selection(keys=("action",), episodes="1,4"))
 
     found = [*dataset]
@@ -357,7 +357,7 @@ def test_a_stream_has_no_length_no_index_and_no_folder(streamed):
     assert repr(dataset) == "OpenXExperienceReplay(Stream('openx/cmu_stretch', 3 shards))"
 
 
-def test_a_stream_that_nobody_has_is_told(tmp_path, monkeypatch):
+def test_a_stream_of_an_unknown_id_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     with pytest.raises(FetchError):
         Stream("openx/cmu_stretch", root=tmp_path, selection=Selection(), room=0)
@@ -381,7 +381,7 @@ def test_a_stream_that_nobody_has_is_told(tmp_path, monkeypatch):
         ({"download": True, "num_slices": 2, "shuffle": False}, "shuffle=False needs replacement=False"),
     ],
 )
-def test_arguments_that_exclude_each_other_or_mean_nothing_are_refused(tmp_path, options, says):
+def test_contradictory_or_meaningless_arguments_are_refused(tmp_path, options, says):
     with pytest.raises(InvalidArgumentError, match=says):
         OpenXExperienceReplay(raw.NAME, root=tmp_path, **options)
     assert [*tmp_path.iterdir()] == []
@@ -413,6 +413,6 @@ def test_a_downloaded_set_is_iterated_trajectory_by_trajectory_too():
 
 
 @pytest.mark.usefixtures("served")
-def test_what_is_not_there_is_not_opened():
+def test_a_missing_dataset_is_not_opened():
     with pytest.raises(NotADatasetError):
         OpenXExperienceReplay(raw.NAME, download=False, streaming=False)

@@ -1,4 +1,4 @@
-"""`from_env=False` yields what D4RL's own function yields, whatever the flags are, through the whole pipeline."""
+"""`from_env=False` gives the transitions of D4RL's own function for all flags, through the complete pipeline."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from datasets_rl.datasets import D4RLExperienceReplay
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 IDS = ["bullet-hopper-medium-v0", "bullet-maze2d-umaze-v0", "flow-ring-random-v0"]
-"""Two whose environments are reset at their limits, and between them one that goes on for ever."""
+"""Two datasets with resets at the time limit, and between them one whose environment is never reset."""
 
 
 @st.composite
 def files(draw):
-    """Columns of a file of up to 40 rows with any pattern of flags, with time-outs or without."""
+    """Columns of a file of up to 40 rows with random flags, with or without timeouts."""
     rows = draw(st.integers(2, 40))
     chance = draw(st.sampled_from([0.0, 0.1, 0.5, 0.9]))
     generator = np.random.default_rng(draw(st.integers(0, 1 << 16)))
@@ -62,7 +62,7 @@ def check(columns, name, limit, *, terminate_on_end):
 
 
 def check_strict(dataset, batch, expected):
-    """What is shown is TED all the same: an episode is consecutive rows of the file, and ends with a flag."""
+    """Check that the result is TED: an episode is consecutive rows of the file, and ends with a flag."""
     done = batch["next", "done"][:, 0].numpy()
     stops = dataset.episodes.stops
 
@@ -70,7 +70,7 @@ def check_strict(dataset, batch, expected):
     assert set(batch.keys()) == {"observation", "action", "episode", "done", "terminated", "truncated", "next"}
     for rows in dataset.episodes:
         assert np.ptp(expected["rows"][list(rows)]) == len(rows) - 1
-    # The key tells pieces apart as the table and the flags do, however it is read.
+    # The key separates trajectories like the table and the flags, for any way of reading.
     numbers = np.repeat(np.arange(len(dataset.episodes)), dataset.episodes.lengths)
     for found in (batch["episode"], dataset[np.arange(len(dataset))]["episode"]):
         assert np.array_equal(found.numpy(), numbers)
@@ -84,7 +84,7 @@ COUNTED = {
     "rewards": np.arange(20, dtype=np.float32),
     "terminals": np.isin(np.arange(20), [4, 17]),
 }
-"""No time-outs: with a limit of 7, rows 10 and 17 are the seventh, because D4RL counts row 5 as the second."""
+"""Without timeouts and with a limit of 7, rows 10 and 17 are seventh steps: D4RL counts row 5 as the second step."""
 
 
 @pytest.mark.parametrize("terminate_on_end", [False, True])
@@ -110,7 +110,7 @@ def test_the_transitions_are_those_of_the_reference_at_length(columns, name, lim
 
 
 def test_real_rollouts_with_every_option(tmp_path):
-    """From a simulator, with terminations and time-outs; the true last observations are kept."""
+    """Rollouts of a simulator, with terminations and timeouts; the true final observations are kept."""
     run = d4rl_files.mujoco(tmp_path / "local.hdf5", env_id="Hopper-v5", steps=200, limit=30)
     downloading.download(
         "d4rl/hopper-medium-v2", from_local=tmp_path / "local.hdf5", hash_check=False, root=tmp_path / "d4rl"

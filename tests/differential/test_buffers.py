@@ -1,6 +1,7 @@
-"""The same program against both libraries, for what the reference leaves open.
+"""The same programs with TorchRL and with this library, where the documentation is ambiguous.
 
-Where they differ on purpose a test asserts both behaviours, and says why. Needs TorchRL: `make bench` installs it.
+Where the libraries differ on purpose, a test asserts both results and explains the difference. Requires TorchRL:
+`make bench` installs it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LIBRARIES = {
     "theirs": types.SimpleNamespace(**(vars(_samplers) | vars(theirs))),
 }
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # TorchRL's
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of TorchRL
 
 
 @pytest.fixture(params=[*LIBRARIES.values()], ids=[*LIBRARIES])
@@ -38,7 +39,7 @@ def library(request):
 
 
 def both(program):
-    """What a program does with each library, under the same seed."""
+    """Return the results of a program with each library, under the same seed."""
     results = []
     for library in LIBRARIES.values():
         torch.manual_seed(0)
@@ -47,7 +48,7 @@ def both(program):
 
 
 def steps(count, *, episode=5, terminated=False, start=0):
-    """Steps whose observation is their number; every `episode` of them end one."""
+    """Return steps whose observation is their number, in episodes of `episode` steps."""
     number = torch.arange(start, start + count)
     last = ((number + 1) % episode == 0).unsqueeze(1)
     flags = {"done": last, "terminated": last & terminated, "truncated": last & (not terminated)}
@@ -60,7 +61,7 @@ def ring(library, size=20, ndim=1, **kwargs):
 
 
 def rejected(call):
-    """Whether a call is refused; how, is each library's own affair."""
+    """Return whether a call raises; the type of the exception may differ between the libraries."""
     try:
         call()
     except (ValueError, RuntimeError, TypeError, ours.InvalidArgumentError):
@@ -88,8 +89,8 @@ class TestRandomness:
         mine, other = both(program)
         assert mine == other
 
-    def test_their_next_epoch_is_drawn_with_the_last_batch_and_ours_before_the_first(self):
-        """Ours leaves the generator alone until somebody asks; both have every step once."""
+    def test_torchrl_draws_the_next_epoch_with_the_last_batch_and_this_library_before_the_first(self):
+        """This library uses the generator only when a batch is requested; both draw every step once."""
 
         def program(library):
             rb = ring(library, sampler=library.SamplerWithoutReplacement(), batch_size=20)
@@ -103,15 +104,15 @@ class TestRandomness:
         assert ahead != stop
 
     @pytest.mark.parametrize(("drop_last", "sizes"), [(False, [6, 6, 1]), (True, [6, 6])])
-    def test_epochs_end_alike(self, library, drop_last, sizes):
+    def test_epochs_end_at_the_same_batch(self, library, drop_last, sizes):
         rb = ring(library, sampler=library.SamplerWithoutReplacement(drop_last=drop_last), batch_size=6)
         rb.extend(steps(13))
 
         for _ in range(2):
             assert [len(batch) for batch in rb] == sizes
 
-    def test_steps_that_come_in_an_epoch_join_ours_and_begin_theirs_anew(self):
-        """A buffer that is written to as it is sampled never ends an epoch of theirs."""
+    def test_steps_written_during_an_epoch_join_it_and_restart_it_in_torchrl(self):
+        """In TorchRL, a buffer that is written to between batches never reaches the end of an epoch."""
 
         def program(library):
             rb = ring(library, sampler=library.SamplerWithoutReplacement(), batch_size=5)
@@ -129,7 +130,7 @@ class TestRandomness:
 SLICES = {
     "length": {"slice_len": 3},
     "number": {"num_slices": 4},
-    "by number of the episode": {"slice_len": 3, "traj_key": "episode"},
+    "by episode number": {"slice_len": 3, "traj_key": "episode"},
     "by flag": {"slice_len": 3, "end_key": ("next", "done")},
 }
 
@@ -152,11 +153,11 @@ class TestSlices:
         assert torch.equal(batch["next", "done"].view(4, 3), ends)
         assert not batch["next", "terminated"].any()
         assert batch["next", "done"].shape == (12, 1)
-        # Theirs has an axis for the one axis of the storage, here and with no other sampler.
+        # TorchRL adds an axis here, and with no other sampler.
         assert batch["index"].shape == ((12,) if library is ours else (12, 1))
         assert torch.equal(batch["index"].flatten(), batch["obs"].long())
 
-    def test_terminated_stays_as_it_is_in_the_data(self, library):
+    def test_terminated_has_the_values_of_the_data(self, library):
         rb = ring(library, 10, sampler=library.SliceSampler(slice_len=5), batch_size=10)
         rb.extend(steps(10, terminated=True))
 
@@ -169,7 +170,7 @@ class TestSlices:
 
         assert torch.equal(batch["next", "truncated"].squeeze(1), batch["obs"] % 5 == 4)
 
-    def test_trajectories_too_short_are_left_out_or_taken_whole(self, library):
+    def test_short_trajectories_are_left_out_or_shorter_slices(self, library):
         def drawn(strict):
             rb = ring(library, 20, sampler=library.SliceSampler(slice_len=4, strict_length=strict), batch_size=80)
             rb.extend(torch.cat([steps(2, episode=2), steps(8, episode=8, start=8)]))
@@ -181,7 +182,7 @@ class TestSlices:
         assert set(ends.diff().tolist()) == {2, 4}
         assert len(batch) < 80
 
-    def test_short_trajectories_are_filled_up_with_their_last_step(self, library):
+    def test_short_trajectories_are_padded_with_their_last_step(self, library):
         sampler = library.SliceSampler(slice_len=4, strict_length=False, pad_output=True, end_key=("next", "done"))
         rb = ring(library, 20, sampler=sampler, batch_size=80)
         rb.extend(torch.cat([steps(2, episode=2), steps(8, episode=8, start=8)]))
@@ -200,7 +201,7 @@ class TestSlices:
             assert values[short].tolist() == [filled] * int(short.sum()), name
             assert rest is None or values[~short].tolist() == [rest] * int((~short).sum()), name
 
-    def test_no_trajectory_long_enough_is_refused(self, library):
+    def test_data_without_a_long_enough_trajectory_is_refused(self, library):
         rb = ring(library, 20, sampler=library.SliceSampler(slice_len=6), batch_size=12)
         rb.extend(steps(20))
 
@@ -225,11 +226,11 @@ class TestSlices:
     )
     def test_arguments_that_exclude_each_other_are_refused(self, kwargs):
         assert rejected(lambda: ours.SliceSampler(**kwargs))
-        # Their span may be as long as the slice, which then is empty.
+        # TorchRL allows a span as long as the slice, which gives empty slices.
         assert rejected(lambda: LIBRARIES["theirs"].SliceSampler(**kwargs)) == ("span" not in kwargs)
 
-    def test_the_slices_that_may_come_are_the_same(self):
-        """Not how often: theirs draws the trajectory first, so a step of a short one comes more often."""
+    def test_the_possible_slices_are_the_same(self):
+        """Their frequencies differ: TorchRL draws the trajectory first, so steps of short ones are more frequent."""
 
         def program(library):
             rb = ring(library, 20, sampler=library.SliceSampler(slice_len=3), batch_size=3000)
@@ -243,7 +244,7 @@ class TestSlices:
         assert abs(more - 1 / 2) < 0.05
 
     @pytest.mark.parametrize("span", [(False, True), (False, 1), (False, 2), (2, False), (1, 1), (1, 2), True], ids=str)
-    def test_slices_that_reach_over_the_ends_are_cut_there(self, span):
+    def test_slices_with_a_span_are_cut_at_the_ends_of_trajectories(self, span):
         def program(library):
             sampler = library.SliceSampler(slice_len=3, span=span, traj_key="episode")
             rb = ring(library, 20, sampler=sampler, batch_size=3000)
@@ -254,12 +255,12 @@ class TestSlices:
             return {tuple(rows[first : last + 1]) for first, last in zip(starts, ends.tolist(), strict=True)}
 
         mine, other = both(program)
-        # "At least slice_len - i steps" is what the reference promises; at the end theirs keeps at least i.
+        # The documentation promises "at least slice_len - i steps"; at the end TorchRL keeps at least i.
         short = {(3, 4), (4,), (8, 9), (9,)} if isinstance(span, tuple) and span[1] == 2 else set()
         assert mine - short == other
         assert short <= mine
 
-    def test_a_ring_that_has_wrapped_joins_no_steps_over_its_seam(self, library):
+    def test_no_slice_of_a_wrapped_ring_crosses_the_cursor(self, library):
         rb = ring(library, 20, sampler=library.SliceSampler(slice_len=2, end_key=("next", "done")), batch_size=1000)
         rb.extend(steps(33, episode=100))
         rows = rb.sample()["obs"].view(-1, 2)
@@ -276,8 +277,8 @@ class TestSlices:
 
 
 class TestLayouts:
-    def test_environments_lie_side_by_side(self, library):
-        """The reference prints time first; theirs has turned it back since."""
+    def test_environments_are_a_separate_axis(self, library):
+        """The documentation prints time as the first axis; later versions of TorchRL have it as the second."""
         rb = ring(library, 12, ndim=2, batch_size=4)
         rb.extend(torch.stack([steps(3), steps(3, start=100)]))
         held = rb[:]["obs"] if library is ours else rb[:]["obs"].T
@@ -306,7 +307,7 @@ class TestLayouts:
         assert len(listed) == 2
         assert listed.sample().shape == (3, 2)
 
-    def test_what_wraps_lies_where_it_lies(self):
+    def test_wrapped_writes_have_the_same_rows(self):
         def program(library):
             rb = ring(library, 5)
             indices = [rb.extend(steps(count, start=start)).tolist() for count, start in [(3, 0), (4, 3), (2, 7)]]
@@ -316,8 +317,8 @@ class TestLayouts:
         mine, other = both(program)
         assert mine == other
 
-    def test_of_more_than_fits_ours_says_what_did_not_stay(self):
-        """Theirs names the same slot twice, the earlier of which has gone."""
+    def test_the_rows_of_overwritten_steps_are_minus_one(self):
+        """TorchRL returns the same row for two steps, the earlier of which is overwritten."""
 
         def program(library):
             rb = ring(library, 4)
@@ -328,7 +329,7 @@ class TestLayouts:
         assert other == [0, 1, 2, 3, 0, 1]
         assert here == there == [4, 5, 2, 3]
 
-    def test_of_the_best_the_same_stay(self):
+    def test_the_highest_ranked_steps_are_the_same(self):
         def program(library):
             rb = ring(library, 4, writer=library.TensorDictMaxValueWriter(rank_key=("next", "reward")))
             for start in (0, 20, 5):
@@ -340,7 +341,7 @@ class TestLayouts:
 
 
 class FakeTree(list):
-    """What their compiled tree does, which may not load."""
+    """A Python version of TorchRL's compiled tree, which may fail to load."""
 
     def __init__(self, combine, neutral, size):
         super().__init__([neutral] * size)
@@ -405,7 +406,7 @@ class TestPriorities:
         assert mine == pytest.approx(other)
         assert mine == pytest.approx({0: 1.0, 1: 0.25, 2: 0.25})
 
-    def test_rows_that_were_not_kept_are_passed_over(self):
+    def test_rows_that_were_not_kept_are_ignored(self):
         def program(library):
             sampler = library.PrioritizedSampler(4, alpha=1.0, beta=1.0)
             rb = ring(library, 4, sampler=sampler, batch_size=400)
@@ -416,7 +417,7 @@ class TestPriorities:
         mine, other = both(program)
         assert mine == other == {1.0, 0.3333}
 
-    def test_bad_priorities_are_refused_by_ours_before_they_spoil_anything(self):
+    def test_invalid_priorities_are_refused_before_any_change(self):
         sampler = ours.PrioritizedSampler(4, alpha=1.0, beta=1.0)
         rb = ring(ours, 4, sampler=sampler, batch_size=4)
         rb.extend(steps(4))
@@ -426,7 +427,7 @@ class TestPriorities:
 
 
 class TestEnsembles:
-    def test_batches_are_parts_that_say_where_they_are_from(self, library):
+    def test_batches_are_parts_with_the_number_of_their_buffer(self, library):
         buffers = [ring(library, batch_size=4) for _ in range(3)]
         for number, rb in enumerate(buffers):
             rb.extend(steps(10, start=100 * number))
@@ -437,7 +438,7 @@ class TestEnsembles:
         assert (batch["obs"] // 100).tolist() == [[0.0] * 4, [1.0] * 4, [2.0] * 4]
         assert batch["index", "buffer_ids"].tolist() == [[0] * 4, [1] * 4, [2] * 4]
         assert torch.equal(batch["index", "index"], (batch["obs"] % 100).long())
-        # The reference says dict; theirs is a TensorDict, and has the two under "index" only.
+        # The documentation names a dict; TorchRL returns a TensorDict, with both keys only under "index".
         assert ("buffer_ids" in info) == (library is ours)
 
     def test_buffers_are_drawn_for_parts(self, library):
@@ -451,7 +452,7 @@ class TestEnsembles:
         assert (batch["obs"] // 100 == 1).all()
 
 
-def test_next_goes_through_an_epoch_says_that_it_has_ended_and_begins_another(library):
+def test_next_returns_none_at_the_end_of_an_epoch_and_then_starts_another(library):
     buffer = ring(library, sampler=library.SamplerWithoutReplacement(), batch_size=4)
     buffer.extend(steps(8))
 
@@ -487,7 +488,7 @@ def test_a_compose_that_was_given_is_the_transform_itself(library):
 
 
 def test_what_is_appended_to_a_compose_that_was_given():
-    """Here it is not put into the Compose, which may be that of another buffer as well."""
+    """This library does not append it to the given Compose, which another buffer may share."""
     lengths = []
     for library, doubled, composed in ((ours, Doubled, ours.Compose), (theirs, theirs_doubled, theirs_composed)):
         compose = composed(doubled())

@@ -1,4 +1,4 @@
-"""Samples and classes as TorchRL's own code makes them of the same answers."""
+"""OpenML samples and classes, compared with TorchRL's code on the same responses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_samples_and_classes_are_torchrls_to_the_last_bit(theirs, name, tmp_path
         return body
 
     monkeypatch.setattr("sklearn.datasets._openml.urlopen", opened)
-    # With pandas 3, scikit-learn's other parser does not know categories whose names are numbers.
+    # With pandas 3, scikit-learn's other parser does not accept categories whose names are numbers.
     plain = partial(sklearn.datasets.fetch_openml, cache=False, as_frame=True, parser="liac-arff")
     monkeypatch.setattr("sklearn.datasets.fetch_openml", plain)
     wanted = theirs._get_data(name)

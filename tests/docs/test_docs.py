@@ -20,7 +20,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _environment(home, monkeypatch):
-    """Datasets that the pages store are not those of the user, which another version may have written."""
+    """Store the datasets of the pages in a separate folder, because another version may have written the user's."""
     monkeypatch.setenv("RLDS_HOME", str(home))
 
 

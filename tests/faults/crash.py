@@ -1,7 +1,7 @@
-"""Children that end themselves with SIGKILL at the n-th of their changes of the disk.
+"""Child processes that kill themselves with SIGKILL at their n-th file-system event.
 
-A child is forked from a program that has everything imported. An event is an open, a rename, a removal, a new folder: so
-every moment between two changes of the disk is met, not only those that a clock happens to hit.
+A child is forked from a program that has imported every module. An event is an open, a rename, a removal or a new
+folder, so that the tests cover each moment between two changes of the disk, independently of timing.
 """
 
 import os
@@ -12,13 +12,16 @@ import traceback
 _EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
 
 
-def inside(folder):
-    """Return what tells whether an event is one below a folder."""
+def events_below(folder):
+    """Return a function that checks whether an audit event concerns a path below a folder."""
     return lambda event, arguments: event in _EVENTS and any(str(folder) in str(one) for one in arguments)
 
 
-def life(fatal, work, counts):
-    """Call `work` in a forked child that dies at its event number `fatal`; return the events it saw, or None."""
+def run_killed_at(fatal, work, counts):
+    """Call `work` in a forked child that is killed at its event number `fatal` (0: never).
+
+    Returns the number of events of the child, or None if it was killed.
+    """
     readable, writable = os.pipe()
     child = os.fork()
     if child:
@@ -27,7 +30,7 @@ def life(fatal, work, counts):
             seen = stream.read()
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status) and not seen:
-            raise SystemExit(f"the child that was to die at {fatal} failed by itself")
+            raise SystemExit(f"the child to be killed at event {fatal} failed before it")
         return None if os.WIFSIGNALED(status) else int(seen)
     os.close(readable)
     count = 0
@@ -40,15 +43,15 @@ def life(fatal, work, counts):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
-    only(work)
+    run_or_exit(work)
     os.write(writable, str(count).encode())
     os._exit(0)
 
 
-def only(work):
-    """Call `work` in a child; an error ends it, so that it does not go on as its parent would."""
+def run_or_exit(work):
+    """Call `work` in a child process, and exit with 1 on an error, so that the child never continues as its parent."""
     try:
         work()
-    except BaseException:  # noqa: BLE001 - whatever it is, this child must not live on
+    except BaseException:  # noqa: BLE001 - the child must exit after any error
         traceback.print_exc()
         os._exit(1)

@@ -1,10 +1,10 @@
-"""Kill downloads at each of their file-system events, and report what they left. Run as a program by the tests.
+"""Kill downloads at their file-system events, and report the dataset on disk. The tests run this as a program.
 
-argument    JSON: id, root, options of `download`, choices (options of the source), steps (how far the events lie
-            apart) or kills (how many there are about), part (fields of a selection that is stored before each download,
-            which then grows to the whole), random (how many more), jobs (by default 1), small (what is set lower, by its dotted name),
-                imports (what children would import, each of them anew)
-output      a line of JSON for each child: event, died, folder (whole, absent, or why it does not open), digest
+argument    JSON: id, root, options of `download`, choices (options of the source), steps (the distance between events)
+            or kills (about how many kills), part (fields of a selection that is stored before each download, which
+            then adds the rest), random (number of kills at random times), jobs (default 1), small (lower values of
+            constants, by dotted name), imports (modules to import before the children are forked)
+output      a line of JSON per child: event, died, folder (whole, absent, or the error of opening it), digest
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from crash import inside, life, only
+from crash import events_below, run_killed_at, run_or_exit
 
 from datasets_rl import downloading, store
 from datasets_rl.errors import DatasetsRLError
@@ -36,7 +36,7 @@ if task.get("choices"):
 for name, value in task["small"].items():
     module, _, attribute = name.rpartition(".")
     setattr(importlib.import_module(module), attribute, value)
-assert minari_reader  # the children find it imported
+assert minari_reader  # imported here so that the children need not import it
 for name in task.get("imports", []):
     importlib.import_module(name)
 plain = {"RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": str(task.get("jobs", 1))}
@@ -44,20 +44,21 @@ settings = Settings.from_env({**os.environ, **plain})
 spot = store.dataset_paths(task["id"], root=root, settings=settings)
 
 
-below = inside(root)
+below = events_below(root)
 
 
 def counts(event, arguments):
-    """Count what happens below the root, and the opening of what is already a descriptor."""
+    """Return whether an event concerns a path below the root, or opens a file descriptor."""
     return below(event, arguments) or (event == "open" and isinstance(arguments[0], int))
 
 
 def work():
+    """Download the dataset."""
     downloading.download(task["id"], root=root, settings=settings, **options)
 
 
 def state():
-    """Say what a reader finds, and a digest of all files if it finds a dataset."""
+    """Return what a reader finds, and a digest of all files if it finds a dataset."""
     if not spot.exists:
         return "absent", ""
     try:
@@ -70,11 +71,13 @@ def state():
 
 
 def report(event, died):
+    """Print the state after a child as a line of JSON."""
     folder, digest = state()
     print(json.dumps({"event": event, "died": died, "folder": folder, "digest": digest}), flush=True)
 
 
 def clean():
+    """Remove the dataset, and restore the part that is stored before each download."""
     if not task["keep"]:
         store.remove(task["id"], root=root, settings=settings)
     if task.get("part"):
@@ -89,35 +92,35 @@ if task.get("part"):
     shutil.copytree(stored, part)
     report("part", died=False)
 
-total = life(0, work, counts)
+total = run_killed_at(0, work, counts)
 report("first", died=False)
 clean()
 steps = max(1, total // task["kills"]) if task.get("kills") else task["steps"]
 for fatal in range((steps + 1) // 2, total + 1, steps):
-    died = life(fatal, work, counts) is None
+    died = run_killed_at(fatal, work, counts) is None
     report(fatal, died)
-    life(0, work, counts)
+    run_killed_at(0, work, counts)
     report("again", died=False)
     clean()
 dice = random.Random(0)
 whole = 0.0
 if task["random"]:
     start = time.monotonic()
-    life(0, work, counts)
+    run_killed_at(0, work, counts)
     whole = time.monotonic() - start
     clean()
 for _ in range(task["random"]):
     child = os.fork()
     if not child:
-        only(work)
+        run_or_exit(work)
         os._exit(0)
     time.sleep(dice.uniform(0, whole))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     report("random", died=os.WIFSIGNALED(status))
     if dice.random() < 0.3:
-        life(0, work, counts)
+        run_killed_at(0, work, counts)
         report("again", died=False)
         clean()
-life(0, work, counts)
+run_killed_at(0, work, counts)
 report("last", died=False)

@@ -1,11 +1,11 @@
-"""Run `rlds` in forked children that may die at one of their changes of the disk. Run as a program by the tests.
+"""Run `rlds` in forked children that can be killed before one of their changes of the disk. The tests run this program.
 
-stdin       a line of JSON for each child: home (RLDS_HOME), argv, fatal (the number of the change before which it gets a
-            SIGKILL; 0 for none)
-stdout      a line of JSON for each: died, code (of the command), changes (how many it made), text (what it printed)
+stdin       a line of JSON per child: home (RLDS_HOME), argv, fatal (the number of the change before which the child is
+            killed with SIGKILL; 0 for none)
+stdout      a line of JSON per child: died, code (exit code), changes (number of changes), text (its output)
 
-A change is a call that creates, opens for writing, renames, links or deletes something. Python announces each of them to
-an audit hook before it happens.
+A change is a call that creates, opens for writing, renames, links or deletes a path. Python reports each of them to an
+audit hook before it happens.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def changes(event, arguments, home):
-    """Say whether an audit event is a change below a folder; names relative to an open folder are of a deletion there."""
+    """Return whether an audit event changes a path below `home`; a relative path belongs to a deletion below `home`."""
     if event == "open":
         path, _, flags = arguments
         return isinstance(path, (str, bytes)) and home in os.fsdecode(path) and bool(flags & _WRITING)
@@ -39,6 +39,7 @@ def changes(event, arguments, home):
 
 
 def child(task, writable):
+    """Run one command in this forked process, and report its exit code, changes and output."""
     count = 0
 
     def watch(event, arguments):
@@ -59,7 +60,7 @@ def child(task, writable):
         sys.addaudithook(watch)
         try:
             code = main(task["argv"])
-        except BaseException:  # noqa: BLE001 - whatever it is, this child must not live on
+        except BaseException:  # noqa: BLE001 - the child must exit after any error
             traceback.print_exc()
             code = -1
         sys.stdout.flush()
@@ -71,6 +72,7 @@ def child(task, writable):
 
 
 def serve(task):
+    """Fork a child for one task, and return its report."""
     readable, writable = os.pipe()
     process = os.fork()
     if not process:

@@ -1,8 +1,8 @@
-"""Kill preprocessing runs at their file-system events, and report what they left. Run as a program by the tests.
+"""Kill preprocessing runs at their file-system events, and report the dataset on disk. The tests run this program.
 
-argument    JSON: folder (the dataset, which is replaced), how (direct, parts or several: who makes the parts), steps
-            (how far the events lie apart), random (how many more, at any moment)
-output      a line of JSON for each child: event, died, found (old, new, or what is wrong), undone (what `undo` brought)
+argument    JSON: folder (the dataset, which is replaced), how (direct, parts or several: which engine), steps (the
+            distance between events), random (number of kills at random times)
+output      a line of JSON per child: event, died, found (old, new, or the error), left (work files after an undo)
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import torch
-from crash import inside, life, only
+from crash import events_below, run_killed_at, run_or_exit
 
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.npy import file_sha256
@@ -34,7 +34,7 @@ settings = Settings.from_env({**os.environ, "RLDS_NO_PROGRESS": "1"})
 
 
 def scaled(batch):
-    """Change every observation, and drop the episodes that begin with a large action."""
+    """Scale every observation by 3."""
     return batch.set("observation", batch["observation"] * 3).set(
         ("next", "observation"), batch["next", "observation"] * 3
     )
@@ -46,11 +46,12 @@ RECIPE = Recipe(
 
 
 class Here(contextlib.nullcontext):
-    """Makes parts in this process, where its changes of the disk are counted."""
+    """An engine that runs tasks in this process, so that their changes of the disk are counted."""
 
     max_in_flight = 1
 
     def submit(self, make, task, report):
+        """Return a callable that runs the task."""
         return functools.partial(make, task, report)
 
 
@@ -58,15 +59,17 @@ engine = {"direct": None, "parts": Here(), "several": Local(2)}[task["how"]]
 
 
 def work():
+    """Preprocess the dataset in place."""
     preprocess(folder, RECIPE, num_parts=4, engine=engine, settings=settings, in_place=True)
 
 
 def digests():
+    """Return the path and the SHA-256 of every file of the dataset."""
     return sorted((str(path.relative_to(folder)), file_sha256(path)) for path in folder.rglob("*") if path.is_file())
 
 
 def found():
-    """Say which dataset a reader finds, to the last byte."""
+    """Return which dataset a reader finds, compared to the last byte."""
     try:
         _ = StoredDataset(folder).episodes
     except DatasetsRLError as error:
@@ -75,6 +78,7 @@ def found():
 
 
 def restore():
+    """Restore the original dataset, and delete the hidden folders."""
     for hidden in (".work", ".versions", ".rlds-trash"):
         shutil.rmtree(root / hidden, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -82,15 +86,16 @@ def restore():
 
 
 def report(event, died):
+    """Print the state after a child as a line of JSON."""
     print(json.dumps({"event": event, "died": died, "found": found()}), flush=True)
 
 
 def finish(event):
-    """Run it again, and look at what is left and at what `undo` brings back."""
-    if life(0, work, counts) is None:
-        raise SystemExit("the run behind a death died")
+    """Run the preprocessing again, undo it, and report the state after each, with the remaining work files."""
+    if run_killed_at(0, work, counts) is None:
+        raise SystemExit("the run after a kill failed")
     report("again", died=False)
-    # The owner file of a dead process is taken over by whoever needs it next; one who dies at that leaves it renamed.
+    # The next process takes over the owner file of a killed one; a kill during the takeover leaves a renamed file.
     left = sorted(path.name for path in (root / ".work").rglob("*") if path.is_file() and ".lock" not in path.name)
     undo(folder)
     print(json.dumps({"event": f"undo after {event}", "died": False, "found": found(), "left": left}), flush=True)
@@ -101,24 +106,24 @@ backup = root.parent / "backup"
 shutil.copytree(folder, backup)
 OLD = digests()
 NEW = None
-counts = inside(root)
-total = life(0, work, counts)
+counts = events_below(root)
+total = run_killed_at(0, work, counts)
 NEW = digests()
 report("first", died=False)
 restore()
 for fatal in range(1 + task["steps"] // 2, total + 1, task["steps"]):
-    died = life(fatal, work, counts) is None
+    died = run_killed_at(fatal, work, counts) is None
     report(fatal, died)
     finish(fatal)
 start = time.monotonic()
-life(0, work, counts)
+run_killed_at(0, work, counts)
 whole = time.monotonic() - start
 restore()
 dice = random.Random(0)
 for _ in range(task["random"]):
     child = os.fork()
     if not child:
-        only(work)
+        run_or_exit(work)
         os._exit(0)
     time.sleep(dice.uniform(0, whole))
     os.kill(child, signal.SIGKILL)

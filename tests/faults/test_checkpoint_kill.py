@@ -1,4 +1,4 @@
-"""A dump that is killed anywhere leaves the state before it or the new one, and the next dump cleans up."""
+"""A dump that is killed at any event leaves the previous state or the new one, and the next dump removes its files."""
 
 import json
 import os
@@ -11,7 +11,8 @@ import pytest
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
 
-def lives(tmp_path, *, old, steps):
+def reports(tmp_path, *, old, steps):
+    """Run `checkpoint_crashes.py`; return its report of each child."""
     done = subprocess.run(
         [
             sys.executable,
@@ -28,14 +29,12 @@ def lives(tmp_path, *, old, steps):
 
 @pytest.mark.parametrize(("old", "before"), [(True, "old"), (False, "absent")], ids=["over another", "the first"])
 @pytest.mark.parametrize("steps", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_dump_killed_at_its_steps_leaves_a_whole_state_and_no_more_than_the_next_removes(
-    tmp_path, old, before, steps
-):
-    found = lives(tmp_path, old=old, steps=steps)
-    after = [life["after"] for life in found]
+def test_a_killed_dump_leaves_a_complete_state_and_files_that_the_next_dump_removes(tmp_path, old, before, steps):
+    found = reports(tmp_path, old=old, steps=steps)
+    after = [report["after"] for report in found]
     turn = after.index("new")
 
     assert len(found) >= 20 // steps
-    assert all(life["died"] for life in found)
+    assert all(report["died"] for report in found)
     assert after == [before] * turn + ["new"] * (len(found) - turn)
-    assert all(life["again"] == "new" and life["clean"] for life in found)
+    assert all(report["again"] == "new" and report["clean"] for report in found)

@@ -1,4 +1,4 @@
-"""Sequences of commands, some of them killed, against a plain list of reward factors."""
+"""Random sequences of commands, some of them killed, compared with a model: a list of reward factors."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ID = "demo/pendulum"
 FACTORS = st.sampled_from([2, 3])
 NAMES = st.sampled_from(["x", "y"])
 FATAL = st.one_of(st.just(0), st.integers(1, 45))
-"""The change before which a command dies; one that makes fewer changes does not."""
+"""The change of the disk before which a command is killed; a command with fewer changes completes."""
 
 
 class Commands(RuleBasedStateMachine):
-    """`chain` has the factor of the rewards of every version, the current one last, and the recipe that made it."""
+    """A state machine of commands; `chain` has the reward factor and the recipe of each version, in order."""
 
     server: Server
 
@@ -55,7 +55,7 @@ class Commands(RuleBasedStateMachine):
         return float(StoredDataset(folder).column(("next", "reward")).astype("f8").sum())
 
     def found(self):
-        """Return what is on the disk, in the terms of the model."""
+        """Return the state on disk in the terms of the model."""
         spot = store.dataset_paths(ID, root=self.home / "demo")
         folders = [*(one.folder for one in store.versions(spot)), *([spot.folder] if spot.exists else [])]
         chain = [round(self.sum_of(folder) / self.unit, 3) for folder in folders]
@@ -69,7 +69,7 @@ class Commands(RuleBasedStateMachine):
         return [factor for factor, _ in chain], {name: factor for name, (factor, _) in derived.items()}
 
     def do(self, argv, fatal, chain, derived, code=0):
-        """Run a command that leads to a state; killed, to that state or to none, and run again, to that state."""
+        """Run a command and check its result; a killed command must have its full effect or none, and is run again."""
         answer = self.server.run(argv, self.home, fatal)
         if answer["died"]:
             again = fatal % 2
@@ -100,7 +100,7 @@ class Commands(RuleBasedStateMachine):
             return
         value, last = self.chain[-1]
         made = (value * factor, hash((tuple(self.chain), factor)))
-        # The bytes of a version follow from the recipes that led to it.
+        # The recipes of a version determine its bytes.
         here = self.derived.get(name)
         refused = (here is not None and here != made) or (here is None and last == factor)
         derived = self.derived if refused else {**self.derived, name: made}

@@ -1,9 +1,10 @@
-"""Whatever command is killed, before whatever change of the disk: nothing is lost, mixed, left over or done twice.
+"""Any command can be killed before any change of the disk: no data is lost, mixed, left over or changed twice.
 
-For each command and each of its changes, a child dies before that change. Then, each on a copy of what it left,
+For each command and each of its changes, a child is killed before that change. Afterwards, each on a copy of the
+folder,
 
-* the same command ends with 0 and the tree of an undisturbed run, hidden folders included;
-* another command ends as it does on an undisturbed tree, before or after the first one, and leaves that tree.
+* the same command ends with 0 and the files of an undisturbed run, including hidden folders;
+* another command ends as on an undisturbed folder, before or after the first command, and leaves the same files.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ KEEP = ["-t", "keep_lengths:3"]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command, and what was done before it."""
+    """A command, and the commands before it."""
 
     argv: list[str]
     before: list[list[str]] = field(default_factory=list)
     stored: bool = True
-    """Whether there is a dataset."""
+    """Whether the dataset is stored before the command."""
 
 
 IN_PLACE = ["preprocess", ID, *SCALE, "--in-place"]
@@ -86,7 +87,7 @@ TYPICAL = [
     "remove",
     "cache prune",
 ]
-"""The scenarios of the default run; the slow run has all."""
+"""The scenarios of the default run; the slow run has all scenarios."""
 OTHERS = [
     ["info", ID],
     ["list", "--downloaded"],
@@ -108,7 +109,7 @@ def server():
 
 
 def tree(home):
-    """Return the digest of every file, by its path; the folders themselves, too."""
+    """Return the digest of every file and the path of every folder."""
     return {
         path.relative_to(home).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         for path in home.rglob("*")
@@ -116,7 +117,7 @@ def tree(home):
 
 
 def public(files):
-    """Leave out what only a command that is run again can use, and folders: empty ones are nobody's loss."""
+    """Leave out empty folders and files that only a repeated command uses."""
     resumable = (".raw/", ".work/", "out/.")
     return {
         path: digest
@@ -126,13 +127,13 @@ def public(files):
 
 
 def rubbish(files):
-    """Return what a next command has to delete: trash, records, owner files, temporary files."""
+    """Return the files that a later command must delete: trash, records, owner files, temporary files."""
     marks = (".rlds-trash", ".change-", ".lock", ".claim", ".tmp")
     return [path for path in files if any(mark in path for mark in marks) and not path.startswith("out/")]
 
 
 class Trial:
-    """A command in a folder of its own, which is put back for each death."""
+    """A command in a separate home folder, which is restored before each kill."""
 
     def __init__(self, server, folder, scenario):
         self.server, self.scenario = server, scenario
@@ -167,7 +168,7 @@ class Trial:
         self.expected = {}
 
     def ends_of(self, other):
-        """Return how another command ends on an undisturbed tree, before and after this one."""
+        """Return the results of another command on an undisturbed folder, before and after this command."""
         if tuple(other) not in self.expected:
             ends = self.expected[tuple(other)] = []
             for origin in (self.start, self.done):
@@ -191,10 +192,10 @@ class Trial:
         return answer
 
     def kill(self, fatal, others):
-        """Kill the command before one of its changes, and yield what is wrong then, a sentence each."""
+        """Kill the command before one of its changes, and yield a sentence for each error."""
         self.put_back()
         if not self.run(self.scenario.argv, fatal)["died"]:
-            yield f"{fatal}: it did not die"
+            yield f"{fatal}: it was not killed"
             return
         dead = self.home.with_name("dead")
         shutil.rmtree(dead, ignore_errors=True)
@@ -217,7 +218,7 @@ class Trial:
 
 
 def difference(found, wanted):
-    """Name the paths that are there and should not be, that are missing, and that have other bytes."""
+    """Describe the paths that are unexpected, missing or have other bytes."""
     return {
         "more": sorted(found.keys() - wanted.keys()),
         "missing": sorted(wanted.keys() - found.keys()),
@@ -227,7 +228,7 @@ def difference(found, wanted):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder in memory where there is one: the disk is asked to sync some hundred thousand times."""
+    """A folder in memory, where one is available, because the test syncs hundreds of thousands of times."""
     memory = Path("/dev/shm")
     if not memory.is_dir():
         yield tmp_path

@@ -1,4 +1,4 @@
-"""A download that is killed, interrupted or runs out of disk at any moment: never wrong bytes, always resumed."""
+"""A download that is killed, interrupted or runs out of disk space never has wrong bytes, and can be resumed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ settings = Settings(home=Path(folder), timeout=5, progress=False)
 assets = [Asset((url,), f"{n}.hdf5", magic=bytes.fromhex("894844460d0a1a0a"), sha256=known) for n, url in enumerate(urls)]
 """
 
-# The loop forks from a process that has everything imported, so that all of a child's life is downloading.
+# The loop forks from a process that has imported every module, so that a child spends all its time in the download.
 KILLS = (
     START
     + """
@@ -89,7 +89,7 @@ def child(code, folder, urls, *, split=1 << 40, known=None, seconds=0.0, kills=0
 
 
 def judge(folder):
-    """What lies in the folder is a beginning of the truth, or the whole truth."""
+    """Check that the file in the folder is a prefix of the expected bytes, or all of them."""
     target = folder / "0.hdf5"
     if target.exists():
         assert target.read_bytes() == DATA
@@ -105,7 +105,7 @@ def kill_often(folder, url, kills, **options):
         for line in loop.stdout:
             judge(folder)
             if line == "0\n":
-                # It came to its end before the kill: begin again.
+                # It finished before the kill: start again.
                 assert (folder / "0.hdf5").exists()
                 (folder / "0.hdf5").unlink()
             loop.stdin.write("\n")
@@ -121,21 +121,21 @@ def killed_and_resumed(tmp_path, kills, split, known):
         (came,) = fetch([Asset((url,), "0.hdf5", magic=MAGIC)], tmp_path, settings=Settings(tmp_path, progress=False))
 
     assert came.sha256 == SHA256 == hashlib.sha256(came.path.read_bytes()).hexdigest()
-    # Lives went on behind the last one's bytes; some are too short to ask for any.
+    # Each process continued after the bytes of the previous one; some were killed before their first request.
     resumed = [int(re.match(r"bytes=(\d+)", each)[1]) for each in server.ranges]
     assert len([start for start in resumed if start > 0]) > kills / 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.hdf5", "0.hdf5.fetched.json"]
 
 
 @pytest.mark.parametrize(("split", "known"), [(1 << 40, None), (500_000, SHA256)], ids=["one stream", "ranges"])
-def test_a_download_killed_10_times_comes_out_right(tmp_path, split, known):
+def test_a_download_killed_10_times_has_the_right_bytes(tmp_path, split, known):
     killed_and_resumed(tmp_path, 10, split, known)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [None, SHA256], ids=["digest unknown", "digest known"])
 @pytest.mark.parametrize("split", [1 << 40, 500_000], ids=["one stream", "ranges"])
-def test_a_download_killed_100_times_comes_out_right(tmp_path, split, known):
+def test_a_download_killed_100_times_has_the_right_bytes(tmp_path, split, known):
     killed_and_resumed(tmp_path, 100, split, known)
 
 
@@ -144,8 +144,8 @@ def test_a_download_killed_100_times_comes_out_right(tmp_path, split, known):
 )
 @pytest.mark.parametrize("files", [1, 3])
 @pytest.mark.parametrize("split", [1 << 40, 500_000], ids=["one stream", "ranges"])
-def test_ctrl_c_ends_at_once_and_leaves_what_came(tmp_path, split, files, behaviour):
-    """Even where the connections stall, which a thread cannot be woken from."""
+def test_ctrl_c_ends_at_once_and_keeps_the_received_bytes(tmp_path, split, files, behaviour):
+    """Also while connections stall, in threads that cannot be interrupted."""
     with serve({"/a": replace(behaviour)}) as server:
         with child(ONCE, tmp_path, [server.url + "/a"] * files, split=split) as process:
             process.stdout.readline()
@@ -171,8 +171,8 @@ def test_ctrl_c_ends_at_once_and_leaves_what_came(tmp_path, split, files, behavi
     [(None, None), ('W/"1"', 'W/"1"'), ('"strong"', None)],
     ids=["no mark", "weak ETag", "strong, then none"],
 )
-def test_a_file_that_changes_after_a_kill_is_not_joined_to_the_old_one(tmp_path, first, then):
-    """The server honors ranges whatever If-Range names, and the two versions have one length."""
+def test_a_file_that_changes_after_a_kill_is_not_appended_to_the_old_bytes(tmp_path, first, then):
+    """The server ignores If-Range, and the two versions have the same length."""
     edited = DATA[:2_500_000] + b"edited" + DATA[2_500_006:]
     with serve({"/a": Stall(edited, after=2_600_000, etag=first)}) as server:
         with child(ONCE, tmp_path, [server.url + "/a"]) as process:
@@ -208,8 +208,8 @@ except DiskFullError as error:
 
 
 @pytest.mark.parametrize("split", [1 << 40, 500_000], ids=["one stream", "ranges"])
-def test_a_full_disk_is_told_and_what_came_is_kept(tmp_path, split):
-    """The limit on file sizes stands for the full disk: the system refuses to write on."""
+def test_a_full_disk_is_reported_and_the_received_bytes_are_kept(tmp_path, split):
+    """A limit on file sizes simulates the full disk."""
     with serve({"/a": DATA}) as server:
         with child(FULL, tmp_path, [server.url + "/a"], split=split) as process:
             said, errors = process.communicate()
@@ -226,7 +226,7 @@ def test_a_full_disk_is_told_and_what_came_is_kept(tmp_path, split):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110 - evaluated at import
-def test_a_device_without_room_is_told(tmp_path):
+def test_a_device_without_space_is_reported(tmp_path):
     (tmp_path / "a.part").symlink_to("/dev/full")
     with serve({"/a": File(DATA)}) as server, pytest.raises(DiskFullError, match="No space left"):
         fetch([Asset((server.url + "/a",), "a")], tmp_path, settings=Settings(tmp_path, progress=False))

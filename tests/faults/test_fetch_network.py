@@ -1,4 +1,4 @@
-"""Servers and networks at their worst: either the right bytes come, or an error that says what was wrong."""
+"""Faulty servers and networks: a download has the right bytes, or raises an error that names the fault."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def get(folder, settings):
 
 @pytest.fixture(params=["one stream", "ranges"])
 def _streams(request, monkeypatch):
-    """Run the test with a single stream, and with several ranges at once."""
+    """Run the test with a single stream, and with several concurrent ranges."""
     if request.param == "ranges":
         monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
 
 
 def start(get, server, path="/a", after=100_000, body=DATA, **file):
-    """Leave a part of `after` bytes, as a process that gave up does."""
+    """Leave a partial file of `after` bytes, as a process that gave up does."""
     server.paths[path] = Cut(body, after=after, times=10**9, **file)
     with pytest.raises(FetchError):
         get(server.url + path, retries=0)
@@ -118,8 +118,8 @@ def sidecar(folder):
     ],
     ids=lambda behaviour: f"{type(behaviour).__name__} {getattr(behaviour, 'code', getattr(behaviour, 'after', ''))}",
 )
-def test_the_right_bytes_come_in_spite_of(get, behaviour):
-    # A copy: behaviours count their calls.
+def test_the_right_bytes_are_received_in_spite_of(get, behaviour):
+    # Use a copy, because behaviors count their calls.
     with serve({"/a": replace(behaviour)}) as server:
         came = get(server.url + "/a")
 
@@ -127,14 +127,14 @@ def test_the_right_bytes_come_in_spite_of(get, behaviour):
     assert came.sha256 == SHA256
 
 
-def test_each_try_goes_on_where_the_last_one_stopped(get):
+def test_each_try_continues_after_the_bytes_of_the_last_one(get):
     with serve({"/a": Cut(DATA, after=100_000, times=2)}) as server:
         get(server.url + "/a")
 
     assert server.ranges == ["bytes=100000-", "bytes=200000-"]
 
 
-def test_progress_gives_new_tries(get):
+def test_progress_resets_the_number_of_tries(get):
     with serve({"/a": Cut(DATA, after=20_000, times=14)}) as server:
         assert get(server.url + "/a", retries=1).path.read_bytes() == DATA
 
@@ -148,7 +148,7 @@ def test_tries_without_progress_end(get, folder):
     assert not (folder / "a.hdf5").exists()
 
 
-def test_a_server_that_always_breaks_off_and_ignores_ranges_does_not_keep_us_for_ever(get):
+def test_a_server_that_always_disconnects_and_ignores_ranges_is_given_up(get):
     with serve({"/a": Cut(DATA, after=100_000, times=10**9, ranges=False, advertises=True)}) as server:
         with pytest.raises(FetchError, match="the download restarted too often"):
             get(server.url + "/a")
@@ -156,7 +156,7 @@ def test_a_server_that_always_breaks_off_and_ignores_ranges_does_not_keep_us_for
         assert len(server.requests) < 20
 
 
-def test_a_stall_is_named_with_its_time(get):
+def test_a_stall_is_reported_with_its_duration(get):
     with (
         serve({"/a": Stall(DATA, after=0, times=10**9)}) as server,
         pytest.raises(FetchError, match=r"no data was received for 0\.5 s"),
@@ -177,7 +177,7 @@ DRIPS = pytest.mark.parametrize(
 
 @DRIPS
 def test_a_server_that_sends_a_byte_from_time_to_time_is_given_up(get, where, reason):
-    """Each try receives a few bytes more, which is not the progress that gives new tries."""
+    """Each try receives a few more bytes, which is too little to reset the number of tries."""
     began = time.monotonic()
     with serve({"/a": Drips(DATA, where=where, pause=0.1)}) as server:
         with pytest.raises(FetchError, match=reason + r".* \(3 times\)"):
@@ -197,7 +197,7 @@ def test_a_retry_succeeds_where_the_server_becomes_faster(get, where, reason):
     assert where in ("headers", "interim") or all(int(asked[6:-1]) >= 1024 for asked in server.ranges)
 
 
-def test_a_slow_address_leads_to_the_next(get):
+def test_after_a_slow_address_the_next_is_tried(get):
     with serve({"/a": Drips(DATA, pause=0.1), "/b": DATA}) as server:
         assert get([server.url + "/a", server.url + "/b"], retries=0).url == server.url + "/b"
 
@@ -212,15 +212,15 @@ def test_lists_of_files_from_a_slow_server_are_given_up(settings):
 
 
 def test_a_slow_and_steady_connection_is_not_given_up(get):
-    """10 kB/s; the file takes three times as long as the window over which the rate is measured."""
+    """At 10 kB/s, the file takes three times the window over which the rate is measured."""
     with serve({"/a": Slow(DATA[:15_000], rate=10_000)}) as server:
         assert get(server.url + "/a", retries=0).size == 15_000
 
     assert len(server.requests) == 1
 
 
-def test_a_rate_limit_of_the_user_does_not_make_the_server_slow(folder, settings):
-    """The limit of the user is below the least rate; the server waits for the client, and not the reverse."""
+def test_a_rate_limit_of_the_user_is_not_taken_for_a_slow_server(folder, settings):
+    """The limit of the user is below the minimum rate, but the client is what makes the transfer slow."""
     with serve({"/a": DATA}) as server:
         asset = Asset((server.url + "/a",), "a")
         patient = replace(settings, retries=0, min_rate=300_000)
@@ -229,7 +229,7 @@ def test_a_rate_limit_of_the_user_does_not_make_the_server_slow(folder, settings
     assert came.size == len(DATA)
 
 
-def test_the_least_rate_can_be_switched_off(folder, settings):
+def test_the_minimum_rate_can_be_disabled(folder, settings):
     with serve({"/a": Drips(DATA[:5_012], pause=0.1)}) as server:
         asset = Asset((server.url + "/a",), "a")
         (came,) = fetch([asset], folder, settings=replace(settings, retries=0, min_rate=0))
@@ -237,7 +237,7 @@ def test_the_least_rate_can_be_switched_off(folder, settings):
     assert came.size == 5_012
 
 
-def test_a_byte_every_half_second_ends_with_two_seconds_of_patience(folder, settings):
+def test_a_byte_every_half_second_is_given_up_after_a_timeout_of_two_seconds(folder, settings):
     with serve({"/a": Drips(DATA)}) as server:
         asset = Asset((server.url + "/a",), "a")
         with pytest.raises(FetchError, match="expected at least 100 bytes"):
@@ -245,7 +245,7 @@ def test_a_byte_every_half_second_ends_with_two_seconds_of_patience(folder, sett
 
 
 @pytest.mark.parametrize("where", ["body", "headers"])
-def test_a_proxy_of_the_environment_is_measured_as_well(get, monkeypatch, where):
+def test_the_minimum_rate_applies_to_a_proxy_of_the_environment(get, monkeypatch, where):
     with serve({"/a": Drips(DATA, where=where, pause=0.1)}) as proxy:
         monkeypatch.setenv("NO_PROXY", "")
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
@@ -253,26 +253,26 @@ def test_a_proxy_of_the_environment_is_measured_as_well(get, monkeypatch, where)
             get("http://data.invalid/a", retries=0)
 
 
-def test_nobody_listening_is_told(get):
+def test_a_refused_connection_is_reported(get):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(FetchError, match="Connection refused"):
         get(f"http://127.0.0.1:{port}/a", retries=0)
 
 
-def test_a_host_that_does_not_exist_is_told(get):
+def test_a_host_that_does_not_exist_is_reported(get):
     with pytest.raises(FetchError, match=r"http://no-such-host\.invalid/a: .+"):
         get("http://no-such-host.invalid/a", retries=0)
 
 
 @pytest.mark.parametrize("url", ["http:", "http://", "http:///a", "https:a/b", "http://a:b/", "http://\x7f/a"])
-def test_an_address_that_is_none_is_told(get, url):
+def test_an_invalid_address_is_reported(get, url):
     with pytest.raises(FetchError, match=r"it is not an HTTP address|No address associated|Name or service"):
         get(url)
 
 
-def test_a_host_that_never_answers_is_left_soon_for_the_next_address(get, monkeypatch):
-    """Several tries with growing pauses are for hosts that are there."""
+def test_after_one_timeout_of_a_host_the_next_address_is_tried(get, monkeypatch):
+    """Only a host that responds gets several tries with growing pauses."""
     waited = []
     monkeypatch.setattr(plan, "pause", lambda failures, *_: waited.append(failures) or 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -284,7 +284,7 @@ def test_a_host_that_never_answers_is_left_soon_for_the_next_address(get, monkey
 
 
 @pytest.mark.parametrize("etag", ['"caf\xe9"', '"a b"', '""', "unquoted", '"' + "x" * 5000 + '"'])
-def test_odd_version_marks_do_no_harm(get, etag):
+def test_invalid_version_headers_do_no_harm(get, etag):
     with serve({}) as server:
         start(get, server, etag=etag)
         server.paths["/a"] = File(DATA, etag=etag)
@@ -293,8 +293,8 @@ def test_odd_version_marks_do_no_harm(get, etag):
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
-def test_a_server_that_asks_for_time_gets_it(get, form):
-    """An HTTP date has whole seconds only, so that up to one of the two seconds may be gone."""
+def test_retry_after_is_respected(get, form):
+    """An HTTP date has a resolution of one second, so that the wait may be up to a second shorter."""
     after = "1" if form == "seconds" else email.utils.formatdate(time.time() + 2, usegmt=True)
     with serve({"/a": Status(429, {"Retry-After": after}, times=1, then=DATA)}) as server:
         began = time.monotonic()
@@ -303,14 +303,14 @@ def test_a_server_that_asks_for_time_gets_it(get, form):
     assert 0.9 < time.monotonic() - began < 20
 
 
-def test_a_server_that_asks_for_a_day_is_asked_again_sooner(get, monkeypatch):
+def test_a_retry_after_of_a_day_is_shortened(get, monkeypatch):
     monkeypatch.setattr(plan, "LONGEST_PAUSE", 0.1)
     with serve({"/a": Status(503, {"Retry-After": "86400"}, times=1, then=DATA)}) as server:
         assert get(server.url + "/a").path.read_bytes() == DATA
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 410, 451])
-def test_a_refusal_leads_to_the_next_mirror_at_once(get, code):
+def test_after_a_refusal_the_next_mirror_is_tried_at_once(get, code):
     with serve({"/a": Status(code), "/b": DATA}) as server:
         came = get([server.url + "/a", server.url + "/b"])
 
@@ -346,7 +346,7 @@ def test_a_git_lfs_pointer_is_refused(get):
         get(server.url + "/a")
 
 
-def test_the_host_behind_a_redirect_is_named(get):
+def test_the_target_host_of_a_redirect_is_named(get):
     with serve({"/b": Status(403)}) as there, serve({}) as here:
         here.paths["/a"] = Redirect(there.url.replace("127.0.0.1", "localhost") + "/b")
         with pytest.raises(FetchError, match=r"status 403 \(redirected to localhost\)"):
@@ -356,12 +356,12 @@ def test_the_host_behind_a_redirect_is_named(get):
 @pytest.mark.parametrize(
     ("to", "said"), [("/a", "more than 10 redirects"), ("ftp://x/a", "not an HTTP address"), ("http://[x/a", ".")]
 )
-def test_redirects_to_nowhere_end(get, to, said):
+def test_invalid_redirects_are_errors(get, to, said):
     with serve({"/a": Redirect(to)}) as server, pytest.raises(FetchError, match=said):
         get(server.url + "/a")
 
 
-def test_another_length_than_the_catalogs_is_refused_before_anything_is_written(get, folder):
+def test_a_length_other_than_in_the_catalog_is_refused_before_any_write(get, folder):
     with serve({"/a": DATA}) as server, pytest.raises(IntegrityError, match="has 300,008 bytes, expected 12"):
         get(server.url + "/a", size=12)
 
@@ -370,7 +370,7 @@ def test_another_length_than_the_catalogs_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("length", [True, False])
 @pytest.mark.parametrize("body", [DATA[:-1] + b"?", DATA[:-5], DATA + b"more"], ids=["edited", "shorter", "longer"])
-def test_wrong_bytes_are_deleted_and_told(get, folder, body, length):
+def test_wrong_bytes_are_deleted_and_reported(get, folder, body, length):
     with serve({"/a": File(body, length=length)}) as server, pytest.raises(IntegrityError) as caught:
         get(server.url + "/a", sha256=SHA256)
 
@@ -379,7 +379,7 @@ def test_wrong_bytes_are_deleted_and_told(get, folder, body, length):
     assert list(folder.iterdir()) == []
 
 
-def test_wrong_bytes_of_one_mirror_lead_to_the_next(get):
+def test_after_wrong_bytes_the_next_mirror_is_tried(get):
     with serve({"/a": OTHER, "/b": DATA[:-1] + b"?", "/c": DATA}) as server:
         came = get([server.url + path for path in ("/a", "/b", "/c")], sha256=SHA256, size=len(DATA))
 
@@ -393,7 +393,7 @@ def test_where_every_mirror_has_other_bytes_all_are_named(get):
     assert len(caught.value.problems) == 2
 
 
-def test_a_server_that_lies_about_the_length_is_not_believed(get):
+def test_a_wrong_content_length_is_detected(get):
     with (
         serve({"/a": LiesAboutLength(DATA)}) as server,
         pytest.raises(FetchError, match="300008 bytes, and 300,108 before"),
@@ -401,14 +401,14 @@ def test_a_server_that_lies_about_the_length_is_not_believed(get):
         get(server.url + "/a")
 
 
-def test_a_lie_about_the_length_does_no_harm_where_the_digest_is_known(get):
+def test_a_wrong_content_length_does_no_harm_where_the_digest_is_known(get):
     with serve({"/a": LiesAboutLength(DATA)}) as server:
         assert get(server.url + "/a", sha256=SHA256).path.read_bytes() == DATA
 
 
 @pytest.fixture(scope="module")
 def real():
-    """An HDF5 file that says how long it is."""
+    """An HDF5 file whose superblock has the length of the file."""
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
         file["a"] = np.random.default_rng(0).normal(size=30_000)
@@ -419,7 +419,7 @@ CUT = pytest.mark.parametrize("kind", [HidesLength, Truncates])
 
 
 @CUT
-def test_a_file_that_was_cut_at_an_unknown_length_is_fetched_again(get, real, kind):
+def test_a_truncated_file_of_unknown_length_is_fetched_again(get, real, kind):
     with serve({"/a": kind(real, after=100_000)}) as server:
         assert get(server.url + "/a").path.read_bytes() == real
 
@@ -428,7 +428,9 @@ def test_a_file_that_was_cut_at_an_unknown_length_is_fetched_again(get, real, ki
 
 @CUT
 @pytest.mark.parametrize("hash_check", [True, False])
-def test_a_file_that_stays_cut_is_refused_and_the_next_run_fetches_it_anew(get, folder, real, kind, hash_check):
+def test_a_file_that_is_always_truncated_is_refused_and_fetched_again_by_the_next_run(
+    get, folder, real, kind, hash_check
+):
     with serve({"/a": kind(real, after=100_000, times=10**9)}) as server:
         with pytest.raises(IntegrityError) as caught:
             get(server.url + "/a", hash_check=hash_check)
@@ -444,14 +446,14 @@ def test_a_file_that_stays_cut_is_refused_and_the_next_run_fetches_it_anew(get, 
 
 
 @CUT
-def test_a_cut_copy_leads_to_the_next_address(get, real, kind):
+def test_after_a_truncated_file_the_next_address_is_tried(get, real, kind):
     with serve({"/a": kind(real, after=100_000, times=10**9), "/b": real}) as server:
         assert get([server.url + "/a", server.url + "/b"]).url == server.url + "/b"
 
 
 @CUT
-def test_a_killed_process_does_not_make_a_cut_file_whole(get, folder, real, kind):
-    """The bytes of the first process are a whole file, if its length is what the server hid."""
+def test_a_truncated_file_is_detected_after_a_kill(get, folder, real, kind):
+    """The server hides the length, so the bytes of the killed process could be a complete file."""
     with serve({}) as server:
         start(get, server, body=real, after=100_000)
         facts = {**sidecar(folder), "total": None, "spans": [[0, None, 100_000]]}
@@ -464,14 +466,14 @@ def test_a_killed_process_does_not_make_a_cut_file_whole(get, folder, real, kind
         assert get(server.url + "/a").path.read_bytes() == real
 
 
-def test_a_file_of_a_known_size_is_not_judged_by_its_format(get, real):
-    """What the catalog knows is enough, and what nobody can read may still be what was wanted."""
+def test_a_file_of_known_size_is_not_checked_by_its_format(get, real):
+    """The size in the catalog is sufficient, and the catalog may list a file that cannot be parsed."""
     with serve({"/a": real[:100_000]}) as server:
         assert get(server.url + "/a", size=100_000).size == 100_000
 
 
-def test_a_mirror_with_a_file_of_another_size_is_not_a_matter_of_the_network(get):
-    """No further try helps, although the upstream could not be reached either."""
+def test_a_mirror_with_a_file_of_another_size_is_not_a_network_error(get):
+    """A retry would not help, although the upstream was unreachable, too."""
     with serve({"/a": OTHER}) as server, pytest.raises(IntegrityError) as caught:
         get([server.url + "/a", "http://no-such-host.invalid/a"], retries=0, size=len(DATA))
 
@@ -481,7 +483,7 @@ def test_a_mirror_with_a_file_of_another_size_is_not_a_matter_of_the_network(get
     assert "may serve the right file later" in caught.value.hint
 
 
-def test_another_process_goes_on_where_the_first_one_stopped(get, folder):
+def test_another_process_continues_after_the_bytes_of_the_first_one(get, folder):
     with serve({}) as server:
         start(get, server)
         assert sidecar(folder)["spans"] == [[0, 300_008, 100_000]]
@@ -494,8 +496,8 @@ def test_another_process_goes_on_where_the_first_one_stopped(get, folder):
 
 
 @pytest.mark.parametrize("modified", [None, "Mon, 01 Jan 2024 00:00:00 GMT"])
-def test_a_part_goes_on_with_the_date_where_the_server_has_no_etag(get, modified):
-    """With neither of the two nothing would tell that the file changed, and the part is dropped."""
+def test_a_partial_download_is_resumed_by_date_where_the_server_has_no_etag(get, modified):
+    """With neither header a changed file could not be detected, so the partial download is discarded."""
     with serve({}) as server:
         start(get, server, etag=None, modified=modified)
         server.paths["/a"] = File(DATA, etag=None, modified=modified)
@@ -504,7 +506,7 @@ def test_a_part_goes_on_with_the_date_where_the_server_has_no_etag(get, modified
         assert server.ranges == (["bytes=100000-"] if modified else [])
 
 
-def test_a_part_without_a_version_mark_goes_on_where_the_digest_is_known(get):
+def test_a_partial_download_without_a_version_is_resumed_where_the_digest_is_known(get):
     with serve({}) as server:
         start(get, server, etag=None)
         server.paths["/a"] = NoValidator(DATA)
@@ -523,16 +525,16 @@ def test_a_weak_etag_does_not_join_bytes(get):
 
 
 @pytest.mark.parametrize("kind", [File, IgnoresIfRange, IgnoresRange, NoRange, NoValidator])
-def test_a_file_that_changed_meanwhile_is_fetched_anew(get, kind):
+def test_a_file_that_changed_between_processes_is_fetched_again(get, kind):
     with serve({}) as server:
         start(get, server, body=OTHER)
         server.paths["/a"] = kind(DATA)
 
-        # Without an ETag in the answer only the length tells: 280,008 bytes then, 300,008 now.
+        # Without an ETag in the response only the length differs: 280,008 bytes before, 300,008 now.
         assert get(server.url + "/a").path.read_bytes() == DATA
 
 
-def test_a_file_that_changes_in_the_middle_is_fetched_anew(get):
+def test_a_file_that_changes_during_the_download_is_fetched_again(get):
     with serve({"/a": ChangesValidator(OTHER, after=100_000, times=2, then=DATA)}) as server:
         assert get(server.url + "/a").path.read_bytes() == DATA
 
@@ -540,8 +542,8 @@ def test_a_file_that_changes_in_the_middle_is_fetched_anew(get):
 @pytest.mark.usefixtures("_streams")
 @pytest.mark.parametrize("marks", ["always", "sometimes", "never"])
 @pytest.mark.parametrize("seed", range(5))
-def test_bytes_of_two_versions_never_meet(get, seed, marks):
-    """The file flips between two versions of equal length while connections break at random."""
+def test_bytes_of_two_versions_are_never_mixed(get, seed, marks):
+    """The file alternates between two versions of equal length while connections break at random."""
     two = MAGIC + random.Random(9).randbytes(300_000)
 
     @dataclass
@@ -573,7 +575,7 @@ def test_bytes_of_two_versions_never_meet(get, seed, marks):
 
 
 EDITED = DATA[:200_000] + b"edited" + DATA[200_006:]
-"""As a corrected upload: of the same length, and equal in nearly all of its bytes."""
+"""Like a corrected upload: of the same length, with nearly all bytes equal."""
 
 MARKS = pytest.mark.parametrize(
     ("first", "then"),
@@ -583,14 +585,14 @@ MARKS = pytest.mark.parametrize(
 
 
 @MARKS
-def test_a_retry_does_not_join_bytes_that_the_server_does_not_confirm(get, first, then):
+def test_a_retry_does_not_append_bytes_whose_version_is_not_confirmed(get, first, then):
     versions = InTurn(Cut(EDITED, after=250_000, etag=first), IgnoresIfRange(DATA, etag=then))
     with serve({"/a": versions}) as server:
         assert get(server.url + "/a").path.read_bytes() == DATA
 
 
 @MARKS
-def test_another_process_does_not_join_bytes_that_the_server_does_not_confirm(get, first, then):
+def test_another_process_does_not_append_bytes_whose_version_is_not_confirmed(get, first, then):
     with serve({}) as server:
         start(get, server, body=EDITED, after=250_000, etag=first)
         server.paths["/a"] = IgnoresIfRange(DATA, etag=then)
@@ -598,8 +600,8 @@ def test_another_process_does_not_join_bytes_that_the_server_does_not_confirm(ge
         assert get(server.url + "/a").path.read_bytes() == DATA
 
 
-def test_a_date_of_this_second_does_not_join_bytes(get):
-    """The file may change once more within the second; RFC 9110 calls such a date a weak validator."""
+def test_a_date_of_the_current_second_does_not_confirm_a_version(get):
+    """The file may change again within the second; in RFC 9110 such a date is a weak validator."""
     with serve({}) as server:
         start(get, server, etag=None, modified=email.utils.formatdate(time.time() + 60, usegmt=True))
         server.paths["/a"] = DATA
@@ -608,8 +610,8 @@ def test_a_date_of_this_second_does_not_join_bytes(get):
         assert server.ranges == []
 
 
-def test_bytes_joined_for_the_sake_of_a_digest_are_dropped_where_it_is_not_compared(get, folder):
-    """The bytes are of two addresses, so that the version mark of the second one says nothing about the first."""
+def test_bytes_that_only_a_digest_can_confirm_are_discarded_where_it_is_not_compared(get, folder):
+    """The bytes are from two addresses, and the version of the second one does not apply to the first."""
     with serve({}) as server:
         start(get, server, body=EDITED, after=250_000)
         server.paths.update({"/a": Status(404), "/b": Cut(DATA, after=10_000, times=10**9)})
@@ -622,7 +624,7 @@ def test_bytes_joined_for_the_sake_of_a_digest_are_dropped_where_it_is_not_compa
         assert get(urls[1], sha256=SHA256, hash_check=False).path.read_bytes() == DATA
 
 
-def test_an_address_that_breaks_off_and_names_no_version_says_so_in_the_end(get):
+def test_an_address_that_disconnects_and_has_no_version_is_reported(get):
     unnamed = Cut(DATA, after=100_000, times=10**9, etag=None)
     with serve({"/a": unnamed}) as server, pytest.raises(FetchError, match="no strong ETag and no Last-Modified"):
         get(server.url + "/a")
@@ -631,7 +633,7 @@ def test_an_address_that_breaks_off_and_names_no_version_says_so_in_the_end(get)
 
 
 @pytest.mark.parametrize("shift", [-1, 1, -100])
-def test_a_range_that_begins_elsewhere_is_not_taken(get, shift):
+def test_a_range_with_another_start_is_refused(get, shift):
     with serve({}) as server:
         start(get, server)
         server.paths["/a"] = WrongRange(DATA, shift=shift)
@@ -639,8 +641,8 @@ def test_a_range_that_begins_elsewhere_is_not_taken(get, shift):
         assert get(server.url + "/a").path.read_bytes() == DATA
 
 
-def test_a_part_that_turned_out_to_be_whole_is_whole(get, folder):
-    """Where the length was never told, only status 416 says that nothing is left."""
+def test_a_partial_file_that_has_all_bytes_is_complete(get, folder):
+    """Where the length is unknown, only status 416 shows that no bytes remain."""
     with serve({}) as server:
         start(get, server)
         (folder / "a.hdf5.part").write_bytes(DATA)
@@ -652,7 +654,7 @@ def test_a_part_that_turned_out_to_be_whole_is_whole(get, folder):
     assert (came.path.read_bytes(), len(server.requests)) == (DATA, 1)
 
 
-def test_a_part_longer_than_the_file_is_dropped_after_status_416(get, folder):
+def test_a_partial_file_longer_than_the_file_is_discarded_after_status_416(get, folder):
     with serve({}) as server:
         start(get, server)
         (folder / "a.hdf5.part").write_bytes(DATA + b"?" * 50)
@@ -674,7 +676,7 @@ def test_a_part_longer_than_the_file_is_dropped_after_status_416(get, folder):
         '{"url": "x", "address": "x", "etag": null, "validator": null, "total": null, "spans": []}',
     ],
 )
-def test_a_damaged_sidecar_costs_the_part_and_nothing_else(get, folder, text):
+def test_with_a_damaged_sidecar_only_the_partial_file_is_lost(get, folder, text):
     with serve({}) as server:
         start(get, server)
         (folder / "a.hdf5.part.json").write_text(text)
@@ -685,7 +687,7 @@ def test_a_damaged_sidecar_costs_the_part_and_nothing_else(get, folder, text):
 
 
 @pytest.mark.parametrize("damage", ["shorter", "gone"])
-def test_a_part_that_lost_bytes_is_dropped(get, folder, damage):
+def test_a_partial_file_that_lost_bytes_is_discarded(get, folder, damage):
     with serve({}) as server:
         start(get, server)
         (folder / "a.hdf5.part").write_bytes(DATA[:99_999])
@@ -697,7 +699,7 @@ def test_a_part_that_lost_bytes_is_dropped(get, folder, damage):
         assert server.ranges == []
 
 
-def test_a_flipped_bit_in_the_part_is_found_by_the_digest_and_the_file_begun_again(get, folder):
+def test_a_flipped_bit_in_a_partial_file_is_found_by_the_digest_and_the_file_is_fetched_again(get, folder):
     with serve({}) as server:
         start(get, server)
         with (folder / "a.hdf5.part").open("r+b") as stream:
@@ -709,7 +711,7 @@ def test_a_flipped_bit_in_the_part_is_found_by_the_digest_and_the_file_begun_aga
 
 
 def test_bytes_after_the_saved_count_are_not_trusted(get, folder):
-    """A killed process leaves them; the disk may not have had all of them."""
+    """A killed process leaves them, and they may not all have reached the disk."""
     with serve({}) as server:
         start(get, server)
         with (folder / "a.hdf5.part").open("ab") as stream:
@@ -720,7 +722,7 @@ def test_bytes_after_the_saved_count_are_not_trusted(get, folder):
         assert server.ranges == ["bytes=100000-"]
 
 
-def test_a_mirror_goes_on_with_another_mirrors_part_only_where_the_digest_is_known(get):
+def test_a_mirror_continues_the_bytes_of_another_one_only_where_the_digest_is_known(get):
     with serve({}) as server:
         start(get, server)
         server.paths.update({"/a": Status(404), "/b": DATA})
@@ -731,7 +733,7 @@ def test_a_mirror_goes_on_with_another_mirrors_part_only_where_the_digest_is_kno
         assert "if-range" not in server.requests[-1].headers
 
 
-def test_a_bad_part_of_a_bad_mirror_does_not_spoil_a_good_one(get):
+def test_wrong_bytes_of_one_mirror_do_not_affect_the_next_one(get):
     with serve({}) as server:
         start(get, server, body=MAGIC + b"?" * 300_000)
         server.paths.update({"/a": Status(404), "/b": DATA})
@@ -739,8 +741,8 @@ def test_a_bad_part_of_a_bad_mirror_does_not_spoil_a_good_one(get):
         assert get([server.url + "/a", server.url + "/b"], sha256=SHA256).path.read_bytes() == DATA
 
 
-def test_without_a_digest_the_address_that_began_is_asked_first(get):
-    """The first one is back, but only the second one can go on with what is there."""
+def test_without_a_digest_the_address_of_the_received_bytes_is_tried_first(get):
+    """The first address is available again, but only the second one can continue the received bytes."""
     with serve({}) as server:
         start(get, server, path="/b")
         server.paths.update({"/a": DATA, "/b": DATA})
@@ -750,7 +752,7 @@ def test_without_a_digest_the_address_that_began_is_asked_first(get):
     assert [(request.path, request.headers.get("range")) for request in server.requests] == [("/b", "bytes=100000-")]
 
 
-def test_a_mirror_that_has_nothing_does_not_cost_the_part(get, folder):
+def test_a_mirror_without_the_file_does_not_discard_the_received_bytes(get, folder):
     with serve({}) as server:
         start(get, server)
         with pytest.raises(FetchError):
@@ -759,7 +761,7 @@ def test_a_mirror_that_has_nothing_does_not_cost_the_part(get, folder):
     assert sidecar(folder)["spans"] == [[0, 300_008, 100_000]]
 
 
-def test_every_range_goes_on_in_another_process(get, folder, monkeypatch):
+def test_every_range_is_resumed_by_another_process(get, folder, monkeypatch):
     monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
     with serve({"/a": InTurn(DATA, Cut(DATA, after=30_000, times=10**9))}) as server:
         with pytest.raises(FetchError):
@@ -774,7 +776,7 @@ def test_every_range_goes_on_in_another_process(get, folder, monkeypatch):
     assert set(server.ranges) == left
 
 
-def test_ranges_of_a_file_that_changed_meanwhile_are_dropped(get, folder, monkeypatch):
+def test_ranges_of_a_file_that_changed_are_discarded(get, folder, monkeypatch):
     monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
     with serve({"/a": InTurn(OTHER, Cut(OTHER, after=30_000, times=10**9))}) as server:
         with pytest.raises(FetchError):
@@ -785,7 +787,7 @@ def test_ranges_of_a_file_that_changed_meanwhile_are_dropped(get, folder, monkey
         assert get(server.url + "/a").path.read_bytes() == DATA
 
 
-def test_what_other_files_got_is_kept_when_one_fails(folder, settings):
+def test_files_are_kept_when_another_one_fails(folder, settings):
     with serve({"/a": Status(404), "/b": Stall(DATA, after=100_000)}) as server:
         wanted = [Asset((f"{server.url}/{name}",), name) for name in "ba"]
         with pytest.raises(FetchError, match="could not fetch a"):
@@ -802,7 +804,7 @@ def test_no_thread_and_no_connection_outlives_the_call(get, monkeypatch):
         with pytest.raises(FetchError):
             get(server.url + "/a")
 
-        # The server's own threads end with the connections.
+        # The threads of the server end with the connections.
         for _ in range(100):
             if threading.active_count() <= before + 1:
                 break
@@ -810,7 +812,7 @@ def test_no_thread_and_no_connection_outlives_the_call(get, monkeypatch):
         assert threading.active_count() <= before + 1
 
 
-def test_the_part_is_saved_while_bytes_come(get, folder, monkeypatch):
+def test_the_partial_file_is_saved_during_the_download(get, folder, monkeypatch):
     monkeypatch.setattr(partial_download, "SAVE_EVERY", 0.0)
     seen = []
 
@@ -829,8 +831,8 @@ def test_the_part_is_saved_while_bytes_come(get, folder, monkeypatch):
     assert seen[:3] == [100_000, 200_000, 300_000]
 
 
-def test_a_file_on_disk_is_never_half(get, folder):
-    """Whoever looks at the final name sees nothing or everything."""
+def test_a_file_under_its_final_name_is_always_complete(get, folder):
+    """A reader of the final name finds no file or the complete one."""
     seen = set()
     done = threading.Event()
 

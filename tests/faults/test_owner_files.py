@@ -1,4 +1,4 @@
-"""Owner files of processes that are killed while they create or delete them block nobody."""
+"""Owner files of processes that are killed while they create or delete them never block another process."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def killed(tmp_path, kills):
     return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
-def test_no_death_around_the_creation_of_an_owner_file_blocks_the_next_process(tmp_path):
+def test_no_kill_around_the_creation_of_an_owner_file_blocks_the_next_process(tmp_path):
     found = killed(tmp_path, 200)
 
     assert found["died"] > 100
@@ -65,7 +65,7 @@ def test_no_death_around_the_creation_of_an_owner_file_blocks_the_next_process(t
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_none_of_thousands_of_deaths_around_an_owner_file_blocks_the_next_process(tmp_path):
+def test_none_of_thousands_of_kills_around_an_owner_file_blocks_the_next_process(tmp_path):
     found = killed(tmp_path, 2000)
 
     print(found)

@@ -1,4 +1,4 @@
-"""What goes wrong between an upstream and a dataset, through the real command: its exit code, its words, what is left."""
+"""Faults between the upstream and the dataset, with the real command: its exit code, its message, the files on disk."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from datasets_rl import downloading
 from datasets_rl.cli.app import main
 from datasets_rl.format.reader import StoredDataset
 
-NAME = "bullet-maze2d-open-v0"  # neither digest nor sizes are known of it, so that any file may stand for it
+NAME = "bullet-maze2d-open-v0"  # the catalog has neither its digest nor its size, so that any file can replace it
 UPSTREAM = "/bullet/bullet-maze2d-open-sparse.hdf5"
 
 
@@ -38,7 +38,7 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def rlds(home, capsys):  # noqa: ARG001 - it sets the environment
+def rlds(home, capsys):  # noqa: ARG001 - it sets the environment variables
     def run(*words):
         code = main([str(word) for word in words])
         out, err = capsys.readouterr()
@@ -49,7 +49,7 @@ def rlds(home, capsys):  # noqa: ARG001 - it sets the environment
 
 @pytest.fixture
 def download(rlds, monkeypatch):
-    """Download from a loopback server that stands for the upstream itself: no other address is tried."""
+    """A function that downloads from a loopback server in place of the upstream; no other address is tried."""
 
     def run(behaviour, *words, name=NAME):
         from datasets_rl import sources
@@ -68,7 +68,7 @@ def absent(home, name=NAME):
     return not (home / "d4rl" / name).exists()
 
 
-def test_a_key_that_no_file_can_be_named_after_is_a_fault_of_the_file(rlds, home, good, tmp_path):
+def test_a_key_that_is_too_long_for_a_file_name_is_an_error_of_the_file(rlds, home, good, tmp_path):
     copy = tmp_path / "copy.hdf5"
     copy.write_bytes(good.read_bytes())
     with h5py.File(copy, "a") as file:
@@ -100,7 +100,7 @@ def test_a_refusing_server_ends_with_the_status_and_what_to_do(download, home, s
     assert absent(home)
 
 
-def test_too_many_requests_are_waited_for(download, good):
+def test_after_status_429_the_request_is_repeated(download, good):
     class Busy(File):
         def answer(self, call):
             self.refused = getattr(self, "refused", 0) + 1
@@ -113,7 +113,7 @@ def test_too_many_requests_are_waited_for(download, good):
     assert code == 0, err
 
 
-def test_a_web_page_saved_as_hdf5_is_refused_with_that_explanation(download, home):
+def test_a_web_page_instead_of_hdf5_is_reported_as_such(download, home):
     page = b"<!DOCTYPE html><html><head><title>Login required</title></head></html>"
 
     code, _, err, _ = download(File(page))
@@ -132,7 +132,7 @@ def test_a_file_with_another_digest_is_refused(download, home, good):
     assert absent(home, name)
 
 
-def test_a_digest_that_differs_is_accepted_on_request_and_the_manifest_says_so(download, home, good):
+def test_a_digest_that_differs_is_accepted_on_request_and_recorded_in_the_manifest(download, home, good):
     name = "halfcheetah-medium-v2"
     code, _, err, _ = download(File(good), "--no-hash-check", name=name)
 
@@ -140,9 +140,7 @@ def test_a_digest_that_differs_is_accepted_on_request_and_the_manifest_says_so(d
     assert [raw.checked for raw in StoredDataset(home / "d4rl" / name).manifest.raw] == ["skipped"]
 
 
-def test_a_part_stays_when_the_server_fails_while_it_grows_and_the_same_command_then_goes_on(
-    download, home, good, rlds
-):
+def test_a_part_is_kept_when_its_growth_fails_and_the_same_command_resumes(download, home, good, rlds):
     folder = home / "d4rl" / NAME
     download(File(good), "--keys", "observation")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -158,7 +156,7 @@ def test_a_part_stays_when_the_server_fails_while_it_grows_and_the_same_command_
     assert StoredDataset(folder).manifest.selection == {}
 
 
-def test_a_part_whose_raw_file_was_kept_grows_without_the_network_and_keeps_it(download, home, good, monkeypatch):
+def test_a_part_with_a_kept_raw_file_grows_without_the_network(download, home, good, monkeypatch):
     download(File(good), "--keys", "observation", "--keep-raw")
     monkeypatch.setenv("RLDS_OFFLINE", "1")
 
@@ -170,7 +168,7 @@ def test_a_part_whose_raw_file_was_kept_grows_without_the_network_and_keeps_it(d
     assert list((home / "d4rl" / ".raw" / NAME).rglob("*.hdf5")) != []
 
 
-def test_a_preprocessed_part_does_not_grow_over_what_a_recipe_made(download, home, good, rlds):
+def test_a_preprocessed_part_is_not_replaced_by_a_larger_download(download, home, good, rlds):
     download(File(good), "--keys", "observation")
     assert rlds("preprocess", f"d4rl/{NAME}", "-t", "scale_rewards:2", "--in-place")[0] == 0
 
@@ -183,7 +181,7 @@ def test_a_preprocessed_part_does_not_grow_over_what_a_recipe_made(download, hom
 
 
 @pytest.mark.parametrize("behaviour", [Cut, Resets], ids=["cut", "reset"])
-def test_a_broken_connection_is_resumed_where_it_broke(download, good, behaviour):
+def test_a_broken_connection_is_resumed(download, good, behaviour):
     code, _, err, server = download(behaviour(good, after=20_000, times=2))
 
     assert code == 0, err
@@ -196,7 +194,7 @@ def test_a_stalled_connection_is_given_up_and_resumed(download, good):
     assert code == 0, err
 
 
-def test_a_server_that_promises_more_than_it_has_ends_with_an_error(download, home, good):
+def test_a_content_length_above_the_file_size_is_an_error(download, home, good):
     code, _, err, _ = download(LiesAboutLength(good))
 
     assert code in {4, 5}, err
@@ -246,7 +244,7 @@ def shorten_a_column(path):
         (shorten_a_column, ["rewards has shape [293]", "300"]),
     ],
 )
-def test_a_damaged_file_is_refused_with_every_fault_and_leaves_no_dataset(
+def test_a_damaged_file_is_refused_with_every_error_and_leaves_no_dataset(
     download, home, good, tmp_path, change, words
 ):
     code, out, err, _ = download(File(damaged(good, tmp_path, change)))
@@ -258,7 +256,7 @@ def test_a_damaged_file_is_refused_with_every_fault_and_leaves_no_dataset(
 
 
 @pytest.mark.parametrize("kind", [HidesLength, Truncates])
-def test_the_command_that_received_half_a_file_fetches_it_anew_when_it_runs_again(download, home, good, kind):
+def test_after_half_a_file_the_same_command_fetches_it_again(download, home, good, kind):
     code, out, err, _ = download(kind(good, after=good.stat().st_size // 2, times=10**9))
 
     assert (code, out) == (5, "")
@@ -269,7 +267,7 @@ def test_the_command_that_received_half_a_file_fetches_it_anew_when_it_runs_agai
     assert code == 0, err
 
 
-def test_half_a_file_of_the_user_is_damaged(rlds, home, good, tmp_path):
+def test_a_truncated_file_of_the_user_is_reported_as_damaged(rlds, home, good, tmp_path):
     code, out, err = rlds("download", f"d4rl/{NAME}", "--from-local", damaged(good, tmp_path, cut_in_half))
 
     assert (code, out) == (8, "")
@@ -321,7 +319,7 @@ def test_threads_of_one_process_fetch_and_convert_once(home, good):
     assert len([one for one in server.requests if one.method == "GET"]) == 1
 
 
-def test_a_switched_off_network_sends_no_request(rlds, home, good, monkeypatch):
+def test_offline_sends_no_request(rlds, home, good, monkeypatch):
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     with serve({UPSTREAM: File(good)}) as server:
         code, _, err = rlds("download", f"d4rl/{NAME}", "--mirror", server.url)
@@ -379,7 +377,7 @@ def test_a_disk_that_fills_during_the_conversion_leaves_no_dataset_and_a_later_r
     assert rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--from-local", raw)[0] == 0
 
 
-def test_a_disk_that_fills_during_the_download_keeps_what_came(rlds, small_disk, tmp_path):
+def test_a_disk_that_fills_during_the_download_keeps_the_received_bytes(rlds, small_disk, tmp_path):
     generator = np.random.default_rng(0)
     noise = {
         "observations": generator.normal(size=(60_000, 17)),
@@ -389,7 +387,7 @@ def test_a_disk_that_fills_during_the_download_keeps_what_came(rlds, small_disk,
     }
     raw = write(tmp_path / "raw.hdf5", noise)
     part = small_disk / "d4rl" / ".raw" / NAME / f"{UPSTREAM[1:]}.part"
-    # Without a length nobody can know beforehand that it will not fit.
+    # Without a length the missing space is only found during the download.
     with serve({UPSTREAM: File(raw, length=False)}) as server:
         code, _, err = rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--mirror", server.url)
         assert code == 6, err

@@ -1,4 +1,4 @@
-"""A download that is killed anywhere leaves a whole dataset or none, and the next run finishes the work."""
+"""A download that is killed at any time leaves a complete dataset or none, and the next run completes it."""
 
 import json
 import os
@@ -39,29 +39,33 @@ def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAM
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    lives = [json.loads(line) for line in done.stdout.splitlines()]
-    return lives, root
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    return reports, root
 
 
-def judge(lives):
-    """Every reader found the right rows or nothing; every run that was left alone finished."""
-    whole = {life["digest"] for life in lives if life["folder"] == "whole"}
+def judge(reports):
+    """Check that readers found the right dataset or none and that other runs completed; return the number of kills."""
+    whole = {report["digest"] for report in reports if report["folder"] == "whole"}
     assert len(whole) == 1
-    assert {life["folder"] for life in lives} <= {"whole", "absent"}
-    assert all(life["folder"] == "whole" for life in lives if not life["died"] and life["event"] != "random")
-    return sum(life["died"] for life in lives)
+    assert {report["folder"] for report in reports} <= {"whole", "absent"}
+    assert all(report["folder"] == "whole" for report in reports if not report["died"] and report["event"] != "random")
+    return sum(report["died"] for report in reports)
 
 
-def judge_growth(lives):
-    """Every reader found the part or the whole; every run that was left alone ended with the whole."""
-    part, whole = (next(life["digest"] for life in lives if life["event"] == event) for event in ("part", "first"))
+def judge_growth(reports):
+    """Check that readers found the part or the whole, and that runs without a kill ended with the whole."""
+    part, whole = (
+        next(report["digest"] for report in reports if report["event"] == event) for event in ("part", "first")
+    )
     assert part != whole
-    assert {life["folder"] for life in lives} <= {"whole", "absent"}
-    assert {life["digest"] for life in lives} <= {part, whole, ""}
-    assert all(life["digest"] == whole for life in lives if life["event"] in {"first", "again", "last"})
+    assert {report["folder"] for report in reports} <= {"whole", "absent"}
+    assert {report["digest"] for report in reports} <= {part, whole, ""}
+    assert all(report["digest"] == whole for report in reports if report["event"] in {"first", "again", "last"})
     stages = ["the part", "between two renames", "the whole"]
     seen = [
-        stages[[part, "", whole].index(life["digest"])] for life in lives if life["died"] and life["event"] != "random"
+        stages[[part, "", whole].index(report["digest"])]
+        for report in reports
+        if report["died"] and report["event"] != "random"
     ]
     assert seen == sorted(
         seen, key=stages.index
@@ -83,35 +87,35 @@ def local(raw):
 
 
 @SOME_STEPS
-def test_a_conversion_killed_at_its_steps_leaves_a_whole_dataset_or_none(raw, tmp_path, steps):
-    lives, root = killed(tmp_path, options=local(raw), steps=steps)
+def test_a_conversion_killed_at_its_events_leaves_a_complete_dataset_or_none(raw, tmp_path, steps):
+    reports, root = killed(tmp_path, options=local(raw), steps=steps)
 
-    assert judge(lives) >= 20 // steps
+    assert judge(reports) >= 20 // steps
     assert leftovers(root) == []
 
 
 @SOME_STEPS
-def test_a_replacement_killed_at_its_steps_keeps_the_old_dataset_or_has_the_new_one(raw, tmp_path, steps):
-    lives, root = killed(tmp_path, options={**local(raw), "force": True}, keep=True, steps=steps)
+def test_a_replacement_killed_at_its_events_leaves_the_old_or_the_new_dataset(raw, tmp_path, steps):
+    reports, root = killed(tmp_path, options={**local(raw), "force": True}, keep=True, steps=steps)
 
-    assert judge(lives) >= 20 // steps
+    assert judge(reports) >= 20 // steps
     assert leftovers(root) == []
 
 
 @SOME_STEPS
-def test_a_download_killed_at_its_steps_is_resumed(raw, tmp_path, steps):
+def test_a_download_killed_at_its_events_is_resumed(raw, tmp_path, steps):
     with serve({UPSTREAM: File(raw)}) as server:
-        lives, root = killed(tmp_path, options={"mirrors": [server.url], "hash_check": False}, steps=2 * steps)
+        reports, root = killed(tmp_path, options={"mirrors": [server.url], "hash_check": False}, steps=2 * steps)
 
-    assert judge(lives) >= 20 // steps
+    assert judge(reports) >= 20 // steps
     assert leftovers(root) == []
 
 
-def test_a_part_that_grows_and_is_killed_at_any_step_stays_until_the_whole_replaces_it(raw, tmp_path):
+def test_a_growing_part_killed_at_any_event_is_kept_until_the_whole_replaces_it(raw, tmp_path):
     part = {"keys": ["observation"]}
-    lives, root = killed(tmp_path, options=local(raw), steps=2, part=part)
+    reports, root = killed(tmp_path, options=local(raw), steps=2, part=part)
 
-    assert judge_growth(lives) >= 10
+    assert judge_growth(reports) >= 10
     assert leftovers(root) == []
 
 
@@ -120,9 +124,9 @@ def test_a_part_that_grows_and_is_killed_at_any_step_stays_until_the_whole_repla
 def test_a_hundred_random_kills_of_download_and_conversion_never_leave_a_wrong_dataset(raw, tmp_path):
     with serve({UPSTREAM: Slow(raw, rate=raw.stat().st_size)}) as server:
         options = {"mirrors": [server.url], "hash_check": False}
-        lives, root = killed(tmp_path, options=options, steps=3, random=130)
+        reports, root = killed(tmp_path, options=options, steps=3, random=130)
 
-    assert judge(lives) >= 100
+    assert judge(reports) >= 100
     assert any(int(asked.removeprefix("bytes=").split("-")[0]) > 0 for asked in server.ranges)
     assert leftovers(root) == []
 
@@ -136,48 +140,48 @@ def shards(tmp_path_factory):
     return root
 
 
-def test_a_conversion_of_shards_killed_at_its_steps_goes_on_at_the_shard(shards, tmp_path):
+def test_a_conversion_of_shards_killed_at_its_events_resumes_at_the_shard(shards, tmp_path):
     options = {"from_local": str(shards)}
-    lives, root = killed(tmp_path, options=options, steps=12, name="minari/aa/b-v0", small=SMALL)
+    reports, root = killed(tmp_path, options=options, steps=12, name="minari/aa/b-v0", small=SMALL)
 
-    assert judge(lives) >= 4
+    assert judge(reports) >= 4
     assert leftovers(root) == []
 
 
-def test_episodes_that_grow_by_shards_and_are_killed_stay_until_the_whole_replaces_them(shards, tmp_path):
+def test_a_growing_part_of_shards_that_is_killed_is_kept_until_the_whole_replaces_it(shards, tmp_path):
     options, part = {"from_local": str(shards)}, {"episodes": "0:2"}
-    lives, root = killed(tmp_path, options=options, steps=12, random=6, name="minari/aa/b-v0", small=SMALL, part=part)
+    reports, root = killed(tmp_path, options=options, steps=12, random=6, name="minari/aa/b-v0", small=SMALL, part=part)
 
-    assert judge_growth(lives) >= 3
+    assert judge_growth(reports) >= 3
     assert leftovers(root) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_download_of_shards_killed_at_its_steps_and_at_random_moments_is_resumed(shards, tmp_path, monkeypatch):
+def test_a_download_of_shards_killed_at_its_events_and_at_random_times_is_resumed(shards, tmp_path, monkeypatch):
     with hub({"farama-minari/aa": shards / "aa"}, page=50) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("MINARI_REMOTE", "hf://farama-minari")
-        lives, root = killed(tmp_path, options={}, steps=3, random=40, name="minari/aa/b-v0", small=SMALL)
+        reports, root = killed(tmp_path, options={}, steps=3, random=40, name="minari/aa/b-v0", small=SMALL)
 
-    assert judge(lives) >= 60
+    assert judge(reports) >= 60
     assert leftovers(root) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_conversion_of_several_processes_killed_at_any_moment_is_gone_on_with(shards, tmp_path):
+def test_a_conversion_with_several_processes_killed_at_any_time_is_resumed(shards, tmp_path):
     small = {**SMALL, "datasets_rl.pipeline.engines.MIN_PARALLEL_BYTES": 0}
     options = {"from_local": str(shards)}
-    lives, root = killed(
+    reports, root = killed(
         tmp_path, options=options, steps=100_000, random=20, name="minari/aa/b-v0", small=small, jobs=2
     )
 
-    assert judge(lives) >= 10
+    assert judge(reports) >= 10
     assert leftovers(root) == []
 
 
-def test_what_survived_kills_passes_every_check(raw, tmp_path):
+def test_a_dataset_after_kills_passes_every_check(raw, tmp_path):
     _, root = killed(tmp_path, options={**local(raw), "keep_raw": True}, steps=25)
 
     report = verification.verify(f"d4rl/{NAME}", deep=True, root=root)

@@ -1,4 +1,4 @@
-"""A preprocessing run that is killed anywhere leaves the old dataset or the new one, and the next run finishes it."""
+"""A preprocessing run that is killed at any time leaves the old or the new dataset, and the next run completes it."""
 
 import json
 import os
@@ -30,16 +30,16 @@ def killed(tmp_path, **task):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def judge(lives):
-    """Every reader found one of the two, whole or not at all; every run that was left alone finished, and was undone."""
-    assert {one["found"] for one in lives} <= {"old", "new", "absent"}
-    # Between two renames there is nothing for a moment; a death there is mended by the next run.
-    assert all(one["died"] for one in lives if one["found"] == "absent")
-    assert {one["found"] for one in lives if one["event"] in {"first", "again"}} == {"new"}
-    undone = [one for one in lives if str(one["event"]).startswith("undo")]
+def judge(reports):
+    """Check that readers found the old or the new dataset, and that runs without a kill completed and were undone."""
+    assert {one["found"] for one in reports} <= {"old", "new", "absent"}
+    # Between two renames no dataset exists; after a kill there, the next run restores one.
+    assert all(one["died"] for one in reports if one["found"] == "absent")
+    assert {one["found"] for one in reports if one["event"] in {"first", "again"}} == {"new"}
+    undone = [one for one in reports if str(one["event"]).startswith("undo")]
     assert {one["found"] for one in undone} == {"old"}
     assert [one["left"] for one in undone if one["left"]] == []
-    return sum(one["died"] for one in lives)
+    return sum(one["died"] for one in reports)
 
 
 @pytest.mark.parametrize(("how", "steps"), [("direct", 16), ("parts", 32)])

@@ -1,4 +1,4 @@
-"""A writer of a shared buffer that is killed leaves no record that has fields of two writes."""
+"""A killed writer of a shared buffer leaves no record with fields of two writes."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def assert_nothing_is_torn(found):
         assert one["healed"], one
 
 
-def test_a_killed_writer_leaves_no_torn_record_to_those_who_sample():
+def test_no_reader_samples_a_torn_record_of_a_killed_writer():
     found = trials(4, seed=1)
 
     assert_nothing_is_torn(found)
@@ -40,7 +40,7 @@ def test_a_killed_writer_leaves_no_torn_record_to_those_who_sample():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_sixty_killed_writers_leave_no_torn_record_to_those_who_sample(capsys):
+def test_no_reader_samples_a_torn_record_of_sixty_killed_writers(capsys):
     found = trials(75, seed=0)
     with capsys.disabled():
         torn = [one for one in found if one["found"]["torn"]]

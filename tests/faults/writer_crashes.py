@@ -1,6 +1,6 @@
-"""Kill the writer of a shared buffer at random moments while two processes sample; print what became of each trial.
+"""Kill the writer of a shared buffer at random times while two processes sample, and report each trial.
 
-writer_killer.py '{"trials": 60, "seed": 0}'  ->  one JSON object a trial
+writer_crashes.py '{"trials": 60, "seed": 0}'  ->  one JSON object per trial
 """
 
 import itertools
@@ -44,7 +44,7 @@ STORAGES = ["memmap", "tensor", "lanes"]
 
 
 def steps(first, count, lanes):
-    """Steps, all of whose bytes come from one number, in episodes of 20; [lanes, count] with lanes."""
+    """Return steps whose fields all derive from one number, in episodes of 20; [lanes, count] with several lanes."""
     number = torch.arange(first, first + count)
     if lanes > 1:
         number = number + 10_000_000 * torch.arange(lanes).unsqueeze(-1)
@@ -62,7 +62,10 @@ def steps(first, count, lanes):
 
 
 def torn_in(batch, *, free=False):
-    """How many records have fields of two writes; fields that are changed on their own count only if asked for."""
+    """Return the number of torn records, whose fields are from two writes.
+
+    `free` includes the field that is written separately.
+    """
     stamp = batch["stamp"]
     whole = (batch["wide"] == stamp.unsqueeze(-1)).all(-1) & (batch["next", "copy"] == stamp)
     if free:
@@ -71,14 +74,15 @@ def torn_in(batch, *, free=False):
 
 
 def gaps_in(batch):
-    """How many steps of slices do not follow the one before them."""
+    """Return the number of steps of slices that do not follow the step before them."""
     same = batch["slice_id"][1:] == batch["slice_id"][:-1]
     return int((batch["stamp"].diff()[same] != 1).sum())
 
 
 def write(buffer, how, first, started):
+    """Write to the buffer in the given way until the process is killed."""
     lanes = buffer.storage.envs
-    # Made before: the writer is to be killed while it writes. Every chunk begins an episode.
+    # The data is prepared first, because the kill must happen during a write. Every chunk begins an episode.
     chunks = [steps(first + place * CHUNK, CHUNK, lanes) for place in range(4)]
     started.value = 1
     for number in itertools.count():
@@ -98,6 +102,7 @@ def write(buffer, how, first, started):
 
 
 def read(buffer, sampled, how, counts, stop, place):
+    """Sample until `stop` is set, and count batches, torn records, gaps and failures."""
     try:
         while not stop.value:
             batch = buffer.sample()
@@ -112,6 +117,7 @@ def read(buffer, sampled, how, counts, stop, place):
 
 
 def made(storage, sampler, folder):
+    """Return a buffer with the storage and the sampler, and its number of lanes."""
     lanes = 2 if storage == "lanes" else 1
     kinds = {
         "memmap": lambda: LazyMemmapStorage(SLOTS, scratch_dir=folder, existsok=True),
@@ -124,18 +130,24 @@ def made(storage, sampler, folder):
 
 
 def state_of(buffer, how):
+    """Return the numbers of marked, empty and torn steps of the buffer."""
     held = buffer[:]
     empty = int((held["stamp"] == 0).sum())
     return {"torn": buffer.torn_count, "zeros": empty, "mixed": torn_in(held, free=how != "field")}
 
 
 def wait_until(condition):
+    """Poll a condition for at most a second."""
     end = time.monotonic() + 1
     while not condition() and time.monotonic() < end:
         pass
 
 
 def trial(storage, sampler, how, delay, *, within):
+    """Run one trial: fill a buffer, kill its writer after `delay` seconds, and return the results.
+
+    `within` kills during a write, whose mark every process sees.
+    """
     with tempfile.TemporaryDirectory() as folder:
         buffer, lanes = made(storage, sampler, folder)
         for first in range(0, SLOTS, CHUNK):
@@ -152,13 +164,13 @@ def trial(storage, sampler, how, delay, *, within):
         while not started.value:
             time.sleep(0.001)
         time.sleep(delay)
-        if within:  # in the middle of a write, whose mark every process sees
+        if within:
             wait_until(lambda: buffer.storage._ledger.unfinished)
             time.sleep(delay / 50)
         os.kill(writer.pid, signal.SIGKILL)
         writer.join()
         again = {"torn": 0, "zeros": 0, "mixed": 0}
-        if storage != "tensor":  # a later process that has only the folder; this one has not looked yet
+        if storage != "tensor":  # open the folder as a later process would, before this process detects the torn steps
             later, _ = made(storage, sampler, folder)
             torn_in(later.sample())
             again = state_of(later, how)
@@ -183,9 +195,10 @@ def trial(storage, sampler, how, delay, *, within):
 
 
 def main():
+    """Run the trials of the plan in the argument, over all combinations of storage, sampler and way to write."""
     plan = json.loads(sys.argv[1])
     random.seed(plan["seed"])
-    # Full writes of steps are most of what a killed process was at.
+    # Most kills hit writes of whole steps, so the ways to write are shuffled.
     kinds = [*itertools.product(STORAGES, SAMPLERS, WRITES)]
     random.shuffle(kinds)
     for number, (storage, sampler, how) in enumerate(itertools.islice(itertools.cycle(kinds), plan["trials"])):

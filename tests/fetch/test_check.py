@@ -1,4 +1,4 @@
-"""What a file is, told from its first bytes."""
+"""The type of a file is detected from its first bytes, and digests are compared."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PLAIN = Asset(("x",), "a.json")
         (b"\x89HDF", "it begins with 89 48 44 46, expected"),
     ],
 )
-def test_what_came_instead_of_the_file_is_named(head, said):
+def test_content_of_another_type_is_named(head, said):
     assert said in look(HDF5, head)
 
 
-def test_the_right_first_bytes_are_enough():
+def test_the_right_first_bytes_are_sufficient():
     assert look(HDF5, b"\x89HDF\r\n\x1a\n<html>") is None
 
 
@@ -61,8 +61,8 @@ def test_all_differences_are_named_at_once():
     ],
     ids=["crc32c", "md5", "sha256"],
 )
-def test_the_strongest_checksum_that_is_known_is_compared(known, compared):
-    """The check value of CRC-32C, and two of RFC 1321 and FIPS 180-4, are public."""
+def test_the_strongest_known_checksum_is_compared(known, compared):
+    """The expected values are published: the check value of CRC-32C, and test vectors of RFC 1321 and FIPS 180-4."""
     digest = Digest(md5=True)
     digest.take(b"123456789", 0)
     sums = {
@@ -75,7 +75,7 @@ def test_the_strongest_checksum_that_is_known_is_compared(known, compared):
     assert compare(replace(known, **{compared: sums[compared]}), digest) == []
 
 
-def test_digests_are_compared_whatever_their_case_and_only_if_wanted():
+def test_digests_are_compared_in_any_case_and_only_on_request():
     asset = Asset(("x",), "a", size=3, sha256="AB")
 
     assert wanted(asset, hash_check=True) == Wanted(3, "ab")

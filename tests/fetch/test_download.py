@@ -1,4 +1,4 @@
-"""What a download does where nothing goes wrong."""
+"""Downloads without faults: order, concurrency, records, mirrors, user files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from datasets_rl.fetch.parallel import Limiter
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
-def test_a_file_arrives_whole_with_its_record(get, data, sha256, folder, names):
+def test_a_file_is_stored_with_its_record(get, data, sha256, folder, names):
     with serve({"/a": data}) as server:
         came = get(server.url + "/a")
 
@@ -36,14 +36,14 @@ def test_a_known_digest_is_compared(get, data, sha256):
         assert get(server.url + "/a", sha256=sha256.upper(), size=len(data)).checked == "catalog"
 
 
-def test_no_compressed_form_is_asked_for(get, data):
+def test_no_content_encoding_is_requested(get, data):
     with serve({"/a": data}) as server:
         get(server.url + "/a")
 
     assert server.requests[0].headers["accept-encoding"] == "identity"
 
 
-def test_a_body_without_a_length_is_taken_to_its_end(get, data):
+def test_a_body_without_a_length_is_read_to_its_end(get, data):
     with serve({"/a": File(data, length=False)}) as server:
         assert get(server.url + "/a").path.read_bytes() == data
 
@@ -53,7 +53,7 @@ def test_an_empty_file_is_a_file(get):
         assert get(server.url + "/a", magic=b"", path="empty").size == 0
 
 
-def test_a_file_shorter_than_its_first_bytes_is_told_so(get):
+def test_a_file_shorter_than_its_signature_is_reported(get):
     with serve({"/a": MAGIC[:4]}) as server, pytest.raises(FetchError, match="begins with 89 48 44 46, expected"):
         get(server.url + "/a")
 
@@ -78,7 +78,7 @@ def test_a_file_that_was_changed_after_its_download_is_fetched_again(get, data, 
     assert len(server.requests) == 2
 
 
-def test_a_file_that_was_only_touched_or_copied_is_read_and_kept(get, data, folder):
+def test_a_file_with_another_modification_time_is_verified_and_kept(get, data, folder):
     with serve({"/a": data}) as server:
         first = get(server.url + "/a")
         os.utime(folder / "a.hdf5", (0, 0))
@@ -87,7 +87,7 @@ def test_a_file_that_was_only_touched_or_copied_is_read_and_kept(get, data, fold
     assert len(server.requests) == 1
 
 
-def test_a_file_that_the_user_put_there_is_taken_if_its_digest_is_right(get, data, sha256, folder):
+def test_a_file_that_the_user_placed_is_used_if_its_digest_matches(get, data, sha256, folder):
     folder.mkdir()
     (folder / "a.hdf5").write_bytes(data)
 
@@ -103,7 +103,7 @@ def test_a_truncated_file_under_the_right_name_is_replaced(get, data, sha256, fo
         assert get(server.url + "/a", sha256=sha256).path.read_bytes() == data
 
 
-def test_a_file_of_unknown_origin_is_not_taken_for_granted(get, data, folder):
+def test_a_file_without_a_record_or_a_digest_is_fetched_again(get, data, folder):
     folder.mkdir()
     (folder / "a.hdf5").write_bytes(MAGIC + b"something else")
     with serve({"/a": data}) as server:
@@ -119,14 +119,14 @@ def test_a_new_digest_in_the_catalog_fetches_the_file_again(get, data):
     assert came.path.read_bytes() == newer
 
 
-def test_an_edited_file_is_taken_where_the_user_says_so_and_marked(get, data):
+def test_an_edited_file_is_accepted_on_request_and_marked(get, data):
     with serve({"/a": data}) as server:
         assert get(server.url + "/a", sha256="0" * 64, size=1, hash_check=False).checked == "skipped"
         with pytest.raises(IntegrityError):
             get(server.url + "/a", sha256="0" * 64, size=len(data))
 
 
-def test_paths_with_folders_are_made(get, data, names):
+def test_the_folders_of_a_path_are_created(get, data, names):
     with serve({"/a": data}) as server:
         get(server.url + "/a", path="train/$store$/a b.hdf5")
 
@@ -141,12 +141,12 @@ def test_a_path_out_of_the_folder_is_refused_before_any_request(get, data, path)
     assert server.requests == []
 
 
-def test_two_files_in_one_place_are_refused(folder, settings):
+def test_two_files_of_the_same_path_are_refused(folder, settings):
     with pytest.raises(InvalidArgumentError, match="several files have the same path: a"):
         fetch([Asset(("http://x/1",), "a"), Asset(("http://x/2",), "a")], folder, settings=settings)
 
 
-def test_a_rate_of_nothing_is_refused(get):
+def test_a_rate_limit_of_zero_is_refused(get):
     with pytest.raises(InvalidArgumentError, match="rate limit is 0"):
         get("http://127.0.0.1:9/a", limit_rate=0)
 
@@ -156,7 +156,7 @@ def test_redirects_are_followed(get, data):
         assert get(server.url + "/a").path.read_bytes() == data
 
 
-def test_many_files_come_in_the_order_asked_and_several_at_once(folder, settings):
+def test_many_files_are_fetched_concurrently_and_returned_in_order(folder, settings):
     contents = {f"/{n}": Slow(bytes([n]) * 10_000, rate=20_000) for n in range(8)}
     with serve(contents) as server:
         assets = [Asset((f"{server.url}{path}",), f"files{path}") for path in contents]
@@ -167,7 +167,7 @@ def test_many_files_come_in_the_order_asked_and_several_at_once(folder, settings
     assert time.monotonic() - began < 8 * 0.5 * 0.75
 
 
-def test_a_big_file_comes_in_several_ranges_at_once(get, data, sha256, monkeypatch):
+def test_a_large_file_is_fetched_in_concurrent_ranges(get, data, sha256, monkeypatch):
     monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
     with serve({"/a": data}) as server:
         came = get(server.url + "/a")
@@ -187,7 +187,7 @@ def test_a_big_file_comes_in_several_ranges_at_once(get, data, sha256, monkeypat
     ],
     ids=["no ranges", "no etag", "weak etag", "no length"],
 )
-def test_a_big_file_comes_in_one_piece_where_ranges_are_not_safe(get, data, monkeypatch, behaviour):
+def test_a_large_file_is_fetched_in_one_request_where_ranges_are_not_safe(get, data, monkeypatch, behaviour):
     monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
     with serve({"/a": behaviour(data)}) as server:
         assert get(server.url + "/a").path.read_bytes() == data
@@ -203,7 +203,7 @@ def test_many_files_do_not_multiply_their_connections(folder, settings, data, mo
     assert server.ranges == []
 
 
-def test_the_rate_limit_holds_for_all_threads_together(folder, settings):
+def test_the_rate_limit_applies_to_the_sum_of_all_threads(folder, settings):
     with serve({f"/{n}": b"x" * 20_000 for n in range(4)}) as server:
         began = time.monotonic()
         assets = [Asset((f"{server.url}/{n}",), f"{n}") for n in range(4)]
@@ -212,7 +212,7 @@ def test_the_rate_limit_holds_for_all_threads_together(folder, settings):
     assert 0.45 < time.monotonic() - began < 15
 
 
-def test_a_mirror_stands_before_the_catalogs_addresses():
+def test_mirrors_are_tried_before_the_addresses_of_the_catalog():
     asset = Asset(("https://up/a",), "door/a b$.hdf5")
     bases = ["https://lab/d4rl/", "file:///mnt/d4rl", "hf://datasets/o/r", "gs://bucket/x"]
 
@@ -227,7 +227,7 @@ def test_a_mirror_stands_before_the_catalogs_addresses():
     assert mirrored(mirrored(asset, bases), bases) == mirrored(asset, bases)
 
 
-def test_a_file_mirror_is_used_where_it_lies(get, data, tmp_path, names):
+def test_a_file_mirror_is_used_in_place(get, data, tmp_path, names):
     (tmp_path / "lab disk").mkdir()
     (tmp_path / "lab disk" / "a.hdf5").write_bytes(data)
     asset = mirrored(Asset((), "a.hdf5"), [(tmp_path / "lab disk").as_uri()])
@@ -238,7 +238,7 @@ def test_a_file_mirror_is_used_where_it_lies(get, data, tmp_path, names):
     assert names() == []
 
 
-def test_the_bytes_still_to_come_are_known_without_a_request(data, folder, tmp_path, settings):
+def test_the_remaining_bytes_are_known_without_a_request(data, folder, tmp_path, settings):
     (tmp_path / "b").write_bytes(b"12345")
     with serve({"/a": Cut(data, after=100_000, times=1000)}) as server:
         half = Asset((server.url + "/a",), "a.hdf5", size=len(data), magic=MAGIC)
@@ -261,7 +261,7 @@ def test_the_bytes_still_to_come_are_known_without_a_request(data, folder, tmp_p
     assert remaining_bytes([], folder) == 0
 
 
-def test_a_finished_file_costs_nothing(get, data, folder):
+def test_a_finished_file_has_no_remaining_bytes(get, data, folder):
     with serve({"/a": data}) as server:
         came = get(server.url + "/a")
 
@@ -279,7 +279,7 @@ def test_offline_makes_no_request(folder, settings, data):
     assert server.requests == []
 
 
-def test_offline_still_has_what_is_there(folder, settings, data, tmp_path):
+def test_offline_uses_stored_files(folder, settings, data, tmp_path):
     offline = replace(settings, offline=True)
     (tmp_path / "b").write_bytes(data)
     with serve({"/a": data}) as server:
@@ -290,7 +290,7 @@ def test_offline_still_has_what_is_there(folder, settings, data, tmp_path):
     assert [each.path for each in fetch([here, near], folder, settings=offline)] == [folder / "a", tmp_path / "b"]
 
 
-def test_the_user_s_own_file_is_used_in_place(tmp_path, data, sha256):
+def test_a_user_file_is_used_in_place(tmp_path, data, sha256):
     path = tmp_path / "mine.bin"
     path.write_bytes(data)
 
@@ -300,7 +300,7 @@ def test_the_user_s_own_file_is_used_in_place(tmp_path, data, sha256):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_user_s_folder_may_hold_files_by_path_or_by_name(tmp_path, data):
+def test_a_user_folder_may_have_files_by_path_or_by_name(tmp_path, data):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "a").write_bytes(data)
     (tmp_path / "b").write_bytes(data)
@@ -310,14 +310,14 @@ def test_the_user_s_folder_may_hold_files_by_path_or_by_name(tmp_path, data):
     assert [each.path for each in came] == [tmp_path / "x" / "a", tmp_path / "b"]
 
 
-def test_all_files_that_the_user_lacks_are_named(tmp_path):
+def test_all_files_missing_from_the_user_folder_are_named(tmp_path):
     with pytest.raises(FetchError, match="2 of 2 files") as caught:
         fetch_local([Asset((), "x/a"), Asset((), "b")], tmp_path)
 
     assert [place for place, _ in caught.value.failures] == [str(tmp_path / "x" / "a"), str(tmp_path / "b")]
 
 
-def test_both_names_looked_for_are_told(tmp_path):
+def test_both_expected_names_are_reported(tmp_path):
     with pytest.raises(FetchError) as caught:
         fetch_local([Asset((), "x/a.hdf5")], tmp_path)
 
@@ -325,12 +325,12 @@ def test_both_names_looked_for_are_told(tmp_path):
     assert "no a.hdf5 in the folder itself" in caught.value.message
 
 
-def test_a_place_that_does_not_exist_is_a_bad_argument(tmp_path):
+def test_a_user_folder_that_does_not_exist_is_an_invalid_argument(tmp_path):
     with pytest.raises(InvalidArgumentError, match="nowhere does not exist"):
         fetch_local([Asset((), "a")], tmp_path / "nowhere")
 
 
-def test_a_file_of_the_user_with_the_right_digest_may_have_any_name(tmp_path, data, sha256):
+def test_a_user_file_with_the_right_digest_may_have_any_name(tmp_path, data, sha256):
     (tmp_path / "mine.hdf5").write_bytes(data)
     (tmp_path / "other.hdf5").write_bytes(data[::-1])
 
@@ -342,7 +342,7 @@ def test_a_file_of_the_user_with_the_right_digest_may_have_any_name(tmp_path, da
         fetch_local([Asset((), "x/a.hdf5", len(data))], tmp_path)
 
 
-def test_wrong_bytes_at_one_address_and_none_at_the_others_is_a_fault_of_the_bytes(get, data, tmp_path):
+def test_wrong_bytes_at_one_address_and_no_response_of_the_others_is_an_integrity_error(get, data, tmp_path):
     (tmp_path / "b.hdf5").write_bytes(data)
     wrong = (tmp_path / "b.hdf5").as_uri()
     with serve({}) as server, pytest.raises(IntegrityError) as caught:
@@ -354,7 +354,7 @@ def test_wrong_bytes_at_one_address_and_none_at_the_others_is_a_fault_of_the_byt
         get([wrong, "http://127.0.0.1:9/a"], size=5)
 
 
-def test_all_wrong_files_of_the_user_are_named(tmp_path, data):
+def test_all_user_files_with_wrong_digests_are_named(tmp_path, data):
     (tmp_path / "a").write_bytes(b"<html>")
     (tmp_path / "b").write_bytes(data)
     wanted = [Asset((), "a", magic=MAGIC, kind="HDF5"), Asset((), "b", len(data), "0" * 64, MAGIC)]
@@ -367,7 +367,7 @@ def test_all_wrong_files_of_the_user_are_named(tmp_path, data):
     assert "expected " + "0" * 64 in caught.value.problems[1]
 
 
-def test_without_the_hash_check_only_the_first_bytes_of_the_user_s_file_count(tmp_path, data, sha256):
+def test_without_the_hash_check_only_the_first_bytes_of_a_user_file_are_checked(tmp_path, data, sha256):
     path = tmp_path / "a"
     path.write_bytes(data)
 
@@ -379,7 +379,7 @@ def test_without_the_hash_check_only_the_first_bytes_of_the_user_s_file_count(tm
         fetch_local([Asset((), "a", magic=MAGIC)], path, hash_check=False)
 
 
-def test_one_file_cannot_stand_for_two(tmp_path):
+def test_one_user_file_cannot_replace_two_files(tmp_path):
     (tmp_path / "a").write_bytes(b"")
     with pytest.raises(InvalidArgumentError, match="is a single file, but the dataset has 2 files"):
         fetch_local([Asset((), "a"), Asset((), "b")], tmp_path / "a")
@@ -400,7 +400,7 @@ def test_a_password_in_an_address_stays_out_of_records_and_messages(get, data, f
 @pytest.mark.parametrize(
     "record", ["", "[]", "{}", '{"url": 1}', "{", json.dumps({"size": "x", "url": "", "sha256": ""})]
 )
-def test_a_damaged_record_is_no_record(get, data, folder, record):
+def test_a_damaged_record_is_ignored(get, data, folder, record):
     with serve({"/a": data}) as server:
         get(server.url + "/a")
         (folder / "a.hdf5.fetched.json").write_text(record)
@@ -409,13 +409,13 @@ def test_a_damaged_record_is_no_record(get, data, folder, record):
     assert len(server.requests) == 2
 
 
-def test_importing_the_package_imports_no_client():
+def test_importing_the_package_imports_no_http_client():
     code = "import sys, datasets_rl.fetch; print([m for m in ('httpx', 'huggingface_hub', 'torch', 'requests') if m in sys.modules])"
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_progress_counts_the_bytes_that_come_and_those_at_hand(get, data, monkeypatch):
+def test_progress_counts_received_and_existing_bytes(get, data, monkeypatch):
     from contextlib import contextmanager
 
     from datasets_rl.fetch import download

@@ -1,4 +1,4 @@
-"""Whether a file was cut, judged by its own format: files of real writers, whole and cut at any place."""
+"""Truncated files are detected by their own format: files of real writers, complete and cut at any position."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tar(form):
             member = tarfile.TarInfo(name)
             member.size = VALUES.nbytes
             archive.addfile(member, io.BytesIO(VALUES.tobytes()))
-    # Writers pad with further blocks of zeros; two are enough.
+    # Writers pad with more blocks of zeros; two are required.
     return stream.getvalue().rstrip(b"\0") + b"\0" * (-len(stream.getvalue().rstrip(b"\0")) % 512 + 1024)
 
 
@@ -115,16 +115,16 @@ def judge(tmp_path, name, data):
 
 
 @FILES
-def test_a_whole_file_is_whole(tmp_path, name):
+def test_a_complete_file_is_accepted(tmp_path, name):
     assert judge(tmp_path, name, WHOLE[name]()) is None
 
 
 @FILES
-def test_a_file_that_was_cut_is_recognized(tmp_path, name):
+def test_a_truncated_file_is_detected(tmp_path, name):
     data = WHOLE[name]()
     first = len(data) // 10 + 10
     stops = {first, len(data) - 1, *np.linspace(first, len(data) - 1, 40).astype(int).tolist()}
-    # A file that ends between two of its members or records is a whole one.
+    # A file that ends between two members or records is complete.
     whole = {len(gzip.compress(b"x" * 3_000_000))} if name == "members.gz" else set()
     whole |= {156, 172, 2_988} if "tfrecord" in name else set()
 
@@ -144,7 +144,7 @@ def test_the_lengths_are_in_the_message(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.arff", "a.csv", "a"])
-def test_a_format_that_does_not_say_where_it_ends_is_taken_as_it_is(tmp_path, name):
+def test_a_format_without_an_end_marker_is_always_accepted(tmp_path, name):
     assert judge(tmp_path, name, b"@relation a") is None
     assert judge(tmp_path, name, b"") is None
 
@@ -156,5 +156,5 @@ def test_a_format_that_does_not_say_where_it_ends_is_taken_as_it_is(tmp_path, na
     rest=st.binary(max_size=400),
     name=st.sampled_from(["a", "a.json", "a.tfrecord", "a.tar"]),
 )
-def test_no_bytes_break_the_check(tmp_path_factory, magic, rest, name):
+def test_the_check_never_fails_on_arbitrary_bytes(tmp_path_factory, magic, rest, name):
     judge(tmp_path_factory.getbasetemp(), name, magic + rest)

@@ -1,4 +1,4 @@
-"""Every decision of a download, as tables."""
+"""Every decision of a download, as tables of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HERE, THERE = "https://here/a", "https://there/a"
         (Wanted(9), Finished(9), Do.RESTART),
     ],
 )
-def test_a_file_is_present_only_if_its_record_or_its_digest_says_so(wanted, file, do):
+def test_a_file_is_present_only_with_a_matching_record_or_digest(wanted, file, do):
     assert plan.finished(wanted, file).do is do
 
 
@@ -48,7 +48,7 @@ def test_a_file_is_present_only_if_its_record_or_its_digest_says_so(wanted, file
         (Wanted(4, ONE), Left(HERE, 5, None, '"v"'), Do.RESTART, None),
     ],
 )
-def test_a_part_goes_on_only_where_versions_can_be_compared_or_a_digest_will_be(wanted, left, do, if_range):
+def test_a_partial_download_is_resumed_only_with_a_version_or_a_digest(wanted, left, do, if_range):
     step = plan.part(wanted, left, HERE)
 
     assert (step.do, step.if_range) == (do, if_range)
@@ -82,19 +82,19 @@ def test_a_part_goes_on_only_where_versions_can_be_compared_or_a_digest_will_be(
         *[(0, Left(HERE, 0), Answer(status), Do.REFUSE) for status in (204, 304, 400, 401, 403, 404, 410, 451)],
     ],
 )
-def test_an_answer_is_taken_retried_or_refused(asked, left, said, do):
+def test_a_response_is_accepted_retried_or_refused(asked, left, said, do):
     assert plan.answer(Wanted(), left, asked, said).do is do
 
 
-def test_another_length_than_the_catalogs_is_refused_as_another_file():
+def test_a_length_other_than_in_the_catalog_is_refused_as_another_file():
     step = plan.answer(Wanted(8), Left(HERE, 0), 0, Answer(200, 9))
 
     assert (step.do, step.wrong_bytes) == (Do.REFUSE, True)
     assert "9 bytes, expected 8" in step.reason
 
 
-def test_no_answer_lets_bytes_of_two_versions_meet():
-    """Whatever the server says, bytes are added to others only if the server confirms that they are of one version."""
+def test_no_response_mixes_bytes_of_two_versions():
+    """For any response, bytes are appended only if the server confirms that they are of the same version."""
     statuses, totals, starts, marks = (200, 206, 416, 500), (None, 9, 10), (0, 4, 5), (None, '"v"', '"w"')
     left = Left(HERE, 5, 9, '"v"')
     taken = [
@@ -111,7 +111,7 @@ def test_no_answer_lets_bytes_of_two_versions_meet():
 @pytest.mark.parametrize("mark", [None, '"v"'])
 @pytest.mark.parametrize("wanted", [Wanted(), Wanted(9), Wanted(9, ONE)], ids=["nothing", "size", "sha256"])
 def test_a_retry_and_a_resume_follow_one_rule(wanted, mark):
-    """A part that another process would drop is not continued by the process that began it, and the reverse."""
+    """The process that began a download continues it exactly where another process would."""
     left = Left(HERE, 5, 9, mark)
     resumed = plan.part(wanted, left, HERE).do is Do.RESUME
 
@@ -119,7 +119,7 @@ def test_a_retry_and_a_resume_follow_one_rule(wanted, mark):
     assert resumed == (mark is not None or wanted.sha256 is not None)
 
 
-def test_every_step_says_why():
+def test_every_decision_has_a_reason():
     steps = [
         plan.finished(Wanted(), None),
         plan.part(Wanted(), None, HERE),
@@ -129,7 +129,7 @@ def test_every_step_says_why():
     assert all(step.reason for step in steps)
 
 
-def test_pauses_double_and_obey_the_server_within_reason():
+def test_pauses_double_and_follow_retry_after_up_to_a_limit():
     assert plan.pause(4, None, 0.5) == 2 * plan.pause(3, None, 0.5)
     assert plan.pause(1, 7.0, 0.0) == 7.0
     assert plan.pause(1, 86_400.0, 0.0) == plan.LONGEST_PAUSE
@@ -153,5 +153,5 @@ def test_a_path_that_leads_out_of_the_folder_is_refused(path):
         plan.safe_path(path)
 
 
-def test_a_path_below_the_folder_is_taken():
+def test_a_path_below_the_folder_is_accepted():
     assert plan.safe_path("a/$store$_b..c/d e.gz").parts == ("a", "$store$_b..c", "d e.gz")

@@ -1,4 +1,4 @@
-"""Each kind of address, and what the folder of schemes promises."""
+"""Each type of address, and the contract of the folder of schemes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def never(url, headers):
     pytest.fail(f"{url} was requested")
 
 
-def test_the_folder_is_the_registry():
+def test_every_module_of_the_folder_is_a_scheme():
     assert schemes.known() == ["file", "gs", "hf", "http", "https", "package"]
 
 
@@ -44,7 +44,7 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(get, url):
         get(url)
 
 
-def test_a_file_address_may_hold_spaces_and_name_this_host(tmp_path):
+def test_a_file_address_may_have_spaces_and_the_name_of_this_host(tmp_path):
     path = tmp_path / "a b$%.hdf5"
     path.write_bytes(b"")
 
@@ -60,12 +60,12 @@ def test_a_file_address_may_hold_spaces_and_name_this_host(tmp_path):
         ("file://host/a", "it names the host 'host'"),
     ],
 )
-def test_a_file_address_that_leads_nowhere_says_why(get, url, reason):
+def test_an_invalid_file_address_is_reported_with_the_reason(get, url, reason):
     with pytest.raises(FetchError, match=reason):
         get(url)
 
 
-def test_a_wrong_file_in_place_is_told_and_left_alone(get, tmp_path, data):
+def test_a_wrong_file_that_is_used_in_place_is_reported_and_not_changed(get, tmp_path, data):
     path = tmp_path / "mine"
     path.write_bytes(data)
     with pytest.raises(IntegrityError, match="300,008 bytes, expected 5"):
@@ -86,7 +86,7 @@ def test_a_file_of_a_package_is_used_in_place(get):
 @pytest.mark.parametrize(
     "url", ["package:datasets_rl.fetch/no.py", "package:no_such_package/a", "package:datasets_rl", "package:/a"]
 )
-def test_a_package_without_the_file_says_so(get, url):
+def test_a_file_missing_from_a_package_is_reported(get, url):
     with pytest.raises(FetchError, match="package"):
         get(url)
 
@@ -116,8 +116,8 @@ def test_an_object_of_a_bucket_is_fetched(get, data, monkeypatch):
     assert came.url == "gs://bucket/a/$b c"
 
 
-def test_an_object_that_nobody_listed_is_compared_with_what_its_bucket_says_of_it(get, data, monkeypatch):
-    """A crc32c of zeros is that of no bytes, "AAAAAA==" in a header of Google's."""
+def test_an_object_without_a_listing_is_compared_with_the_checksums_of_its_headers(get, data, monkeypatch):
+    """The CRC32C of an empty object is 0, "AAAAAA==" in the header of Google Cloud Storage."""
     told = base64.b64encode(crc32c(data).to_bytes(4, "big")).decode()
     behaviour = {"right": {"x-goog-hash": f"crc32c={told}"}, "wrong": {"x-goog-hash": "crc32c=AAAAAA==,md5=x"}}
     behaviour["zipped"] = {**behaviour["wrong"], "x-goog-stored-content-encoding": "gzip"}
@@ -132,7 +132,7 @@ def test_an_object_that_nobody_listed_is_compared_with_what_its_bucket_says_of_i
     assert skipped.checked == "skipped"
 
 
-def test_what_a_bucket_said_is_known_when_the_download_goes_on(folder):
+def test_checksums_of_the_headers_are_kept_when_a_download_is_resumed(folder):
     part = PartialDownload(folder / "a")
     part.begin()
     part.learn(300, '"e"', '"e"', Wanted(crc32c="00000000"))
@@ -145,7 +145,7 @@ def test_what_a_bucket_said_is_known_when_the_download_goes_on(folder):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path, data, sha256):
-    """A hub that sends large files to another host, and the server of that host."""
+    """A hub that redirects large files to another host, and the server of that host."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with serve({"/blob": data}) as store, serve({}) as hub:
@@ -168,14 +168,14 @@ def test_a_file_on_the_hub_is_pinned_to_its_commit_and_compared_with_the_hubs_di
 
 
 def test_an_address_that_names_a_commit_costs_one_request(get, hub, sha256):
-    """The digest comes with the answer."""
+    """The response has the digest."""
     came = get(f"hf://datasets/o/r@{COMMIT}/data/a.hdf5")
 
     assert [request.method for request in hub[0].requests] == ["GET"]
     assert (came.sha256, came.checked) == (sha256, "catalog")
 
 
-def test_wrong_bytes_under_a_named_commit_are_told(get, hub, data):
+def test_wrong_bytes_under_a_named_commit_are_reported(get, hub, data):
     hub[1].paths["/blob"] = data[:-1] + b"?"
     with pytest.raises(IntegrityError, match="it has sha256"):
         get(f"hf://datasets/o/r@{COMMIT}/data/a.hdf5")
@@ -187,7 +187,7 @@ def test_a_revision_on_the_hub_can_be_named(get, hub):
     assert hub[0].requests[0].path == "/datasets/o/r/resolve/v2/data/a.hdf5"
 
 
-def test_the_token_stays_on_the_hub(get, hub):
+def test_the_token_is_sent_to_the_hub_only(get, hub):
     get("hf://datasets/o/r/data/a.hdf5")
 
     assert all(request.headers["authorization"] == "Bearer hf_secret" for request in hub[0].requests)
@@ -204,7 +204,7 @@ def test_a_small_file_on_the_hub_has_no_digest_and_is_recorded(get, hub, data):
     assert (came.checked, came.url) == ("recorded", f"hf://datasets/o/r@{COMMIT}/b")
 
 
-def test_another_file_on_the_hub_than_the_catalogs_is_refused_before_its_bytes_come(get, hub):
+def test_a_file_on_the_hub_other_than_in_the_catalog_is_refused_before_its_download(get, hub):
     with pytest.raises(IntegrityError, match="the served file has sha256"):
         get("hf://datasets/o/r/data/a.hdf5", sha256="0" * 64)
     with pytest.raises(IntegrityError, match="the served file has 300,008 bytes, expected 7"):
@@ -213,19 +213,19 @@ def test_another_file_on_the_hub_than_the_catalogs_is_refused_before_its_bytes_c
     assert hub[1].requests == []
 
 
-def test_wrong_bytes_behind_the_hub_are_told(get, hub, data):
+def test_wrong_bytes_of_the_redirect_target_are_reported(get, hub, data):
     hub[1].paths["/blob"] = data[:-1] + b"?"
     with pytest.raises(IntegrityError, match="it has sha256"):
         get("hf://datasets/o/r/data/a.hdf5")
 
 
-def test_a_gated_repository_says_so_in_the_hubs_words(get, hub):
+def test_a_gated_repository_is_reported_with_the_message_of_the_hub(get, hub):
     hub[0].paths["/datasets/o/r/resolve/main/c"] = Status(403, {"X-Error-Message": "Access to r is restricted"})
     with pytest.raises(FetchError, match="status 403: Access to r is restricted"):
         get("hf://datasets/o/r/c")
 
 
-def test_a_busy_hub_is_asked_again(get, hub, data):
+def test_a_busy_hub_is_retried(get, hub, data):
     path = "/datasets/o/r/resolve/main/data/a.hdf5"
     hub[0].paths[path] = Status(429, times=2, then=hub[0].paths[path])
 
@@ -233,6 +233,6 @@ def test_a_busy_hub_is_asked_again(get, hub, data):
 
 
 @pytest.mark.parametrize("url", ["hf://o/r/a", "hf://datasets/o/r", "hf://models/o/r/a", "hf://datasets/o"])
-def test_a_malformed_hub_address_is_told(get, url):
+def test_a_malformed_hub_address_is_reported(get, url):
     with pytest.raises(FetchError, match="not of the form"):
         get(url)

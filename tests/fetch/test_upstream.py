@@ -1,4 +1,4 @@
-"""Lists of folders: of the hub, of a bucket, of this disk; pinned, kept, and distrusted."""
+"""Lists of files: on the hub, in a bucket and on disk; pinned to a version, cached, and validated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ URL = "hf://datasets/lab/data/set"
 
 @pytest.fixture
 def tree(tmp_path):
-    """A folder of five files, small and large, with names that need escapes."""
+    """A folder of five small and large files, with names that must be escaped in URLs."""
     for number, name in enumerate(["a.txt", "b/c d.bin", "b/%24x.bin", "b/e/f.bin", "z.bin"]):
         path = tmp_path / "tree" / "set" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def test_a_file_that_the_hub_listed_costs_one_request(ask, on_hub, tmp_path):
 
 @pytest.fixture
 def composite(tree, monkeypatch):
-    """A bucket of objects that have no MD5."""
+    """A bucket of composite objects, which have no MD5."""
     with bucket({"lab": tree}, composite=True) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         yield server
@@ -126,20 +126,20 @@ def test_an_object_with_another_md5_is_refused(ask, tree, tmp_path):
         fetch(folder.assets[-1:], tmp_path / "raw", settings=Settings(home=tmp_path, progress=False, retries=0))
 
 
-def test_a_list_is_asked_for_once_and_serves_without_a_network(ask, on_hub):
+def test_a_list_is_requested_once_and_available_offline(ask, on_hub):
     first = ask().folder("up", [URL])
     on_hub.paths.clear()
 
     assert ask(offline=True).folder("up", [URL]) == first
 
 
-def test_offline_with_nothing_kept_names_the_ways(ask, on_hub):
+def test_offline_without_a_cached_list_is_an_error_with_the_alternatives(ask, on_hub):
     with pytest.raises(OfflineError, match=r"from_local=\.\.\., or a copy of the upstream with mirrors=\.\.\."):
         ask(offline=True).folder("up", [URL])
     assert on_hub.requests == []
 
 
-def test_a_mirror_that_can_be_listed_is_asked_first(ask, on_hub, tree):
+def test_a_mirror_that_can_be_listed_is_requested_first(ask, on_hub, tree):
     (tree / "set").rename(tree / "up")
 
     folder = ask(mirrors=[tree.as_uri()]).folder("up", [URL])
@@ -149,7 +149,7 @@ def test_a_mirror_that_can_be_listed_is_asked_first(ask, on_hub, tree):
 
 
 @pytest.mark.parametrize("inner", [True, False], ids=["its root", "the folder itself"])
-def test_a_folder_of_the_users_is_listed_without_hidden_files(ask, tree, inner):
+def test_a_user_folder_is_listed_without_hidden_files(ask, tree, inner):
     (tree / "set" / ".cache").mkdir()
     (tree / "set" / ".cache" / "x").write_text("")
     folder = ask(local=tree if inner else tree / "set").folder("set", [])
@@ -166,7 +166,7 @@ def test_a_folder_of_the_users_is_listed_without_hidden_files(ask, tree, inner):
     ],
     ids=["refused", "absent", "a web page"],
 )
-def test_an_upstream_that_does_not_list_is_told_with_every_address(ask, on_hub, behaviour, message):
+def test_an_upstream_that_cannot_be_listed_is_reported_with_every_address(ask, on_hub, behaviour, message):
     for name in on_hub.paths:
         on_hub.paths[name] = behaviour
     with pytest.raises(FetchError, match=message) as caught:
@@ -186,7 +186,7 @@ def test_an_upstream_that_does_not_list_is_told_with_every_address(ask, on_hub, 
     ],
     ids=["upwards", "absolute", "a backslash", "no path", "no size", "no object"],
 )
-def test_a_hostile_list_is_refused(ask, on_hub, entry):
+def test_an_invalid_list_is_refused(ask, on_hub, entry):
     (name,) = on_hub.paths
     repository = on_hub.paths[name]
     original = repository.answer

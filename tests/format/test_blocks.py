@@ -1,4 +1,4 @@
-"""The same bytes from pieces of episodes, from batches, and from partial builds of other writers."""
+"""Pieces of episodes, batches, and partial builds of other writers give the same bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = ("lift", "", "push", "ö")
 
 
 def episode(number, steps, known, *, more=(WORD, FRAME)):
-    """An episode with unique values."""
+    """Return an episode with unique values."""
     dice = np.random.default_rng([number, steps])
     last = (np.arange(steps) == steps - 1)[:, None]
     whole = Episode(
@@ -54,7 +54,7 @@ def episode(number, steps, known, *, more=(WORD, FRAME)):
 
 
 def back_to_back(episodes):
-    """The same episodes as one batch."""
+    """Return the same episodes as one batch."""
     lengths = np.array([len(one) for one in episodes])
     known = np.array([one.final_known for one in episodes])
     numbers = {word: number for number, word in enumerate(WORDS)}
@@ -105,7 +105,7 @@ SHAPES = st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_
 
 @settings(max_examples=40, deadline=None)
 @given(shapes=SHAPES, cuts=st.lists(st.integers(0, 8), max_size=4), capacity=st.integers(1, 20))
-def test_batches_and_partials_are_written_like_pieces(shapes, cuts, capacity, tmp_path_factory):
+def test_batches_and_partials_give_the_bytes_of_pieces(shapes, cuts, capacity, tmp_path_factory):
     home = tmp_path_factory.mktemp("parts")
     episodes = [episode(number, *shape) for number, shape in enumerate(shapes)]
     of = [*columns(), WORD, FRAME]
@@ -136,7 +136,7 @@ def test_batches_and_partials_are_written_like_pieces(shapes, cuts, capacity, tm
         patch.setattr(writer, "_COPY_BYTES", 300)
         whole = written(home / "pieces", pieces, of)
         same(written(home / "parts", parts, of), whole)
-        # A batch adds all its words at once, and so in another order.
+        # A batch adds all its texts at once, and therefore in another order.
         texts = {file.path for file in whole.files if "texts" in file.path or file.path == "rows.npy"}
         blocked = written(home / "blocks", blocks, of)
         same(
@@ -222,7 +222,7 @@ def test_blocks_that_do_not_fit_are_refused(tmp_path, changes, problem):
         written(tmp_path / "toy", lambda to: to.extend(replace(good, vocabulary={}, **changes)), columns())
 
 
-def test_episodes_of_a_block_are_what_was_put_into_it():
+def test_the_episodes_of_a_batch_equal_the_input():
     given_ones = [episode(0, 3, True), episode(1, 1, False), episode(2, 4, False)]
     block = back_to_back(given_ones)
 
@@ -241,7 +241,7 @@ def test_episodes_of_a_block_are_what_was_put_into_it():
     assert not two.following(("observation",))[3].any() or not two.final_known[0]
 
 
-def test_moments_of_parts_are_those_of_the_whole():
+def test_merged_moments_of_partials_equal_those_of_all_rows():
     dice = np.random.default_rng(0)
     values = dice.normal(5, 3, (1000, 2))
     values[3, 1] = np.nan

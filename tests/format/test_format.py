@@ -47,7 +47,7 @@ def body(path):
     return raw[10 + struct.unpack("<H", raw[8:10])[0] :]
 
 
-def test_the_bytes_are_those_worked_out_by_hand(tmp_path):
+def test_the_bytes_equal_those_computed_by_hand(tmp_path):
     """Two episodes: states 1 2 3 with actions 10 20, and state 4 with action 30 and an unknown final state.
 
     A record: observation f4 (shared, first), reward f4, action i2, terminated, truncated, done ?, episode i4.
@@ -153,7 +153,7 @@ def test_every_changed_file_is_named_at_once(folder):
     assert len(caught.value.problems) == 2
 
 
-def test_files_that_nobody_listed_are_reported(folder):
+def test_files_outside_of_the_manifest_are_reported(folder):
     (folder / "notes.txt").write_text("mine")
 
     assert check_files(folder, lambda _: None) == ["notes.txt is not in the manifest"]
@@ -208,7 +208,7 @@ class StoredDatasetSizes:
 
 
 def test_a_header_longer_than_numpy_reads_by_default_is_read(tmp_path):
-    """By default, numpy rejects headers of more than 10,000 characters; about 300 fields have that many."""
+    """By default, NumPy rejects headers of more than 10,000 characters, which about 300 fields exceed."""
     more = [Column((f"info{number}", "a_long_name"), np.dtype("?"), ()) for number in range(400)]
     whole = trajectory(2)
     flags = {column.key: np.array([True, False]) for column in more}
@@ -225,7 +225,7 @@ def test_rows_of_a_column_count_as_in_a_slice(folder, key, start, stop):
     assert np.array_equal(stored.column(key, start, stop), stored.column(key)[start:stop])
 
 
-def test_a_key_that_is_not_there_is_answered_with_those_that_are(folder):
+def test_an_unknown_key_is_an_error_with_the_known_keys(folder):
     with pytest.raises(UnknownKeyError, match=r"next\.action.*observation, .*next\.reward"):
         StoredDataset(folder).column(("next", "action"))
 

@@ -1,4 +1,4 @@
-"""Encoded images read as their pixels, wherever a field is read."""
+"""Encoded images are read as their pixels wherever a field is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS = [
     *[one for one in columns() if one.key != ("observation",)],
 ]
 LENGTHS = ((4, True), (1, False), (6, False), (5, True))
-"""Steps of each episode, and whether its last image is known."""
+"""Number of steps of each episode, and whether its final image is known."""
 
 
 def episode(number, steps, known):
@@ -97,7 +97,7 @@ def pixels(whole):
     return {CAMERA: np.stack(now), ("next", *CAMERA): np.stack(following), WRIST: np.stack(wrist)}
 
 
-def test_columns_are_the_pixels_that_pillow_makes_of_them(stored, pixels):
+def test_columns_are_the_pixels_that_pillow_decodes(stored, pixels):
     for key, wanted in pixels.items():
         assert np.array_equal(stored.column(key), wanted)
         assert np.array_equal(stored.column(key, 3, 9), wanted[3:9])
@@ -116,7 +116,7 @@ def test_a_batch_holds_the_pixels_of_its_rows_in_fresh_memory(stored, pixels):
     assert np.array_equal(plain(storage.get(rows))[CAMERA], pixels[CAMERA][rows])
 
 
-def test_a_field_of_some_rows_is_what_the_column_has_there(stored):
+def test_a_field_of_some_rows_equals_those_rows_of_the_column(stored):
     storage = DatasetStorage(stored)
     rows = torch.tensor([15, 3, 4, 3, 0, 10, 4])
 
@@ -124,7 +124,7 @@ def test_a_field_of_some_rows_is_what_the_column_has_there(stored):
         assert torch.equal(storage.pick(key, rows), storage.column(key)[rows]), key
 
 
-def test_slices_and_stacks_of_frames_see_pixels(stored, pixels):
+def test_slices_and_stacks_of_frames_read_pixels(stored, pixels):
     storage = DatasetStorage(stored)
     stack = CatFrames(2, dim=-1, in_keys=[CAMERA], out_keys=["stack"], padding="constant")
     buffer = TensorDictReplayBuffer(
@@ -151,7 +151,7 @@ def test_the_files_open_without_this_package(stored, whole):
     assert not check_rules(stored.schema, stored.episodes, stored.column).problems
 
 
-def test_a_writer_that_died_goes_on_with_the_same_bytes(whole, stored, tmp_path):
+def test_a_killed_writer_resumes_with_the_same_bytes(whole, stored, tmp_path):
     commits = []
     for count, one in enumerate(whole):
         writer = DatasetWriter(tmp_path, COLUMNS, what="toy/data", commits=commits)
@@ -162,7 +162,7 @@ def test_a_writer_that_died_goes_on_with_the_same_bytes(whole, stored, tmp_path)
         else:
             commits.append(writer.commit())
             for more in cut(episode(9, 3, known=True), 1):
-                writer.append(more)  # is lost with the writer
+                writer.append(more)  # lost in the simulated kill
         writer.discard()
 
     assert {(one.path, one.sha256) for one in written.files} == {
@@ -216,7 +216,7 @@ def test_damage_is_reported_with_the_file_and_the_image(whole, tmp_path):
         storage.get([0, 7])
 
 
-def test_ends_that_lead_outside_are_refused(whole, tmp_path):
+def test_image_offsets_outside_of_the_file_are_refused(whole, tmp_path):
     stored = write_dataset(tmp_path, [Pieces(one.steps, one.states) for one in whole], COLUMNS)
     path = tmp_path / "observation.camera.ends.npy"
     ends = np.load(path)

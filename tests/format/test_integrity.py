@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_data import reseal, trajectory, write_dataset
+from stored_data import trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl import verify
 from datasets_rl.errors import ManifestError
@@ -94,7 +94,7 @@ def test_a_changed_value_is_reported_and_the_dataset_still_opens(folder):
     assert len(StoredDataset(folder)) == 5
 
 
-def test_a_manifest_without_a_digest_is_accepted_with_a_remark(folder):
+def test_a_manifest_without_a_digest_is_accepted_and_reported(folder):
     document = json.loads((folder / "manifest.json").read_text())
     del document["digest"]
     (folder / "manifest.json").write_text(json.dumps(document))
@@ -105,15 +105,15 @@ def test_a_manifest_without_a_digest_is_accepted_with_a_remark(folder):
     assert "an early release wrote it" in found.remarks[0]
 
 
-def test_keys_that_are_unknown_are_covered_too(folder):
+def test_the_digest_covers_unknown_keys(folder):
     """A later version may add keys; the digest covers them, and this version reads the dataset."""
-    reseal(folder, json.loads((folder / "manifest.json").read_text()) | {"mood": "good"})
+    write_manifest_with_digest(folder, json.loads((folder / "manifest.json").read_text()) | {"mood": "good"})
 
     assert verify(folder).problems == ()
     assert len(StoredDataset(folder)) == 5
 
 
-def test_raw_files_that_no_digest_vouches_for_are_reported_in_one_line(tmp_path):
+def test_raw_files_without_an_upstream_digest_are_reported_in_one_line(tmp_path):
     write_dataset(tmp_path / "toy", [trajectory(3)], raw=RAW)
     write_dataset(tmp_path / "sure", [trajectory(3)], raw=RAW[:1])
 

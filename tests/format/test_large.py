@@ -1,4 +1,4 @@
-"""A dataset larger than the memory can be opened and sampled; its files are sparse."""
+"""A dataset that is larger than the memory can be opened and sampled; its files are sparse."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def test_a_dataset_larger_than_the_memory_is_sampled_and_its_columns_are_mapped(
 
 @pytest.mark.skipif(not SMAPS.exists(), reason="the access hints are read from /proc")
 @pytest.mark.parametrize(("memory", "random"), [(1, True), (1 << 60, False)])
-def test_only_what_does_not_fit_into_the_memory_is_read_row_by_row(tmp_path, monkeypatch, memory, random):
+def test_only_files_that_exceed_the_memory_are_read_row_by_row(tmp_path, monkeypatch, memory, random):
     write_dataset(tmp_path / "data", [trajectory(50)])
     monkeypatch.setattr("datasets_rl.storages.dataset.memory_bytes", lambda: memory)
 
@@ -80,7 +80,7 @@ def test_only_what_does_not_fit_into_the_memory_is_read_row_by_row(tmp_path, mon
 
 
 def flags_of(path, storage):
-    """The flags of the mapping that the storage gathers from."""
+    """Return the flags of the memory mapping that the storage reads."""
     address, found = storage._windows.data_ptr(), False
     with SMAPS.open() as stream:
         for line in stream:
@@ -89,4 +89,4 @@ def flags_of(path, storage):
                 found = start <= address < stop
             elif line.startswith("VmFlags") and found:
                 return line.split()[1:]
-    raise AssertionError("the mapping is not there")
+    raise AssertionError("the file is not mapped")

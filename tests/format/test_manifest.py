@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stored_data import reseal, trajectory, write_dataset
+from stored_data import trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl.errors import IntegrityError, ManifestError, NotADatasetError
 from datasets_rl.format.manifest import Manifest, RawFile
@@ -34,7 +34,7 @@ def put(folder: Path, document: object) -> None:
 
 
 def at(document: dict, *path, value):
-    """A copy of the document with one value replaced."""
+    """Return a copy of the document with one value replaced."""
     document = copy.deepcopy(document)
     node = document
     for step in path[:-1]:
@@ -56,18 +56,18 @@ def test_what_is_written_is_read_back(folder):
     assert Manifest.read(folder).to_json() == document
 
 
-def test_raw_files_and_every_fact_survive(folder):
+def test_raw_files_and_every_field_are_read_back(folder):
     document = document_of(folder) | {
         "raw": [
             {"path": "a.hdf5", "bytes": 7, "sha256": "ab", "url": "https://a/b", "checked": "catalog", "etag": None}
         ],
-        "decisions": [{"rule": "same-row", "text": "as it is", "count": 5}],
+        "decisions": [{"rule": "same-row", "text": "unchanged", "count": 5}],
         "known_issues": ["the reward is late"],
         "metadata": {"algorithm": "SAC"},
         "time_limit": 1000,
         "license": "CC BY 4.0",
     }
-    reseal(folder, document)
+    write_manifest_with_digest(folder, document)
     manifest = Manifest.read(folder)
 
     assert manifest.raw == (RawFile("a.hdf5", 7, "ab", "https://a/b", "catalog"),)
@@ -207,7 +207,7 @@ def test_any_value_anywhere_opens_as_it_was_or_is_refused(folder, number, value)
 
 
 @pytest.mark.parametrize("name", ["next.reward", "next.done", "next.terminated", "next.truncated", "episode"])
-def test_a_field_that_ted_needs_is_missed(folder, name):
+def test_a_missing_ted_field_is_reported(folder, name):
     document = document_of(folder)
     document["schema"] = [field for field in document["schema"] if ".".join(field["key"]) != name]
     put(folder, document)
@@ -216,7 +216,7 @@ def test_a_field_that_ted_needs_is_missed(folder, name):
         StoredDataset(folder)
 
 
-def test_all_faults_are_named_at_once(folder):
+def test_all_errors_are_reported_at_once(folder):
     """A manifest with five problems should cost one run, not five."""
     document = document_of(folder)
     document |= {"steps": -1, "episodes": "two", "known_issues": [1], "statistics": None}
@@ -230,7 +230,7 @@ def test_all_faults_are_named_at_once(folder):
         assert any(part in problem for problem in caught.value.problems), part
 
 
-def test_a_later_format_version_says_to_upgrade(folder):
+def test_a_later_format_version_is_an_error_that_suggests_an_upgrade(folder):
     put(folder, at(document_of(folder), "format_version", value=3))
 
     with pytest.raises(ManifestError, match="format_version is 3") as caught:
@@ -243,14 +243,14 @@ def test_a_later_format_version_says_to_upgrade(folder):
     ["", "{", "[]", "null", '{"format": NaN}', "[" * 100_000, "\ufeff{}", '{"steps": ' + "9" * 5000 + "}"],
     ids=lambda text: repr(text)[:20],
 )
-def test_what_is_no_json_object_is_refused(folder, text):
+def test_text_that_is_not_a_json_object_is_refused(folder, text):
     (folder / "manifest.json").write_text(text, encoding="utf-8")
 
     with pytest.raises(ManifestError):
         StoredDataset(folder)
 
 
-def test_bytes_that_are_no_text_are_refused(folder):
+def test_bytes_that_are_not_text_are_refused(folder):
     (folder / "manifest.json").write_bytes(b"\xff\xfe\x00{}")
 
     with pytest.raises(ManifestError, match="not JSON"):
@@ -267,7 +267,7 @@ def test_a_huge_manifest_is_not_read(folder):
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
-def test_a_manifest_that_is_no_file_is_refused(folder, kind):
+def test_a_manifest_that_is_not_a_regular_file_is_refused(folder, kind):
     """Reading a named pipe would block forever."""
     path = folder / "manifest.json"
     kept = path.rename(folder.parent / "elsewhere.json")
@@ -277,14 +277,14 @@ def test_a_manifest_that_is_no_file_is_refused(folder, kind):
         StoredDataset(folder)
 
 
-def test_no_manifest_means_no_dataset(folder):
+def test_a_folder_without_a_manifest_is_not_a_dataset(folder):
     (folder / "manifest.json").unlink()
 
     with pytest.raises(NotADatasetError, match="no manifest"):
         StoredDataset(folder)
 
 
-def test_a_link_instead_of_a_file_is_refused_whatever_size_the_manifest_gives(folder):
+def test_a_link_instead_of_a_file_is_refused_for_any_size_in_the_manifest(folder):
     outside = folder.parent / "outside.npy"
     (folder / "rows.npy").rename(outside)
     (folder / "rows.npy").symlink_to(outside)

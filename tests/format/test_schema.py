@@ -1,4 +1,4 @@
-"""Positions of fields in a record: the layout computed by hand, and rejected schemas."""
+"""The layout of fields in a record, computed by hand, and schemas that are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_fields_keep_the_order_in_which_they_were_listed():
 
 
 @pytest.mark.parametrize(("size", "wide"), [(WIDE_BYTES - 1, False), (WIDE_BYTES, True)])
-def test_a_field_gets_a_file_of_its_own_from_the_bound_on(size, wide):
+def test_a_field_of_the_minimum_size_gets_a_separate_file(size, wide):
     schema = Schema.layout([Column(("pixels",), np.dtype("u1"), (size,), shared=True), Column(("action",), F4, (1,))])
 
     assert schema["pixels",].wide is wide
@@ -98,7 +98,7 @@ def test_fields_that_contradict_each_other_or_the_format_are_refused(fields, pro
 
 
 @pytest.mark.parametrize(("shape", "text"), [((1 << 16,), False), ((), True)], ids=["wide", "text"])
-def test_a_key_that_names_a_file_fits_into_the_name_of_one(tmp_path, shape, text):
+def test_a_key_that_is_too_long_for_a_file_name_is_refused(tmp_path, shape, text):
     dtype = np.dtype("<i4")
     fits = Schema.layout([Column(("k" * 200,), dtype, shape, text=text)]).fields[0]
     for name in (*fits.arrays, fits.final_ends_file, fits.texts_file):
@@ -108,7 +108,7 @@ def test_a_key_that_names_a_file_fits_into_the_name_of_one(tmp_path, shape, text
         Schema.layout([Column(("k" * 201,), dtype, shape, text=text)])
 
 
-def test_all_faults_of_a_schema_are_named_at_once():
+def test_all_errors_of_a_schema_are_reported_at_once():
     with pytest.raises(InvalidArgumentError) as caught:
         Schema([Field(("a",), F4, (0,)), Field(("b",), np.dtype("O"), ()), Field(("c",), F4, (), offset=3)])
     for part in ("a has shape", "b has dtype", "c has offset"):

@@ -1,4 +1,4 @@
-"""An .npy file that is written in blocks has the digest of its bytes, for any division into blocks."""
+"""An .npy file has the same digest for any division into blocks."""
 
 import threading
 from pathlib import Path
@@ -13,7 +13,7 @@ FLOATS = np.dtype("f8")
 
 
 @pytest.mark.parametrize("sizes", [[5], [200_000], [3, 200_000, 1, 150_000, 131_072]], ids=["small", "large", "both"])
-def test_large_blocks_are_taken_up_in_their_order(tmp_path, sizes):
+def test_large_blocks_are_hashed_in_order(tmp_path, sizes):
     values = np.arange(sum(sizes), dtype=FLOATS)
     stream = NpyStream(tmp_path / "x.npy", FLOATS, expected=len(values))
 
@@ -26,7 +26,7 @@ def test_large_blocks_are_taken_up_in_their_order(tmp_path, sizes):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full stands for a full disk")
-def test_a_full_disk_leaves_no_thread_behind():
+def test_no_thread_remains_after_a_full_disk():
     stream = NpyStream(Path("/dev/full"), FLOATS, expected=1 << 20)
 
     with pytest.raises(DiskFullError):

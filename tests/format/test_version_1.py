@@ -1,4 +1,4 @@
-"""Datasets of format version 1: they open, verify and are upgraded without a change of rows."""
+"""Datasets of format version 1 can be opened, verified and upgraded without a change of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer accepts trajectories, and rejects everything else before it is stored."""
+"""The writer accepts valid trajectories and rejects invalid data before it is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLAGS = ("terminated", "truncated")
 
 @pytest.fixture
 def write(tmp_path):
-    """A writer whose files are closed at the end of the test."""
+    """A function that starts a writer; its files are closed at the end of the test."""
     made = []
 
     def start(of=None):
@@ -67,7 +67,7 @@ def flags(*rows):
         (episode(0), "it has no step"),
     ],
 )
-def test_a_piece_that_does_not_fit_is_refused_with_its_place(write, bad, problem):
+def test_an_invalid_piece_is_refused_with_its_position(write, bad, problem):
     toy = write()
     toy.append(episode(4))
 
@@ -76,7 +76,7 @@ def test_a_piece_that_does_not_fit_is_refused_with_its_place(write, bad, problem
     assert caught.match(problem)
 
 
-def test_all_faults_of_a_piece_are_named_at_once(write):
+def test_all_errors_of_a_piece_are_reported_at_once(write):
     with pytest.raises(ConversionError) as caught:
         write().append(
             episode(action=np.zeros((3, 3), F4), next__reward=np.zeros((3, 1)), observation=np.zeros((9, 3)))
@@ -93,7 +93,7 @@ def test_all_faults_of_a_piece_are_named_at_once(write):
         ((1, 0, 0, 0), "row 4: its episode has an end flag before its end"),
     ],
 )
-def test_a_flag_stands_on_the_last_row_and_nowhere_else(write, monkeypatch, steps_of_a_block, marks, problem):
+def test_flags_are_set_on_the_last_row_only(write, monkeypatch, steps_of_a_block, marks, problem):
     monkeypatch.setattr(writer, "_BLOCK_STEPS", steps_of_a_block)
     toy = write()
 
@@ -112,7 +112,7 @@ def test_a_dataset_has_at_least_one_step(write):
 
 
 @pytest.mark.parametrize("steps_of_a_block", [2, 1 << 16])
-def test_an_episode_that_goes_on_has_an_end(write, monkeypatch, steps_of_a_block):
+def test_an_unfinished_episode_is_refused(write, monkeypatch, steps_of_a_block):
     monkeypatch.setattr(writer, "_BLOCK_STEPS", steps_of_a_block)
     toy = write()
     toy.append(episode(3))
@@ -137,7 +137,7 @@ def test_an_observation_is_known_as_a_whole_or_not_at_all(write):
 
 
 @pytest.mark.parametrize("missing", ["reward", "terminated", "truncated"])
-def test_columns_without_reward_or_flags_are_refused_before_anything_is_written(tmp_path, missing):
+def test_columns_without_reward_or_flags_are_refused_before_any_write(tmp_path, missing):
     of = [column for column in columns() if column.key[-1] != missing]
 
     with pytest.raises(InvalidArgumentError, match=rf"next\.{missing} is not in the schema"):
@@ -146,14 +146,14 @@ def test_columns_without_reward_or_flags_are_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("own", [("next", "done"), ("episode",), ("done",), ("truncated",)])
-def test_columns_that_the_format_makes_itself_are_refused(tmp_path, own):
+def test_columns_that_the_format_computes_are_refused(tmp_path, own):
     with pytest.raises(InvalidArgumentError, match=r"twice|format uses"):
         DatasetWriter(tmp_path, columns(Column(own, BOOL, (1,))), what="toy/data")
 
 
 @pytest.mark.parametrize("steps_of_a_block", [1, 2, 3, 7, 1 << 16])
 @pytest.mark.parametrize("cuts", [(), (1,), (7, 14), (1, 2, 3, 4, 5)])
-def test_blocks_and_pieces_leave_no_trace_in_the_files(tmp_path, monkeypatch, steps_of_a_block, cuts):
+def test_batches_and_pieces_do_not_affect_the_files(tmp_path, monkeypatch, steps_of_a_block, cuts):
     """An episode may span several batches, and a batch may have several episodes: the bytes are the same."""
     trajectories = [trajectory(20, cuts=cuts), trajectory(1, seed=1), trajectory(6, seed=2, known=False)]
     whole = write_dataset(tmp_path / "whole", [trajectory(20), *trajectories[1:]])
@@ -174,7 +174,7 @@ def test_a_file_whose_length_was_announced_is_the_same_file(tmp_path):
     assert announced.files == other.manifest.files
 
 
-def test_facts_that_only_some_episodes_have_are_kept_for_all(tmp_path):
+def test_metadata_of_some_episodes_is_stored_for_all(tmp_path):
     """Metadata that starts in a later episode, or changes from integers to floats, must not be truncated."""
     stored = write_dataset(tmp_path, [trajectory(1, seed_=1), trajectory(2, seed_=2.5, late=7), trajectory(3)])
 
@@ -183,7 +183,7 @@ def test_facts_that_only_some_episodes_have_are_kept_for_all(tmp_path):
     assert stored.episodes["source"].tolist() == [0, 1, 2]
 
 
-def test_rewards_that_are_no_numbers_give_returns_that_are_none(tmp_path):
+def test_infinite_rewards_of_both_signs_give_nan_returns(tmp_path):
     rewards = np.array([[np.inf], [-np.inf], [1]], F4)
     whole = trajectory(3)
     stored = write_dataset(tmp_path, [type(whole)({**whole.steps, ("next", "reward"): rewards}, whole.states)])
@@ -193,7 +193,7 @@ def test_rewards_that_are_no_numbers_give_returns_that_are_none(tmp_path):
     assert stored.manifest.statistics["return"]["mean"] is None
 
 
-def test_statistics_leave_out_what_is_not_finite_element_by_element():
+def test_statistics_ignore_each_element_that_is_not_finite():
     moments = Moments((2,))
     moments.update(np.array([[1.0, np.nan], [3.0, 5.0]]))
     moments.update(np.array([[np.inf, 7.0]]))
@@ -201,14 +201,14 @@ def test_statistics_leave_out_what_is_not_finite_element_by_element():
     assert moments.to_json() == {"min": [1, 5], "max": [3, 7], "mean": [2, 6], "std": [1, 1]}
 
 
-def test_statistics_of_numbers_too_large_to_square_are_json():
+def test_statistics_of_very_large_numbers_are_valid_json():
     moments = Moments(())
     moments.update(np.array([1e300, -1e300]))
 
     assert moments.to_json() == {"min": -1e300, "max": 1e300, "mean": 0, "std": None}
 
 
-def test_a_small_deviation_is_not_swallowed_by_a_large_mean():
+def test_a_small_deviation_from_a_large_mean_is_not_lost():
     values = 1e8 + np.random.default_rng(0).normal(size=(1000, 1))
     moments = Moments((1,))
     for block in np.split(values, 10):
@@ -217,8 +217,8 @@ def test_a_small_deviation_is_not_swallowed_by_a_large_mean():
     assert moments.to_json()["std"][0] == pytest.approx(values.std(), rel=1e-7)
 
 
-def test_states_that_come_late_stand_where_their_row_is(tmp_path):
-    """Whether or not the row is already on disk; the digest is that of the final bytes."""
+def test_deferred_states_are_stored_in_their_row(tmp_path):
+    """Both for a row in memory and for a row on disk; the digest is that of the final bytes."""
     frames = np.random.default_rng(0).integers(1, 255, (5, 80, 80), np.uint8)
     seen = frames.copy()
     seen[[0, 3]] = 0

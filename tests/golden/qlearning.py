@@ -1,4 +1,4 @@
-"""What D4RL documents as `qlearning_dataset`, row by row in plain Python: the measure for the vectorised version."""
+"""D4RL's documented `qlearning_dataset`, row by row in plain Python: the reference for the vectorized version."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["qlearning_reference"]
 def qlearning_reference(
     columns: Mapping[str, np.ndarray], max_episode_steps: int | None, *, terminate_on_end: bool = False
 ) -> dict[str, np.ndarray]:
-    """Make the transitions (s, a, s', r, done) that D4RL hands to Q-learning.
+    """Return the transitions (s, a, s', r, done) that D4RL gives to Q-learning.
 
-    The observation after a step is the observation of the next row, always. So the last row of the file is no
-    transition, and the last row of an episode that met its time limit is left out, unless `terminate_on_end`, because
-    the next row belongs to another episode. A termination is kept: what follows it is not used.
+    The observation after a step is always the observation of the next row. Therefore, the last row of the file is not a
+    transition. The last row of an episode that reached its time limit is left out unless `terminate_on_end` is set,
+    because the next row belongs to another episode. A terminal row is kept, because its next observation is not used.
 
     Args:
-        columns: The file's columns by D4RL's names, [N, ...]; `timeouts` may be absent.
-        max_episode_steps: The environment's time limit, used where there are no `timeouts`.
-        terminate_on_end: Keep the last rows of episodes that met their time limit.
+        columns: The columns of the file by D4RL's names, [N, ...]; `timeouts` may be absent.
+        max_episode_steps: The time limit of the environment, for files without `timeouts`.
+        terminate_on_end: Whether to keep the last rows of episodes that reached their time limit.
 
     Returns:
-        observations, actions, next_observations [M, ...], rewards [M], terminals [M] bool, and rows [M]: the row of
-        the file that each came from.
+        observations, actions, next_observations [M, ...], rewards [M], terminals [M] bool, and rows [M], the row of the
+        file that each transition is from.
     """
     rows: list[int] = []
     terminals: list[bool] = []
@@ -54,6 +54,7 @@ def qlearning_reference(
 
 
 def _final(columns: Mapping[str, Any], row: int, episode_step: int, limit: int | None) -> bool:
+    """Return whether a row reached the time limit, by its timeout flag or by counting steps."""
     if "timeouts" in columns:
         return bool(np.ravel(columns["timeouts"])[row])
     return limit is not None and episode_step == limit - 1

@@ -1,4 +1,4 @@
-"""What users of other replay buffers suffered, one test for each complaint; the thread stands behind it."""
+"""Known issues of other replay buffers, one regression test each, with a reference to the report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BOTH = [SliceSampler, SliceSamplerWithoutReplacement]
 
 
 def episodes(*lengths, first=0, terminated=False):
-    """Episodes of these lengths one after the other; every step says its episode and its number in it."""
+    """Return consecutive episodes of these lengths; every step has its episode and its index in the episode."""
     episode = torch.cat([torch.full((length,), first + number) for number, length in enumerate(lengths)])
     step = torch.cat([torch.arange(length) for length in lengths])
     done = torch.zeros(len(step), 1, dtype=torch.bool)
@@ -67,31 +67,31 @@ def assert_no_crossing(batch):
 
 class TestSlices:
     @pytest.mark.parametrize("kind", BOTH)
-    def test_a_full_ring_gives_slices_too(self, kind):  # pytorch/rl#1969
+    def test_slices_can_be_drawn_from_a_full_ring(self, kind):  # pytorch/rl#1969
         rb = filled(20, episodes(7, 7), episodes(7, 7, first=2), sampler=kind(slice_len=3))
         for _ in range(20):
             assert_no_crossing(rb.sample(6))
 
     @pytest.mark.parametrize("kind", BOTH)
-    def test_environments_that_take_turns_are_told_apart(self, kind):  # pytorch/rl#3194
+    def test_slices_do_not_mix_environments_that_take_turns(self, kind):  # pytorch/rl#3194
         turns = torch.stack([episodes(10), episodes(10, first=1)], 1).reshape(-1)
         rb = filled(40, turns, sampler=kind(slice_len=4, traj_key="episode"))
         for _ in range(20):
             assert_no_crossing(rb.sample(8))
 
-    def test_two_slices_of_one_episode_can_be_told_apart(self):  # pytorch/rl#2588
+    def test_two_slices_of_one_episode_have_different_numbers(self):  # pytorch/rl#2588
         rb = filled(10, episodes(10), sampler=SliceSampler(slice_len=5))
         seen = torch.cat([rb.sample(20)["slice_id"].unique() for _ in range(5)])
 
         assert len(seen) == len(seen.unique()) == 20
 
-    def test_prioritised_slices_stay_within_their_episode(self):  # pytorch/rl#2208
+    def test_prioritized_slices_stay_within_their_episode(self):  # pytorch/rl#2208
         rb = filled(40, episodes(7, 3, 9, 8), sampler=PrioritizedSliceSampler(40, 1.0, 1.0, slice_len=3))
         rb.update_priority(torch.arange(27), torch.rand(27) + 0.1)
         for _ in range(50):
             assert_no_crossing(rb.sample(12))
 
-    def test_both_samplers_admit_the_same_starts(self):  # pytorch/rl#2193, #2202
+    def test_both_samplers_draw_the_same_starts(self):  # pytorch/rl#2193, #2202
         starts = []
         for kind in BOTH:
             rb = filled(12, episodes(5, 3, 4), sampler=kind(slice_len=3))
@@ -115,7 +115,7 @@ class TestSlices:
         assert torch.equal(batch["next", "terminated"][:, 0], batch["step"] == 4)
         assert torch.equal(batch["next", "done"][:, 0], batch["step"] == 4)
 
-    def test_short_episodes_are_left_out_kept_or_filled_up(self):  # pytorch/rl#2011
+    def test_short_episodes_are_left_out_kept_or_padded(self):  # pytorch/rl#2011
         data = episodes(2, 6)
         strict = filled(8, data, sampler=SliceSampler(slice_len=4))
         kept = filled(8, data, sampler=SliceSampler(slice_len=4, strict_length=False))
@@ -132,7 +132,7 @@ class TestSlices:
 
         assert set(rb.sample(80)["step"].tolist()) == {0, 1, 2, 3}
 
-    def test_a_sampler_of_ones_own_needs_one_method(self):  # nicklashansen/tdmpc2#29
+    def test_a_custom_sampler_needs_one_method(self):  # nicklashansen/tdmpc2#29
         class Newest(Sampler):
             def sample(self, storage, batch_size):
                 return torch.full((batch_size,), len(storage) - 1), {}
@@ -157,7 +157,7 @@ class TestPriorities:
         rb.extend(episodes(count))
         return rb
 
-    def test_new_steps_need_not_inherit_a_priority_of_long_ago(self):  # pytorch/rl#2210
+    def test_new_steps_need_not_inherit_a_priority_of_an_overwritten_step(self):  # pytorch/rl#2210
         sampler = PrioritizedSampler(4, 1.0, 1.0, max_priority_within_buffer=True)
         rb = filled(4, episodes(4), sampler=sampler)
         rb.update_priority(torch.arange(4), torch.tensor([1000.0, 1.0, 1.0, 1.0]))
@@ -166,19 +166,19 @@ class TestPriorities:
 
         assert sampler.default_priority == 1.0
 
-    def test_no_index_is_outside_of_what_is_held(self):  # pytorch/rl#2230, #2239
+    def test_no_index_is_outside_of_the_stored_steps(self):  # pytorch/rl#2230, #2239
         rb = self.made(count=3, size=1000)
         rb.update_priority(torch.arange(3), torch.tensor([1e-12, 1.0, 1e12]))
 
         assert max(rb.sample(256)["index"].max() for _ in range(200)) < 3
 
-    def test_not_all_indices_are_the_first(self):  # pytorch/rl#1129
+    def test_not_all_indices_are_zero(self):  # pytorch/rl#1129
         torch.manual_seed(0)
         counts = self.made().sample(10_000)["index"].bincount(minlength=10)
 
         assert (counts > 800).all()
 
-    def test_the_weights_stand_in_the_batch(self):  # pytorch/rl#3235
+    def test_the_weights_are_in_the_batch(self):  # pytorch/rl#3235
         rb = self.made()
         rb.update_priority(torch.arange(10), torch.arange(1.0, 11.0))
         batch = rb.sample(50)
@@ -188,16 +188,14 @@ class TestPriorities:
     @pytest.mark.parametrize(
         "kind", [list, np.array, torch.tensor, lambda numbers: torch.tensor(numbers, dtype=torch.float16)]
     )
-    def test_priorities_come_as_anything(self, kind):  # LucasAlegre/morl-baselines#185, pytorch/rl#2206
+    def test_priorities_may_have_any_numeric_type(self, kind):  # LucasAlegre/morl-baselines#185, pytorch/rl#2206
         rb = self.made()
         rb.update_priority([0, 1, 2], kind([4.0, 5.0, 6.0]))
 
         assert rb.sampler.priorities[:3].tolist() == [4, 5, 6]
 
     @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
-    def test_what_is_no_priority_is_refused_and_nothing_is_poisoned(
-        self, wrong
-    ):  # cpnota/autonomous-learning-library#106
+    def test_invalid_priorities_are_refused_and_change_nothing(self, wrong):  # cpnota/autonomous-learning-library#106
         rb = self.made()
         before = rb.sampler.priorities.clone()
 
@@ -224,7 +222,7 @@ class TestSaving:
 
         assert (other[:] == rb[:]).all()
 
-    def test_a_prioritised_buffer_is_dumped_loaded_and_used(
+    def test_a_prioritized_buffer_is_dumped_loaded_and_used(
         self, tmp_path
     ):  # pytorch/rl#3055, #3056, thu-ml/tianshou#728
         rb, other = (
@@ -242,7 +240,7 @@ class TestSaving:
 
         assert samples[0] == samples[1]
 
-    def test_a_new_prioritised_sampler_works_over_a_loaded_storage(self, tmp_path):  # pytorch/rl#3120
+    def test_a_new_prioritized_sampler_works_over_a_loaded_storage(self, tmp_path):  # pytorch/rl#3120
         rb = filled(10, episodes(10))
         rb.dumps(tmp_path / "dump")
         other = filled(10)
@@ -251,7 +249,7 @@ class TestSaving:
 
         assert set(other.sample(300)["index"].tolist()) == set(range(10))
 
-    def test_the_place_in_an_epoch_is_saved(self, tmp_path):  # pytorch/rl#2506, #2226
+    def test_the_position_in_an_epoch_is_saved(self, tmp_path):  # pytorch/rl#2506, #2226
         def made():
             sampler = SamplerWithoutReplacement(generator=torch.Generator().manual_seed(1))
             return filled(12, episodes(12), sampler=sampler)
@@ -323,7 +321,7 @@ def worker_sees(rb, queue):
 
 
 class TestProcesses:
-    def test_prefetching_prefetches(self):  # pytorch/rl#3870
+    def test_prefetching_prepares_the_next_batch(self):  # pytorch/rl#3870
         ahead = threading.Event()
         made = []
 
@@ -337,12 +335,12 @@ class TestProcesses:
         rb.extend(episodes(10))
         rb.sample()
 
-        assert ahead.wait(20)  # the second one is made though nobody has asked for it
+        assert ahead.wait(20)  # the second batch is prepared before it is requested
         assert all(made)
         rb._prefetch.close()
 
     @pytest.mark.parametrize("kind", [RandomSampler, SamplerWithoutReplacement])
-    def test_ranks_read_disjoint_steps_and_all_together(
+    def test_ranks_read_disjoint_steps_and_together_all_of_them(
         self, kind
     ):  # pytorch/rl#1397, Physical-Intelligence/openpi#920
         shares = []
@@ -368,10 +366,10 @@ class TestProcesses:
 
         assert torch.cat([batch["step"] for batch in batches]).tolist() == list(range(10))
 
-    def test_a_forked_process_reads_for_itself(self):  # huggingface/lerobot#2488
+    def test_a_forked_process_uses_its_own_file_handles(self):  # huggingface/lerobot#2488
         rb = TensorDictReplayBuffer(storage=LazyMemmapStorage(10), prefetch=2, batch_size=4)
         rb.extend(episodes(10))
-        rb.sample()  # handles and threads are open here
+        rb.sample()  # opens file handles and starts threads
         context = multiprocessing.get_context("fork")
         queue = context.Queue()
         process = context.Process(target=worker_sees, args=(rb, queue))
@@ -394,13 +392,13 @@ class TestSurprises:
         added.extend(episodes(1))
         assert (added[:] == extended[:]).all()
 
-    def test_a_list_of_tensors_is_tensors_one_by_one(self):  # pytorch/rl#1934
+    def test_a_list_of_tensors_is_one_element_per_tensor(self):  # pytorch/rl#1934
         rb = ReplayBuffer(storage=LazyTensorStorage(5))
         rb.extend([torch.zeros(3), torch.ones(3)])
 
         assert rb[:].tolist() == [[0, 0, 0], [1, 1, 1]]
 
-    def test_data_of_another_shape_says_what_was_expected_and_what_came(self):  # pytorch/rl#3146, #1885, #1585
+    def test_data_of_another_shape_is_an_error_with_both_shapes(self):  # pytorch/rl#3146, #1885, #1585
         rb = filled(5, TensorDict({"a": torch.zeros(2, 3)}, [2]))
 
         with pytest.raises(InvalidArgumentError, match=r"'a' has shape \[2, 4\]; expected \[2, 3\]"):
@@ -417,7 +415,7 @@ class TestSurprises:
 
         assert rb.sample(3)["step"].device.type == "meta"
 
-    def test_members_of_unlike_sizes_are_sampled_together(self):  # pytorch/rl#1768
+    def test_members_of_different_sizes_are_sampled_together(self):  # pytorch/rl#1768
         rb = ReplayBufferEnsemble(filled(5, episodes(5)), filled(50, episodes(50)), sample_from_all=True)
 
         assert rb.sample(12).batch_size == (2, 6)
@@ -428,7 +426,7 @@ class TestSurprises:
         assert len(rb) == 4
         assert set(rb.sample(100).tolist()) == {0, 1, 2, 3}
 
-    def test_what_a_list_cannot_stack_names_the_way_out(self):
+    def test_items_that_cannot_be_stacked_are_an_error_with_a_remedy(self):
         rb = ReplayBuffer(storage=ListStorage(3))
         rb.extend([None, None])
 
@@ -438,14 +436,14 @@ class TestSurprises:
 
 
 def observed(*lengths, first=0):
-    """Episodes whose observation is ten times the episode plus the step, and whose reward is 1."""
+    """Return episodes with observations of ten times the episode plus the step, and rewards of 1."""
     data = episodes(*lengths, first=first)
     number = (data["episode"] * 100 + data["step"]).float().unsqueeze(-1)
     return data.set("observation", number).set(("next", "observation"), number + 1)
 
 
 class TestTimeAndStacks:
-    def test_several_steps_ahead_never_leave_the_episode_in_a_full_ring(
+    def test_multi_step_targets_stay_within_the_episode_in_a_full_ring(
         self,
     ):  # younggyoseo/FastTD3#6, tensorflow/agents#939
         rb = TensorDictReplayBuffer(storage=LazyTensorStorage(20), transform=MultiStepTransform(3, 0.5))
@@ -466,7 +464,7 @@ class TestTimeAndStacks:
 
         assert set(rb.sample(200)["step"].tolist()) == {0, 1, 2, 3, 4}
 
-    def test_stacks_of_frames_need_no_second_copy_and_stay_in_the_episode(
+    def test_stacks_of_frames_are_not_stored_and_stay_within_the_episode(
         self,
     ):  # DLR-RM/stable-baselines3#37, google/dopamine#213
         rb = TensorDictReplayBuffer(

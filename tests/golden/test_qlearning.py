@@ -1,4 +1,4 @@
-"""The measure itself, on six rows worked out by hand."""
+"""The reference implementation `qlearning_reference`, on six rows computed by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = {
 }
 
 
-def test_the_last_row_and_rows_that_met_the_limit_are_left_out():
+def test_the_last_row_and_rows_that_reached_the_limit_are_left_out():
     made = qlearning_reference(COLUMNS, 1000)
 
     assert made["rows"].tolist() == [0, 1, 2, 4]
@@ -22,15 +22,15 @@ def test_the_last_row_and_rows_that_met_the_limit_are_left_out():
     assert made["terminals"].tolist() == [False, True, False, False]
 
 
-def test_terminate_on_end_keeps_rows_that_met_the_limit_without_making_them_terminal():
+def test_terminate_on_end_keeps_rows_that_reached_the_limit_as_not_terminal():
     made = qlearning_reference(COLUMNS, 1000, terminate_on_end=True)
 
     assert made["rows"].tolist() == [0, 1, 2, 3, 4]
     assert not made["terminals"][3]
 
 
-def test_without_time_outs_the_limit_of_the_environment_counts():
-    """D4RL counts on from the row after a skipped one, but a terminal row itself is counted as the first of the next."""
+def test_without_timeouts_the_limit_of_the_environment_applies():
+    """D4RL starts to count at the row after a skipped row, but at a terminal row itself."""
     columns = {name: value for name, value in COLUMNS.items() if name != "timeouts"}
     made = qlearning_reference(columns, 3)
 

@@ -1,7 +1,7 @@
-"""Every example of the reference's pages on replay buffers, one by one, with the imports changed to ours.
+"""Every example of TorchRL's pages on replay buffers, with the imports changed to this library.
 
-Where a page lost its imports they are put back, and slips are mended (`torch.unit8`). Environments and collectors are
-not ours: gymnasium and a few lines stand in for them, and give what theirs would.
+Missing imports are added and mistakes are corrected (`torch.unit8`). Gymnasium and a few lines of code replace
+TorchRL's environments and collectors, with the same output.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_a_seed_gives_the_printed_numbers():
     assert printed == [[7, 3, 1, 6, 6], [9, 8, 6, 6, 8], [4, 3, 6, 9, 1], [4, 4, 1, 9, 9]]
 
 
-def test_any_kind_of_data():
+def test_data_of_any_type():
     torch.manual_seed(0)
     buffer = ReplayBuffer(storage=ListStorage(100), collate_fn=lambda x: x)
     buffer.extend(["a", 1, None])
@@ -82,7 +82,7 @@ def test_a_pytree_with_a_callable_transform():
 
 
 def test_saving_and_loading_a_buffer():
-    S = 1_000_000  # noqa: N806 - the reference's name
+    S = 1_000_000  # noqa: N806 - the name in the example
     sampler = PrioritizedSampler(S, 1.1, 1.0)
     storage = LazyMemmapStorage(S)
     rb = TensorDictReplayBuffer(storage=storage, sampler=sampler)
@@ -127,7 +127,7 @@ def test_a_list_storage_holds_a_string_a_number_and_none():
     assert [rb[0], rb[1], rb[2]] == ["a string!", 30, None]
 
 
-def test_a_container_is_written_to():
+def test_storages_accept_tensordicts_and_tensorclasses():
     container = torch.empty(10, 3, 64, 64, dtype=torch.uint8)
     rb = ReplayBuffer(storage=TensorStorage(container))
     img = torch.randint(255, (3, 64, 64), dtype=torch.uint8)
@@ -192,7 +192,10 @@ def test_a_process_extends_a_shared_buffer(method):
 
 
 class Collector:
-    """Random play in `environments` CartPoles at once, `frames` steps of each at a time, as a SyncDataCollector with a StepCounter has it: [B, T], or [T] of one."""
+    """Random play in `environments` parallel CartPole environments, `frames` steps at a time, [B, T] or [T].
+
+    Like a SyncDataCollector with a StepCounter.
+    """
 
     def __init__(self, environments, frames):
         self.environments = [gymnasium.make("CartPole-v1") for _ in range(environments)]
@@ -242,7 +245,7 @@ class Collector:
 
 
 def runs_of(sample):
-    """Check that every slice of a batch is one trajectory, step by step, and return the slices."""
+    """Check that every slice of a batch is consecutive steps of one trajectory, and return the slices."""
     pieces = [sample[sample["slice_id"] == number] for number in sample["slice_id"].unique()]
     for piece in pieces:
         assert len(piece["collector", "traj_ids"].unique()) == 1
@@ -267,7 +270,7 @@ def test_slices_of_one_environment():
     assert len(runs_of(rb.sample())) == 8
 
 
-def test_slices_of_two_environments_next_to_each_other():
+def test_slices_of_two_parallel_environments():
     collector = Collector(2, 1)
     rb = TensorDictReplayBuffer(
         storage=LazyTensorStorage(100, ndim=2),
@@ -279,7 +282,7 @@ def test_slices_of_two_environments_next_to_each_other():
         if i == 100:
             break
     assert len(rb) == 100, len(rb)
-    # As printed there: time downwards, an environment a column, and the ring has wrapped once.
+    # As in the documentation: rows are time steps, columns are environments, and the ring has wrapped once.
     counts = rb[:]["next", "step_count"].squeeze()
     assert counts.shape == (50, 2)
     rises = counts.diff(dim=0)
@@ -287,7 +290,7 @@ def test_slices_of_two_environments_next_to_each_other():
     assert len(runs_of(rb.sample())) == 8
 
 
-def test_a_prioritised_buffer_of_tensordicts_with_threads(tmp_path):
+def test_a_prioritized_buffer_of_tensordicts_with_threads(tmp_path):
     storage = LazyMemmapStorage(1000, scratch_dir=tmp_path)
     buffer = TensorDictPrioritizedReplayBuffer(
         alpha=0.7,

@@ -1,4 +1,4 @@
-"""The examples with transforms in the documentation of the reference, as printed there."""
+"""The examples with transforms in TorchRL's documentation, as printed there."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from datasets_rl import (
 )
 
 
-def test_two_datasets_of_unlike_keys_and_sizes(tmp_path):
-    """Only the storages are told where to write."""
+def test_two_datasets_of_different_keys_and_sizes(tmp_path):
+    """Unlike in the example, the storages have folders."""
     rb0 = TensorDictReplayBuffer(
         storage=LazyMemmapStorage(10, scratch_dir=tmp_path / "0"),
         transform=Compose(
@@ -86,8 +86,8 @@ def test_a_transform_appended_to_a_dataset(tmp_path):
         torch.testing.assert_close(sample[key], before[key] - 1)
 
 
-def test_a_norm_that_is_fitted_from_what_was_stored(tmp_path):
-    """No data is read: the statistics were worked out when the dataset was converted."""
+def test_a_norm_uses_the_statistics_of_the_stored_dataset(tmp_path):
+    """No data is read: the statistics were computed during the conversion."""
     data = DemoExperienceReplay("pendulum", root=tmp_path)
     data.append_transform(ObservationNorm(standard_normal=True).init_stats(data))
     observation = data[:]["observation"]

@@ -1,4 +1,4 @@
-"""Real MuJoCo rollouts, written as D4RL wrote them, served over HTTP, downloaded by the real command: step by step."""
+"""Real MuJoCo rollouts in D4RL files, served over HTTP and downloaded by the real command, compared step by step."""
 
 import json
 import os
@@ -23,7 +23,7 @@ CASES = {
 
 @pytest.fixture(scope="module", params=list(CASES))
 def downloaded(request, tmp_path_factory):
-    """The rollout, and the dataset that the command made of its file."""
+    """The rollout, and the dataset that the command converted from its file."""
     folder = tmp_path_factory.mktemp("golden")
     run = mujoco(folder / "raw.hdf5", **CASES[request.param])
     root = folder / "home" / "d4rl"
@@ -43,7 +43,7 @@ def clean_environment():
     return {name: value for name, value in os.environ.items() if not name.startswith("RLDS_")}
 
 
-def test_every_step_of_the_rollout_stands_in_its_row(downloaded):
+def test_every_step_of_the_rollout_is_in_its_row(downloaded):
     name, run, dataset = downloaded
     keeps_finals = not name.endswith("v0")
     kind = CASES[name].get("dtype", np.float32)
@@ -68,7 +68,7 @@ def test_every_step_of_the_rollout_stands_in_its_row(downloaded):
     assert row == len(dataset) == run.steps
 
 
-def test_a_batch_holds_the_same_as_its_rows_one_by_one(downloaded):
+def test_a_batch_equals_its_rows(downloaded):
     _, _, dataset = downloaded
     index = torch.randint(len(dataset), (64,), generator=torch.Generator().manual_seed(0))
 
@@ -87,7 +87,7 @@ def test_returns_and_lengths_are_those_of_the_rollout(downloaded):
     np.testing.assert_allclose(dataset.episodes["return"], expected, rtol=1e-9)
 
 
-def test_the_command_finds_no_fault_in_what_it_made(downloaded):
+def test_verify_finds_the_dataset_intact(downloaded):
     name, _, dataset = downloaded
     words = ["--root", str(dataset.root.parent), "verify", f"d4rl/{name}", "--deep", "--json"]
 

@@ -1,4 +1,4 @@
-"""What no extra was asked for works without the libraries of any."""
+"""Commands that need no extra work without the libraries of the extras."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 EXTRAS = ("gymnasium", "joblib", "minari", "pandas", "scipy", "sklearn")
 BLOCKED = f"""
 import sys
-sys.modules.update(dict.fromkeys({EXTRAS!r}))  # what stands there as None cannot be imported
+sys.modules.update(dict.fromkeys({EXTRAS!r}))  # a module that is None cannot be imported
 from datasets_rl.cli.app import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -32,7 +32,7 @@ def rlds(tmp_path):
 
 
 @pytest.mark.parametrize("words", [("--help",), ("list",), ("list", "openml/"), ("info", "openml/magic")])
-def test_what_needs_no_library_of_an_extra_works_without(rlds, words):
+def test_commands_without_extras_work_without_their_libraries(rlds, words):
     done = rlds(*words)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -41,7 +41,7 @@ def test_what_needs_no_library_of_an_extra_works_without(rlds, words):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vd4rl", "gen_dgrl", "roboset", "openx", "minari", "atari_dqn", "local"])
-def test_every_source_but_openml_converts_without(rlds, tmp_path, name):
+def test_every_source_but_openml_converts_without_extras(rlds, tmp_path, name):
     case = importlib.import_module(f"raw.{name}").CASES[0]
     golden = case.write(tmp_path / "tree")
     options = [word for option, value in case.options.items() for word in (f"--{option}", value)]
@@ -54,7 +54,7 @@ def test_every_source_but_openml_converts_without(rlds, tmp_path, name):
     assert f'"episodes": {len(golden)}' in rlds("info", case.id, "--json").stdout
 
 
-def test_openml_says_which_extra_it_needs(rlds, tmp_path):
+def test_openml_names_the_extra_that_it_needs(rlds, tmp_path):
     case = importlib.import_module("raw.openml").CASES[0]
     case.write(tmp_path / "tree")
 

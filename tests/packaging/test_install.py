@@ -1,4 +1,4 @@
-"""The wheel and the editable install both run, and the wheel claims one import package only."""
+"""The wheel and the editable install work, and the wheel has only one import package."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def call(command: list[object], **options: object) -> str:
 
 
 def pip(*words: object) -> None:
-    """Run pip without a network: what is built and installed is this package alone."""
+    """Run pip offline; only this package is built and installed."""
     quiet = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
     call([sys.executable, "-m", "pip", *words, *quiet])
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    """A copy of the checkout: building leaves folders behind, and they are not to lie in it."""
+    """A copy of the checkout, because a build creates folders in its source."""
     folder = tmp_path_factory.mktemp("source")
     for name in PACKAGE_PATHS:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -60,7 +60,7 @@ def wheel(source, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def editable(source, tmp_path_factory) -> Path:
-    """What pip asks setuptools for at `pip install --editable`, asked for without pip."""
+    """The editable wheel that `pip install --editable` would build, built without pip."""
     folder = tmp_path_factory.mktemp("editable_wheel")
     program = "import sys; from setuptools.build_meta import build_editable; build_editable(sys.argv[1])"
     call([sys.executable, "-c", program, folder], cwd=source)
@@ -70,11 +70,11 @@ def editable(source, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", params=["wheel", "editable"])
 def installed(request, tmp_path_factory) -> Path:
-    """A virtual environment with this package alone, beside the libraries of the one that runs the tests."""
+    """A virtual environment with this package, and with the libraries of the environment of the tests."""
     folder = tmp_path_factory.mktemp(request.param)
     call([sys.executable, "-m", "venv", "--without-pip", folder])
     (packages,) = folder.glob("lib/python*/site-packages")
-    # Behind its own packages. Python reads no .pth files there, so that an editable install there stays out of the way.
+    # After its own packages. Python ignores .pth files there, so that an editable install there has no effect.
     (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
     pip("--python", folder / "bin" / "python", "install", request.getfixturevalue(request.param))
     return folder
@@ -107,7 +107,7 @@ def test_the_wheel_has_every_module_of_the_checkout(wheel):
     assert modules - names == set()
 
 
-def test_the_package_that_runs_is_the_one_that_was_installed(installed, tmp_path):
+def test_the_installed_package_is_imported(installed, tmp_path):
     out = run(
         installed, "python", "-c", "import datasets_rl.cli, datasets_rl.recipes as r; print(r.__file__)", home=tmp_path
     )
@@ -115,7 +115,7 @@ def test_the_package_that_runs_is_the_one_that_was_installed(installed, tmp_path
     assert str(ROOT) not in out
 
 
-def test_the_command_does_the_main_job(installed, tmp_path):
+def test_the_installed_command_downloads_a_dataset(installed, tmp_path):
     version = run(installed, "rlds", "--version", home=tmp_path)
     listed = run(installed, "rlds", "list", "demo/", "-q", home=tmp_path)
     folder = run(installed, "rlds", "download", "demo/pendulum", home=tmp_path)

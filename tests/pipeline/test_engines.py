@@ -1,4 +1,4 @@
-"""Parts made in other processes of this machine: what comes back, in which order, and what becomes of those that die."""
+"""Tasks in other processes of this machine: their results, their order, and the loss of a process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from datasets_rl.progress import Report
 
 
 def answer(task, report):
-    """Do what the task says; other processes import this module for it."""
+    """Do what the task requests; other processes import this module for it."""
     if "exit" in task:
         os._exit(task["exit"])
     if "problems" in task:
         raise ConversionError("toy/data", task["problems"], hint="give another file")
     print("a library prints")
     for steps in task.get("steps", []):
-        report._last_sent = 0.0  # as if it were long ago
+        report._last_sent = 0.0  # simulate a pause since the last report
         report(steps)
     return {"process": os.getpid(), "task": task}
 
@@ -34,7 +34,7 @@ class Counting(Report):
         self.heard.append(units)
 
 
-def test_what_is_said_comes_back_whatever_is_printed_and_steps_are_heard_of_before():
+def test_results_are_returned_despite_printing_and_progress_is_reported_earlier():
     report = Counting()
     with Local(1) as engine:
         said = engine.submit(answer, {"steps": [3, 4], "name": "ö\n"}, report)()
@@ -44,7 +44,7 @@ def test_what_is_said_comes_back_whatever_is_printed_and_steps_are_heard_of_befo
     assert report.heard == [3, 4]
 
 
-def test_an_error_comes_back_whole_and_its_process_goes_on():
+def test_an_error_is_returned_completely_and_its_process_continues():
     with Local(1) as engine:
         waits = [engine.submit(answer, task, Report()) for task in ({}, {"problems": ["a", "b"]}, {})]
         first = waits[0]()
@@ -56,7 +56,7 @@ def test_an_error_comes_back_whole_and_its_process_goes_on():
     assert raised.value.hint == "give another file"
 
 
-def test_a_process_that_dies_loses_its_part_alone():
+def test_a_process_that_dies_loses_only_its_task():
     with Local(1) as engine:
         waits = [engine.submit(answer, task, Report()) for task in ({"exit": 3}, {})]
         with pytest.raises(WorkerDiedError, match="ended with 3"):
@@ -64,7 +64,7 @@ def test_a_process_that_dies_loses_its_part_alone():
         assert waits[1]()["task"] == {}
 
 
-def test_a_process_is_replaced_after_some_parts():
+def test_a_process_is_replaced_after_some_tasks():
     with Local(1, max_tasks_per_child=2) as engine:
         waits = [engine.submit(answer, {}, Report()) for _ in range(4)]
         processes = [wait()["process"] for wait in waits]
@@ -72,7 +72,7 @@ def test_a_process_is_replaced_after_some_parts():
     assert processes[0] == processes[1] != processes[2] == processes[3]
 
 
-def test_what_was_begun_ends_with_the_engine():
+def test_running_tasks_end_with_the_engine():
     with Local(2) as engine:
         for _ in range(4):
             engine.submit(answer, {}, Report())

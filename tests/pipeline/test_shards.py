@@ -1,4 +1,4 @@
-"""Datasets of several shards: in order, in bounded room, the same whatever reads them and whatever interrupts."""
+"""Conversion of several shards: in order, in bounded space, with the same result for any engine and interruption."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ID = f"minari/{NAME}"
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory):
-    """A dataset of 20 episodes with texts, a table each."""
+    """A dataset of 20 episodes with text, one table per episode."""
     root = tmp_path_factory.mktemp("raw")
     dice = np.random.default_rng(1)
     lengths = dice.integers(1, 9, 20).tolist()
@@ -63,7 +63,7 @@ def get(raw, tmp_path):
 
 
 def content(folder):
-    """The digest of every file, and the manifest without what depends on the run."""
+    """Return the digest of every file, and the manifest without the fields that depend on the run."""
     manifest = json.loads((folder / "manifest.json").read_text())
     for one in manifest["raw"]:
         del one["url"], one["etag"], one["checked"]
@@ -73,12 +73,12 @@ def content(folder):
 
 
 class _Death(BaseException):
-    """What a kill looks like from the inside, as far as Python goes."""
+    """Simulates a kill; no handler in the code under test catches it."""
 
 
 @pytest.fixture
 def dies_at(monkeypatch):
-    """Let the opening of one shard, counted from 1, be a death; gives the files of all that were opened."""
+    """A function that raises `_Death` when shard number n, from 1, is opened; returns the files that were opened."""
 
     def run(number):
         pieces, read = minari.Minari.open, []
@@ -95,14 +95,14 @@ def dies_at(monkeypatch):
     return run
 
 
-def test_what_is_written_does_not_depend_on_who_reads_it(get):
+def test_the_result_does_not_depend_on_the_engine(get):
     one, several = get("one"), get("several", jobs=3)
 
     assert content(one) == content(several)
     assert len(StoredDataset(one)) > 20
 
 
-def test_a_conversion_that_dies_goes_on_behind_the_last_shard(get, monkeypatch):
+def test_a_killed_conversion_resumes_after_the_last_shard(get, monkeypatch):
     whole = content(get("whole"))
     read, life = [], []
     pieces = minari.Minari.open
@@ -128,7 +128,7 @@ def test_a_conversion_that_dies_goes_on_behind_the_last_shard(get, monkeypatch):
     assert len(set(shards)) == len(shards)
 
 
-def test_a_line_of_the_journal_that_was_cut_is_written_again(get, dies_at, tmp_path):
+def test_a_truncated_line_of_the_journal_is_written_again(get, dies_at, tmp_path):
     whole = content(get("whole"))
     journal = tmp_path / "home" / "minari" / ".work" / quote(NAME, safe="") / "journal.jsonl"
     dies_at(4)
@@ -141,7 +141,7 @@ def test_a_line_of_the_journal_that_was_cut_is_written_again(get, dies_at, tmp_p
     assert len(text.splitlines()) == 4
 
 
-def test_a_journal_without_its_rows_counts_for_nothing(get, dies_at, tmp_path):
+def test_a_journal_without_its_rows_is_ignored(get, dies_at, tmp_path):
     whole = content(get("whole"))
     dies_at(3)
     with pytest.raises(_Death):
@@ -151,7 +151,7 @@ def test_a_journal_without_its_rows_counts_for_nothing(get, dies_at, tmp_path):
     assert content(get()) == whole
 
 
-def test_files_of_the_users_that_were_changed_meanwhile_are_read_anew(get, raw, dies_at):
+def test_user_files_that_changed_between_runs_are_read_again(get, raw, dies_at):
     whole = content(get("whole"))
     read = dies_at(4)
     with pytest.raises(_Death):
@@ -163,7 +163,7 @@ def test_files_of_the_users_that_were_changed_meanwhile_are_read_anew(get, raw, 
     assert read[4] == read[0]
 
 
-def test_another_selection_does_not_go_on_with_what_was_begun(get, dies_at):
+def test_another_selection_does_not_resume_an_unfinished_conversion(get, dies_at):
     dies_at(3)
     with pytest.raises(_Death):
         get()
@@ -172,7 +172,7 @@ def test_another_selection_does_not_go_on_with_what_was_begun(get, dies_at):
     assert stored.episodes["source"].tolist() == [5, 6, 7, 8]
 
 
-def test_a_fault_in_another_process_is_told_as_it_is_here(raw, get, tmp_path):
+def test_an_error_of_another_process_has_the_same_message(raw, get, tmp_path):
     import shutil
 
     copy = tmp_path / "copy"
@@ -188,7 +188,7 @@ def test_a_fault_in_another_process_is_told_as_it_is_here(raw, get, tmp_path):
 
 
 class Here(contextlib.nullcontext):
-    """Makes parts in this process, before their turn; the one with number `fatal` ends with an error."""
+    """Runs tasks in this process at submission; the task with number `fatal` raises an error."""
 
     max_in_flight = 3
 
@@ -205,16 +205,16 @@ class Here(contextlib.nullcontext):
         raise self._error
 
 
-def test_a_process_that_dies_is_told(get):
+def test_a_process_that_dies_is_reported(get):
     with pytest.raises(ConversionError, match="the process that read its files ended with -9"):
         get(engine=Here(3, WorkerDiedError("ended with -9")))
 
 
-def test_a_shard_that_makes_no_part_is_read_here_so_that_its_fault_is_told_with_the_numbers_of_the_dataset(get):
+def test_a_failed_shard_is_read_again_so_that_its_error_has_the_numbers_of_the_dataset(get):
     assert content(get("here", engine=Here(3, ConversionError(ID, ["row 2 of the part"])))) == content(get())
 
 
-def test_what_is_counted_is_every_step_once(get, dies_at, monkeypatch):
+def test_progress_counts_every_step_once(get, dies_at, monkeypatch):
     class Counting(Report):
         def __init__(self):
             self.steps = 0
@@ -244,7 +244,7 @@ def test_what_is_counted_is_every_step_once(get, dies_at, monkeypatch):
     assert counts[-1].steps == steps
 
 
-def test_few_parts_lie_there_and_none_is_left(get, tmp_path, monkeypatch):
+def test_few_partials_exist_at_once_and_none_remains(get, tmp_path, monkeypatch):
     append_partial, there = DatasetWriter.append_partial, []
 
     def watched(self, folder, commit):
@@ -259,7 +259,7 @@ def test_few_parts_lie_there_and_none_is_left(get, tmp_path, monkeypatch):
     assert [*tmp_path.rglob("partials")] == []
 
 
-def test_parts_are_found_again_and_those_of_something_else_go(tmp_path):
+def test_partials_are_reused_and_those_of_another_conversion_are_deleted(tmp_path):
     made = partials_folder(tmp_path / "parts", "one")
     (made / "000000").mkdir()
     (made / ".000001.begun").mkdir()
@@ -271,7 +271,7 @@ def test_parts_are_found_again_and_those_of_something_else_go(tmp_path):
     assert [*other.iterdir()] == []
 
 
-def test_parts_are_not_trusted_after_a_crash_of_the_machine(tmp_path, monkeypatch):
+def test_partials_are_discarded_after_a_crash_of_the_machine(tmp_path, monkeypatch):
     boot = tmp_path / "boot"
     monkeypatch.setattr(part, "_BOOT", boot)
     made = []
@@ -286,7 +286,7 @@ def test_parts_are_not_trusted_after_a_crash_of_the_machine(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_raw_files_are_deleted_as_their_rows_are_stored_and_never_lie_there_all_at_once(
+def test_raw_files_are_deleted_when_their_rows_are_stored_and_never_exist_all_at_once(
     raw, get, tmp_path, monkeypatch, jobs
 ):
     seen = []
@@ -309,7 +309,7 @@ def test_raw_files_are_deleted_as_their_rows_are_stored_and_never_lie_there_all_
     assert content(folder) == content(get("local"))
 
 
-def test_all_shards_share_one_rate(raw, get, monkeypatch):
+def test_all_shards_share_one_rate_limit(raw, get, monkeypatch):
     taken = []
     monkeypatch.setattr(Limiter, "delay", lambda self, size: taken.append((id(self), size)) or 0.0)
     with hub({"farama-minari/test": raw / "test"}, page=100) as server:
@@ -321,7 +321,7 @@ def test_all_shards_share_one_rate(raw, get, monkeypatch):
     assert max(shared) >= tables
 
 
-def test_raw_files_stay_on_request_and_are_compared(raw, get, tmp_path, monkeypatch):
+def test_raw_files_are_kept_on_request_and_compared(raw, get, tmp_path, monkeypatch):
     with hub({"farama-minari/test": raw / "test"}, page=100) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         folder = get(from_local=None, keep_raw=True)
@@ -340,7 +340,7 @@ def test_an_interrupted_download_keeps_its_revision(raw, get, dies_at, monkeypat
             get(from_local=None)
         (repository,) = server.paths.values()
         lists = sum("/api/" in request.path for request in server.requests)
-        # The branch moves on; the old commit is still there.
+        # The branch has a new commit; the old one still exists.
         original = repository.answer
 
         def answer(call):
@@ -354,7 +354,7 @@ def test_an_interrupted_download_keeps_its_revision(raw, get, dies_at, monkeypat
     assert stored.manifest.revision == repository.commit
 
 
-def test_sizes_and_globs_choose_among_the_files(raw, get):
+def test_sizes_and_globs_select_files(raw, get):
     folder = raw / NAME / "data"
     sizes = [sum(path.stat().st_size for path in (folder / str(n)).glob("*")) for n in range(20)]
     most = (folder / "metadata.json").stat().st_size + sum(sizes[:9])
@@ -368,7 +368,7 @@ def test_sizes_and_globs_choose_among_the_files(raw, get):
         get("none", selection=Selection(include=("*.hdf5",)))
 
 
-def test_groups_come_in_order_and_no_more_than_there_is_room_for():
+def test_groups_are_fetched_in_order_and_no_more_than_fit():
     fetched, seen = [], []
 
     def fetch(group, _):
@@ -384,7 +384,7 @@ def test_groups_come_in_order_and_no_more_than_there_is_room_for():
     assert seen == [[n] for n in range(10)]
 
 
-def test_a_failure_comes_when_its_turn_is():
+def test_an_error_is_raised_in_its_turn():
     def fetch(group, _):
         if group == [2]:
             raise InvalidArgumentError("no")
@@ -396,7 +396,7 @@ def test_a_failure_comes_when_its_turn_is():
             ahead.take()
 
 
-def test_an_end_before_its_time_stops_the_thread():
+def test_an_early_end_stops_the_thread():
     began = threading.Event()
 
     def fetch(_, cancel):

@@ -1,4 +1,4 @@
-"""What a function does, as a text: the same in every process, another one as soon as anything of it is edited."""
+"""The digest of a function is the same in every process, and changes with any edit of the function."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASES = {
 
 
 def read(folder, text, name="own"):
-    """Import a file of this text anew."""
+    """Import a file with this text as a new module."""
     path = folder / f"{name}.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
@@ -48,14 +48,14 @@ def read(folder, text, name="own"):
 
 
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES)
-def test_an_edit_changes_the_digest_and_reading_it_again_does_not(tmp_path, text):
+def test_an_edit_changes_the_digest_and_a_second_import_does_not(tmp_path, text):
     one, same, edited = (digest(read(tmp_path, text.format(by)).fn) for by in (1, 1, 2))
 
     assert one == same
     assert one != edited
 
 
-def test_a_variable_that_is_not_set_yet_is_no_fault(tmp_path):
+def test_a_variable_without_a_value_is_not_an_error(tmp_path):
     text = "def made():\n    def fn(t): return other(t)\n    yield fn\n    other = {}\n    yield fn\n"
 
     def told(by, times):
@@ -82,7 +82,7 @@ class Mine(Base):
 
 
 @pytest.mark.parametrize("edited", [(2, 1, 1), (1, 2, 1), (1, 1, 2)], ids=["base", "static", "property"])
-def test_a_step_of_ones_own_is_all_that_its_class_does(tmp_path, edited):
+def test_the_digest_of_a_custom_step_covers_its_class(tmp_path, edited):
     def told(by):
         return Recipe([read(tmp_path, STEP.format(*by)).Mine()]).to_json()
 
@@ -90,7 +90,7 @@ def test_a_step_of_ones_own_is_all_that_its_class_does(tmp_path, edited):
     assert told((1, 1, 1)) != told(edited)
 
 
-def test_what_a_module_of_ones_own_does_counts_too(tmp_path, monkeypatch):
+def test_the_digest_covers_user_modules(tmp_path, monkeypatch):
     def told(by):
         monkeypatch.setitem(sys.modules, "beside", read(tmp_path, f"def times(t): return t * {by}", "beside"))
         return digest(read(tmp_path, "import beside\ndef fn(t): return beside.times(t)").fn)
@@ -99,7 +99,7 @@ def test_what_a_module_of_ones_own_does_counts_too(tmp_path, monkeypatch):
     assert told(1) != told(2)
 
 
-def test_another_process_finds_the_same(tmp_path):
+def test_another_process_computes_the_same_digest(tmp_path):
     text = f"""
 import torch
 {CASES["object"].format(1)}

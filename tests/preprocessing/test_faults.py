@@ -1,4 +1,4 @@
-"""What happens where preprocessing meets a full disk, another run, or a process that is gone."""
+"""Preprocessing with a full disk, with another run at the same time, and with killed processes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_full_disk_leaves_the_dataset_and_the_next_run_finishes(folder):
 
 
 def waited(path):
-    """Wait until there is a file."""
+    """Wait until a file exists."""
     end = time.monotonic() + 20
     while not path.exists() and time.monotonic() < end:
         time.sleep(0.01)
@@ -77,7 +77,7 @@ def waited(path):
 
 
 def test_of_two_runs_at_once_one_waits_and_finds_the_work_done(folder, tmp_path):
-    # Files, and not lists and events: what a function keeps is part of what it is.
+    # Files instead of lists and events, because the objects that a function references are a part of its digest.
     go_on, calls = tmp_path / "go on", tmp_path / "calls"
 
     def held(batch):
@@ -100,11 +100,11 @@ def test_of_two_runs_at_once_one_waits_and_finds_the_work_done(folder, tmp_path)
     stored = StoredDataset(folder)
     assert ("twice",) in stored.schema
     assert len(stored.manifest.history) == 1
-    # Once for a look at the first steps and the first episodes, once for the work.
+    # Once for the dry run on the first episodes, and once for the run.
     assert sum(map(int, calls.read_text().split())) == 2 * len(stored) + 16
 
 
-def test_a_worker_that_dies_ends_the_run_and_says_what_may_help(folder):
+def test_a_worker_that_dies_ends_the_run_with_a_remedy(folder):
     before = StoredDataset(folder).manifest
     parent = os.getpid()
 
@@ -136,8 +136,8 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
 @pytest.mark.parametrize("how", ["Ctrl-C", "killed"])
-def test_workers_say_nothing_of_the_end_of_a_run(folder, how):
-    """The terminal sends Ctrl-C to all processes, those that still import what they need too."""
+def test_workers_print_nothing_at_the_end_of_a_run(folder, how):
+    """The terminal sends Ctrl-C to all processes, including those that still import modules."""
     words = [sys.executable, "-c", INTERRUPTED, str(folder)]
     env = {**os.environ, "RLDS_NO_PROGRESS": "1"}
     run = subprocess.Popen(words, stdout=-1, stderr=-1, text=True, start_new_session=True, env=env)
@@ -161,7 +161,7 @@ def command_line(process):
     return Path(f"/proc/{process}/cmdline").read_bytes()
 
 
-def test_a_function_that_gives_later_episodes_another_dtype_is_told_and_nothing_is_left(folder, monkeypatch):
+def test_another_dtype_in_later_episodes_is_an_error_and_no_file_remains(folder, monkeypatch):
     before = StoredDataset(folder).manifest
 
     def odd(batch):
@@ -174,7 +174,7 @@ def test_a_function_that_gives_later_episodes_another_dtype_is_told_and_nothing_
     assert not (folder.parent / ".work" / "data").exists()
 
 
-def test_a_function_that_cannot_be_sent_is_refused_where_it_would_have_to_be(folder):
+def test_a_function_that_cannot_be_pickled_is_refused_for_several_processes(folder):
     held = threading.Lock()
     recipe = Recipe([Function(lambda batch: batch.set("free", batch["action"] * (not held.locked())), "batch")])
 
@@ -184,7 +184,7 @@ def test_a_function_that_cannot_be_sent_is_refused_where_it_would_have_to_be(fol
 
 
 class Here(contextlib.nullcontext):
-    """Makes parts in this process, all of them before the first one is joined."""
+    """Runs tasks in this process, all of them before the first result is joined."""
 
     max_in_flight = 9
 
@@ -194,7 +194,7 @@ class Here(contextlib.nullcontext):
 
 
 @pytest.mark.parametrize("dying", ["a part", "the parts of another run"])
-def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, monkeypatch, dying):
+def test_a_run_that_dies_while_it_deletes_partials_is_completed_by_the_next(folder, monkeypatch, dying):
     recipe = Recipe([Function(doubled, "batch")])
     remove, parts = disk.remove_tree, folder.parent / ".work" / "data" / "partials"
 
@@ -209,7 +209,7 @@ def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, 
         assert [*parts.glob("*/000002/commit.json")]
     monkeypatch.setattr(disk, "remove_tree", dies)
     with pytest.raises(KeyboardInterrupt):
-        # With another number of parts, those that are there are of no use.
+        # With another number of partials, the existing ones cannot be reused.
         preprocess(folder, recipe, engine=Here(), num_parts=4 if dying == "a part" else 6, in_place=True)
     monkeypatch.setattr(disk, "remove_tree", remove)
 
@@ -217,8 +217,8 @@ def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, 
     assert StoredDataset(folder).schema[("twice",)].shape == (2,)
 
 
-def test_a_part_leaves_its_place_in_one_step_before_it_is_deleted(tmp_path, monkeypatch):
-    """A process of a run that was killed may still be making the same part."""
+def test_a_partial_is_renamed_before_it_is_deleted(tmp_path, monkeypatch):
+    """A process of a killed run may still write the same partial."""
     part = tmp_path / "000000"
     part.mkdir()
     (part / "commit.json").touch()
@@ -244,7 +244,7 @@ def preprocess_until_the_last_part(folder, recipe):
         preprocess(folder, recipe, engine=Interrupted(), num_parts=4, in_place=True)
 
 
-def test_a_worker_tells_an_error_as_this_process_would(folder):
+def test_an_error_of_a_worker_has_the_same_message(folder):
     def fails(batch):
         raise ValueError(f"{len(batch)} steps")
 
@@ -260,7 +260,7 @@ def test_a_worker_tells_an_error_as_this_process_would(folder):
     assert "ValueError: 60 steps" in told[0]
 
 
-def test_no_more_processes_are_started_than_have_room_for_an_episode_each(folder, monkeypatch):
+def test_no_more_processes_are_started_than_memory_allows(folder, monkeypatch):
     monkeypatch.setattr(run, "_MIN_PARALLEL_SECONDS", 0.0)
     monkeypatch.setattr(run, "Local", lambda *_, **__: pytest.fail("processes were started"))
     settings = replace(Settings.from_env(), jobs=2)

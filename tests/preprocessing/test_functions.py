@@ -1,4 +1,4 @@
-"""`preprocess` on a dataset: what a function may do to it, what is kept, and what happens when it fails."""
+"""`preprocess` with functions: allowed changes, stored history, and failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dataset(folder):
 
 
 def strict(folder):
-    """Open a dataset and hold it to every rule."""
+    """Open a dataset and check all rules of TED."""
     stored = StoredDataset(folder)
     assert not check_files(folder, Report())
     assert not check_rules(stored.schema, stored.episodes, stored.column).problems
@@ -72,7 +72,7 @@ def test_a_function_of_one_step_adds_a_field(dataset, given, folder):
 @pytest.mark.parametrize(
     "how", [{}, {"batched": True}, {"chunksize": 3}, {"chunksize": 0}, {"num_chunks": 4}, {"per": "episode"}], ids=str
 )
-def test_however_the_function_is_given_its_steps_the_result_is_the_same(dataset, given, folder, how):
+def test_the_result_does_not_depend_on_the_batches_of_the_function(dataset, given, folder, how):
     dataset.preprocess(halved, **how, in_place=True)
 
     model = Model(given)
@@ -83,7 +83,7 @@ def test_however_the_function_is_given_its_steps_the_result_is_the_same(dataset,
     assert strict(folder).episodes["final_known"].tolist() == [known for _, known in LENGTHS]
 
 
-def test_what_is_not_the_same_one_step_later_is_stored_twice(dataset, given, folder):
+def test_states_that_differ_at_the_next_step_are_stored_separately(dataset, given, folder):
     dataset.preprocess(lambda step: step.set("observation", step["observation"] + 1), in_place=True)
 
     stored, model = strict(folder), Model(given)
@@ -92,7 +92,7 @@ def test_what_is_not_the_same_one_step_later_is_stored_twice(dataset, given, fol
     assert np.array_equal(stored.column(("next", "observation")), model.column(("next", "observation")))
 
 
-def test_episodes_of_one_step_do_not_decide_what_is_stored_once(dataset, given, folder):
+def test_episodes_of_one_step_do_not_determine_what_is_shared(dataset, given, folder):
     dataset.preprocess(
         lambda episode: episode.set("observation", episode["observation"] + 1), per="episode", in_place=True
     )
@@ -103,12 +103,12 @@ def test_episodes_of_one_step_do_not_decide_what_is_stored_once(dataset, given, 
 
 
 @pytest.mark.parametrize("step", ["keep_top_returns", "scale_by_returns", "flat_observation", "normalise"])
-def test_a_step_that_nothing_is_left_for_says_so(folder, step):
+def test_a_step_without_episodes_to_fit_is_an_error(folder, step):
     with pytest.raises(PreprocessError, match=f"no episodes are left to fit step 1 .{step}. to"):
         preprocess(folder, Recipe.inline(["keep_lengths:100", step]), in_place=True)
 
 
-def test_a_function_that_stops_commuting_in_a_later_part_is_started_again(folder, given):
+def test_the_run_restarts_if_a_function_stops_commuting_in_a_later_partial(folder, given):
     def late(step):
         change = 1.0 if step["next", "reward"].item() == float(given[2].steps["next", "reward"][3, 0]) else 0.0
         return step.set("observation", step["observation"] + change)
@@ -136,7 +136,7 @@ def test_functions_of_episodes_drop_split_and_shorten_them(dataset, given, folde
     assert stored.episodes.lengths.tolist() == [2, 3, 2, 6, 1, 4]
     assert stored.episodes["source"].tolist() == [0, 0, 2, 2, 3, 4]
     assert stored.episodes["final_known"].tolist() == [True, True, True, True, False, True]
-    # What is cut off goes on: the state behind the cut is known.
+    # The cut episode continues, so the state after the cut is known.
     assert np.array_equal(stored.column(("next", "observation"))[1], given[0].states[("observation",)][2])
     assert stored.column(("next", "truncated"))[1, 0]
 
@@ -160,7 +160,7 @@ def ended_behind(episode, steps):
     ],
     ids=["head", "tail", "cut", "turned", "copies", "copies in one", "an end within", "both"],
 )
-def test_the_state_behind_an_episode_is_unknown_only_where_its_last_step_is_left(tmp_path, change, known):
+def test_the_final_state_is_unknown_only_if_the_last_step_is_kept(tmp_path, change, known):
     given = [trajectory(3, seed=1, known=False)]
     folder = write_dataset(tmp_path / "toy" / "data", given, columns()).folder
     preprocess(folder, Recipe([Function(change, "episode")]), in_place=True)
@@ -173,7 +173,7 @@ def test_the_state_behind_an_episode_is_unknown_only_where_its_last_step_is_left
     assert all(np.array_equal(after[root.tobytes()], one) for root, one in zip(roots, following, strict=True))
 
 
-def test_ends_that_a_function_puts_in_cut_episodes(dataset, folder):
+def test_end_flags_that_a_function_sets_split_episodes(dataset, folder):
     def relabel(episode):
         at_goal = torch.zeros_like(episode["next", "terminated"])
         at_goal[len(episode) // 2] = len(episode) > 4
@@ -205,7 +205,7 @@ def test_fields_are_dropped_cast_and_reshaped(dataset, folder):
     assert ("next", "observation") not in schema
 
 
-def test_a_destination_gets_the_result_and_the_dataset_stays(dataset, folder, tmp_path):
+def test_the_destination_gets_the_result_and_the_dataset_does_not_change(dataset, folder, tmp_path):
     before = strict(folder).manifest
     storage = dataset.preprocess(with_norm, dest=tmp_path / "elsewhere")
 
@@ -215,7 +215,7 @@ def test_a_destination_gets_the_result_and_the_dataset_stays(dataset, folder, tm
     assert strict(tmp_path / "elsewhere").manifest.history[0]["of"]["id"] == "toy/data"
 
 
-def test_a_destination_that_holds_something_else_is_refused(dataset, folder, tmp_path):
+def test_a_destination_with_other_content_is_refused(dataset, folder, tmp_path):
     before = strict(folder).manifest
     raw = write_dataset(tmp_path / "raw", [trajectory(3)]).folder
     (tmp_path / "link").symlink_to(folder)
@@ -246,7 +246,7 @@ def test_a_link_to_a_dataset_stays_a_link(folder, tmp_path):
     assert strict(folder).manifest == before
 
 
-def test_undo_brings_back_what_was_replaced_once(dataset, folder):
+def test_undo_restores_the_replaced_dataset_once(dataset, folder):
     before = strict(folder).manifest
     dataset.preprocess(with_norm, in_place=True)
     assert ("norm",) in strict(folder).schema
@@ -257,7 +257,7 @@ def test_undo_brings_back_what_was_replaced_once(dataset, folder):
         undo(folder)
 
 
-def test_an_undo_that_dies_can_be_done_again(dataset, folder, monkeypatch):
+def test_an_undo_that_dies_can_be_repeated(dataset, folder, monkeypatch):
     before = strict(folder).manifest
     dataset.preprocess(with_norm, in_place=True)
 
@@ -272,7 +272,7 @@ def test_an_undo_that_dies_can_be_done_again(dataset, folder, monkeypatch):
     assert strict(folder).manifest == before
 
 
-def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder):
+def test_a_function_that_fails_is_reported_with_its_position_and_changes_nothing(dataset, folder):
     before = strict(folder).manifest
 
     def fails(step):
@@ -302,7 +302,7 @@ def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder
     ],
     ids=["no-reward", "tensor", "none", "root-done", "text", "no-ends"],
 )
-def test_what_is_no_dataset_any_more_is_refused(dataset, folder, fn, problem):
+def test_results_that_are_not_a_dataset_are_refused(dataset, folder, fn, problem):
     before = strict(folder).manifest
     with pytest.raises(PreprocessError, match=problem):
         dataset.preprocess(fn, in_place=True)
@@ -318,7 +318,7 @@ def test_the_first_steps_alone_are_a_preview(dataset, given, tmp_path):
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False] * 4 + [True, False, True]
 
 
-def test_the_same_recipe_on_the_same_data_is_found_again(folder, tmp_path):
+def test_the_result_of_the_same_recipe_and_data_is_reused(folder, tmp_path):
     calls = tmp_path / "calls"
 
     def counted(step):
@@ -346,7 +346,7 @@ def test_the_same_recipe_on_the_same_data_is_found_again(folder, tmp_path):
     assert len(strict(folder).manifest.history) == 2
 
 
-def test_processes_and_parts_change_nothing_of_what_is_written(folder, tmp_path):
+def test_the_result_does_not_depend_on_processes_and_partials(folder, tmp_path):
     scale = 3.0
     recipe = Recipe([lambda step: step.set("scaled", step["action"] * scale)])
     one = preprocess(folder, recipe, dest=tmp_path / "one", num_parts=4)
@@ -356,13 +356,13 @@ def test_processes_and_parts_change_nothing_of_what_is_written(folder, tmp_path)
     assert strict(one).manifest.statistics == strict(two).manifest.statistics
 
 
-def test_a_pool_of_the_callers_makes_the_parts(dataset, tmp_path):
+def test_a_pool_of_the_caller_runs_the_tasks(dataset, tmp_path):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         dataset.preprocess(with_norm, pool=pool, dest=tmp_path / "pooled")
     assert ("norm",) in strict(tmp_path / "pooled").schema
 
 
-def test_what_a_function_draws_depends_on_the_seed_alone(dataset, tmp_path):
+def test_random_numbers_of_a_function_depend_only_on_the_seed(dataset, tmp_path):
     def noisy(step):
         return step.set("noise", torch.randn(2))
 
@@ -379,9 +379,9 @@ def test_what_a_function_draws_depends_on_the_seed_alone(dataset, tmp_path):
     assert torch.equal(torch.rand(1), wanted)
 
 
-def test_numbers_that_numpy_and_python_draw_are_the_same_in_any_process(folder, tmp_path):
+def test_random_numbers_of_numpy_and_python_are_the_same_in_any_process(folder, tmp_path):
     def noisy(step):
-        return step.set("noise", torch.tensor([np.random.rand(), random.random()]))  # noqa: NPY002 -- what users write
+        return step.set("noise", torch.tensor([np.random.rand(), random.random()]))  # noqa: NPY002 -- users write such code
 
     recipe = Recipe([noisy])
     one, two = (
@@ -393,7 +393,7 @@ def test_numbers_that_numpy_and_python_draw_are_the_same_in_any_process(folder, 
 @pytest.mark.parametrize(
     ("text", "name"), [("raise SystemExit(0)", "own.py:fn"), ("\udcff", "own.toml")], ids=["exit", "no-text"]
 )
-def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, name):
+def test_a_file_that_is_not_a_recipe_is_refused(tmp_path, text, name):
     (tmp_path / name.partition(":")[0]).write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(InvalidArgumentError, match=r"own\.(py cannot be imported|toml cannot be read as TOML)"):
         Recipe.of(str(tmp_path / name))
@@ -435,7 +435,7 @@ def test_a_class_an_object_and_a_recipe_of_a_file_are_steps(own, folder, name):
 
 
 @pytest.mark.parametrize("end", ["", ":", ":other"])
-def test_a_python_file_without_a_name_that_is_in_it_says_which_are(own, end):
+def test_an_unknown_name_in_a_python_file_is_an_error_with_the_known_names(own, end):
     with pytest.raises(InvalidArgumentError, match=r"own\.py (was given without a name|has no 'other')") as caught:
         Recipe.of(own + end)
     assert caught.value.hint == "it has own.py:Doubled, own.py:Needs, own.py:several, own.py:both"
@@ -451,7 +451,7 @@ def test_a_function_that_fails_is_named_with_its_line(folder, tmp_path, jobs):
         preprocess(folder, Recipe.of(f"{tmp_path / 'mine.py'}:fn"), jobs=jobs, num_parts=2, in_place=True)
 
 
-def test_no_worker_is_the_process_itself(dataset):
+def test_with_zero_workers_the_function_runs_in_this_process(dataset):
     dataset.preprocess(lambda step: step.set("process", torch.tensor(os.getpid())), num_workers=0, in_place=True)
     assert (dataset[:]["process"] == os.getpid()).all()
 
@@ -461,7 +461,7 @@ def test_a_class_of_a_step_that_needs_arguments_is_named(own):
         Recipe.of(f"{own}:Needs")
 
 
-def test_a_dataset_takes_a_step_its_class_a_recipe_and_a_name(dataset, tmp_path):
+def test_a_dataset_accepts_a_step_its_class_a_recipe_and_a_name(dataset, tmp_path):
     wanted = dataset.preprocess(Recipe([ScaleRewards(shift=-1.0)]), dest=tmp_path / "recipe")[:]
     for number, given in enumerate(["iql_antmaze", ScaleRewards(shift=-1.0)]):
         came = dataset.preprocess(given, dest=tmp_path / str(number))[:]
@@ -473,7 +473,7 @@ def test_a_dataset_takes_a_step_its_class_a_recipe_and_a_name(dataset, tmp_path)
 
 
 @pytest.mark.parametrize("how", [{}, {"batched": True}, {"chunksize": 7}], ids=str)
-def test_a_dataset_takes_a_transform(dataset, given, how):
+def test_a_dataset_accepts_a_transform(dataset, given, how):
     dataset.preprocess(
         Compose(RewardClipping(-0.5, 0.5), lambda batch: batch.set("two", batch["action"] * 2)), **how, in_place=True
     )
@@ -483,7 +483,7 @@ def test_a_dataset_takes_a_transform(dataset, given, how):
     assert np.array_equal(dataset[:]["two"], model.column(("action",)) * 2)
 
 
-def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder):
+def test_a_step_that_cannot_be_fitted_is_an_error_with_the_existing_fields(folder):
     with pytest.raises(PreprocessError, match=r"step 0 \(normalise\), with fields action, .*: there is no field speed"):
         preprocess(folder, Recipe.inline(["normalise:speed"]), in_place=True)
 
@@ -511,6 +511,6 @@ def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder
         *("steps", "episodes", "single", "negative", "pool"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(dataset, arguments, problem):
+def test_contradictory_arguments_are_refused(dataset, arguments, problem):
     with pytest.raises(InvalidArgumentError, match=problem):
         dataset.preprocess(with_norm, **arguments, in_place=True)

@@ -1,4 +1,4 @@
-"""Datasets whose pictures are encoded: what preprocessing does not change stays so, on the disk and in what is read."""
+"""Datasets with encoded images: images that preprocessing does not change stay encoded."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def image(number, step):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_filter_copies_the_bytes_of_pictures(folder, tmp_path, jobs):
+def test_a_filter_copies_the_bytes_of_images(folder, tmp_path, jobs):
     before = StoredDataset(folder)
     recipe = Recipe.inline(["keep_lengths:4"])
     came = strict(preprocess(folder, recipe, dest=tmp_path / "out" / "long", jobs=jobs, num_parts=5))
@@ -79,7 +79,7 @@ def test_a_filter_copies_the_bytes_of_pictures(folder, tmp_path, jobs):
 
 
 @pytest.mark.parametrize("per", ["step", "batch", "episode"])
-def test_a_function_that_leaves_pictures_as_they_are_leaves_them_encoded(folder, tmp_path, per):
+def test_images_that_a_function_does_not_change_stay_encoded(folder, tmp_path, per):
     recipe = Recipe([Function(lambda data: data.set("action", data["action"] * 2), per)])
     came = strict(preprocess(folder, recipe, dest=tmp_path / "out" / "same", jobs=1))
 
@@ -90,7 +90,7 @@ def test_a_function_that_leaves_pictures_as_they_are_leaves_them_encoded(folder,
     ]
 
 
-def test_a_function_that_drops_steps_leaves_the_pictures_of_the_others_encoded(folder, tmp_path):
+def test_images_stay_encoded_where_a_function_drops_steps(folder, tmp_path):
     def second_half(data):
         return data[len(data) // 2 :]
 
@@ -105,7 +105,7 @@ def test_a_function_that_drops_steps_leaves_the_pictures_of_the_others_encoded(f
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_pictures_that_change_in_a_later_part_only_are_pixels_everywhere(folder, tmp_path, monkeypatch, jobs):
+def test_images_that_change_in_a_later_partial_are_stored_as_pixels_everywhere(folder, tmp_path, monkeypatch, jobs):
     def darker(data):
         late = (data["action"] == 4).all()
         return data.apply(lambda one: one // 2 if late and one.dtype == data[CAMERA].dtype and one.ndim == 4 else one)
@@ -119,7 +119,7 @@ def test_pictures_that_change_in_a_later_part_only_are_pixels_everywhere(folder,
     assert np.array_equal(frames(came, 4)[1], image(4, 1) // 2)
 
 
-def test_a_dry_run_says_how_large_encoded_pictures_stay(folder):
+def test_a_dry_run_reports_the_size_of_encoded_images(folder):
     stored = StoredDataset(folder)
     found = preview(folder, Recipe.inline(["scale_rewards:2"]))
 
@@ -127,7 +127,7 @@ def test_a_dry_run_says_how_large_encoded_pictures_stay(folder):
     assert (folder / "observation.camera.npy").stat().st_size < found.bytes < stored.manifest.bytes
 
 
-def test_a_dataset_of_pixels_and_one_of_encoded_pictures_become_one(folder, tmp_path):
+def test_datasets_of_pixels_and_of_encoded_images_are_merged(folder, tmp_path):
     looked = preprocess(
         folder,
         Recipe([Function(lambda data: data.set("action", data["action"] + 1), "batch")]),
@@ -144,7 +144,7 @@ def test_a_dataset_of_pixels_and_one_of_encoded_pictures_become_one(folder, tmp_
 
 
 def _decode(step):
-    """Flip a bit of every picture, and thus decode them."""
+    """Flip a bit of every image, which requires decoding."""
     for key in (CAMERA, ("next", *CAMERA)):
         step[key] = step[key] ^ 1
     return step
@@ -153,7 +153,7 @@ def _decode(step):
 @pytest.mark.parametrize(
     "text", ["resize:[12,16]", "crop:10,top=3", "center_crop:[8,20]", "gray_scale", "to_tensor_image"]
 )
-def test_pictures_under_a_new_name_are_what_they_are_in_their_place(folder, text):
+def test_renamed_images_have_the_same_pixels(folder, text):
     block = block_of(StoredDataset(folder), 0, len(LENGTHS))
     name, _, words = text.partition(":")
     camera, small = "in_keys=observation.camera", "out_keys=observation.small"
@@ -167,7 +167,7 @@ def test_pictures_under_a_new_name_are_what_they_are_in_their_place(folder, text
         assert both[CAMERA] is getattr(block, kind)[CAMERA]
 
 
-def test_a_new_name_that_another_field_has_takes_its_place(folder):
+def test_a_renamed_field_replaces_a_field_of_the_new_name(folder):
     block = block_of(StoredDataset(folder), 0, len(LENGTHS))
     came = Recipe.inline(["resize:[12,16],in_keys=observation.camera,out_keys=action"])(block)
 
@@ -175,7 +175,7 @@ def test_a_new_name_that_another_field_has_takes_its_place(folder):
     assert ("action",) not in came.steps
 
 
-def test_a_transform_that_splits_episodes_has_the_right_final_pictures(folder, tmp_path):
+def test_a_transform_that_splits_episodes_keeps_the_right_final_images(folder, tmp_path):
     recipe = Recipe.inline(["step_counter:max_steps=2"])
     came = strict(preprocess(folder, recipe, dest=tmp_path / "out" / "short", jobs=1))
 
@@ -188,7 +188,7 @@ def test_a_transform_that_splits_episodes_has_the_right_final_pictures(folder, t
     assert np.array_equal(found, np.stack([image(*one) for one in places]))
 
 
-def test_a_damaged_picture_is_named_with_its_episode_where_it_is_looked_at(folder, tmp_path):
+def test_a_damaged_image_is_reported_with_its_episode_when_it_is_decoded(folder, tmp_path):
     stored = StoredDataset(folder)
     data = np.load(folder / "observation.camera.npy", mmap_mode="r+")
     ends = stored.map("observation.camera.ends.npy")

@@ -1,4 +1,4 @@
-"""Several datasets that become one."""
+"""Merging several datasets into one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def strict(folder):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
-def test_several_become_one_that_says_which_each_step_is_from(folders, given, tmp_path, parts):
+def test_a_merge_has_the_dataset_of_each_step(folders, given, tmp_path, parts):
     made = strict(preprocess(folders, Recipe.inline(["scale_rewards:2"]), dest=tmp_path / "all", num_parts=parts))
 
     model = Model([one for several in given for one in several])
@@ -54,7 +54,7 @@ def test_several_become_one_that_says_which_each_step_is_from(folders, given, tm
     assert made.episodes["source"].tolist() == [0, 1, 0, 0, 1]
 
 
-def test_what_is_known_of_all_is_kept_with_where_it_came_from(folders, tmp_path):
+def test_a_merge_keeps_the_metadata_and_the_origin_of_each_dataset(folders, tmp_path):
     preprocess(folders[0], Recipe.inline(["normalise"]), in_place=True)
     made = strict(preprocess(folders, Recipe.inline(["keep_episodes:1:4"]), dest=tmp_path / "all"))
 
@@ -70,7 +70,7 @@ def test_what_is_known_of_all_is_kept_with_where_it_came_from(folders, tmp_path)
     assert np.array_equal(np.load(made.folder / kept), np.load(folders[0] / fitted))
 
 
-def test_a_merge_is_found_again_and_learns_from_all(folders, tmp_path):
+def test_a_merge_is_reused_and_its_steps_are_fitted_to_all_datasets(folders, tmp_path):
     recipe = Recipe.inline(["keep_top_returns:20"])
     folder = preprocess(folders, recipe, dest=tmp_path / "all")
     wanted = max(float(StoredDataset(one).episodes["return"].max()) for one in folders)
@@ -84,7 +84,7 @@ def test_a_merge_is_found_again_and_learns_from_all(folders, tmp_path):
     assert (folder / "manifest.json").stat().st_mtime_ns != written
 
 
-def test_processes_merge_as_one_does(folders, tmp_path):
+def test_several_processes_merge_to_the_same_result(folders, tmp_path):
     recipe = Recipe.inline(["cast:float16,observation"])
     one, two = (preprocess(folders, recipe, dest=tmp_path / f"{n}", num_parts=3, jobs=n) for n in (1, 2))
 
@@ -109,7 +109,7 @@ def test_fields_that_differ_are_named_key_by_key(folders, tmp_path):
     assert len(strict(preprocess([folders[0], odd], alike, dest=tmp_path / "all"))) == 8
 
 
-def test_a_merge_of_a_merge_does_not_lose_where_steps_are_from(folders, tmp_path):
+def test_a_merge_of_a_merge_does_not_lose_the_dataset_of_each_step(folders, tmp_path):
     recipe = Recipe.inline(["scale_rewards:2"])
     both = preprocess(folders[:2], recipe, dest=tmp_path / "both")
 
@@ -122,7 +122,7 @@ def test_a_merge_of_a_merge_does_not_lose_where_steps_are_from(folders, tmp_path
     assert made.column(("dataset",)).tolist() == [0] * 9 + [1] * 6
 
 
-def test_a_merge_needs_a_place_and_something_that_is_left(folders, tmp_path):
+def test_a_merge_needs_a_destination_and_at_least_one_episode(folders, tmp_path):
     with pytest.raises(InvalidArgumentError, match="the merge of 3 datasets has no destination"):
         preprocess(folders, Recipe.inline(["scale_rewards"]), in_place=True)
     with pytest.raises(PreprocessError, match=r"of the 15 steps of a/data \+ b/data.*: 0 of 5 epi"):
@@ -131,7 +131,7 @@ def test_a_merge_needs_a_place_and_something_that_is_left(folders, tmp_path):
     assert made.column(("dataset",)).tolist() == [2] * 5
 
 
-def test_a_dataset_and_what_was_made_of_it_are_told_apart_by_their_folders(folders, tmp_path):
+def test_a_dataset_and_its_derived_dataset_are_distinguished_by_their_folders(folders, tmp_path):
     small = preprocess(folders[0], Recipe.inline(["cast:float16,observation"]), dest=tmp_path / "small")
 
     with pytest.raises(InvalidArgumentError, match=rf"float32 \[3\] in {folders[0]}, float16 \[3\] in {small}"):

@@ -1,4 +1,4 @@
-"""The engine of a Ray cluster, for recipes and for downloads: the same bytes as here, the same errors, nodes that die."""
+"""The Ray engine for recipes and downloads: the same bytes and errors as in this process, and nodes that die."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one_node():
-    """A cluster of this machine alone; the engine finds it."""
+    """A cluster with this machine as its only node; the engine connects to it."""
     ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
     yield
     ray.shutdown()
@@ -71,7 +71,7 @@ def files(folder):
 
 @pytest.fixture(scope="module")
 def wanted(folder, tmp_path_factory):
-    """What this process alone makes."""
+    """The result of this process without a cluster."""
     return files(preprocess(folder, changed(), dest=tmp_path_factory.mktemp("here") / "out", num_parts=PARTS))
 
 
@@ -84,7 +84,7 @@ def test_a_cluster_makes_the_same_bytes_as_this_process(folder, tmp_path, wanted
 
 
 @pytest.mark.usefixtures("one_node")
-def test_an_error_of_a_node_is_the_one_that_was_raised_there(folder, tmp_path):
+def test_an_error_on_a_node_is_raised_here(folder, tmp_path):
     def fails(step):
         if step["episode"] == 7:
             raise ValueError("no such thing")
@@ -115,7 +115,7 @@ NAME = "test/things/drawn-v3"
 
 @pytest.fixture
 def get(tmp_path, monkeypatch):
-    """Download a dataset of several shards with texts, from files that are here."""
+    """A function that downloads a dataset of several shards with text from local files."""
     monkeypatch.setattr(minari, "_SHARD_BYTES", 10_000)
     lengths = np.random.default_rng(1).integers(1, 9, 20).tolist()
     raw = tmp_path / "raw"
@@ -129,7 +129,7 @@ def get(tmp_path, monkeypatch):
 
 
 def whole(folder):
-    """The digests of all files, and the manifest."""
+    """Return the digests of all files, and the manifest."""
     return files(folder), json.loads((folder / "manifest.json").read_text())
 
 
@@ -144,7 +144,7 @@ def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):
 
 
 @pytest.mark.usefixtures("one_node")
-def test_what_a_cluster_began_this_process_goes_on_with(get, monkeypatch):
+def test_this_process_resumes_the_work_of_a_cluster(get, monkeypatch):
     append_partial, life = DatasetWriter.append_partial, []
 
     def dies(self, *part):
@@ -162,7 +162,7 @@ def test_what_a_cluster_began_this_process_goes_on_with(get, monkeypatch):
 
 
 @pytest.mark.usefixtures("one_node")
-def test_a_fault_that_a_node_finds_is_told_as_it_is_here(get, tmp_path):
+def test_an_error_in_the_data_has_the_same_message_on_a_node(get, tmp_path):
     copy = tmp_path / "copy"
     told = []
     get("home")
@@ -184,8 +184,8 @@ def test_without_ray_the_extra_is_named(monkeypatch):
     assert raised.value.hint == "pip install 'datasets-rl[ray]'"
 
 
-def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
-    """A node that was given up may still be at work: the second attempt finishes while the first one does."""
+def test_two_attempts_at_a_partial_do_not_interfere(folder, tmp_path, monkeypatch):
+    """A node that was given up may still run: the second attempt finishes during the first one."""
     tasks = []
 
     class Kept(contextlib.nullcontext):
@@ -233,7 +233,7 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
         def noted(step):
             import os as system
 
-            # This process looks at the first episodes before it makes the plan.
+            # This process runs the function on the first episodes before it makes the plan.
             if (number := int(step["episode"])) % 5 == 0 and system.getpid() != here:
                 (begun / f"{number}.{system.getpid()}").touch()
             return step
@@ -254,7 +254,7 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
         assert len(cluster.list_all_nodes()) == 1
         assert set(attempts) == set(range(0, 40, 5))
         assert "retries remaining" not in capsys.readouterr().out
-        assert len(attempts) in {9, 10}  # one part was begun twice, with one or two of the episodes that are noted
+        assert len(attempts) in {9, 10}  # one partial was started twice, with one or two of the recorded episodes
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -265,7 +265,7 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
 def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted, monkeypatch):
     from ray.cluster_utils import Cluster
 
-    # The head starts a process for each who connects, and gives it 30 seconds otherwise: too few on a busy machine.
+    # The head starts a process per client; the default timeout of 30 seconds is too short on a slow machine.
     monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "200")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -286,7 +286,7 @@ def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted,
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_ctrl_c_ends_the_tasks_and_the_next_run_goes_on(folder, tmp_path, wanted):
+def test_ctrl_c_ends_the_tasks_and_the_next_run_resumes(folder, tmp_path, wanted):
     program = f"""
     from pathlib import Path
     from datasets_rl.preprocessing import Recipe, preprocess
@@ -314,7 +314,7 @@ def test_ctrl_c_ends_the_tasks_and_the_next_run_goes_on(folder, tmp_path, wanted
     assert not (tmp_path / "out").exists()
     (tmp_path / "pace").write_text("0")
     subprocess.run(command, check=True, timeout=150)
-    # What a task had begun may be left by Ctrl-C, if Ray has to kill it; not by the next run.
+    # If Ray has to kill a task after Ctrl-C, its files remain until the next run.
     assert not (tmp_path / ".work" / "out").exists()
     assert files(tmp_path / "out") == wanted
     assert StoredDataset(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""The recipes that are shipped: what each makes of episodes small enough to work out by hand."""
+"""The built-in recipes and steps, with results for small episodes computed by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REWARD = ("next", "reward")
 
 
 def episodes(lengths, rewards=None, *, known=None, states=None, final_states=None, **steps):
-    """Make episodes of a few numbers; all end by truncation, but for the first, which is terminated."""
+    """Return episodes of a few numbers; the first is terminated, and the others are truncated."""
     lengths = np.array(lengths)
     count = int(lengths.sum())
     ends = np.zeros((count, 1), bool)
@@ -56,7 +56,7 @@ def episodes(lengths, rewards=None, *, known=None, states=None, final_states=Non
 
 
 def line(*numbers):
-    """Observations of one number each, [N, 1]."""
+    """Return observations of one number each, [N, 1]."""
     return np.array(numbers, np.float32)[:, None]
 
 
@@ -70,7 +70,7 @@ def flat(values):
     return np.asarray(values).ravel().tolist()
 
 
-def test_the_shipped_recipes_and_their_purposes():
+def test_the_built_in_recipes_and_their_summaries():
     found = {one.name: one.summary for one in shipped()}
 
     assert len(found) == 18
@@ -82,7 +82,7 @@ def test_the_shipped_recipes_and_their_purposes():
     [
         ("iql_antmaze", [-1, -1, 0, -1, -1]),
         ("cql_antmaze", [-2, -2, 2, -2, -2]),
-        # Returns 1 and 0: they span 1, and then 1000.
+        # Returns 1 and 0: their range is 1, which is scaled to 1000.
         ("iql_locomotion", [0, 0, 1000, 0, 0]),
         ("delayed_rewards", [0, 0, 1, 0, 0]),
     ],
@@ -94,8 +94,8 @@ def test_rewards_of_a_maze(recipe, wanted):
     assert came.steps[REWARD].dtype == np.float32
 
 
-def test_iql_locomotion_scales_by_the_span_of_returns():
-    """Returns 1 + 2 + 3 = 6 and 4 + 4 = 8 span 2: every reward times 500."""
+def test_iql_locomotion_scales_by_the_range_of_returns():
+    """The returns 1 + 2 + 3 = 6 and 4 + 4 = 8 have a range of 2, so rewards are multiplied by 500."""
     recipe = Recipe.of("iql_locomotion")
     came = made(recipe, episodes([3, 2], [1, 2, 3, 4, 4]))
 
@@ -106,13 +106,13 @@ def test_iql_locomotion_scales_by_the_span_of_returns():
     }
 
 
-def test_iql_locomotion_refuses_returns_that_are_all_the_same():
+def test_iql_locomotion_refuses_equal_returns():
     with pytest.raises(PreprocessError, match="all episodes have the return 3"):
         made("iql_locomotion", episodes([1, 1], [3, 3]))
 
 
-def test_top_10_percent_is_one_of_ten_and_ties_stay_together():
-    """Returns 0 to 9: the best one of ten. With two 9s, both."""
+def test_top_10_percent_is_one_of_ten_and_keeps_ties():
+    """Of the returns 0 to 9 the highest is kept; of two 9s, both are kept."""
     came = made("top_10_percent", episodes([1] * 10, [3, 1, 4, 9, 5, 0, 2, 6, 8, 7]))
     assert came.numbers.tolist() == [3]
 
@@ -120,14 +120,14 @@ def test_top_10_percent_is_one_of_ten_and_ties_stay_together():
     assert tied.numbers.tolist() == [0, 3]
 
 
-def test_top_returns_by_steps_fill_the_share_of_steps():
-    """10 steps, half of them: the best episode has 3, the next one 4, which would be 7."""
+def test_top_returns_by_steps_keep_at_most_that_share_of_the_steps():
+    """Half of 10 steps: the best episode has 3 steps; the second best has 4, which would exceed 5."""
     came = made(Recipe.inline(["keep_top_returns:50,of=steps"]), episodes([4, 3, 3], [0, 0, 0, 2, 1, 1, 1, 0, 0, 0]))
 
     assert came.numbers.tolist() == [1]
 
 
-def test_success_only_looks_at_steps_and_at_final_states():
+def test_success_only_reads_steps_and_final_states():
     in_steps = episodes([2, 2], success=np.array([[False], [True], [False], [False]]))
     assert made("success_only", in_steps).numbers.tolist() == [0]
 
@@ -142,7 +142,7 @@ def test_success_only_looks_at_steps_and_at_final_states():
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("gamma", [1, 0.5])
-def test_a_reward_that_is_no_finite_number_stays_in_its_episode(odd, gamma):
+def test_a_nonfinite_reward_affects_only_its_episode(odd, gamma):
     rewards = [1, 2, 4, odd, 4, 1, 2, 1]
     came = made(Recipe.inline([f"returns_to_go:{gamma}"]), episodes([2, 3, 2, 1], rewards))
     sums = flat(came.steps["returns_to_go",])
@@ -152,7 +152,7 @@ def test_a_reward_that_is_no_finite_number_stays_in_its_episode(odd, gamma):
     assert sums[4:] == [4, 1 + 2 * gamma, 2, 1]
 
 
-def test_returns_to_go_add_up_what_is_left():
+def test_returns_to_go_are_sums_of_the_remaining_rewards():
     came = made("returns_to_go", episodes([3, 2], [1, 2, 4, 8, 16]))
     assert flat(came.steps["returns_to_go",]) == [7, 6, 4, 24, 16]
 
@@ -160,8 +160,8 @@ def test_returns_to_go_add_up_what_is_left():
     assert flat(discounted.steps["returns_to_go",]) == [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16]
 
 
-def test_td3_bc_brings_observations_to_mean_0_and_can_be_undone():
-    """Values 1, 3, 1, 3: mean 2, standard deviation 1, and 1e-3 more. The final ones do not count."""
+def test_td3_bc_standardizes_observations_invertibly():
+    """Values 1, 3, 1, 3 have mean 2 and standard deviation 1, plus 1e-3. Final observations are excluded."""
     key = ("observation",)
     block = episodes([3, 1], known=[True, False], states={key: line(1, 3, 1, 3)}, final_states={key: line(5, 0)})
     recipe = Recipe.of("td3_bc")
@@ -173,8 +173,8 @@ def test_td3_bc_brings_observations_to_mean_0_and_can_be_undone():
     assert flat(came.states[key] * scale + shift) == pytest.approx([1, 3, 1, 3])
 
 
-def test_moments_of_blocks_are_those_of_the_whole():
-    """Blocks of one, two and five values, far from zero, where naive sums of squares lose all digits."""
+def test_merged_moments_of_batches_equal_those_of_all_values():
+    """Batches of one, two and five values, far from zero, where naive sums of squares lose all digits."""
     values = np.random.default_rng(0).normal(1e6, 1.0, 8)
     key = ("observation",)
     blocks = [
@@ -189,7 +189,7 @@ def test_moments_of_blocks_are_those_of_the_whole():
     assert flat(found["0.normalise/observation/scale"]) == pytest.approx([values.std() + 1e-3], rel=1e-6)
 
 
-def test_normalised_observation_spans_minus_1_to_1():
+def test_normalized_observations_range_from_minus_1_to_1():
     key = ("observation",)
     block = episodes([3], states={key: np.array([[0, 7], [1, 7], [4, 7]], "f4")}, final_states={key: [[8.0, 7.0]]})
     came = made("normalised_observation", block)
@@ -209,7 +209,7 @@ def test_diffusion_policy_chunks_the_actions_of_an_episode():
     assert flat(came.states[key]) == [-1, 0, 1, 1]
 
 
-def test_n_step_3_looks_three_steps_ahead_and_never_over_an_end():
+def test_n_step_3_uses_three_steps_and_never_crosses_an_end():
     key = ("observation",)
     block = episodes([4, 1], [1, 2, 4, 8, 16], states={key: line(0, 1, 2, 3, 10)}, final_states={key: line(4, 11)})
     came = made("n_step_3", block)
@@ -234,7 +234,7 @@ def goals(**more):
     )
 
 
-def test_her_sparse_takes_goals_that_come_later():
+def test_her_sparse_draws_later_goals():
     came = made("her_sparse", goals())
     chosen = came.steps["observation", "desired_goal"]
 
@@ -244,7 +244,7 @@ def test_her_sparse_takes_goals_that_come_later():
         goal in {1: (1, 2, 3), 2: (2, 3), 3: (3,), 11: (11,)}[now]
         for goal, now in zip(flat(chosen), reached, strict=True)
     )
-    # Nothing is reached behind a final state that is not known.
+    # A state after the last step that is unknown is never a goal.
     hits = [0.0 if goal == now else -1.0 for goal, now in zip(flat(chosen), reached, strict=True)]
     assert flat(came.steps[REWARD]) == [*hits[:4], -1.0]
 
@@ -260,7 +260,7 @@ def test_hindsight_goals_of_the_future_are_all_drawn():
     assert min(counts.values()) > 40
 
 
-def test_the_final_goal_is_a_state_of_its_own():
+def test_the_final_goal_is_the_final_state():
     came = made(Recipe.inline(["hindsight_goals:final"]), goals())
     key = ("observation", "desired_goal")
 
@@ -269,7 +269,7 @@ def test_the_final_goal_is_a_state_of_its_own():
     assert flat(came.steps[REWARD]) == [-1, -1, 0, 0, -1]
 
 
-def test_float32_casts_all_fractions_and_nothing_else():
+def test_float32_casts_all_floats_and_nothing_else():
     block = episodes(
         [1],
         states={("observation",): np.ones((1, 2))},
@@ -290,7 +290,7 @@ def test_float32_casts_all_fractions_and_nothing_else():
     assert np.array_equal(endless, [np.inf, np.nan], equal_nan=True)
 
 
-def test_flat_observation_joins_by_name_and_says_in_which_order():
+def test_flat_observation_concatenates_by_name_and_records_the_order():
     states = {("observation", "velocity"): [[3.0]], ("observation", "place"): [[1.0, 2.0]]}
     recipe = Recipe.of("flat_observation")
     came = made(
@@ -312,7 +312,7 @@ def test_atari_dqn_stacks_gray_frames_of_84(layout):
     stacks = came.states[key] if layout != "HWC" else np.moveaxis(came.states[key], -1, 1)
     assert stacks.shape == (5, 4, 84, 84)
     seen = stacks[:, :, 40, 40].tolist()
-    # Of three channels: 0.2989 + 0.587 + 0.114 is a little less than 1, and digits are cut, as torchvision cuts them.
+    # Of three channels: 0.2989 + 0.587 + 0.114 is less than 1, and the result is truncated, as in torchvision.
     seen = (np.array(seen) + (layout != "HW")).tolist()
     assert seen == [[10] * 4, [10, 10, 10, 20], [10, 10, 20, 30], [10, 20, 30, 40], [20, 30, 40, 50]]
     final = came.final_states[key] if layout != "HWC" else np.moveaxis(came.final_states[key], -1, 1)
@@ -320,7 +320,7 @@ def test_atari_dqn_stacks_gray_frames_of_84(layout):
     assert flat(came.steps[REWARD]) == [0, 1, -1, 0.5, 1]
 
 
-def test_vd4rl_64_scales_every_picture_and_nothing_else():
+def test_vd4rl_64_scales_every_image_and_nothing_else():
     key, other = ("pixels",), ("observation",)
     states = {key: np.full((2, 84, 84, 3), 7, np.uint8), other: line(1, 2)}
     came = made("vd4rl_64", episodes([2], states=states, final_states={k: v[:1] for k, v in states.items()}))
@@ -336,7 +336,7 @@ def test_the_two_splits_have_no_episode_in_common_and_together_all():
 
     assert sorted(train + validation) == list(range(200))
     assert len(validation) == 20
-    # Among every tenth episode too, as tasks come that take turns.
+    # Also for tasks that alternate every ten episodes.
     assert 1 <= sum(number % 10 == 0 for number in validation) <= 3
 
 
@@ -360,7 +360,7 @@ def test_frame_skip_sums_rewards_and_keeps_ends():
     assert flat(came.steps["next", "truncated"]) == [False, False, False, True]
 
 
-def test_a_run_of_steps_is_cut_where_the_next_state_is_known():
+def test_a_range_of_steps_ends_with_a_known_next_state():
     key = ("observation",)
     block = episodes(
         [4, 1, 2],
@@ -397,12 +397,12 @@ def test_a_run_of_steps_is_cut_where_the_next_state_is_known():
     ],
 )
 def test_episodes_are_kept_by(step, kept):
-    """Two steps an episode, but for the last one: x is 0 1, 1 2, 2 3, 3 4, 4, and so is the reward."""
+    """Two steps per episode, and one in the last: x is 0 1, 1 2, 2 3, 3 4, 4, and the reward equals x."""
     numbers = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4])
     assert made(Recipe.inline([step]), episodes([2, 2, 2, 2, 1], numbers, x=numbers)).numbers.tolist() == kept
 
 
-def test_success_rewards_count_the_state_that_a_step_leads_to():
+def test_success_rewards_use_the_next_state():
     key = ("info", "success")
     block = episodes([2, 2], states={key: [[0], [0], [0], [1]]}, final_states={key: [[1], [0]]}, known=[True, False])
     came = made(Recipe.inline(["success_rewards:at=10,otherwise=-1"]), block)
@@ -446,12 +446,12 @@ def test_success_rewards_count_the_state_that_a_step_leads_to():
         ("rezise:64", r"there is no step 'rezise' \(did you mean resize"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_before_anything_is_read(step, problem):
+def test_invalid_arguments_are_refused_before_any_read(step, problem):
     with pytest.raises(InvalidArgumentError, match=problem):
         Recipe.inline([step])
 
 
-def test_the_nearest_recipe_is_named():
+def test_an_unknown_recipe_is_an_error_with_a_suggestion():
     with pytest.raises(InvalidArgumentError, match="did you mean iql_locomotion"):
         Recipe.of("iql_locomtion")
 
@@ -470,18 +470,18 @@ def test_the_nearest_recipe_is_named():
         ("stack_frames:2,x", "x is not a state"),
     ],
 )
-def test_data_that_a_step_cannot_use_is_named(step, problem):
+def test_data_that_a_step_cannot_use_is_reported(step, problem):
     with pytest.raises((PreprocessError, InvalidArgumentError), match=problem):
         made(Recipe.inline([step]), episodes([2], x=np.array([1, 2])))
 
 
-def test_parts_of_an_observation_are_not_left_below_their_vector():
+def test_no_field_remains_below_a_flattened_observation():
     states = {("observation", "place"): [[1.0]], ("observation", "image"): np.zeros((1, 4, 4, 3), np.uint8)}
     with pytest.raises(PreprocessError, match=r"observation.image would stay below observation"):
         made("flat_observation", episodes([1], states=states, final_states=states))
 
 
-def test_a_step_of_ones_own_is_known_by_what_it_does():
+def test_a_custom_step_is_identified_by_its_code_and_arguments():
     def step_of(number):
         @dataclass
         class Add(Step):
@@ -499,19 +499,19 @@ def test_a_step_of_ones_own_is_known_by_what_it_does():
     assert flat(made(Recipe([step_of(5)]), episodes([1], [2])).steps[REWARD]) == [7]
 
 
-def test_a_range_is_that_of_final_states_too_where_they_are_known():
+def test_the_range_includes_known_final_states():
     states, final_states = {("observation",): line(1, 2, 3, 2)}, {("observation",): line(5, 0)}
     came = made(
         Recipe.inline(["normalise_range"]),
         episodes([2, 2], known=[True, False], states=states, final_states=final_states),
     )
 
-    # From 1 to 5; what is not known is no 0 that is seen, and stays 0.
+    # The range is 1 to 5: the zeros of unknown states are excluded and stay 0.
     assert flat(came.states["observation",]) == [-1, -0.5, 0, -0.5]
     assert flat(came.final_states["observation",]) == [1, 0]
 
 
-def test_a_mean_is_that_of_the_steps():
+def test_the_mean_is_over_the_steps():
     states, final_states = {("observation",): line(1, 3)}, {("observation",): line(100)}
     came = made(Recipe.inline(["normalise:eps=0.0"]), episodes([2], states=states, final_states=final_states))
 
@@ -523,14 +523,14 @@ PIXELS = ("pixels",)
 
 
 def film():
-    """Two episodes with pictures [5, 6, 3]; the second one's final state is not known."""
+    """Two episodes with images [5, 6, 3]; the final state of the second one is unknown."""
     frames = np.random.default_rng(0).integers(0, 256, (7, 5, 6, 3)).astype(np.uint8)
     frames[6] = 0
     states, final_states = {PIXELS: frames[:5]}, {PIXELS: frames[5:]}
     return episodes([3, 2], [1, 2, 4, 8, 16], known=[True, False], states=states, final_states=final_states)
 
 
-def test_a_transform_is_the_step_of_its_name():
+def test_a_transform_equals_the_step_of_its_name():
     for given in (RewardSum(), RewardSum):
         came = made(Recipe([given]), film())
         assert flat(came.steps["next", "episode_reward"]) == [1, 3, 7, 8, 24]
@@ -556,7 +556,7 @@ def test_a_function_among_transforms_is_given_batches():
     assert seen == [5]
 
 
-def test_a_transform_of_ones_own_may_read_more_than_its_keys():
+def test_a_custom_transform_may_read_other_keys():
     class Weighed(Transform):
         def apply(self, batch):
             return batch.set("weighed", batch["x"] * batch["next", "reward"])
@@ -565,11 +565,11 @@ def test_a_transform_of_ones_own_may_read_more_than_its_keys():
     assert flat(made(Recipe([Weighed("x")]), block).steps["weighed",]) == [3, 8]
 
 
-def test_a_transform_is_known_by_what_it_does():
+def test_a_transform_is_identified_by_its_code_and_state():
     def told(transform):
         return Recipe([transform]).to_json()["steps"]
 
-    # Too long for its numbers to be printed, all of them.
+    # Too long for its repr to have all numbers.
     loc, other = torch.zeros(2000), torch.zeros(2000)
     other[1000] = 1
     norm = [told(ObservationNorm(one, 2.0, in_keys=["x"])) for one in (loc, loc.clone(), other)]
@@ -580,7 +580,7 @@ def test_a_transform_is_known_by_what_it_does():
 
 
 @pytest.mark.parametrize(("given", "step"), [(Reward2GoTransform(), "returns_to_go"), (VecNorm(["x"]), "normalise")])
-def test_a_transform_that_is_for_buffers_is_refused_and_the_step_named(given, step):
+def test_a_transform_for_buffers_is_refused_with_the_name_of_the_step(given, step):
     with pytest.raises(InvalidArgumentError, match=f"{type(given).__name__} is for buffers") as caught:
         Recipe([given])
     assert step in caught.value.hint
@@ -588,7 +588,7 @@ def test_a_transform_that_is_for_buffers_is_refused_and_the_step_named(given, st
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """A dataset with goals, pictures and success, eleven episodes, every third without its final state."""
+    """A dataset of eleven episodes with goals, images and success; every third has no final state."""
     draw = np.random.default_rng(0)
     states = {
         ("observation", "achieved_goal"): Column(("observation", "achieved_goal"), np.dtype("f8"), (2,), shared=True),
@@ -622,11 +622,11 @@ def stored(tmp_path_factory):
 
 
 FLAT = {"td3_bc", "normalised_observation", "diffusion_policy"}
-"""Recipes for an observation that is one vector."""
+"""Recipes that require an observation of one vector."""
 
 
 @pytest.mark.parametrize("name", [one.name for one in shipped()])
-def test_a_shipped_recipe_writes_a_strict_dataset_however_it_is_cut(name, stored, tmp_path):
+def test_a_built_in_recipe_writes_a_strict_dataset_for_any_division_into_batches(name, stored, tmp_path):
     recipe = [*Recipe.of("flat_observation").steps] if name in FLAT else []
     recipe += Recipe.of(name).steps
     one, four = (preprocess(stored, Recipe(recipe), dest=tmp_path / f"{n}", num_parts=n) for n in (1, 4))
@@ -638,13 +638,13 @@ def test_a_shipped_recipe_writes_a_strict_dataset_however_it_is_cut(name, stored
     assert made.schema["pixels",].shared
 
 
-def test_a_file_that_fails_is_named(tmp_path):
+def test_a_recipe_file_that_fails_is_named(tmp_path):
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     with pytest.raises(InvalidArgumentError, match=r"broken\.py cannot be imported: ModuleNotFoundError"):
         Recipe.of(f"{tmp_path / 'broken.py'}:fn")
 
 
-def test_a_file_tells_all_its_faults_at_once(tmp_path):
+def test_all_errors_of_a_recipe_file_are_reported_at_once(tmp_path):
     file = tmp_path / "own.toml"
     file.write_text("""
         [steps]
@@ -663,8 +663,8 @@ def test_a_file_tells_all_its_faults_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8, 1), (2, 8, 8, 3), (1, 8, 8), (2, 3, 8, 8)], ids=str)
-def test_what_changes_pictures_may_write_to_them(shape):
-    """Torch warns of arrays that must not be written to; where there is one channel, turning the axes is no copy."""
+def test_steps_may_write_to_images(shape):
+    """Torch warns about read-only arrays; with one channel, a permutation of the axes does not copy."""
     values = np.zeros(shape, np.uint8)
     values.flags.writeable = False
 

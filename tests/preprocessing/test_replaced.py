@@ -1,4 +1,4 @@
-"""What must not be lost or mixed, whoever does what meanwhile."""
+"""Concurrent and repeated runs never lose or mix data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_dataset_that_is_replaced_meanwhile_is_told_and_nothing_is_made(folder, tmp_path, jobs):
+def test_a_dataset_that_is_replaced_during_the_run_is_an_error(folder, tmp_path, jobs):
     marker = tmp_path / "done"
 
     def meddling(data):
@@ -43,7 +43,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_told_and_nothing_is_made(folder
     assert np.array_equal(came.column(("next", "reward")), StoredDataset(folder).column(("next", "reward")))
 
 
-def test_some_steps_do_not_take_the_place_of_all_unless_one_insists(folder):
+def test_some_steps_replace_all_only_with_force(folder):
     recipe = Recipe.inline(["scale_rewards:2"])
     with pytest.raises(InvalidArgumentError, match="21 steps would be replaced"):
         preprocess(folder, recipe, num_frames=5, in_place=True)
@@ -54,7 +54,7 @@ def test_some_steps_do_not_take_the_place_of_all_unless_one_insists(folder):
     assert len(StoredDataset(preprocess(folder, recipe, num_frames=21, in_place=True))) == 21
 
 
-def test_a_result_does_not_take_the_place_of_another_one(folder, tmp_path):
+def test_a_result_does_not_replace_another_result(folder, tmp_path):
     preprocess(folder, Recipe.inline(["scale_rewards:2"]), in_place=True)
     other = preprocess(folder, Recipe.inline(["scale_rewards:3"]), dest=tmp_path / "other")
 
@@ -66,7 +66,7 @@ def test_a_result_does_not_take_the_place_of_another_one(folder, tmp_path):
         assert StoredDataset(target).manifest == before
 
 
-def test_parts_draw_other_numbers_than_those_of_the_next_seed(folder, tmp_path):
+def test_partials_do_not_reuse_the_random_numbers_of_the_next_seed(folder, tmp_path):
     def noisy(data):
         import torch
 
@@ -81,7 +81,7 @@ def test_parts_draw_other_numbers_than_those_of_the_next_seed(folder, tmp_path):
     assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
 
 
-def test_learning_draws_by_the_seed_too(folder, tmp_path):
+def test_random_numbers_of_fitting_depend_on_the_seed(folder, tmp_path):
     import torch
 
     recipes = [
@@ -93,7 +93,7 @@ def test_learning_draws_by_the_seed_too(folder, tmp_path):
     assert StoredDataset(one).manifest.files == StoredDataset(two).manifest.files
 
 
-def test_how_many_steps_a_batch_has_is_part_of_what_a_function_is(folder, tmp_path):
+def test_the_batch_size_is_a_part_of_the_identity_of_a_function(folder, tmp_path):
     def centred(data):
         return data.set("action", data["action"] - data["action"].mean())
 
@@ -104,7 +104,7 @@ def test_how_many_steps_a_batch_has_is_part_of_what_a_function_is(folder, tmp_pa
     assert prints[0] != prints[1]
 
 
-def test_what_was_found_out_late_is_known_to_the_run_that_goes_on(folder, tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_layout_revisions(folder, tmp_path, monkeypatch):
     marker, calls = tmp_path / "died", tmp_path / "calls"
 
     def late(data):
@@ -129,7 +129,7 @@ def test_what_was_found_out_late_is_known_to_the_run_that_goes_on(folder, tmp_pa
 
 
 @pytest.mark.parametrize(("per", "parts"), [("step", [0, 1, 3]), ("episode", [0, 1, 3]), ("batch", [0])])
-def test_functions_that_are_called_again_and_again_get_small_parts(folder, tmp_path, monkeypatch, per, parts):
+def test_functions_with_growing_memory_get_small_partials(folder, tmp_path, monkeypatch, per, parts):
     begun = []
 
     def fill(writer, task, *others):

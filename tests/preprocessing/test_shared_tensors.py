@@ -1,4 +1,4 @@
-"""Functions that keep tensors, change them in place, or give the same ones again."""
+"""Functions that keep tensors, change them in place, or return the same tensors repeatedly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(folder, fn, per, **options):
 
 
 class _Counts:
-    """Counts in one tensor, which it gives again and again."""
+    """Counts its calls in one tensor, which it returns at each call."""
 
     def __init__(self):
         self.total = torch.zeros(1)
@@ -51,18 +51,18 @@ class _Counts:
     ],
     ids=["step", "batch", "episode"],
 )
-def test_what_a_function_gave_is_not_changed_by_its_next_call(folder, per, most, wanted):
+def test_a_result_is_not_changed_by_the_next_call(folder, per, most, wanted):
     assert made(folder, _Counts(), per, most=most).column(("count",))[:, 0].tolist() == [*wanted]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_what_a_function_keeps_ends_with_the_part_wherever_it_is_made(folder, jobs):
+def test_the_state_of_a_function_is_reset_for_each_partial_in_any_process(folder, jobs):
     counts = made(folder, _Counts(), "step", jobs=jobs, num_parts=3).column(("count",))[:, 0].tolist()
 
     assert counts == [*range(1, 9), *range(1, 9), *range(1, 6)]
 
 
-def test_a_function_that_draws_and_keeps_is_applied_once(folder):
+def test_a_random_function_with_state_is_applied_once_per_step(folder):
     def noisy():
         draws = np.random.default_rng(0)
         return Recipe([Function(lambda step: step.set("action", step["action"] + float(draws.random())))])
@@ -75,7 +75,7 @@ def test_a_function_that_draws_and_keeps_is_applied_once(folder):
     assert np.array_equal(StoredDataset(folder).column(("action",)), once)
 
 
-def test_rows_that_are_turned_in_place_come_out_turned(folder):
+def test_rows_that_are_reversed_in_place_are_stored_reversed(folder):
     def turned(step):
         step[WIDE].transpose_(0, 1)
         step["action"].unsqueeze_(0)
@@ -88,7 +88,7 @@ def test_rows_that_are_turned_in_place_come_out_turned(folder):
     assert came.schema[("action",)].shape == (1, 2)
 
 
-def test_rows_that_are_written_over_in_place_come_out_so(folder):
+def test_rows_that_are_overwritten_in_place_are_stored(folder):
     def zeroed(step):
         step[WIDE].zero_()
         return step

@@ -1,4 +1,4 @@
-"""Steps where the final observation of an episode is unknown: what they cut, and what their targets use."""
+"""Steps for episodes with unknown final observations: the removed rows, and the targets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def trajectories(of):
 
 
 def put_through(folder, of, *steps):
-    """Write a dataset, put it through steps, and open the result."""
+    """Write a dataset, apply steps, and open the result."""
     stored = write_dataset(folder / "toy", trajectories(of))
     open_dataset(stored.folder, final_unknown="keep").preprocess(
         steps[0] if len(steps) == 1 and not isinstance(steps[0], str) else Recipe.inline(list(steps)),
@@ -37,7 +37,7 @@ def put_through(folder, of, *steps):
 @settings(max_examples=20, deadline=None)
 @given(of=shapes, ends=st.sampled_from(["all", "truncated"]))
 def test_dropping_cuts_exactly_the_last_steps_without_a_next_observation(tmp_path_factory, of, ends):
-    of = [*of, (2, True, False)]  # something is left
+    of = [*of, (2, True, False)]  # at least one episode remains
     came = put_through(tmp_path_factory.mktemp("cut"), of, f"drop_unknown_final:{ends}")
     model, kept, lasts, row = Model(trajectories(of)), [], [], 0
     for steps, known, terminated in of:
@@ -58,14 +58,14 @@ def test_dropping_cuts_exactly_the_last_steps_without_a_next_observation(tmp_pat
         assert came.episodes["final_known"].all()
 
 
-def test_dropping_twice_changes_nothing_more(tmp_path):
+def test_dropping_again_changes_nothing(tmp_path):
     of = [(3, False, False), (2, True, False)]
     came = put_through(tmp_path, of, "drop_unknown_final", "drop_unknown_final")
 
     assert came.episodes.lengths.tolist() == [2, 2]
 
 
-def test_the_ends_that_can_be_dropped_are_two():
+def test_only_two_types_of_ends_can_be_dropped():
     with pytest.raises(ValueError, match="expected 'all' or 'truncated'"):
         Recipe.inline(["drop_unknown_final:some"])
 
@@ -85,7 +85,7 @@ def test_stored_n_step_targets_are_those_of_the_transform(tmp_path_factory, of, 
     assert n_step["observation"][n_step["nonterminal"][:, 0]].all()
 
 
-def test_functions_are_always_given_the_mask_and_need_not_return_it(tmp_path):
+def test_functions_always_receive_the_mask_and_need_not_return_it(tmp_path):
     def keep(step):
         step["seen"] = step[MASK].clone()
         return step

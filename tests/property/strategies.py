@@ -1,4 +1,4 @@
-"""Random schemas, trajectories and indices."""
+"""Hypothesis strategies for random schemas, trajectories and indices."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ WIDE = [(WIDE_BYTES,), (WIDE_BYTES // 32, 33)]
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset that does not exist yet."""
+    """A schema and its trajectories, before they are written."""
 
     columns: list[Column]
     trajectories: list[Trajectory]
 
 
 def _numbers(generator: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], *, odd: bool) -> np.ndarray:
+    """Return random values of a dtype; `odd` adds NaN, infinities and extreme values."""
     if dtype.kind == "b":
         return generator.random(shape) < 0.5
     if dtype.kind in "iu":
@@ -43,6 +44,7 @@ def _numbers(generator: np.random.Generator, dtype: np.dtype[Any], shape: tuple[
 
 @st.composite
 def _fields(draw: st.DrawFn, key: tuple[str, ...], *, shared: bool) -> Column:
+    """A column of a random dtype and shape."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(st.sampled_from([*SHAPES, *SHAPES, *WIDE]))
     return Column(key, dtype, shape, shared=shared)
@@ -50,7 +52,7 @@ def _fields(draw: st.DrawFn, key: tuple[str, ...], *, shared: bool) -> Column:
 
 @st.composite
 def schemas(draw: st.DrawFn) -> list[Column]:
-    """Columns of every dtype and shape, nested and not, narrow and wide."""
+    """Columns of all dtypes and shapes, nested and flat, narrow and wide."""
     shared = draw(
         st.sampled_from(
             [
@@ -71,6 +73,7 @@ def schemas(draw: st.DrawFn) -> list[Column]:
 
 @st.composite
 def _trajectories(draw: st.DrawFn, columns: list[Column], number: int) -> Trajectory:
+    """A trajectory of 1 to 7 steps with random values, flags and cuts."""
     steps = draw(st.integers(1, 7))
     known = draw(st.booleans())
     odd = draw(st.booleans())
@@ -80,11 +83,11 @@ def _trajectories(draw: st.DrawFn, columns: list[Column], number: int) -> Trajec
     own, states = {}, {}
     for column in columns:
         if column.shared:
-            # What belongs to the observation is known as a whole; the info has a mind of its own.
+            # The final state of an observation is known for all of its fields or for none; infos vary independently.
             more = known if column.key[0] == "observation" else draw(st.booleans())
             states[column.key] = _numbers(generator, column.dtype, (steps + more, *column.shape), odd=odd)
         elif column.key == ("next", "reward"):
-            # Whole numbers: their sums are exact in any order.
+            # Integers, because their sums are exact in any order.
             own[column.key] = generator.integers(-9, 9, (steps, 1)).astype(column.dtype)
         elif column.key in {("next", "terminated"), ("next", "truncated")}:
             own[column.key] = last & flags[column.key == ("next", "truncated")]
@@ -96,14 +99,14 @@ def _trajectories(draw: st.DrawFn, columns: list[Column], number: int) -> Trajec
 
 @st.composite
 def datasets(draw: st.DrawFn) -> Data:
-    """A schema, and up to five trajectories of it."""
+    """A schema and up to five trajectories."""
     columns = draw(schemas())
     count = draw(st.integers(1, 5))
     return Data(columns, [draw(_trajectories(columns, number)) for number in range(count)])
 
 
 def indices(count: int) -> st.SearchStrategy[Any]:
-    """Any index of `count` rows that numpy understands in the same way."""
+    """An index of `count` rows that has the same meaning in NumPy."""
     row = st.integers(-count, count - 1)
     rows = st.lists(row, max_size=9)
     edge = st.none() | st.integers(-count - 3, count + 3)

@@ -1,4 +1,4 @@
-"""Any sequence of operations leaves a buffer that is its plain model: a list of dicts, and where the next one goes."""
+"""Any sequence of operations on a buffer has the result of a plain model: a list of dicts and a cursor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KINDS = [(storage, sampler) for storage in STORAGES for sampler in SAMPLERS if (
 
 
 class Machine(RuleBasedStateMachine):
-    """A buffer and its model, side by side."""
+    """A buffer and its model."""
 
     storage: str
     sampler: str
@@ -67,7 +67,7 @@ class Machine(RuleBasedStateMachine):
         return TensorDictReplayBuffer(storage=STORAGES[self.storage](size), sampler=SAMPLERS[self.sampler](size))
 
     def fresh(self, count):
-        """The next steps, as dicts; every third one ends an episode."""
+        """Return the next steps as dicts; every third step ends an episode."""
         first = self.clock
         self.clock += count
         return [
@@ -88,7 +88,7 @@ class Machine(RuleBasedStateMachine):
         )
 
     def wrote(self, steps):
-        """Do in the model what the buffer has done, and return where each step went."""
+        """Apply a write to the model, and return the row of each step."""
         places = []
         highest = max(self.priorities, default=1.0) if self.sampler == "prioritized" else 1.0
         for step in steps:
@@ -107,7 +107,7 @@ class Machine(RuleBasedStateMachine):
     @rule(count=st.integers(0, 14))
     def extend(self, count):
         if not count and not self.steps:
-            return  # nothing is known of the data yet
+            return  # the storage has no layout yet
         steps = self.fresh(count)
         assert self.buffer.extend(self.data(steps)).tolist() == self.wrote(steps)
 
@@ -163,7 +163,7 @@ class Machine(RuleBasedStateMachine):
             self.size = size + (room if following <= size else 0)
             self.buffer = self.made(self.size)
         self.buffer.loads(self.folder / "dump")
-        self.clock = self.dumped_at  # steps that were lost come again: numbers held have no gap
+        self.clock = self.dumped_at  # write the lost steps again, so that the stored numbers have no gap
         self.steps, self.next, self.priorities = [*steps], following, [*priorities]
 
     @precondition(lambda self: self.dumped is not None and self.dumped[1] > self.dumped[3])
@@ -198,13 +198,13 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(("storage", "sampler"), KINDS, ids=lambda kind: kind.replace(" ", "-"))
-def test_any_sequence_of_operations_is_that_of_a_list(storage, sampler):
+def test_any_sequence_of_operations_has_the_result_of_the_model(storage, sampler):
     machine = type("Bound", (Machine,), {"storage": storage, "sampler": sampler})
     run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=20, deadline=None))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("storage", "sampler"), KINDS, ids=lambda kind: kind.replace(" ", "-"))
-def test_any_long_sequence_of_operations_is_that_of_a_list(storage, sampler):
+def test_any_long_sequence_of_operations_has_the_result_of_the_model(storage, sampler):
     machine = type("Bound", (Machine,), {"storage": storage, "sampler": sampler})
     run_state_machine_as_test(machine, settings=settings(max_examples=150, stateful_step_count=60, deadline=None))

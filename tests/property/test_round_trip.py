@@ -1,4 +1,4 @@
-"""Whatever trajectories are written, what is read is what they were: by us, by plain numpy, by any index."""
+"""Reading any trajectories returns the written values: with the reader, with plain NumPy, and with any index."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def assert_same(got: Any, expected: np.ndarray) -> None:
 
 
 def as_numpy(index: Any) -> Any:
-    """The same index for numpy; an empty list of numpy is one of floats."""
+    """Return the same index for NumPy, where an empty list would be an array of floats."""
     if isinstance(index, torch.Tensor):
         return index.numpy()
     if isinstance(index, (list, range)):
@@ -51,7 +51,7 @@ def check_columns(stored: StoredDataset, model: Model, start: int, stop: int) ->
 
 
 def check_with_numpy_alone(stored: StoredDataset, model: Model, data: Data) -> None:
-    """The promise of the format: no reader of ours is needed to leave."""
+    """The format can be read without this library."""
     files = {path.name: np.load(path, mmap_mode="r") for path in stored.folder.glob("*.npy")}
     for column in data.columns:
         name = ".".join(column.key)
@@ -123,7 +123,7 @@ def round_trip(data: Data, choose: st.DataObject) -> None:
 
 @FEW
 @given(datasets(), st.data())
-def test_what_is_read_is_what_was_written(data, choose):
+def test_reading_returns_the_written_values(data, choose):
     round_trip(data, choose)
 
 
@@ -131,5 +131,5 @@ def test_what_is_read_is_what_was_written(data, choose):
 @pytest.mark.timeout(1800)
 @MANY
 @given(datasets(), st.data())
-def test_what_is_read_is_what_was_written_at_length(data, choose):
+def test_reading_returns_the_written_values_for_many_examples(data, choose):
     round_trip(data, choose)

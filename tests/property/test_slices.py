@@ -1,4 +1,4 @@
-"""Whatever is written to a ring, its trajectories and its slices are those of a plain Python model."""
+"""For any writes to a ring, its trajectories and slices are those of a plain Python model."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from datasets_rl.writers import RoundRobinWriter
 
 FEW = settings(max_examples=50, deadline=None)
 KEYS = {
-    # How trajectories are told apart, and the keys that are asked for.
+    # The ways to separate trajectories, and the sampler's arguments for each.
     "flags": {"end_key": ("next", "done")},
     "numbers": {"traj_key": ("id",)},
     "numbers and flags": {"traj_key": ("id",)},
     "numbers and steps": {"traj_key": ("id",), "step_key": ("step",)},
 }
 CHUNKS = st.lists(st.integers(0, 17), min_size=1, max_size=8)
-"""Slots of each write; 0 empties the ring."""
+"""Number of slots of each write; 0 empties the ring."""
 
 
 class World:
-    """Environments that write to a ring, and what they wrote, step by step.
+    """Environments that write to a ring, and the written steps.
 
-    Each lane is written by three environments that take turns; by one, if flags alone tell trajectories apart. Numbers
-    of trajectories are those of the environments, and so come again, unless numbers alone tell them apart.
+    Three environments take turns in each lane; only one writes if trajectories are separated by flags alone. The
+    environments reuse trajectory numbers, unless trajectories are separated by numbers alone.
     """
 
     def __init__(self, told_by, *, slots, envs, lengths, seed):
@@ -44,7 +44,7 @@ class World:
         turns = 1 if told_by == "flags" else 3
         self.turns = [[{"left": 0, "env": env} for env in range(turns)] for _ in range(envs)]
         self.episodes = self.steps = 0
-        self.held = []  # the slots from the oldest, a step for each lane
+        self.held = []  # the slots from the oldest to the newest, one step per lane
 
     @property
     def keys(self):
@@ -80,7 +80,7 @@ class World:
         self.writer.extend(batch if self.envs == 1 else batch.reshape(count, self.envs))
 
     def expected(self):
-        """The steps of each episode that are held, in time."""
+        """Return the stored steps of each episode, in chronological order."""
         found = {}
         for slot in self.held:
             for step in slot:
@@ -107,8 +107,8 @@ WORLDS = st.builds(
 
 @FEW
 @given(WORLDS, CHUNKS)
-def test_the_index_is_the_episodes_that_are_held(world, chunks):
-    """Across wraps, lanes, environments that take turns, numbers that come again and writes larger than the ring."""
+def test_the_index_has_the_stored_episodes(world, chunks):
+    """Over wraps, lanes, environments that take turns, reused numbers, and writes larger than the ring."""
     for chunk in chunks:
         world.write(chunk)
 
@@ -117,8 +117,8 @@ def test_the_index_is_the_episodes_that_are_held(world, chunks):
 
 @FEW
 @given(WORLDS, CHUNKS, st.data())
-def test_an_index_that_followed_is_one_made_from_scratch(world, chunks, data):
-    """Wherever it looked in between, in the same order: what a sampler draws does not depend on who looked when."""
+def test_an_updated_index_equals_a_new_one(world, chunks, data):
+    """For any times of the updates, including the order: draws do not depend on when the index was updated."""
     keys = {"end_key": None, "traj_key": None, "step_key": None} | world.keys
     followed = TrajectoryIndex(**keys)
     for chunk in chunks:
@@ -132,7 +132,7 @@ def test_an_index_that_followed_is_one_made_from_scratch(world, chunks, data):
 
 @FEW
 @given(WORLDS, CHUNKS)
-def test_every_row_knows_its_trajectory_and_place(world, chunks):
+def test_every_row_has_its_trajectory_and_position(world, chunks):
     for chunk in chunks:
         world.write(chunk)
         trajectories = world.storage.trajectories(**world.keys)
@@ -155,7 +155,7 @@ def test_every_row_knows_its_trajectory_and_place(world, chunks):
     st.sampled_from([SliceSampler, SliceSamplerWithoutReplacement]),
 )
 def test_a_slice_is_consecutive_steps_of_one_episode(world, chunks, length, policy, kind):
-    """It crosses no episode, and holds no row that was overwritten or never written."""
+    """It crosses no end of an episode, and has no overwritten or unwritten row."""
     policy = {key: value for key, value in policy.items() if key != "span" or kind is SliceSampler}
     keys = world.keys
     if "step_key" in keys:

@@ -1,4 +1,4 @@
-"""A small dataset of a source, for the tests that every source is put through: tests/conformance/test_sources.py."""
+"""`Case`, a small dataset of a source, and `Fault`, a corruption of its files, for the conformance suite of sources."""
 
 from __future__ import annotations
 
@@ -15,43 +15,44 @@ __all__ = ["Case", "Fault"]
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong with the raw files, and that a conversion must refuse."""
+    """A corruption of the raw files that a conversion must reject."""
 
-    spoil: Callable[[Path], object]
-    """Does it to the tree that `Case.write` wrote into this folder."""
-    says: str
-    """What the message of the error has in it."""
+    corrupt: Callable[[Path], object]
+    """Corrupts the raw files that `Case.write` wrote to this folder."""
+    message: str
+    """Text that the error message contains."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the upstream publishes under one id, how it is served, and what must come out.
+    """A small dataset: its raw files, a server of them, and the episodes that the conversion must store.
 
-    Every `tests/raw/<source>.py` has ``CASES``, a list of these.
+    Every `tests/raw/<source>.py` has a list ``CASES`` of these.
     """
 
     id: str
-    """With its source: ``vd4rl/main/walker_walk/expert/64px``."""
+    """The id with its source: ``vd4rl/main/walker_walk/expert/64px``."""
     write: Callable[[Path], Sequence[Episode]]
-    """Writes the tree, in the upstream's own layout, as ``--from-local`` takes it. Returns the episodes that must be
-    stored, in their order, made from what the generator knows and not from the files: whole ones, with a known final
-    state where the upstream has it. It writes at least two shards where the upstream has shards, and always the same
-    bytes."""
+    """Writes the raw files in the upstream's layout, as ``--from-local`` expects them, and returns the episodes that
+    the conversion must store, in order. The episodes are complete, have a known final state where the upstream has
+    one, and are built from the generated data, not read from the files. The bytes are always the same; a source with
+    shards gets at least two."""
     served: Callable[[Path], AbstractContextManager[Mapping[str, str]]]
-    """Serves that tree on loopback as the upstream does, and gives the environment variables that lead there."""
+    """Serves the raw files on loopback like the upstream; yields the environment variables that select the server."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """The options of the source, ``{"images": "encoded"}``."""
+    """Options of the source, for example ``{"images": "encoded"}``."""
     faults: Mapping[str, Fault] = field(default_factory=dict)
-    """By a sentence, as in "a row with another number of fields": everything the source must refuse."""
+    """Corruptions that the source must reject, by description: "a row with another number of fields"."""
     many: Callable[[Path, int], object] | None = None
-    """Writes a tree of about so many bytes under the same id, for the measurement of memory and speed."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the manifest that must be so: ``{"license": "MIT"}``."""
+    """Writes raw files of about this many bytes under the same id, to measure memory and speed."""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """Expected fields of the manifest: ``{"license": "MIT"}``."""
     episodes: bool = True
-    """Whether ``--episodes`` chooses among them before the download; heeded where the source does that at all."""
+    """Whether ``--episodes`` can select episodes of this dataset before the download, where the source supports it."""
     small: Mapping[str, int] = field(default_factory=dict)
-    """What is set lower so that this tree has several shards: ``{"datasets_rl.sources.minari._SHARD_BYTES": 10_000}``."""
+    """Constants by dotted name that are lowered so that the dataset has several shards:
+    ``{"datasets_rl.sources.minari._SHARD_BYTES": 10_000}``."""
     plain: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments with which the class shows what is stored, and nothing made of it: ``{"totensor": False}``."""
+    """Arguments with which the dataset class returns the stored values unchanged: ``{"totensor": False}``."""
     lossy: Mapping[str, float] = field(default_factory=dict)
-    """Dotted keys whose values may be off by so much: pictures that went through JPEG."""
+    """Tolerances by dotted key, for values that are stored with a loss, such as JPEG images."""

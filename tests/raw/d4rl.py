@@ -1,4 +1,4 @@
-"""A file of D4RL's, of a family whose digests nobody published, and the faults that such files were seen to have."""
+"""A D4RL file of a family without published digests, and corruptions that were seen in such files."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ LENGTHS = (7, 1, 12)
 
 
 def columns(lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
-    """What bullet files hold, with the observations after each step; the second episode met the time limit."""
-    dice = np.random.default_rng(3)
+    """Return the columns of a Bullet file, with next_observations; the second episode reaches the time limit."""
+    rng = np.random.default_rng(3)
     rows = sum(lengths)
     ends = np.zeros(rows, bool)
     ends[np.cumsum(lengths) - 1] = True
     full = ends & (np.repeat(np.arange(len(lengths)), lengths) % 2 == 1)
-    states = [dice.normal(size=(length + 1, 15)).astype(np.float32) for length in lengths]
+    states = [rng.normal(size=(length + 1, 15)).astype(np.float32) for length in lengths]
     return {
         "observations": np.concatenate([one[:-1] for one in states]),
         "next_observations": np.concatenate([one[1:] for one in states]),
-        "actions": dice.uniform(-1, 1, (rows, 3)).astype(np.float32),
-        "rewards": dice.normal(size=rows).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (rows, 3)).astype(np.float32),
+        "rewards": rng.normal(size=rows).astype(np.float32),
         "terminals": ends & ~full,
         "timeouts": full,
-        "infos/action_log_probs": dice.normal(size=rows).astype(np.float32),
+        "infos/action_log_probs": rng.normal(size=rows).astype(np.float32),
         "metadata/algorithm": np.bytes_(b"SAC"),
     }
 
 
 def written(folder: Path) -> list[Episode]:
+    """Write the file, and return the episodes that must be stored."""
     made = columns()
     place = folder / FILE
     place.parent.mkdir(parents=True)
@@ -64,22 +65,23 @@ def written(folder: Path) -> list[Episode]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve the file as a mirror."""
     with serve({f"/{FILE}": folder / FILE}) as server:
         yield {"RLDS_MIRRORS": f"d4rl={server.url}"}
 
 
 def changed(act: Callable[[h5py.File], object]) -> Callable[[Path], object]:
-    """Spoil the open file."""
+    """Return a function that changes the open file with `act`."""
 
-    def spoil(folder: Path) -> None:
+    def corrupt(folder: Path) -> None:
         with h5py.File(folder / FILE, "r+") as file:
             act(file)
 
-    return spoil
+    return corrupt
 
 
 def put(name: str, value: Any) -> Callable[[Path], object]:
-    """Put another dataset in the place of one."""
+    """Return a function that replaces a dataset of the file."""
 
     def act(file: h5py.File) -> None:
         del file[name]
@@ -89,19 +91,19 @@ def put(name: str, value: Any) -> Callable[[Path], object]:
 
 
 def bytes_of(data: bytes | Callable[[bytes], bytes]) -> Callable[[Path], object]:
-    """Put other bytes in the place of the file."""
+    """Return a function that replaces the bytes of the file."""
 
-    def spoil(folder: Path) -> None:
+    def corrupt(folder: Path) -> None:
         place = folder / FILE
         place.write_bytes(data if isinstance(data, bytes) else data(place.read_bytes()))
 
-    return spoil
+    return corrupt
 
 
 FAULTS = {
-    "a file that is cut": Fault(bytes_of(lambda data: data[: len(data) // 2]), "truncated"),
-    "a web page in the place of the file": Fault(bytes_of(b"<!DOCTYPE html><title>Sorry</title>" * 99), "web page"),
-    "a pointer of git-LFS": Fault(bytes_of(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "LFS"),
+    "a truncated file": Fault(bytes_of(lambda data: data[: len(data) // 2]), "truncated"),
+    "a web page instead of the file": Fault(bytes_of(b"<!DOCTYPE html><title>Sorry</title>" * 99), "web page"),
+    "a git-LFS pointer": Fault(bytes_of(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "LFS"),
     "no rewards": Fault(changed(lambda file: file.__delitem__("rewards")), "rewards is missing"),
     "a column of another length": Fault(put("rewards", np.zeros(5, "f4")), "expected 20 rows"),
     "a flag that is neither 0 nor 1": Fault(put("terminals", np.full(20, 2.0)), "terminals is 2.0 at row 0"),
@@ -115,7 +117,7 @@ FAULTS = {
 
 
 def many(folder: Path, size: int) -> None:
-    """Write a HalfCheetah-like number of columns: 130 bytes a step on the disk, gzipped."""
+    """Write a file with the columns of HalfCheetah, about 130 compressed bytes per step."""
     place = folder / FILE
     place.parent.mkdir(parents=True)
     write(place, columns([1000] * max(1, size // 135_000)))
@@ -128,6 +130,6 @@ CASES = [
         served=served,
         faults=FAULTS,
         many=many,
-        facts={"license": "CC BY 4.0", "metadata": {"algorithm": "SAC"}},
+        manifest={"license": "CC BY 4.0", "metadata": {"algorithm": "SAC"}},
     )
 ]

@@ -1,4 +1,4 @@
-"""The data that comes with the package, from the script that made it."""
+"""The dataset in the package, and the expected episodes from the script that generated it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ LENGTH = 200
 
 
 def written(folder: Path) -> list[Episode]:
+    """Copy the file of the package, and return the episodes that must be stored."""
     shutil.copyfile(str(files(datasets_rl.sources.demo).joinpath(FILE)), folder / FILE)
     made = columns()
     found = []
@@ -41,17 +42,19 @@ def written(folder: Path) -> list[Episode]:
 
 
 def served(_: Path) -> nullcontext[Mapping[str, str]]:
+    """Return no environment variables: the file is read from the package."""
     return nullcontext({})
 
 
 def edited(folder: Path) -> None:
+    """Flip a bit in the middle of the file."""
     place = folder / FILE
     data = bytearray(place.read_bytes())
     data[len(data) // 2] ^= 1
     place.write_bytes(data)
 
 
-# A sine differs in its last bit between processors.
+# The last bit of a sine differs between processors.
 _LAST_BITS = ("observation", "action", "next.observation", "next.reward", "info.qpos", "info.qvel")
 
 CASES = [
@@ -59,8 +62,8 @@ CASES = [
         id="demo/pendulum",
         write=written,
         served=served,
-        faults={"a file that somebody edited": Fault(edited, "sha256")},
-        facts={"license": "MIT"},
+        faults={"a file that was edited": Fault(edited, "sha256")},
+        manifest={"license": "MIT"},
         lossy=dict.fromkeys(_LAST_BITS, 1e-3),
     )
 ]

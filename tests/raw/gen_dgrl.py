@@ -1,4 +1,4 @@
-"""Gen-DGRL's archives: games that are drawn, stored as Procgen's storage stores them."""
+"""Gen-DGRL's archives: generated levels in the format of Procgen's storage."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ LEVELS = "100k_procgen_dataset_1.tar"
 
 @dataclass(frozen=True)
 class Level:
-    """An episode as it was played: T actions, and T + 1 frames, the last one from the level after it."""
+    """An episode of T actions and T + 1 frames, the last of which is from the next level."""
 
     frames: np.ndarray
-    """[T + 1, 3, 64, 64], bytes."""
+    """[T + 1, 3, 64, 64], uint8."""
     action: np.ndarray
     reward: np.ndarray
     number: int
     seed: int
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Arrays that are stored in the place of the right ones."""
+    """Arrays that replace the correct ones in the file."""
     name: str = ""
-    """Of the file, where it is not the right one."""
+    """The name of the file, where it is not the correct one."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return what is stored: frames are floats, because torch's tensors of a policy are."""
+        """Return the arrays of the file; the frames are float32, the dtype of a policy's input."""
         length = len(self.action)
         made = {
             "observations": self.frames.astype(np.float32),
@@ -53,13 +53,13 @@ class Level:
         return {name: values for name, values in made.items() if values is not None}
 
     def file(self, suffix: str) -> str:
-        """Return the name of its file."""
+        """Return the name of the file."""
         total = float(self.reward.sum())
         made = f"20220607T0102{self.number % 60:02}_{self.number}_{len(self.action)}_{self.seed}_{total:.2f}"
         return self.name or f"{made}.{suffix}"
 
     def episode(self) -> Episode:
-        """Make the trajectory that must be stored: the frame of the next level is no state of this one."""
+        """Return the trajectory that must be stored, without the frame of the next level."""
         length = len(self.action)
         end = (np.arange(length) == length - 1)[:, None]
         return Episode(
@@ -80,42 +80,42 @@ class Level:
 
 
 def play(length: int, number: int, **changes: Any) -> Level:
-    """Draw an episode: patches of colour, and a fish."""
-    dice = np.random.default_rng(number)
-    scene = np.kron(dice.integers(0, 250, (3, 8, 8)), np.ones((8, 8), int)).astype(np.uint8)
+    """Generate an episode whose frames are colored patches and a fish."""
+    rng = np.random.default_rng(number)
+    scene = np.kron(rng.integers(0, 250, (3, 8, 8)), np.ones((8, 8), int)).astype(np.uint8)
     frames = np.repeat(scene[None], length + 1, axis=0)
     for row in range(length + 1):
-        x, y = dice.integers(0, 56, 2)
-        frames[row, :, y : y + 8, x : x + 8] = dice.integers(0, 256, (3, 1, 1))
+        x, y = rng.integers(0, 56, 2)
+        frames[row, :, y : y + 8, x : x + 8] = rng.integers(0, 256, (3, 1, 1))
     frames[-1] = 255 - frames[-1]
     frames[0, 0, 0, :2] = [0, 255]
-    action = dice.integers(0, 15, length)
-    reward = np.round(dice.random(length), 2).astype(np.float32) * (dice.random(length) < 0.3)
+    action = rng.integers(0, 15, length)
+    reward = np.round(rng.random(length), 2).astype(np.float32) * (rng.random(length) < 0.3)
     name = changes.pop("name", "")
-    return Level(frames, action, reward.astype(np.float32), number, int(dice.integers(0, 200)), changes, name)
+    return Level(frames, action, reward.astype(np.float32), number, int(rng.integers(0, 200)), changes, name)
 
 
 def game(lengths: Sequence[int], first: int = 0) -> list[Level]:
-    """Draw a few episodes."""
+    """Generate an episode for each length."""
     return [play(length, first + number) for number, length in enumerate(lengths)]
 
 
 def as_npy(level: Level) -> bytes:
-    """Pickle a dict of arrays as numpy does, which is how the published files are read."""
+    """Return the level as a pickled dict of arrays in an .npy file, the format of the published files."""
     with io.BytesIO() as out:
         np.save(out, np.array(level.arrays(), object), allow_pickle=True)
         return out.getvalue()
 
 
 def as_npz(level: Level) -> bytes:
-    """Write what the upstream's own code writes."""
+    """Return the level as an .npz file, the format that the upstream's code writes."""
     with io.BytesIO() as out:
         np.savez_compressed(out, **level.arrays())
         return out.getvalue()
 
 
 def tarred(files: Mapping[str, bytes], *more: tarfile.TarInfo) -> bytes:
-    """Put files into a tar, and further members without content."""
+    """Return a tar archive of some files, followed by members without content."""
     with io.BytesIO() as out:
         with tarfile.open(fileobj=out, mode="w") as archive:
             for name, content in files.items():
@@ -128,33 +128,34 @@ def tarred(files: Mapping[str, bytes], *more: tarfile.TarInfo) -> bytes:
 
 
 def written(levels: Sequence[Level], folder: str, suffix: str = "npy") -> dict[str, bytes]:
-    """Return the files of episodes by their path in the archive."""
+    """Return the files of some episodes by their path in the archive."""
     write = as_npy if suffix == "npy" else as_npz
     return {f"{folder}/{level.file(suffix)}": write(level) for level in levels}
 
 
 def _put(folder: Path, path: str, data: bytes) -> None:
+    """Write bytes to a path below a folder."""
     place = folder / path
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(data)
 
 
 def _expert(folder: Path) -> list[Episode]:
-    """An archive of many blocks, and files as the published ones are read; a note that a Mac left behind."""
+    """Write an archive of many blocks in the published format, with a metadata file of macOS."""
     levels = game([9, 1, 14, 6, 20, 3, 11])
     _put(folder, EXPERT, blocked(tarred({"bigfish/._x.npy": b"x", **written(levels, "bigfish")}), 300_000))
     return [level.episode() for level in levels]
 
 
 def _log(folder: Path) -> list[Episode]:
-    """An archive of one block, of the second scheme, without a folder of the game, and files as the code writes them."""
+    """Write an archive of one block at an address of the second scheme, with .npz files and without a game folder."""
     levels = game([5, 200, 2])
     _put(folder, LOG, lzma.compress(tarred(written(levels, ".", "npz")), preset=0))
     return [level.episode() for level in levels]
 
 
 def _levels(folder: Path) -> list[Episode]:
-    """One plain archive of all games: those before and behind are not read, and one of them is no episode at all."""
+    """Write an uncompressed archive of all games; one of its files has no step."""
     levels = game([7, 12], 5)
     files = {
         "data/coinrun/broken.npy": b"not an array",
@@ -181,6 +182,7 @@ def _many_expert(folder: Path, size: int) -> None:
 
 
 def _many_levels(folder: Path, size: int) -> None:
+    """Write an archive of all games with about `size` bytes."""
     level = play(200, 0)
     content = as_npz(level)
     count = max(4, size // len(content))
@@ -195,15 +197,16 @@ def _many_levels(folder: Path, size: int) -> None:
 
 @contextmanager
 def _served(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve the archives as a mirror."""
     paths = {f"/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*") if path.is_file()}
     with serve(paths) as server:
         yield {"RLDS_MIRRORS": f"gen_dgrl={server.url}"}
 
 
 def _with(change: Callable[[], Level], path: str = EXPERT, suffix: str = "npy") -> Any:
-    """Return what puts an archive with a bad episode between good ones in the place of the right one."""
+    """Return a function that replaces an archive by one with an invalid episode between valid ones."""
 
-    def spoil(folder: Path) -> None:
+    def corrupt(folder: Path) -> None:
         levels = [*game([3, 4]), change(), play(5, 3)]
         _put(
             folder,
@@ -211,14 +214,16 @@ def _with(change: Callable[[], Level], path: str = EXPERT, suffix: str = "npy") 
             lzma.compress(tarred(written(levels, path.rpartition("/")[2].split(".")[0], suffix)), preset=0),
         )
 
-    return spoil
+    return corrupt
 
 
 def _archive(make: Callable[[bytes], bytes], path: str = EXPERT) -> Any:
+    """Return a function that changes the bytes of an archive."""
     return lambda folder: _put(folder, path, make((folder / path).read_bytes()))
 
 
 def _link(name: str, kind: bytes = tarfile.SYMTYPE) -> Any:
+    """Return a function that adds a link, or another member without content, to the archive."""
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname = kind, "/etc/passwd"
     files = written(game([3]), "bigfish")
@@ -226,26 +231,32 @@ def _link(name: str, kind: bytes = tarfile.SYMTYPE) -> Any:
 
 
 class _Foreign:
+    """Pickles as a call of `print`."""
+
     def __reduce__(self) -> Any:
         return print, ("run",)
 
 
 def _pickled(value: Any) -> Any:
-    def spoil(folder: Path) -> None:
+    """Return a function that stores a pickled value as the file of an episode."""
+
+    def corrupt(folder: Path) -> None:
         with io.BytesIO() as out:
             np.save(out, np.array(value, object), allow_pickle=True)
             files = {"bigfish/20220607T010203_0_3_0_0.00.npy": out.getvalue()}
         _put(folder, EXPERT, lzma.compress(tarred(files), preset=0))
 
-    return spoil
+    return corrupt
 
 
 def _flip(data: bytes) -> bytes:
+    """Invert the byte in the middle."""
     at = len(data) // 2
     return data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :]
 
 
 def _frames(value: float) -> np.ndarray:
+    """Return frames of which one pixel has this value, [5, 3, 64, 64]."""
     frames = np.full((5, 3, 64, 64), 7, np.float32)
     frames[2, 1, 5, 6] = value
     return frames
@@ -261,16 +272,18 @@ FAULTS = {
     ),
     "frames below 0": Fault(_with(lambda: play(4, 2, observations=_frames(-1))), "row 2 have -1.0; expected integers"),
     "frames above 255": Fault(_with(lambda: play(4, 2, observations=_frames(256))), "row 2 have 256.0"),
-    "frames with fractions": Fault(_with(lambda: play(4, 2, observations=_frames(0.5))), "row 2 have 0.5"),
-    "frames that are no numbers": Fault(_with(lambda: play(4, 2, observations=_frames(np.nan))), "row 2 have nan"),
+    "frames with values between integers": Fault(
+        _with(lambda: play(4, 2, observations=_frames(0.5))), "row 2 have 0.5"
+    ),
+    "frames that are not numbers": Fault(_with(lambda: play(4, 2, observations=_frames(np.nan))), "row 2 have nan"),
     "frames of another size": Fault(
         _with(lambda: play(4, 2, observations=np.zeros((5, 64, 64, 3), np.float32))), "observations are [5, 64, 64, 3]"
     ),
-    "another length than its name says": Fault(
+    "another length than its name states": Fault(
         _with(lambda: play(4, 2, name="20220607T010203_2_5_0_0.00.npy")),
         "actions are [4, 1]; the file name states [5, 1]",
     ),
-    "another return than its name says": Fault(
+    "another return than its name states": Fault(
         _with(lambda: play(4, 2, rewards=np.ones((4, 1), np.float32))), "its return is 4.00; its name states"
     ),
     "more steps than a file can hold": Fault(
@@ -281,13 +294,13 @@ FAULTS = {
     ),
     "an end inside": Fault(_with(lambda: play(4, 2, dones=_ends == 1)), "dones of row 1 of 4 is True"),
     "no end": Fault(_with(lambda: play(4, 2, dones=_ends < 0)), "dones of row 3 of 4 is False"),
-    "rewards that are no numbers": Fault(
+    "rewards that are not numbers": Fault(
         _with(lambda: play(4, 2, rewards=np.full((4, 1), np.nan, np.float32))), "reward 0 is nan"
     ),
-    "an action that is none of Procgen's": Fault(
+    "an action that Procgen does not have": Fault(
         _with(lambda: play(4, 2, actions=_ends[:, None] * 8)), "action 2 is 16"
     ),
-    "a column less": Fault(_with(lambda: play(4, 2, rewards=None)), "it has no rewards"),
+    "a missing column": Fault(_with(lambda: play(4, 2, rewards=None)), "it has no rewards"),
     "a foreign name in a pickle": Fault(_pickled({"observations": _Foreign()}), "print"),
     "a pickle of something else": Fault(_pickled(["a", "list"]), "expected a dict of arrays"),
     "a member that leads out of the archive": Fault(_link("../x", tarfile.REGTYPE), "leads out of the archive"),

@@ -1,4 +1,4 @@
-"""Images by pillow, as datasets hold them."""
+"""Encoded images, written and read by pillow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def scene(rows, columns, channels=3, seed=0):
-    """Patches of colour with some noise: [rows, columns, channels], uint8."""
+    """Return patches of color with some noise, uint8 [rows, columns, channels]."""
     rng = np.random.default_rng(seed)
     patches = rng.integers(0, 256, (rows // 8 + 1, columns // 8 + 1, channels))
     pixels = np.repeat(np.repeat(patches, 8, 0), 8, 1)[:rows, :columns] + rng.integers(-3, 4, (rows, columns, channels))
@@ -17,6 +17,7 @@ def scene(rows, columns, channels=3, seed=0):
 
 
 def encoded(pixels, kind="PNG", **options):
+    """Return pixels encoded as PNG, or in another format of pillow."""
     out = io.BytesIO()
     flat = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
     Image.fromarray(flat).save(out, kind, **options)
@@ -24,5 +25,6 @@ def encoded(pixels, kind="PNG", **options):
 
 
 def decoded(data):
+    """Return the pixels of an encoded image."""
     with Image.open(io.BytesIO(data)) as image:
         return np.asarray(image)

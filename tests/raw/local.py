@@ -1,4 +1,4 @@
-"""Folders of one's own, as people have them: npz an episode, HDF5 like D4RL's, tables of several episodes, Dreamer's npz."""
+"""User files for the `local` source: one npz file per episode, HDF5 like D4RL's, tables of episodes, Dreamer's npz."""
 
 from __future__ import annotations
 
@@ -70,27 +70,28 @@ array = "sizes"
 LENGTHS = (3, 1, 6, 4, 2)
 
 
-def drawn(length: int, dice: np.random.Generator) -> dict[str, Any]:
+def drawn(length: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return the random arrays of an episode of `length` steps."""
     return {
-        "obs/joints": dice.uniform(-8, 8, (length + 1, 3)).astype(np.float32),
-        "frames": dice.integers(0, 256, (length + 1, 5, 4, 3)).astype(np.uint8),
-        "task": np.array([["open", "close", "ö"][one] for one in dice.integers(0, 3, length)]),
-        "choice": dice.integers(0, 4, length),
-        "r": dice.normal(size=(length, 1)),
+        "obs/joints": rng.uniform(-8, 8, (length + 1, 3)).astype(np.float32),
+        "frames": rng.integers(0, 256, (length + 1, 5, 4, 3)).astype(np.uint8),
+        "task": np.array([["open", "close", "ö"][one] for one in rng.integers(0, 3, length)]),
+        "choice": rng.integers(0, 4, length),
+        "r": rng.normal(size=(length, 1)),
         "terminated": np.arange(length) == length - 1,
-        "left": dice.normal(size=4),
+        "left": rng.normal(size=4),
     }
 
 
 def npz(folder: Path) -> list[Episode]:
-    """An npz file an episode; the tenth comes after the second."""
+    """Write one npz file per episode; episode 10 comes after episode 2."""
     place = folder / FOLDER
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(NPZ)
-    dice = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     found = []
     for number, (name, length) in enumerate(zip((1, 2, 3, 10, 11), LENGTHS, strict=True)):
-        made = drawn(length, dice)
+        made = drawn(length, rng)
         np.savez_compressed(place / f"episode_{name}.npz", **made)
         steps = {
             ("task",): TextStates.of(made["task"].tolist()),
@@ -106,24 +107,25 @@ def npz(folder: Path) -> list[Episode]:
 
 
 def columns(lengths: Sequence[int], seed: int) -> dict[str, Any]:
-    dice = np.random.default_rng(seed)
+    """Return random columns in the layout of D4RL."""
+    rng = np.random.default_rng(seed)
     rows = sum(lengths)
     ends = np.zeros(rows, bool)
     ends[np.cumsum(lengths) - 1] = True
-    states = [dice.normal(size=(length + 1, 11)) for length in lengths]
+    states = [rng.normal(size=(length + 1, 11)) for length in lengths]
     return {
         "observations": np.concatenate([one[:-1] for one in states]),
         "next_observations": np.concatenate([one[1:] for one in states]),
-        "actions": dice.uniform(-1, 1, (rows, 3)).astype(np.float32),
-        "rewards": dice.normal(size=rows).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (rows, 3)).astype(np.float32),
+        "rewards": rng.normal(size=rows).astype(np.float32),
         "terminals": ends & (np.arange(rows) % 2 == 0),
         "timeouts": (ends & (np.arange(rows) % 2 == 1)).astype(np.float32),
-        "infos/contact": dice.integers(0, 60_000, rows).astype(np.uint16),
+        "infos/contact": rng.integers(0, 60_000, rows).astype(np.uint16),
     }
 
 
 def hdf5(folder: Path) -> list[Episode]:
-    """Two files in D4RL's layout; the second one ends within an episode."""
+    """Write two HDF5 files in the layout of D4RL; the second one ends within an episode."""
     place = folder / FOLDER
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(HDF5)
@@ -143,6 +145,7 @@ def hdf5(folder: Path) -> list[Episode]:
 
 
 def _flat(made: Mapping[str, Any], rows: slice, facts: Mapping[str, Any]) -> Episode:
+    """Return the episode of a range of rows."""
     steps = {
         ("action",): made["actions"][rows],
         ("next", "reward"): made["rewards"][rows, None],
@@ -155,23 +158,23 @@ def _flat(made: Mapping[str, Any], rows: slice, facts: Mapping[str, Any]) -> Epi
 
 
 def tables(folder: Path) -> list[Episode]:
-    """Three tables; the last row of an episode has its last observation, and nothing else of worth."""
+    """Write three tables; the last row of an episode has its final observation, and its other values are ignored."""
     place = folder / FOLDER
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(TABLE)
     (place / "notes.parquet").write_bytes(b"not of the data")
-    dice = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     found = []
     for number, lengths in enumerate(((2, 5), (3,), (1, 4))):
         rows = sum(lengths) + len(lengths)
         own = 10 * number + np.repeat(np.arange(len(lengths)), np.add(lengths, 1))
         made = {
             "episode_index": own,
-            "observation.state": dice.normal(size=(rows, 4)).astype(np.float32),
-            "pose": dice.normal(size=(rows, 3)),
-            "note": [["", "slips", "holds"][one] for one in dice.integers(0, 3, rows)],
-            "action": dice.normal(size=(rows, 2)).astype(np.float32),
-            "cut": dice.integers(0, 2, rows).astype(bool) & np.append(own[2:] != own[:-2], [True, True]),
+            "observation.state": rng.normal(size=(rows, 4)).astype(np.float32),
+            "pose": rng.normal(size=(rows, 3)),
+            "note": [["", "slips", "holds"][one] for one in rng.integers(0, 3, rows)],
+            "action": rng.normal(size=(rows, 2)).astype(np.float32),
+            "cut": rng.integers(0, 2, rows).astype(bool) & np.append(own[2:] != own[:-2], [True, True]),
         }
         made["cut"] &= np.append(own[1:] == own[:-1], False)
         table = {name: pa.array(values) for name, values in made.items() if np.ndim(values) == 1}
@@ -202,18 +205,18 @@ def tables(folder: Path) -> list[Episode]:
 
 
 def dreamer(folder: Path) -> list[Episode]:
-    """Rows that have what led to their observation: the first one of an episode has an action that nobody took."""
+    """Write rows with the action that led to their observation; the action of a first row is ignored."""
     place = folder / FOLDER
     (place / "run").mkdir(parents=True)
     (place / "dataset.toml").write_text(DREAMER)
-    dice = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
     found = []
     for number, lengths in enumerate(((4, 2), (5,))):
         rows = sum(lengths) + len(lengths)
         made = {
-            "obs": dice.normal(size=(rows, 2)).astype(np.float16),
-            "act": dice.normal(size=(rows, 1)).astype(">f4"),
-            "rew": dice.normal(size=rows),
+            "obs": rng.normal(size=(rows, 2)).astype(np.float16),
+            "act": rng.normal(size=(rows, 1)).astype(">f4"),
+            "rew": rng.normal(size=rows),
             "terminal": np.isin(np.arange(rows), np.cumsum(np.add(lengths, 1)) - 1).astype(np.uint8),
             "sizes": np.add(lengths, 1),
         }
@@ -235,54 +238,61 @@ def dreamer(folder: Path) -> list[Episode]:
 
 @contextmanager
 def on_the_hub(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve the files from a repository of the Hub."""
     with hub({"me/sets": folder}) as server:
         yield {"HF_ENDPOINT": server.url, "RLDS_MIRRORS": "local=hf://datasets/me/sets"}
 
 
 @contextmanager
 def in_a_bucket(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve the files from a bucket."""
     with bucket({"mine": folder}) as server:
         yield {"STORAGE_EMULATOR_HOST": server.url, "RLDS_MIRRORS": "local=gs://mine"}
 
 
 def toml(old: str, new: str) -> Callable[[Path], object]:
-    """Put a text of the description in the place of another."""
+    """Return a function that replaces a text in the description."""
 
-    def spoil(folder: Path) -> None:
+    def corrupt(folder: Path) -> None:
         place = folder / FOLDER / "dataset.toml"
         text = place.read_text()
         if old not in text:
             raise ValueError(old)
         place.write_text(text.replace(old, new))
 
-    return spoil
+    return corrupt
 
 
 def arrays(name: str, **other: Any) -> Callable[[Path], object]:
-    """Put other arrays into an npz file; None takes one out."""
+    """Return a function that replaces arrays of an npz file; None removes one."""
 
-    def spoil(folder: Path) -> None:
+    def corrupt(folder: Path) -> None:
         place = folder / FOLDER / name
         with np.load(place) as file:
             made = {**dict(file), **{one.replace("__", "/"): value for one, value in other.items()}}
         np.savez(place, **{one: value for one, value in made.items() if value is not None})
 
-    return spoil
+    return corrupt
 
 
 def data(name: str, content: bytes) -> Callable[[Path], object]:
+    """Return a function that replaces the bytes of a file."""
     return lambda folder: (folder / FOLDER / name).write_bytes(content)
 
 
 def inside(name: str, act: Callable[[h5py.File], object]) -> Callable[[Path], object]:
-    def spoil(folder: Path) -> None:
+    """Return a function that changes an open HDF5 file."""
+
+    def corrupt(folder: Path) -> None:
         with h5py.File(folder / FOLDER / name, "r+") as file:
             act(file)
 
-    return spoil
+    return corrupt
 
 
 def put(name: str, value: Any) -> Callable[[Path], object]:
+    """Return a function that replaces a dataset of the second HDF5 file."""
+
     def act(file: h5py.File) -> None:
         del file[name]
         file[name] = value
@@ -290,30 +300,32 @@ def put(name: str, value: Any) -> Callable[[Path], object]:
     return inside("part-1.h5", act)
 
 
-def several(*spoils: Callable[[Path], object]) -> Callable[[Path], object]:
-    return lambda folder: [spoil(folder) for spoil in spoils]
+def several(*corruptions: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Return a function that applies several corruptions."""
+    return lambda folder: [corrupt(folder) for corrupt in corruptions]
 
 
 def no_description(folder: Path) -> None:
+    """Delete the description."""
     (folder / FOLDER / "dataset.toml").unlink()
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 NPZ_FAULTS = {
     "no description": Fault(no_description, 'license = ""'),
-    "a description that is no TOML": Fault(toml('by = "file"', "by = file"), "dataset.toml is not valid TOML"),
+    "a description that is not valid TOML": Fault(toml('by = "file"', "by = file"), "dataset.toml is not valid TOML"),
     "a misspelt word": Fault(toml("license", "lizense"), "lizense is unknown"),
-    "an unknown way to tell episodes": Fault(toml('"file"', '"feeling"'), "expected one of file, flags, column"),
-    "a way to tell episodes that lacks its array": Fault(toml('"file"', '"column"'), "expected also episodes.array"),
+    "an unknown way to separate episodes": Fault(toml('"file"', '"feeling"'), "expected one of file, flags, column"),
+    "a way to separate episodes without its array": Fault(toml('"file"', '"column"'), "expected also episodes.array"),
     "an unknown option of a field": Fault(toml("low = 0,", "lower = 0,"), "fields.observation.camera.lower is unknown"),
     "one of two bounds": Fault(toml("low = 0, ", ""), "has only one of low and high"),
     "two fields of one place": Fault(toml('reward = "r"', 'reward = "r"\nnext.reward = "r"'), "exclude each other"),
-    "a field below next that TED has not": Fault(toml('task = "task"', 'next.task = "task"'), "is not allowed"),
+    "a field below next that TED does not have": Fault(toml('task = "task"', 'next.task = "task"'), "is not allowed"),
     "a file that does not exist": Fault(toml('by = "file"', 'by = "file"\n[files]'), "expected a list of strings"),
     "an array that is not there": Fault(toml('"frames"', '"images"'), "it has no array images"),
     "bounds of another shape": Fault(toml("[9.0, 9.0, 8.0]", "[9.0, 8.0]"), "its bounds have [2]"),
-    "pictures without channels": Fault(toml('"frames"', '"obs/joints"'), "expected images, three axes per row"),
-    "faults of two files": Fault(
+    "images without channels": Fault(toml('"frames"', '"obs/joints"'), "expected images, three axes per row"),
+    "errors in two files": Fault(
         several(arrays("episode_10.npz", choice=np.zeros(9, int)), arrays("episode_11.npz", r=None)),
         "episode_11.npz: it has no array r",
     ),
@@ -335,14 +347,14 @@ NPZ_FAULTS = {
         arrays("episode_2.npz", choice=np.zeros(0, int), r=np.zeros((0, 1)), terminated=np.zeros(0, bool)),
         "choice has no row",
     ),
-    "a file that is cut": Fault(
+    "a truncated file": Fault(
         lambda folder: (folder / FOLDER / "episode_3.npz").write_bytes(
             (folder / FOLDER / "episode_3.npz").read_bytes()[:700]
         ),
         "directory",
     ),
-    "a web page in the place of a file": Fault(data("episode_3.npz", b"<html>Sign in</html>" * 99), "web page"),
-    "a pointer of git-LFS": Fault(data("episode_3.npz", POINTER), "LFS"),
+    "a web page instead of a file": Fault(data("episode_3.npz", b"<html>Sign in</html>" * 99), "web page"),
+    "a git-LFS pointer": Fault(data("episode_3.npz", POINTER), "LFS"),
 }
 HDF5_FAULTS = {
     "no observations": Fault(
@@ -357,7 +369,7 @@ HDF5_FAULTS = {
     ),
     "next observations of another shape": Fault(put("next_observations", np.zeros((11, 4))), "next_observations is"),
     "files of two formats": Fault(data("more.npz", b"PK"), "set format"),
-    "an alignment that the rows deny": Fault(toml("licence", 'alignment = "one-more"\nlicence'), "flags"),
+    "an alignment that contradicts the rows": Fault(toml("licence", 'alignment = "one-more"\nlicence'), "flags"),
 }
 TABLE_FAULTS = {
     "an episode in two pieces": Fault(
@@ -367,40 +379,41 @@ TABLE_FAULTS = {
     "lists of unequal lengths": Fault(
         lambda folder: _rewritten(folder, "observation.state", [[1.0], [1.0, 2.0], [1.0], [1.0]]), "observation"
     ),
-    "a table that is cut": Fault(data("table-1.parquet", b"PAR1" + bytes(90)), "Arrow reports"),
-    "no data that is named so": Fault(toml("table-*", "tables-*"), "match"),
+    "a truncated table": Fault(data("table-1.parquet", b"PAR1" + bytes(90)), "Arrow reports"),
+    "no file that matches the pattern": Fault(toml("table-*", "tables-*"), "match"),
 }
 DREAMER_FAULTS = {
     "lengths that do not add up": Fault(arrays("run/0.npz", sizes=np.array([5, 4])), "counts 9 rows; there are 8"),
-    "an episode of fewer than no rows": Fault(
+    "an episode with a negative number of rows": Fault(
         arrays("run/0.npz", sizes=np.array([-1, 9])), "states -1 rows for its episode 0"
     ),
-    "lengths that are no whole numbers": Fault(arrays("run/0.npz", sizes=np.array([5.0, 3.0])), "expected integers"),
-    "an array that would tell episodes": Fault(arrays("run/1.npz", sizes=None), "which marks its episodes"),
+    "lengths that are not integers": Fault(arrays("run/0.npz", sizes=np.array([5.0, 3.0])), "expected integers"),
+    "a missing array that marks the episodes": Fault(arrays("run/1.npz", sizes=None), "which marks its episodes"),
 }
 
 
 def _rewritten(folder: Path, name: str, values: Sequence[Any]) -> None:
+    """Replace a column of the second table."""
     place = folder / FOLDER / "table-1.parquet"
     table = parquet.read_table(place)
     parquet.write_table(table.set_column(table.schema.get_field_index(name), name, pa.array(values)), place)
 
 
 def many_npz(folder: Path, size: int) -> None:
-    """Files of 64 MB at most: frames that deflate does not shrink much."""
+    """Write npz files of at most 64 MB, with frames that deflate hardly compresses."""
     place = folder / FOLDER
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(NPZ)
-    dice = np.random.default_rng(5)
+    rng = np.random.default_rng(5)
     length = min(size, 50_000_000) // 10_000
     for number in range(max(1, size // 50_000_000)):
-        made = drawn(length, dice)
-        made["frames"] = dice.integers(0, 256, (length + 1, 64, 52, 3)).astype(np.uint8)
+        made = drawn(length, rng)
+        made["frames"] = rng.integers(0, 256, (length + 1, 64, 52, 3)).astype(np.uint8)
         np.savez_compressed(place / f"episode_{number}.npz", **made)
 
 
 def many_hdf5(folder: Path, size: int) -> None:
-    """One file, gzipped: 250 bytes a step."""
+    """Write one HDF5 file with about 250 compressed bytes per step."""
     place = folder / FOLDER
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(HDF5)
@@ -411,21 +424,21 @@ def many_hdf5(folder: Path, size: int) -> None:
 
 
 def many_tables(folder: Path, size: int) -> None:
-    """Tables of 50 MB, 100 numbers a row."""
+    """Write tables of 50 MB with 100 numbers per row."""
     place = folder / FOLDER
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(TABLE)
-    dice = np.random.default_rng(6)
+    rng = np.random.default_rng(6)
     rows = max(1, min(size, 50_000_000) // 50_000) * 100
     for number in range(max(1, size // 50_000_000)):
-        state = pa.FixedSizeListArray.from_arrays(pa.array(dice.normal(size=rows * 100).astype(np.float32)), 100)
-        xyz = pa.FixedSizeListArray.from_arrays(pa.array(dice.normal(size=rows * 3)), 3)
+        state = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=rows * 100).astype(np.float32)), 100)
+        xyz = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=rows * 3)), 3)
         table = {
             "episode_index": pa.array(np.arange(rows) // 100),
             "observation.state": state,
             "pose": pa.StructArray.from_arrays([xyz], ["xyz"]),
             "note": pa.array(["holds"] * rows),
-            "action": pa.FixedSizeListArray.from_arrays(pa.array(dice.normal(size=rows * 2).astype(np.float32)), 2),
+            "action": pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=rows * 2).astype(np.float32)), 2),
             "cut": pa.array(np.zeros(rows, bool)),
         }
         parquet.write_table(pa.table(table), place / f"table-{number}.parquet", row_group_size=20_000)
@@ -433,7 +446,7 @@ def many_tables(folder: Path, size: int) -> None:
 
 _ID = f"local/{FOLDER}"
 _SMALL = {"datasets_rl.sources.local._SHARD_BYTES": 3000}
-_SAID = {"license": "CC-BY-4.0", "citation": "the lab, 2026", "known_issues": ("the second joint was loose",)}
+_DESCRIBED = {"license": "CC-BY-4.0", "citation": "the lab, 2026", "known_issues": ("the second joint was loose",)}
 CASES = [
     Case(
         _ID,
@@ -441,7 +454,7 @@ CASES = [
         on_the_hub,
         faults=NPZ_FAULTS,
         many=many_npz,
-        facts=_SAID,
+        manifest=_DESCRIBED,
         small={"datasets_rl.sources.local._SHARD_BYTES": 5500},
     ),
     Case(
@@ -450,7 +463,7 @@ CASES = [
         in_a_bucket,
         faults=HDF5_FAULTS,
         many=many_hdf5,
-        facts={"license": "MIT"},
+        manifest={"license": "MIT"},
         small=_SMALL,
         episodes=False,
     ),

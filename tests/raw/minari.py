@@ -1,4 +1,4 @@
-"""Datasets as Minari publishes them, written by Minari itself, and what it was given to write.
+"""Datasets in Minari's formats, written by Minari, and the values that Minari was given.
 
 with written(folder, "D4RL/door/human-v2", space=SPACES["dict"], data_format="arrow") as episodes: ...
 """
@@ -49,7 +49,7 @@ MISSIONS = ("go to the door", "pick up the key", "ö → ü")
 
 @dataclass(frozen=True)
 class Given:
-    """An episode as it was given to Minari: T actions and T + 1 observations, lists of values of the spaces."""
+    """An episode that is passed to Minari: T actions and T + 1 observations, as lists of values of the spaces."""
 
     observations: Sequence[Any]
     actions: Sequence[Any]
@@ -72,46 +72,47 @@ def episodes(
     seeds: Sequence[int | None] = (),
     seed: int = 0,
 ) -> list[Given]:
-    """Draw episodes from the spaces; every second one is terminated, the others are cut."""
-    dice = np.random.default_rng(seed)
+    """Generate episodes with values of the spaces; every second one is terminated, and the others are truncated."""
+    rng = np.random.default_rng(seed)
     made = []
     for number, length in enumerate(lengths):
         end = [False] * (length - 1) + [True]
         never = [False] * length
         made.append(
             Given(
-                [_draw(space, dice) for _ in range(length + 1)],
-                [_draw(action, dice) for _ in range(length)],
-                dice.normal(size=length).tolist(),
+                [_draw(space, rng) for _ in range(length + 1)],
+                [_draw(action, rng) for _ in range(length)],
+                rng.normal(size=length).tolist(),
                 never if number % 2 else end,
                 end if number % 2 else never,
-                infos(length, dice) if infos else None,
+                infos(length, rng) if infos else None,
                 seeds[number] if number < len(seeds) else None,
             )
         )
     return made
 
 
-def _draw(space: Any, dice: np.random.Generator) -> Any:  # noqa: PLR0911 -- a kind of space each
+def _draw(space: Any, rng: np.random.Generator) -> Any:  # noqa: PLR0911 -- a kind of space each
+    """Return a random value of a space."""
     if isinstance(space, spaces.Dict):
-        return {name: _draw(one, dice) for name, one in space.spaces.items()}
+        return {name: _draw(one, rng) for name, one in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_draw(one, dice) for one in space.spaces)
+        return tuple(_draw(one, rng) for one in space.spaces)
     if isinstance(space, spaces.Text):
-        return MISSIONS[dice.integers(len(MISSIONS))]
+        return MISSIONS[rng.integers(len(MISSIONS))]
     if isinstance(space, spaces.Discrete):
-        return int(space.start + dice.integers(space.n))
+        return int(space.start + rng.integers(space.n))
     if isinstance(space, spaces.Box) and len(space.shape) > 1 and space.shape[0] >= 32:
-        # Even colours survive JPEG nearly unharmed.
-        return np.full(space.shape, dice.integers(256), np.uint8)
+        # JPEG changes the pixels of a uniform color by at most a few units.
+        return np.full(space.shape, rng.integers(256), np.uint8)
     if isinstance(space, spaces.Box):
-        return (space.low + dice.random(space.shape) * (space.high - space.low)).astype(space.dtype)
-    space.seed(int(dice.integers(1 << 31)))
+        return (space.low + rng.random(space.shape) * (space.high - space.low)).astype(space.dtype)
+    space.seed(int(rng.integers(1 << 31)))
     return space.sample()
 
 
 def stacked(values: Sequence[Any]) -> Any:
-    """Turn a list of values into what Minari's buffers hold: lists at the leaves."""
+    """Convert a list of values to the structure of Minari's buffers, with lists as leaves."""
     first = values[0]
     if isinstance(first, dict):
         return {name: stacked([one[name] for one in values]) for name in first}
@@ -121,7 +122,7 @@ def stacked(values: Sequence[Any]) -> Any:
 
 
 def flat(values: Sequence[Any], key: tuple[str, ...] = ()) -> dict[tuple[str, ...], list[Any]]:
-    """Return the leaves of a list of values by key, as a reader must name them."""
+    """Return the leaves of a list of values, by the key that a reader must give them."""
     first = values[0]
     inner = first.items() if isinstance(first, dict) else None
     if isinstance(first, tuple):
@@ -148,14 +149,14 @@ def write(
     """Let Minari write a dataset below a folder, as into its own cache.
 
     Args:
-        root: Where MINARI_DATASETS_PATH points.
+        root: The folder that MINARI_DATASETS_PATH names.
         name: The id.
         given: The episodes.
-        space: Of the observations.
-        action: Of the actions.
+        space: The observation space.
+        action: The action space.
         data_format: "hdf5", "arrow" or "parquet".
         jpeg: Minari's `jpeg_encoding`.
-        metadata: Fields of metadata.json that are put in the place of Minari's; None takes one out.
+        metadata: Fields that replace those of Minari in metadata.json; None removes one.
     """
     import minari
     from minari.data_collector import EpisodeBuffer
@@ -208,6 +209,7 @@ _AUTHOR, _REST = ID.split("/", 1)
 
 
 def _golden(given: Sequence[Given]) -> list[Episode]:
+    """Return the episodes that must be stored."""
     found = []
     for number, one in enumerate(given):
         steps: dict[tuple[str, ...], Any] = {
@@ -224,10 +226,13 @@ def _golden(given: Sequence[Given]) -> list[Episode]:
 
 
 def _column(values: Sequence[Any]) -> Any:
+    """Return the values of a column as an array, or as `TextStates` where they are strings."""
     return TextStates.of(values) if isinstance(values[0], str) else np.asarray(values)
 
 
 def _written(space: str, data_format: str) -> Callable[[Path], list[Episode]]:
+    """Return the `Case.write` of a space and a format."""
+
     def act(folder: Path) -> list[Episode]:
         infos = _infos if data_format == "hdf5" else None
         given = episodes(SPACES[space], (4, 1, 7, 3), infos=infos, seeds=(5, None, 7, (1 << 63) + 1))
@@ -238,37 +243,46 @@ def _written(space: str, data_format: str) -> Callable[[Path], list[Episode]]:
     return act
 
 
-def _infos(length: int, dice: np.random.Generator) -> Mapping[str, Any]:
-    return {"speed": dice.normal(size=length + 1)}
+def _infos(length: int, rng: np.random.Generator) -> Mapping[str, Any]:
+    """Return random infos with a row for the reset."""
+    return {"speed": rng.normal(size=length + 1)}
 
 
 @contextmanager
 def _served(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve the datasets from a repository of the Hub."""
     with hub({f"farama-minari/{_AUTHOR}": folder / _AUTHOR}) as server:
         yield {"HF_ENDPOINT": server.url, "MINARI_REMOTE": "hf://farama-minari"}
 
 
 def _metadata(**fields: Any) -> Callable[[Path], object]:
-    def spoil(folder: Path) -> None:
+    """Return a function that replaces fields of metadata.json."""
+
+    def corrupt(folder: Path) -> None:
         place = folder / ID / "data" / "metadata.json"
         place.write_text(json.dumps({**json.loads(place.read_text()), **fields}))
 
-    return spoil
+    return corrupt
 
 
 def _bytes(path: str, data: bytes) -> Callable[[Path], object]:
+    """Return a function that replaces the bytes of a file."""
     return lambda folder: (folder / ID / "data" / path).write_bytes(data)
 
 
 def _inside(act: Callable[[h5py.File], object]) -> Callable[[Path], object]:
-    def spoil(folder: Path) -> None:
+    """Return a function that changes the open HDF5 file."""
+
+    def corrupt(folder: Path) -> None:
         with h5py.File(folder / ID / "data" / "main_data.hdf5", "r+") as file:
             act(file)
 
-    return spoil
+    return corrupt
 
 
 def _replaced(name: str, value: Any) -> Callable[[Path], object]:
+    """Return a function that replaces a dataset of the HDF5 file."""
+
     def act(file: h5py.File) -> None:
         del file[name]
         file[name] = value
@@ -277,6 +291,7 @@ def _replaced(name: str, value: Any) -> Callable[[Path], object]:
 
 
 def _linked(folder: Path) -> None:
+    """Add an external link to another HDF5 file."""
     with h5py.File(folder / "other.hdf5", "w") as other:
         other["more"] = np.zeros(5)
     add = h5py.ExternalLink(str(folder / "other.hdf5"), "more")
@@ -286,7 +301,7 @@ def _linked(folder: Path) -> None:
 _POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 _ANY = {
     "metadata that is not valid JSON": Fault(_bytes("metadata.json", b"{"), "not valid JSON"),
-    "a web page in the place of the metadata": Fault(_bytes("metadata.json", b"<html>Sign in</html>"), "web page"),
+    "a web page instead of the metadata": Fault(_bytes("metadata.json", b"<html>Sign in</html>"), "web page"),
     "metadata that is a list": Fault(_bytes("metadata.json", b"[]"), "expected an object"),
     "no episodes": Fault(_metadata(total_episodes=0), "total_episodes is 0"),
     "an unknown format": Fault(_metadata(data_format="zarr"), "data_format is 'zarr'"),
@@ -295,24 +310,24 @@ _ANY = {
 }
 _HDF5 = {
     **_ANY,
-    "a pointer of git-LFS": Fault(_bytes("main_data.hdf5", _POINTER), "LFS"),
-    "a web page in the place of the file": Fault(_bytes("main_data.hdf5", b"<html>Sign in</html>" * 99), "web page"),
+    "a git-LFS pointer": Fault(_bytes("main_data.hdf5", _POINTER), "LFS"),
+    "a web page instead of the file": Fault(_bytes("main_data.hdf5", b"<html>Sign in</html>" * 99), "web page"),
     "an episode that is missing": Fault(_inside(lambda file: file.__delitem__("episode_2")), "episode"),
     "a column of another length": Fault(_replaced("episode_1/rewards", np.zeros(5)), "rows for"),
     "a link out of the file": Fault(_linked, "is a link; expected the data itself"),
 }
 _TABLE = {
     **_ANY,
-    "a pointer of git-LFS": Fault(_bytes("2/part-0.parquet", _POINTER), "LFS"),
+    "a git-LFS pointer": Fault(_bytes("2/part-0.parquet", _POINTER), "LFS"),
     "an episode that is missing": Fault(lambda folder: shutil.rmtree(folder / ID / "data" / "2"), "episode 2"),
-    "a table that is cut": Fault(_bytes("1/part-0.parquet", b"PAR1" + bytes(100)), "not a parquet file"),
+    "a truncated table": Fault(_bytes("1/part-0.parquet", b"PAR1" + bytes(100)), "not a parquet file"),
 }
 
 
 def _many(folder: Path, size: int) -> None:
-    """Write HDF5 files of 200 episodes: 176 bytes a step."""
+    """Write HDF5 files of 200 episodes with about 176 bytes per step."""
     length = max(1, size // 200 // 176)
-    space, dice = spaces.Box(-1, 1, (17,), np.float64), np.random.default_rng(0)
+    space, rng = spaces.Box(-1, 1, (17,), np.float64), np.random.default_rng(0)
     totals = {"total_steps": 200 * length, "total_episodes": 200}
     place = write(folder, ID, episodes(space, [2]), space=space, **totals) / "data" / "main_data.hdf5"
     with h5py.File(place, "w", track_order=True) as file:
@@ -320,9 +335,9 @@ def _many(folder: Path, size: int) -> None:
             group = file.create_group(f"episode_{number}")
             group.attrs.update({"id": number, "total_steps": length, "seed": number})
             columns = {
-                "observations": dice.normal(size=(length + 1, 17)),
-                "actions": dice.normal(size=(length, 6)).astype("f4"),
-                "rewards": dice.normal(size=length),
+                "observations": rng.normal(size=(length + 1, 17)),
+                "actions": rng.normal(size=(length, 6)).astype("f4"),
+                "rewards": rng.normal(size=length),
                 "terminations": np.zeros(length, bool),
                 "truncations": np.arange(length) == length - 1,
             }

@@ -1,4 +1,4 @@
-"""OpenML's answers and tables, in the words of its API, and a loopback server that gives them as it does."""
+"""Responses and tables in the format of OpenML's API, and a loopback server of them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ NUMBERS = {"adult": 179, "mushroom": 24, "covertype": 1596, "shuttle": 40685, "M
 
 @dataclass(frozen=True)
 class Table:
-    """A dataset of OpenML: its columns in order, each numeric or with the values that it may have."""
+    """A dataset of OpenML; each column is numeric or has a list of possible values."""
 
     name: str
     version: int
     columns: Mapping[str, Sequence[str] | None]
-    """The values of a nominal column; None for a numeric one."""
+    """The possible values of each nominal column; None for a numeric column."""
     rows: Sequence[Sequence[str]]
     target: str
     aside: Sequence[str] = ()
-    """Columns that number the rows."""
+    """Names of the columns that only number the rows."""
     described: Mapping[str, Any] = field(default_factory=dict)
-    """What the description says otherwise."""
+    """Fields of the description that replace the defaults."""
     quoted: bool = True
-    """Whether texts with spaces stand in single quotes."""
+    """Whether texts with spaces are in single quotes; otherwise they are not quoted."""
 
 
 def put(folder: Path, table: Table) -> Path:
-    """Write what OpenML answers about a dataset, and its table; return the place of the table."""
+    """Write the responses of OpenML about a dataset, and its table; return the path of the table."""
     number = NUMBERS[table.name]
     place = folder / f"data/v1/download/{number + 5000}/{table.name}.arff"
     write(place, arff(table))
@@ -53,7 +53,7 @@ def put(folder: Path, table: Table) -> Path:
         "id": str(number),
         "name": table.name,
         "version": str(table.version),
-        "description": "**Author**: nobody",
+        "description": "**Author**: anonymous",
         "format": "ARFF",
         "creator": ["A. Uthor", "B. Uthor"],
         "licence": "Public",
@@ -67,13 +67,14 @@ def put(folder: Path, table: Table) -> Path:
     write(folder / f"{API}/{number}", json.dumps({"data_set_description": description}))
     features = [feature(table, place, name) for place, name in enumerate(table.columns)]
     write(folder / f"{API}/features/{number}", json.dumps({"data_features": {"feature": features}}))
-    # scikit-learn asks how many samples there are, too.
+    # scikit-learn also requests the number of samples.
     quality = [{"name": "NumberOfInstances", "value": f"{len(table.rows)}.0"}]
     write(folder / f"{API}/qualities/{number}", json.dumps({"data_qualities": {"quality": quality}}))
     return place
 
 
 def feature(table: Table, place: int, name: str) -> dict[str, Any]:
+    """Return the description of a column."""
     values = table.columns[name]
     found: dict[str, Any] = {"index": str(place), "name": name, "data_type": "numeric" if values is None else "nominal"}
     if values is not None:
@@ -89,6 +90,8 @@ def feature(table: Table, place: int, name: str) -> dict[str, Any]:
 
 
 def arff(table: Table) -> str:
+    """Return the table in ARFF."""
+
     def text(value: str) -> str:
         return f"'{value}'" if table.quoted and " " in value else value
 
@@ -101,29 +104,31 @@ def arff(table: Table) -> str:
 
 
 def write(place: Path, text: str) -> None:
+    """Write a text file and its parent folders."""
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text, encoding="utf-8")
 
 
 def draw(name: str, version: int, shape: str, target: str, rows: int, *, missing: float = 0.0, seed: int = 0) -> Table:
-    """Draw a table.
+    """Generate a table.
 
-    `shape` has a word a column: ``age`` is numeric, ``sex:a|b`` nominal; the values of the target are there too.
+    `shape` has one word per column: ``age`` is numeric, ``sex:a|b`` is nominal with the values a and b, which includes
+    the target.
     """
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     columns = {
         word.partition(":")[0]: word.partition(":")[2].split("|") if ":" in word else None for word in shape.split(";")
     }
     drawn = []
     for column, values in columns.items():
         if values is None:
-            # Some whole numbers, some of few digits, some of very unlike sizes.
-            numbers = dice.normal(size=rows) * 10.0 ** dice.integers(0, 4)
+            # Integers, values with few digits, and values of very different magnitudes.
+            numbers = rng.normal(size=rows) * 10.0 ** rng.integers(0, 4)
             one = [f"{number:.0f}" if len(drawn) % 2 else f"{number:.5g}" for number in numbers]
         else:
-            # The last value that is declared never comes.
-            one = [values[number] for number in dice.integers(max(1, len(values) - (column != target)), size=rows)]
-        lacks = dice.random(rows) < missing
+            # The last declared value never occurs.
+            one = [values[number] for number in rng.integers(max(1, len(values) - (column != target)), size=rows)]
+        lacks = rng.random(rows) < missing
         drawn.append(
             [
                 "?" if lack and column not in {"income", "class"} else value
@@ -161,11 +166,12 @@ SEVEN: Mapping[str, Table] = {
 
 @dataclass
 class _Answers:
-    """OpenML over a folder: what it does not have is a fault of the caller, with status 412."""
+    """Responses of OpenML from a folder; a path without a file gets status 412, as for an invalid request."""
 
     folder: Path
 
     def answer(self, call: Call) -> None:
+        """Respond with the file of the path."""
         path = unquote(urlsplit(call.path).path).lstrip("/")
         place = self.folder / path
         if place.is_file():
@@ -177,24 +183,26 @@ class _Answers:
             Status(404).answer(call)
 
 
-class _Everywhere(dict[str, Any]):
-    """Sends every path to one behaviour."""
+class _AnyPath(dict[str, Any]):
+    """Maps every path to the same response."""
 
     def get(self, path: str, default: Any = None) -> Any:
+        """Return the response, for any path."""
         del path, default
         return self["any"]
 
 
 @contextmanager
 def openml(folder: Path) -> Iterator[Server]:
-    """Serve the answers in a folder for the length of the block."""
+    """Run a server of the responses in a folder."""
     with serve({}) as server:
-        server.paths = _Everywhere(any=_Answers(folder))
+        server.paths = _AnyPath(any=_Answers(folder))
         yield server
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve the responses as a mirror."""
     with openml(folder) as server:
         yield {"RLDS_MIRRORS": f"openml={server.url}"}
 
@@ -202,7 +210,7 @@ def served(folder: Path) -> Iterator[Mapping[str, str]]:
 SMALL = Table(
     "drawn",
     2,
-    {"row": None, "size, in mm": None, "colour": ("red", "light blue", "green"), "kind": ("b", "a"), "flat": None},
+    {"row": None, "size, in mm": None, "color": ("red", "light blue", "green"), "kind": ("b", "a"), "flat": None},
     [
         ("1", "2.5", "red", "a", "3"),
         ("2", "?", "red", "b", "3"),
@@ -215,15 +223,19 @@ SMALL = Table(
 
 
 def written(folder: Path) -> list[Episode]:
-    """Three of four rows: the mean of 2.5, 7.5 and 5 is 5, their deviation the root of 25/6; "flat" has none."""
+    """Write four rows, of which one lacks a value; return the episodes of the other three.
+
+    The mean of 2.5, 7.5 and 5 is 5, and their standard deviation is the root of 25/6; "flat" is constant.
+    """
     put(folder, SMALL)
     deviation = (25 / 6) ** 0.5
-    # size, flat, colour=light blue, colour=red, colour missing
+    # size, flat, color=light blue, color=red, color missing
     samples = [[-2.5 / deviation, 0, 0, 1, 0], [2.5 / deviation, 0, 1, 0, 0], [0, 0, 0, 0, 1]]
     return [bandit(sample, action, row) for sample, action, row in zip(samples, (0, 1, 0), (0, 2, 3), strict=True)]
 
 
 def bandit(sample: Sequence[float], action: int, row: int) -> Episode:
+    """Return the episode of one row: one step with reward 1."""
     steps = {
         ("observation",): np.array([sample], np.float64),
         ("action",): np.array([action]),
@@ -235,23 +247,27 @@ def bandit(sample: Sequence[float], action: int, row: int) -> Episode:
 
 
 def changed(**fields: Any) -> Callable[[Path], object]:
-    """Write the dataset anew with other fields."""
+    """Return a function that writes the dataset again with other fields."""
     return lambda folder: put(folder, replace(SMALL, **fields))
 
 
 def row_instead(*values: str) -> Callable[[Path], object]:
+    """Return a function that replaces the second row of the table."""
     return changed(rows=[SMALL.rows[0], values, *SMALL.rows[2:]])
 
 
 def described(**said: Any) -> Callable[[Path], object]:
+    """Return a function that replaces fields of the description."""
     return changed(described=said)
 
 
 def answered(path: str, text: str) -> Callable[[Path], object]:
+    """Return a function that replaces a response."""
     return lambda folder: write(folder / path, text)
 
 
 def without(path: str) -> Callable[[Path], object]:
+    """Return a function that deletes a response."""
     return lambda folder: (folder / path).unlink()
 
 
@@ -259,16 +275,18 @@ TABLE = "data/v1/download/5077/drawn.arff"
 
 
 def sparse(folder: Path) -> None:
+    """Replace the rows by a sparse row."""
     rewrite(folder, (folder / TABLE).read_text().partition("@data")[0] + "@data\n{0 1, 2 red}\n")
 
 
 def edited(folder: Path) -> None:
+    """Change a value of the table without its digest."""
     place = folder / TABLE
     place.write_text(place.read_text().replace("7.5", "7.6"))
 
 
 def rewrite(folder: Path, text: str) -> None:
-    """Put another text into the table, with its digest."""
+    """Replace the text of the table and its digest."""
     about = folder / f"{API}/77"
     before = hashlib.md5((folder / TABLE).read_bytes()).hexdigest()
     about.write_text(about.read_text().replace(before, hashlib.md5(text.encode()).hexdigest()))
@@ -276,7 +294,7 @@ def rewrite(folder: Path, text: str) -> None:
 
 
 def texts(folder: Path) -> None:
-    """Let a column be of type string, in the table and in the list."""
+    """Declare a column as text, in the table and in the list of features."""
     rewrite(folder, (folder / TABLE).read_text().replace("@attribute flat numeric", "@attribute flat string"))
     answer = folder / f"{API}/features/77"
     numeric = '"name": "flat", "data_type": "numeric"'
@@ -285,23 +303,25 @@ def texts(folder: Path) -> None:
 
 SEARCH = f"{API}/list/data_name/drawn/limit/2/data_version/2"
 FAULTS = {
-    "a table that somebody edited": Fault(edited, "md5"),
+    "a table that was edited": Fault(edited, "md5"),
     "an inactive dataset": Fault(described(status="deactivated"), "'deactivated'; expected active"),
     "a version that OpenML does not have": Fault(without(SEARCH), "drawn"),
-    "an error in the place of an answer": Fault(answered(SEARCH, '{"error": {"code": "372"}}'), "has no data.dataset"),
-    "a web page in the place of an answer": Fault(answered(SEARCH, "<!DOCTYPE html><title>x</title>"), "web page"),
+    "an error instead of an answer": Fault(answered(SEARCH, '{"error": {"code": "372"}}'), "has no data.dataset"),
+    "a web page instead of an answer": Fault(answered(SEARCH, "<!DOCTYPE html><title>x</title>"), "web page"),
     "an answer that is not valid JSON": Fault(answered(f"{API}/77", "{"), "is not valid JSON"),
     "an answer about another dataset": Fault(described(name="other"), "the name 'other'; expected drawn"),
     "a sparse table": Fault(described(format="Sparse_ARFF"), "the format 'Sparse_ARFF'; expected arff"),
     "sparse rows": Fault(sparse, "row 0 is sparse"),
     "an address on this machine": Fault(described(url="file:///etc/passwd"), "expected a web address"),
-    "an address that climbs": Fault(described(url="https://x.example/../../../etc/passwd"), ".."),
-    "a row with a field less": Fault(row_instead("2", "3", "red", "b"), "row 1 has 4 fields; expected 5"),
-    "a row with a field more": Fault(row_instead("2", "3", "red", "b", "3", "4"), "row 1 has 6 fields; expected 5"),
-    "a category that is not declared": Fault(
-        row_instead("2", "3", "pink", "b", "3"), "colour is 'pink'; expected one of"
+    "an address with parent folders": Fault(described(url="https://x.example/../../../etc/passwd"), ".."),
+    "a row with a missing field": Fault(row_instead("2", "3", "red", "b"), "row 1 has 4 fields; expected 5"),
+    "a row with an additional field": Fault(
+        row_instead("2", "3", "red", "b", "3", "4"), "row 1 has 6 fields; expected 5"
     ),
-    "a text in the place of a number": Fault(
+    "a category that is not declared": Fault(
+        row_instead("2", "3", "pink", "b", "3"), "color is 'pink'; expected one of"
+    ),
+    "a text instead of a number": Fault(
         row_instead("2", "three", "red", "b", "3"), "is 'three'; expected a finite number"
     ),
     "an empty number": Fault(row_instead("2", "", "red", "b", "3"), "is ''; expected a finite number"),
@@ -326,19 +346,20 @@ FAULTS = {
 
 
 def many(folder: Path, size: int) -> None:
-    """Write a table of covertype's shape: 10 numbers, 44 indicators, 7 classes; some 137 bytes a row."""
-    dice = np.random.default_rng(0)
+    """Write a table with the columns of covertype: 10 numeric, 44 indicators, 7 classes, about 137 bytes per row."""
+    rng = np.random.default_rng(0)
     names = {f"n{place}": None for place in range(10)} | {f"b{place}": ("0", "1") for place in range(44)}
     rows = size // 137
-    numbers, classes = dice.integers(0, 4000, (rows, 10)), dice.integers(1, 8, (rows, 1))
+    numbers, classes = rng.integers(0, 4000, (rows, 10)), rng.integers(1, 8, (rows, 1))
     indicators = np.zeros((rows, 44), np.int64)
-    indicators[np.arange(rows), dice.integers(0, 4, rows)] = 1
-    indicators[np.arange(rows), 4 + dice.integers(0, 40, rows)] = 1
+    indicators[np.arange(rows), rng.integers(0, 4, rows)] = 1
+    indicators[np.arange(rows), 4 + rng.integers(0, 40, rows)] = 1
     values = np.char.mod("%d", np.hstack([numbers, indicators, classes]))
     put(folder, Table("covertype", 3, {**names, "class": tuple("1234567")}, values.tolist(), "class"))
 
 
 def trees(folder: Path) -> list[Episode]:
+    """Write a small table with the columns of covertype, and return the episodes that must be stored."""
     table = SEVEN["covertype"]
     put(folder, table)
     numbers = np.array([row[:-1] for row in table.rows], np.float64)
@@ -350,6 +371,6 @@ def trees(folder: Path) -> list[Episode]:
 
 
 CASES = [
-    Case(id="openml/drawn@2", write=written, served=served, faults=FAULTS, facts={"license": "Public"}),
+    Case(id="openml/drawn@2", write=written, served=served, faults=FAULTS, manifest={"license": "Public"}),
     Case(id="openml/covertype", write=trees, served=served, many=many, lossy={"observation": 1e-12}),
 ]

@@ -1,6 +1,7 @@
-"""Open X-Embodiment as it is published: TFRecords with features.json, and tars of pickled episodes.
+"""Open X-Embodiment in its two formats: TFRecords with features.json, and tar archives of pickled episodes.
 
-Both are written from the same drawn episodes (`Drawn`), by protobuf, `tarfile`, `pickle` and pillow: nothing of ours.
+Both are written from the same generated episodes (`Drawn`) with protobuf, `tarfile`, `pickle` and pillow, without the
+code under test.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ LENGTHS = (5, 3, 2, 6, 4)
 
 @dataclass
 class Drawn:
-    """What happens in an episode of n steps; the last step has an observation, and void values beside it."""
+    """A generated episode of n steps; its last step has an observation, and its other values are ignored."""
 
     images: list[bytes]
-    """JPEG, SIDE x SIDE x 3."""
+    """JPEG images of SIDE x SIDE x 3."""
     depth: np.ndarray
     """[n, SIDE, SIDE, 1], uint16."""
     metres: np.ndarray
@@ -54,9 +55,9 @@ class Drawn:
     tokens: np.ndarray
     """[n, 3], int32."""
     vector: np.ndarray
-    """[n, 3], float32, of the action."""
+    """[n, 3], float32; a part of the action."""
     close: np.ndarray
-    """[n], bool, of the action."""
+    """[n], bool; a part of the action."""
     reward: np.ndarray
     grid: np.ndarray
     """[n, 2, 2], float32."""
@@ -65,28 +66,28 @@ class Drawn:
     path: str
     success: bool
     marked: bool = True
-    """Whether the last step has is_last."""
+    """Whether is_last is set at the last step."""
 
     def __len__(self) -> int:
         return len(self.images)
 
 
 def draw(steps: int, seed: int = 0, side: int = SIDE) -> Drawn:
-    """Draw an episode."""
-    dice = np.random.default_rng(seed)
+    """Generate an episode."""
+    rng = np.random.default_rng(seed)
     one = np.float32
-    reward = dice.normal(size=steps).astype(one)
+    reward = rng.normal(size=steps).astype(one)
     reward[-1] = 0
     return Drawn(
         [encoded(scene(side, side, 3, 1000 * seed + at), "JPEG", quality=90) for at in range(steps)],
-        dice.integers(0, 1 << 16, (steps, side, side, 1), np.uint16),
-        dice.normal(size=(steps, 8, 8, 1)).astype(one),
-        dice.normal(size=(steps, 4)).astype(one),
-        dice.integers(0, 1000, (steps, 3)).astype(np.int32),
-        dice.normal(size=(steps, 3)).astype(one),
-        dice.random(steps) < 0.5,
+        rng.integers(0, 1 << 16, (steps, side, side, 1), np.uint16),
+        rng.normal(size=(steps, 8, 8, 1)).astype(one),
+        rng.normal(size=(steps, 4)).astype(one),
+        rng.integers(0, 1000, (steps, 3)).astype(np.int32),
+        rng.normal(size=(steps, 3)).astype(one),
+        rng.random(steps) < 0.5,
         reward,
-        dice.normal(size=(steps, 2, 2)).astype(one),
+        rng.normal(size=(steps, 2, 2)).astype(one),
         INSTRUCTIONS[seed % len(INSTRUCTIONS)],
         bool(seed % 2),
         f"/data/episode_{seed}.npy",
@@ -95,13 +96,13 @@ def draw(steps: int, seed: int = 0, side: int = SIDE) -> Drawn:
 
 
 def golden(drawn: Drawn, number: int, *, rich: bool = True, kept: bool = False) -> Episode:
-    """Work out what must be stored: all but the last step, whose observation is the state after the last action.
+    """Return the episode that must be stored: all steps but the last, whose observation is the final state.
 
     Args:
-        drawn: The episode.
-        number: The upstream's own number of it.
-        rich: Whether the upstream has every field, as the records here do.
-        kept: The last step is a transition too.
+        drawn: The generated episode.
+        number: The number of the episode in the upstream.
+        rich: Whether the upstream has every field, as the records have.
+        kept: Whether the last step is stored as a transition, too.
     """
     void = drawn.marked and not kept
     rows = len(drawn) - void
@@ -139,18 +140,22 @@ def golden(drawn: Drawn, number: int, *, rich: bool = True, kept: bool = False) 
 
 
 def tensor(dtype: str, *shape: int, encoding: str = "none") -> dict[str, Any]:
+    """Return the description of a tensor feature."""
     return {"tensor": {"shape": {"dimensions": [str(one) for one in shape]}, "dtype": dtype, "encoding": encoding}}
 
 
 def image(dtype: str, *shape: int, form: str) -> dict[str, Any]:
+    """Return the description of an image feature."""
     return {"image": {"shape": {"dimensions": [str(one) for one in shape]}, "dtype": dtype, "encodingFormat": form}}
 
 
 def group(**features: Any) -> dict[str, Any]:
+    """Return the description of a dict of features."""
     return {"pythonClassName": "FeaturesDict", "featuresDict": {"features": features}}
 
 
 def many_of(feature: Any, length: int = -1) -> dict[str, Any]:
+    """Return the description of a sequence of a feature."""
     return {"sequence": {"feature": feature, "length": str(length)}}
 
 
@@ -158,7 +163,7 @@ TEXT = {"pythonClassName": "Text", "text": {}}
 
 
 def features(side: int = SIDE) -> dict[str, Any]:
-    """Return features.json of the records here."""
+    """Return the features.json of the records."""
     observation = group(
         image=image("uint8", side, side, 3, form="jpeg"),
         depth=image("uint16", side, side, 1, form="png"),
@@ -211,7 +216,7 @@ def flat(drawn: Drawn) -> dict[str, Any]:
 
 
 def framed(payload: bytes) -> bytes:
-    """Frame a record as `tfrecords.record` does, with the checksum made in hardware."""
+    """Frame a record as `tfrecords.record` does, with a faster implementation of the checksum."""
     crc = crc32c.crc32c(payload)
     return tfrecords.record(payload, ((crc >> 15) + ((crc << 17) & 0xFFFFFFFF) + 0xA282EAD8) % 2**32)
 
@@ -226,16 +231,16 @@ def write_records(
     document: Any = None,
     more: Sequence[dict[str, Any]] = (),
 ) -> Path:
-    """Write a version of a set: the records of each file as `Drawn` or as features by name.
+    """Write one version of a dataset; the episodes are `Drawn` or features by name.
 
     Args:
-        root: Where the bucket's folders lie.
-        files: For each file its episodes.
+        root: The folder that the bucket serves.
+        files: The episodes of each file.
         name: The id.
-        version: The name of its folder.
-        split: The name in the files' names.
-        document: features.json, where it is not that of `flat`.
-        more: Further entries of `splits` in dataset_info.json.
+        version: The name of the version's folder.
+        split: The split in the file names.
+        document: The features.json, where it is not that of `flat`.
+        more: Additional entries of `splits` in dataset_info.json.
     """
     folder = root / name / version
     folder.mkdir(parents=True, exist_ok=True)
@@ -246,7 +251,7 @@ def write_records(
         place.write_bytes(b"".join(map(framed, payloads)))
     lengths = [str(len(records)) for records in files]
     info = {
-        "citation": "@misc{nobody, title={A drawn robot}}",
+        "citation": "@misc{example, title={A drawn robot}}",
         "description": "EpisodeBatch of a robot that was drawn.",
         "fileFormat": "tfrecord",
         "name": name,
@@ -261,7 +266,7 @@ def write_records(
 
 
 def plain(drawn: Drawn) -> dict[str, Any]:
-    """Return an episode as it is pickled: numbers of numpy and of Python, an image as `datasets` writes it, None."""
+    """Return the object that is pickled: NumPy and Python numbers, an image as `datasets` stores it, None."""
     steps = len(drawn)
     return {
         "steps": [
@@ -287,7 +292,7 @@ def plain(drawn: Drawn) -> dict[str, Any]:
 
 
 def write_archives(root: Path, files: Sequence[Sequence[Any]], *, name: str = HUB) -> Path:
-    """Write tars: the episodes of each as `Drawn`, as values to pickle, or as bytes of a pickle."""
+    """Write tar archives; the episodes are `Drawn`, values to pickle, or bytes of a pickle."""
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     number = 0
@@ -301,6 +306,7 @@ def write_archives(root: Path, files: Sequence[Sequence[Any]], *, name: str = HU
 
 
 def put(tar: tarfile.TarFile, name: str, data: bytes, kind: bytes = tarfile.REGTYPE) -> None:
+    """Add a member to a tar archive."""
     member = tarfile.TarInfo(name)
     member.size, member.type = len(data), kind
     member.linkname = "/etc/passwd" if kind == tarfile.SYMTYPE else ""
@@ -315,57 +321,67 @@ FILES = (EPISODES[:2], EPISODES[2:3], EPISODES[3:])
 
 
 def records_case(root: Path, *, kept: bool = False) -> list[Episode]:
+    """Write the TFRecord files, and return the episodes that must be stored."""
     other = {"name": "test", "numBytes": "1", "shardLengths": ["1"]}
     write_records(root, FILES, more=[other])
     return [golden(one, number, kept=kept) for number, one in enumerate(EPISODES)]
 
 
 def archives_case(root: Path) -> list[Episode]:
+    """Write the tar archives, and return the episodes that must be stored."""
     write_archives(root, FILES)
     return [golden(one, number, rich=False) for number, one in enumerate(EPISODES)]
 
 
 @contextmanager
 def on_bucket(root: Path) -> Iterator[dict[str, str]]:
+    """Serve the records from the bucket."""
     with bucket({"gdm-robotics-open-x-embodiment": root}) as server:
         yield {"STORAGE_EMULATOR_HOST": server.url}
 
 
 @contextmanager
 def on_hub(root: Path) -> Iterator[dict[str, str]]:
+    """Serve the archives from the repository of the Hub."""
     with hub({REPO: root}) as server:
         yield {"HF_ENDPOINT": server.url}
 
 
 def records_file(root: Path, number: int = 1) -> Path:
+    """Return the path of a TFRecord file."""
     return root / NAME / VERSION / f"{NAME}-train.tfrecord-{number:05d}-of-00003"
 
 
-def spoil_bytes(change: Any, root: Path) -> None:
+def corrupt_bytes(change: Any, root: Path) -> None:
+    """Change the bytes of a TFRecord file."""
     path = records_file(root)
     path.write_bytes(change(path.read_bytes()))
 
 
-def spoil_document(name: str, change: Any, root: Path) -> None:
+def corrupt_document(name: str, change: Any, root: Path) -> None:
+    """Change the text of a JSON file."""
     path = root / NAME / VERSION / name
     path.write_text(change(path.read_text()))
 
 
-def spoil_record(change: Any, root: Path) -> None:
-    """Write the third episode anew, its checksums right, with features that `change` has changed."""
+def corrupt_record(change: Any, root: Path) -> None:
+    """Rewrite the third episode with features that `change` modified, and with valid checksums."""
     made = flat(EPISODES[2])
     change(made)
     records_file(root).write_bytes(framed(tfrecords.example(made)))
 
 
 def with_value(name: str, at: int, value: Any) -> Any:
+    """Return a function that replaces one value of a feature in the third episode."""
+
     def change(made: dict[str, Any]) -> None:
         made[name] = [*made[name][:at], value, *made[name][at + 1 :]]
 
-    return partial(spoil_record, change)
+    return partial(corrupt_record, change)
 
 
 def flipped(data: bytes) -> bytes:
+    """Flip a bit of byte 200."""
     return data[:200] + bytes([data[200] ^ 1]) + data[201:]
 
 
@@ -374,7 +390,7 @@ HTML = b"<!DOCTYPE html><html><body>Sign in to go on</body></html>"
 
 
 def bomb(rows: int, columns: int) -> bytes:
-    """A PNG that declares very many pixels and brings none."""
+    """Return a PNG that declares many pixels and has no pixel data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -384,44 +400,46 @@ def bomb(rows: int, columns: int) -> bytes:
 
 
 RECORD_FAULTS = {
-    "a byte of a record was changed": Fault(partial(spoil_bytes, flipped), "does not match its CRC32C"),
-    "a file of records is cut": Fault(partial(spoil_bytes, lambda data: data[:-9]), "is truncated"),
-    "a pointer of git-lfs lies in the place of records": Fault(partial(spoil_bytes, lambda _: LFS), "git-LFS pointer"),
-    "a web page lies in the place of records": Fault(partial(spoil_bytes, lambda _: HTML), "web page"),
-    "a file has more records than dataset_info.json says": Fault(
-        partial(spoil_bytes, lambda data: data + data), "it has 2 records; dataset_info.json states 1"
+    "a byte of a record was changed": Fault(partial(corrupt_bytes, flipped), "does not match its CRC32C"),
+    "a file of records is cut": Fault(partial(corrupt_bytes, lambda data: data[:-9]), "is truncated"),
+    "a git-LFS pointer instead of records": Fault(partial(corrupt_bytes, lambda _: LFS), "git-LFS pointer"),
+    "a web page instead of records": Fault(partial(corrupt_bytes, lambda _: HTML), "web page"),
+    "a file has more records than dataset_info.json states": Fault(
+        partial(corrupt_bytes, lambda data: data + data), "it has 2 records; dataset_info.json states 1"
     ),
     "a file of the split is not there": Fault(lambda root: records_file(root).unlink(), "lacks file 1 of the 3"),
     "dataset_info.json has no lengths": Fault(
-        partial(spoil_document, "dataset_info.json", lambda text: text.replace("shardLengths", "lengths")),
+        partial(corrupt_document, "dataset_info.json", lambda text: text.replace("shardLengths", "lengths")),
         "shardLengths of train",
     ),
     "the files are of another format": Fault(
-        partial(spoil_document, "dataset_info.json", lambda text: text.replace('"tfrecord"', '"array_record"')),
+        partial(corrupt_document, "dataset_info.json", lambda text: text.replace('"tfrecord"', '"array_record"')),
         "array_record",
     ),
     "features.json is not valid JSON": Fault(
-        partial(spoil_document, "features.json", lambda text: text[:-5]), "not valid JSON"
+        partial(corrupt_document, "features.json", lambda text: text[:-5]), "not valid JSON"
     ),
-    "features.json says another shape": Fault(
-        partial(spoil_document, "features.json", lambda text: text.replace('["4"]', '["7"]')), "multiple of 7"
+    "features.json states another shape": Fault(
+        partial(corrupt_document, "features.json", lambda text: text.replace('["4"]', '["7"]')), "multiple of 7"
     ),
-    "features.json says a shape that no record holds": Fault(
-        partial(spoil_document, "features.json", lambda text: text.replace('["4"]', f'["{"9" * 400}"]')),
+    "features.json states a shape that no record holds": Fault(
+        partial(corrupt_document, "features.json", lambda text: text.replace('["4"]', f'["{"9" * 400}"]')),
         "more values than fit into a record",
     ),
-    "dataset_info.json says more episodes than there can be": Fault(
+    "dataset_info.json states more episodes than there can be": Fault(
         partial(
-            spoil_document, "dataset_info.json", lambda text: text.replace('["2", "1", "2"]', f'["2", "{10**15}", "2"]')
+            corrupt_document,
+            "dataset_info.json",
+            lambda text: text.replace('["2", "1", "2"]', f'["2", "{10**15}", "2"]'),
         ),
         "expected 1 to 16,777,216",
     ),
-    "features.json says another shape of the images": Fault(
-        partial(spoil_document, "features.json", lambda text: text.replace('["40", "40", "3"]', '["41", "40", "3"]')),
+    "features.json states another shape of the images": Fault(
+        partial(corrupt_document, "features.json", lambda text: text.replace('["40", "40", "3"]', '["41", "40", "3"]')),
         "features.json declares [41, 40, 3]",
     ),
-    "features.json says an encoding that there is not": Fault(
-        partial(spoil_document, "features.json", lambda text: text.replace('"zlib"', '"lzma"')), "encoded as lzma"
+    "features.json has an unknown encoding": Fault(
+        partial(corrupt_document, "features.json", lambda text: text.replace('"zlib"', '"lzma"')), "encoded as lzma"
     ),
     "an image does not decode": Fault(
         with_value("steps/observation/image", 1, EPISODES[2].images[1][:300]), "observation.image"
@@ -432,16 +450,16 @@ RECORD_FAULTS = {
     "an image declares a thousand million pixels": Fault(
         with_value("steps/observation/depth", 1, bomb(60_000, 60_000)), "pixels"
     ),
-    "a text is no UTF-8": Fault(with_value("steps/language_instruction", 0, b"\xff\xfe"), "UTF-8"),
+    "a text is not UTF-8": Fault(with_value("steps/language_instruction", 0, b"\xff\xfe"), "UTF-8"),
     "a flag is neither 0 nor 1": Fault(with_value("steps/is_last", 0, 2), "is_last"),
     "lists within the steps differ in length": Fault(
-        partial(spoil_record, lambda made: made.__setitem__("steps/observation/tokens/ragged_row_lengths_0", [2, 4])),
+        partial(corrupt_record, lambda made: made.__setitem__("steps/observation/tokens/ragged_row_lengths_0", [2, 4])),
         "expected equal lengths",
     ),
-    "a feature has a value too few": Fault(
-        partial(spoil_record, lambda made: made.__setitem__("steps/reward", [1.0])), "lengths differ"
+    "a feature has too few values": Fault(
+        partial(corrupt_record, lambda made: made.__setitem__("steps/reward", [1.0])), "lengths differ"
     ),
-    "a feature is missing": Fault(partial(spoil_record, lambda made: made.pop("steps/reward")), "is missing"),
+    "a feature is missing": Fault(partial(corrupt_record, lambda made: made.pop("steps/reward")), "is missing"),
 }
 
 
@@ -453,22 +471,25 @@ class Hostile:
 
 
 def archive_file(root: Path, number: int = 1) -> Path:
+    """Return the path of an archive."""
     return root / HUB / f"{HUB}_{number:05d}.tar"
 
 
-def spoil_archive(data: bytes, root: Path, *, name: str = "e.data.pickle", kind: bytes = tarfile.REGTYPE) -> None:
+def corrupt_archive(data: bytes, root: Path, *, name: str = "e.data.pickle", kind: bytes = tarfile.REGTYPE) -> None:
+    """Replace an archive by one with a single member."""
     with tarfile.open(archive_file(root), "w") as tar:
         put(tar, name, data, kind)
 
 
-def spoil_steps(change: Any, root: Path) -> None:
+def corrupt_steps(change: Any, root: Path) -> None:
+    """Replace an archive by one whose only episode has changed steps."""
     made = plain(EPISODES[3])
     change(made["steps"])
-    spoil_archive(pickle.dumps(made), root)
+    corrupt_archive(pickle.dumps(made), root)
 
 
-def swollen() -> bytes:
-    """A pickle of 150 bytes that stands for a list of 10 ** 9 values."""
+def expanding_pickle() -> bytes:
+    """Return a pickle of 150 bytes that expands to a list of 10 ** 9 values."""
     code = b"(lp0\nI1\na"
     for number in range(9):
         code += b"0(" + b"g%d\n" % number * 10 + b"lp%d\n" % (number + 1)
@@ -476,45 +497,50 @@ def swollen() -> bytes:
 
 
 def cut_archive(root: Path) -> None:
+    """Truncate an archive to 3,000 bytes."""
     path = archive_file(root)
     path.write_bytes(path.read_bytes()[:3000])
 
 
 ARCHIVE_FAULTS = {
-    "a pickle calls a function": Fault(partial(spoil_archive, pickle.dumps({"steps": [Hostile()]})), "system"),
-    "a pickle swells": Fault(partial(spoil_archive, swollen()), "values, counting shared ones"),
-    "a pickle is cut": Fault(partial(spoil_archive, pickle.dumps(plain(EPISODES[1]))[:-100]), "truncated"),
-    "a member's name leads out of the archive": Fault(
-        partial(spoil_archive, pickle.dumps({}), name="../e.data.pickle"), "../e.data.pickle"
+    "a pickle calls a function": Fault(partial(corrupt_archive, pickle.dumps({"steps": [Hostile()]})), "system"),
+    "a pickle that expands to billions of values": Fault(
+        partial(corrupt_archive, expanding_pickle()), "values, counting shared ones"
     ),
-    "a member is a link": Fault(partial(spoil_archive, b"", kind=tarfile.SYMTYPE), "symbolic link"),
-    "a member is no pickle": Fault(partial(spoil_archive, b"{}", name="e.json"), "names that end in .data.pickle"),
+    "a pickle is cut": Fault(partial(corrupt_archive, pickle.dumps(plain(EPISODES[1]))[:-100]), "truncated"),
+    "a member's name leads out of the archive": Fault(
+        partial(corrupt_archive, pickle.dumps({}), name="../e.data.pickle"), "../e.data.pickle"
+    ),
+    "a member is a link": Fault(partial(corrupt_archive, b"", kind=tarfile.SYMTYPE), "symbolic link"),
+    "a member is not a pickle": Fault(partial(corrupt_archive, b"{}", name="e.json"), "names that end in .data.pickle"),
     "an archive is cut": Fault(cut_archive, "is truncated"),
-    "a pointer of git-lfs lies in the place of an archive": Fault(
+    "a git-LFS pointer instead of an archive": Fault(
         lambda root: archive_file(root).write_bytes(LFS), "git-LFS pointer"
     ),
-    "a web page lies in the place of an archive": Fault(lambda root: archive_file(root).write_bytes(HTML), "web page"),
-    "an episode has no steps": Fault(partial(spoil_archive, pickle.dumps({"frames": []})), "it has no steps"),
-    "a step has a field more": Fault(
-        partial(spoil_steps, lambda steps: steps[2].__setitem__("force", 1.0)), "step 2 of 6 has force"
+    "a web page instead of an archive": Fault(lambda root: archive_file(root).write_bytes(HTML), "web page"),
+    "an episode has no steps": Fault(partial(corrupt_archive, pickle.dumps({"frames": []})), "it has no steps"),
+    "a step has an additional field": Fault(
+        partial(corrupt_steps, lambda steps: steps[2].__setitem__("force", 1.0)), "step 2 of 6 has force"
     ),
-    "a step lacks a field": Fault(partial(spoil_steps, lambda steps: steps[2].pop("action")), "action.world_vector"),
+    "a step lacks a field": Fault(partial(corrupt_steps, lambda steps: steps[2].pop("action")), "action.world_vector"),
     "a field changes its shape": Fault(
-        partial(spoil_steps, lambda steps: steps[2]["observation"].__setitem__("state", [0.0])), "its shape changes"
+        partial(corrupt_steps, lambda steps: steps[2]["observation"].__setitem__("state", [0.0])), "its shape changes"
     ),
     "a field is text at one step and a number at another": Fault(
-        partial(spoil_steps, lambda steps: steps[2].__setitem__("language_instruction", 3)), "text or bytes"
+        partial(corrupt_steps, lambda steps: steps[2].__setitem__("language_instruction", 3)), "text or bytes"
     ),
     "the last step has no observation": Fault(
-        partial(spoil_steps, lambda steps: steps[-1].pop("observation")), "observation.state has 5 values for 6 steps"
+        partial(corrupt_steps, lambda steps: steps[-1].pop("observation")), "observation.state has 5 values for 6 steps"
     ),
     "an image does not decode": Fault(
-        partial(spoil_steps, lambda steps: steps[2]["observation"]["image"].__setitem__("bytes", b"\xff\xd8\xff\xe0")),
+        partial(
+            corrupt_steps, lambda steps: steps[2]["observation"]["image"].__setitem__("bytes", b"\xff\xd8\xff\xe0")
+        ),
         "observation.image",
     ),
     "an image is of another shape": Fault(
         partial(
-            spoil_steps,
+            corrupt_steps,
             lambda steps: steps[2]["observation"].__setitem__("image", encoded(scene(32, 40), "JPEG")),
         ),
         "[32, 40, 3]",
@@ -534,14 +560,14 @@ def many_records(root: Path, size: int) -> None:
 
 
 def many_archives(root: Path, size: int) -> None:
-    """Write about `size` bytes of tars, 100 steps of 128 x 128 an episode, two archives."""
+    """Write about `size` bytes of tar archives: episodes of 100 steps with images of 128 x 128, in two archives."""
     data = pickle.dumps(plain(draw(100, 1, 128)))
     write_archives(root, [[data] * max(1, size // (2 * len(data)))] * 2)
 
 
 SMALL = {"datasets_rl.sources.openx._SHARD_BYTES": 10_000}
-FACTS = {"revision": VERSION}
-LOSSY = {"observation.image": 2}  # two decoders of JPEG
+MANIFEST = {"revision": VERSION}
+LOSSY = {"observation.image": 2}  # two JPEG decoders differ by rounding
 CASES = [
     Case(
         f"openx/{NAME}",
@@ -549,7 +575,7 @@ CASES = [
         on_bucket,
         faults=RECORD_FAULTS,
         many=many_records,
-        facts=FACTS,
+        manifest=MANIFEST,
         small=SMALL,
         lossy=LOSSY,
     ),
@@ -559,7 +585,7 @@ CASES = [
         on_bucket,
         options={"images": "encoded", "last-step": "transition"},
         many=many_records,
-        facts=FACTS,
+        manifest=MANIFEST,
         small=SMALL,
         lossy=LOSSY,
     ),

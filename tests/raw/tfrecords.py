@@ -1,4 +1,4 @@
-"""TFRecord files as the published description has them, and Examples by the protobuf runtime: nothing of ours."""
+"""TFRecord files by the published specification, and Examples by the protobuf runtime, without the code under test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 
 def crc32c(data):
-    """The Castagnoli CRC, bit by bit, from its polynomial alone."""
+    """Return the Castagnoli CRC, computed bit by bit from its polynomial."""
     crc = 0xFFFFFFFF
     for byte in bytes(data):
         crc ^= byte
@@ -19,11 +19,13 @@ def crc32c(data):
 
 
 def masked(data):
+    """Return the masked CRC of TFRecord files."""
     crc = crc32c(data)
     return ((crc >> 15) + ((crc << 17) & 0xFFFFFFFF) + 0xA282EAD8) % 2**32
 
 
 def record(payload, check=None):
+    """Return a framed record; `check` replaces the checksum of the payload."""
     length = struct.pack("<Q", len(payload))
     crc = masked(payload) if check is None else check
     return length + struct.pack("<I", masked(length)) + payload + struct.pack("<I", crc)
@@ -31,7 +33,7 @@ def record(payload, check=None):
 
 @cache
 def messages():
-    """The message classes of tensorflow/core/example/{feature,example}.proto."""
+    """Return the message classes of tensorflow/core/example/{feature,example}.proto."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="t", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
 
@@ -69,6 +71,7 @@ def messages():
 
 
 def fill(feature, values):
+    """Set the values of a feature: bytes, floats or integers."""
     values = list(values)
     if values and isinstance(values[0], bytes):
         feature.bytes_list.value.extend(values)
@@ -79,7 +82,7 @@ def fill(feature, values):
 
 
 def example(features):
-    """An Example: bytes, floats (Python's, not integers) or integers by name."""
+    """Return an Example with bytes, floats (Python floats, not integers) or integers by name."""
     made = messages()["t.Example"]()
     for name, values in features.items():
         fill(made.features.feature[name], values)
@@ -87,6 +90,7 @@ def example(features):
 
 
 def sequence_example(context, lists):
+    """Return a SequenceExample with features of the context and lists of features by name."""
     made = messages()["t.SequenceExample"]()
     for name, values in context.items():
         fill(made.context.feature[name], values)

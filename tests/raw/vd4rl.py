@@ -1,4 +1,4 @@
-"""V-D4RL's files: a pole that swings in MuJoCo, drawn by a few lines of our own, as DreamerV2 and DrQ-v2 write them."""
+"""V-D4RL's files: rollouts of a double pole in MuJoCo, in the formats of DreamerV2 and DrQ-v2."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ _MODEL = """
 
 @dataclass(frozen=True)
 class Rollout:
-    """What the control suite gave: R observations, and for each but the first the action and the reward before it."""
+    """A rollout of the control suite: R observations, with the preceding action and reward for all but the first."""
 
     pixels: np.ndarray
-    """[R, H, W, 3]"""
+    """[R, H, W, 3], uint8."""
     action: np.ndarray
     reward: np.ndarray
     discount: np.ndarray
     state: Mapping[str, np.ndarray]
-    """[R, ...]: what the task observes beside the pictures."""
+    """[R, ...]: the observations of the task other than images."""
 
     def __len__(self) -> int:
         return len(self.reward)
 
 
 def roll(rows: int = 501, size: int = 64, seed: int = 0, *, terminal: bool = False) -> Rollout:
-    """Swing a double pole with random torques."""
-    dice = np.random.default_rng(seed)
+    """Simulate a double pole with random torques."""
+    rng = np.random.default_rng(seed)
     model = mujoco.MjModel.from_xml_string(_MODEL)
     data = mujoco.MjData(model)
-    data.qpos[:] = dice.normal(size=2)
+    data.qpos[:] = rng.normal(size=2)
     pixels = np.empty((rows, size, size, 3), np.uint8)
-    action = dice.uniform(-1, 1, (rows, 2)).astype(np.float32)
+    action = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
     reward = np.zeros(rows, np.float32)
     state = {"height": np.empty(rows, np.float32), "orientations": np.empty((rows, 4), np.float32)}
-    action[0] = 0  # the control suite gives neither with a reset
+    action[0] = 0  # a reset of the control suite has neither an action nor a reward
     for row in range(rows):
         if row:
             data.ctrl[:] = action[row]
@@ -75,7 +75,7 @@ def roll(rows: int = 501, size: int = 64, seed: int = 0, *, terminal: bool = Fal
 
 
 def _drawn(tips: np.ndarray, size: int) -> np.ndarray:
-    """Draw discs on a floor of stripes."""
+    """Draw discs on a striped floor."""
     grid = np.linspace(-1, 1, size)
     image = np.empty((size, size, 3), np.uint8)
     image[:] = (np.arange(size) // 8 % 2 * 40 + 60)[:, None, None]
@@ -88,7 +88,7 @@ def _drawn(tips: np.ndarray, size: int) -> np.ndarray:
 def episode(
     rollout: Rollout, *, first: bool = True, terminal: bool = False, chw: bool = False, **facts: Any
 ) -> Episode:
-    """Make the trajectory that must be stored, from the rollout alone."""
+    """Return the trajectory that must be stored, computed from the rollout."""
     steps = len(rollout) - 1
     end = np.arange(steps) == steps - 1
     never = np.zeros(steps, bool)
@@ -108,7 +108,7 @@ def episode(
 
 
 def as_npz(rollout: Rollout, *, terminal: bool = False, **arrays: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of DreamerV2's file; None takes one out."""
+    """Return the arrays of DreamerV2's file; an array that is None is left out."""
     rows = np.arange(len(rollout))
     made = {
         "image": rollout.pixels,
@@ -125,7 +125,7 @@ def as_npz(rollout: Rollout, *, terminal: bool = False, **arrays: Any) -> dict[s
 
 
 def write_npz(folder: Path, arrays: Mapping[str, Any], number: int = 0, rows: int | None = None) -> Path:
-    """Write an episode as DreamerV2 does: ``<time>-<uuid>-<rows>.npz``."""
+    """Write an episode as DreamerV2 does, to ``<time>-<uuid>-<rows>.npz``."""
     folder.mkdir(parents=True, exist_ok=True)
     time = f"20220601T12{number // 60:02}{number % 60:02}"
     length = len(arrays["action"]) if rows is None else rows
@@ -137,7 +137,7 @@ def write_npz(folder: Path, arrays: Mapping[str, Any], number: int = 0, rows: in
 
 
 def write_shards(folder: Path, rollouts: Sequence[Rollout], split: int, **columns: Any) -> None:
-    """Write rows as DrQ-v2 has them, cut into so many files by `array_split`, which knows nothing of episodes."""
+    """Write rows as DrQ-v2 does: `array_split` divides them into `split` files, regardless of episodes."""
     folder.mkdir(parents=True, exist_ok=True)
     kinds = []
     for one in rollouts:
@@ -159,7 +159,7 @@ def write_shards(folder: Path, rollouts: Sequence[Rollout], split: int, **column
 
 
 def _episodes_64(folder: Path) -> list[Episode]:
-    """One of the usual length, a terminated one, one that the upstream's tool cut, one from before is_terminal."""
+    """Write episodes of 64 pixels: one of the usual length, one terminated, one truncated, one without is_terminal."""
     place = folder / "vd4rl" / EPISODES_64
     made = [roll(501, seed=0), roll(40, seed=1, terminal=True), roll(500, seed=2), roll(30, seed=3)]
     write_npz(place, as_npz(made[0]), 0)
@@ -167,13 +167,13 @@ def _episodes_64(folder: Path) -> list[Episode]:
     flags = np.arange(501)
     write_npz(place, as_npz(made[2], is_first=flags == 0, is_last=flags == 500, is_terminal=flags < 0), 2)
     write_npz(place, as_npz(made[3], is_terminal=None), 3)
-    # A folder whose path begins with the same names is another dataset.
+    # A folder whose path has the same prefix is another dataset.
     write_npz(place / "more", as_npz(roll(3, seed=9)), 4)
     return [episode(one, terminal=n == 1, source=np.int64(n)) for n, one in enumerate(made)]
 
 
 def _episodes_84(folder: Path) -> list[Episode]:
-    """Three episodes in eleven files: every one of them is cut somewhere, and 10.hdf5 comes last."""
+    """Write three episodes in eleven files; each episode is split between files, and 10.hdf5 comes last."""
     made = [replace(roll(rows, 84, seed), state={}) for seed, rows in enumerate((40, 25, 33))]
     write_shards(folder / "vd4rl" / EPISODES_84, made, 11)
     return [episode(one, chw=True, source=np.int64(number)) for number, one in enumerate(made)]
@@ -195,23 +195,24 @@ def _many_84(folder: Path, size: int) -> None:
 
 
 def _noisy(rows: int, size: int, seed: int) -> Rollout:
-    """Return a rollout whose pictures pack as real ones do: to about 5 kB each."""
+    """Return a rollout whose images compress like real ones, to about 5 kB each."""
     made = roll(rows, size, seed)
-    dice = np.random.default_rng(seed)
-    noise = dice.integers(0, 6, made.pixels.shape, dtype=np.uint8)
+    rng = np.random.default_rng(seed)
+    noise = rng.integers(0, 6, made.pixels.shape, dtype=np.uint8)
     return replace(made, pixels=made.pixels + noise)
 
 
 @contextmanager
 def _served(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve the files from the repository of the Hub."""
     with hub({"conglu/vd4rl": folder}, page=50) as server:
         yield {"HF_ENDPOINT": server.url}
 
 
 def _npz(number: int, **arrays: Any) -> Any:
-    """Return what writes a spoiled file in the place of one."""
+    """Return a function that replaces the npz file of an episode by a corrupted one."""
 
-    def spoil(folder: Path) -> None:
+    def corrupt(folder: Path) -> None:
         path = sorted((folder / "vd4rl" / EPISODES_64).glob("*.npz"))[number]
         with np.load(path) as file:
             there = {name: file[name] for name in file.files}
@@ -219,39 +220,46 @@ def _npz(number: int, **arrays: Any) -> Any:
         with path.open("wb") as out:
             np.savez_compressed(out, **{name: values for name, values in there.items() if values is not None})
 
-    return spoil
+    return corrupt
 
 
 def _hdf5(number: int, name: str, change: Any) -> Any:
-    def spoil(folder: Path) -> None:
+    """Return a function that changes or removes a dataset of an HDF5 file."""
+
+    def corrupt(folder: Path) -> None:
         with h5py.File(folder / "vd4rl" / EPISODES_84 / f"{number}.hdf5", "a") as file:
             values = change(file[name][()])
             del file[name]
             if values is not None:
                 file.create_dataset(name, data=values, compression="gzip")
 
-    return spoil
+    return corrupt
 
 
 def _bytes(pattern: str, change: Any, number: int = 0) -> Any:
-    def spoil(folder: Path) -> None:
+    """Return a function that changes the bytes of a file."""
+
+    def corrupt(folder: Path) -> None:
         path = sorted((folder / "vd4rl").rglob(pattern))[number]
         path.write_bytes(change(path.read_bytes()))
 
-    return spoil
+    return corrupt
 
 
 def _renamed(folder: Path) -> None:
+    """Rename a file so that its name states another number of rows."""
     path = sorted((folder / "vd4rl" / EPISODES_64).glob("*.npz"))[1]
     path.rename(path.with_name(path.name.replace("-40.npz", "-41.npz")))
 
 
 def _flip(data: bytes) -> bytes:
+    """Invert the byte in the middle."""
     at = len(data) // 2
     return data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :]
 
 
 def _pickled(values: Sequence[Any]) -> np.ndarray:
+    """Return an array of Python objects."""
     out = np.empty(len(values), object)
     out[:] = list(values)
     return out
@@ -264,8 +272,8 @@ FAULTS_64 = {
     "rows that differ from key to key": Fault(
         _npz(1, reward=np.zeros(39, np.float32)), "reward has 39 rows; image has 40"
     ),
-    "flags two longer than the pictures": Fault(_npz(1, is_last=np.zeros(42, bool)), "is_last has 42 rows"),
-    "another number of rows than the name says": Fault(_renamed, "it has 40 rows; its name states 41"),
+    "two more flags than images": Fault(_npz(1, is_last=np.zeros(42, bool)), "is_last has 42 rows"),
+    "another number of rows than the name states": Fault(_renamed, "it has 40 rows; its name states 41"),
     "a first row that is not marked": Fault(_npz(1, is_first=_rows < 0), "row 0 is not marked as the first row"),
     "two first rows": Fault(_npz(1, is_first=_rows % 20 == 0), "row 20 is marked as the first row, like row 0"),
     "a last row that is not marked": Fault(
@@ -273,14 +281,12 @@ FAULTS_64 = {
     ),
     "a last row inside": Fault(_npz(1, is_last=_rows % 39 == 1), "row 1 of 40 is marked as the last row"),
     "a terminal row inside": Fault(_npz(1, is_terminal=_rows == 4), "row 4 is marked terminal, but not last"),
-    "flags that are no flags": Fault(_npz(1, is_last=_rows.astype("f4")), "is_last has values other than 0 and 1"),
-    "pictures of floats": Fault(_npz(0, image=np.zeros((501, 64, 64, 3), "f4")), "expected uint8 [H, W, 3]"),
-    "pictures of another size": Fault(
-        _npz(1, image=np.zeros((40, 32, 32, 3), "u1")), "in other files uint8 [64, 64, 3]"
-    ),
+    "flags that are not flags": Fault(_npz(1, is_last=_rows.astype("f4")), "is_last has values other than 0 and 1"),
+    "images of floats": Fault(_npz(0, image=np.zeros((501, 64, 64, 3), "f4")), "expected uint8 [H, W, 3]"),
+    "images of another size": Fault(_npz(1, image=np.zeros((40, 32, 32, 3), "u1")), "in other files uint8 [64, 64, 3]"),
     "actions of another size": Fault(_npz(1, action=np.zeros((40, 5), "f4")), "action is float32 [5] per row"),
-    "a column less": Fault(_npz(1, height=None), "state.height is absent"),
-    "no pictures": Fault(_npz(0, image=None), "it has no array image"),
+    "a missing column": Fault(_npz(1, height=None), "state.height is absent"),
+    "no images": Fault(_npz(0, image=None), "it has no array image"),
     "Python objects": Fault(_npz(0, action=_pickled([print] * 501)), "action has Python objects"),
     "a cut file": Fault(_bytes("*.npz", lambda data: data[:-100]), ""),
     "a changed byte": Fault(_bytes("*.npz", _flip), ""),
@@ -292,7 +298,7 @@ FAULTS_84 = {
         _hdf5(3, "reward", lambda v: v[:-1]), "reward has 8 rows; observation has 9"
     ),
     "no reset at the start": Fault(_hdf5(0, "step_type", lambda v: np.maximum(v, 1)), "row 0 is not a reset"),
-    "an episode that goes on behind its end": Fault(
+    "an episode that continues after its end": Fault(
         _hdf5(1, "step_type", lambda v: np.where(np.arange(len(v)) == 3, 2, v)),
         "row 4 is not a reset, but the previous row is",
     ),
@@ -304,8 +310,8 @@ FAULTS_84 = {
         _hdf5(2, "step_type", lambda v: np.where(np.arange(len(v)), v, 0)), "(the previous row is in 1.hdf5)"
     ),
     "rows of another kind": Fault(_hdf5(1, "step_type", lambda v: v + 7), "row 0 has step_type 8"),
-    "pictures of floats": Fault(_hdf5(0, "observation", lambda v: v.astype("f4")), "expected uint8"),
-    "a column less": Fault(_hdf5(4, "discount", lambda _: None), "it has no dataset discount"),
+    "images of floats": Fault(_hdf5(0, "observation", lambda v: v.astype("f4")), "expected uint8"),
+    "a missing column": Fault(_hdf5(4, "discount", lambda _: None), "it has no dataset discount"),
     "a cut file": Fault(_bytes("*.hdf5", lambda data: data[:-100]), ""),
     "a git-LFS pointer": Fault(_bytes("*.hdf5", lambda _: _LFS), "git-LFS pointer"),
     "a web page": Fault(_bytes("*.hdf5", lambda _: _PAGE), "web page"),
@@ -317,7 +323,7 @@ CASES = [
         _served,
         faults=FAULTS_64,
         many=_many_64,
-        facts={"license": "MIT", "time_limit": 500},
+        manifest={"license": "MIT", "time_limit": 500},
         plain={"totensor": False},
         small={"datasets_rl.sources.vd4rl._SHARD_BYTES": 100_000},
     ),
@@ -327,7 +333,7 @@ CASES = [
         _served,
         faults=FAULTS_84,
         many=_many_84,
-        facts={"license": "MIT"},
+        manifest={"license": "MIT"},
         plain={"totensor": False},
         small={"datasets_rl.sources.vd4rl._SHARD_BYTES": 4_000},
     ),

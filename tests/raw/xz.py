@@ -1,4 +1,4 @@
-"""xz files of many blocks, put together from what the library writes."""
+"""xz streams of many blocks, combined from streams of one block that `lzma` writes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["blocked", "joined", "one_block"]
 
 
 def one_block(data: bytes, preset: int | None = None) -> tuple[bytes, bytes, bytes]:
-    """Return the header of a stream, its only block, and what the index says of it."""
+    """Return the header of a stream, its only block, and the record of the block in the index."""
     whole = lzma.compress(data, preset=preset)
     back = 4 * (int.from_bytes(whole[-8:-4], "little") + 1)
     index = whole[-12 - back : -12]
-    # The record is all of the index but its mark, its count of one, the zeros behind it and the checksum.
+    # The record is the index without its indicator, the count of 1, the padding and the checksum.
     ends = [place for place, byte in enumerate(index[2:-4]) if byte < 128]
     return whole[:12], whole[12 : -12 - back], index[2 : 2 + ends[1] + 1]
 
 
 def joined(blocks: Sequence[tuple[bytes, bytes, bytes]]) -> bytes:
-    """Make one stream of blocks."""
+    """Combine blocks into one stream."""
     header = blocks[0][0]
     index = b"\0" + _number(len(blocks)) + b"".join(record for _, _, record in blocks)
     index += bytes(-len(index) % 4)
@@ -31,9 +31,10 @@ def joined(blocks: Sequence[tuple[bytes, bytes, bytes]]) -> bytes:
 
 
 def blocked(data: bytes, size: int) -> bytes:
-    """Make one stream of blocks of that many bytes each, as ``xz -T`` does."""
+    """Compress data into one stream with blocks of `size` bytes each, as ``xz -T`` does."""
     return joined([one_block(data[start : start + size]) for start in range(0, len(data), size)])
 
 
 def _number(value: int) -> bytes:
+    """Encode an integer as a multibyte integer of the xz format."""
     return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _number(value >> 7)

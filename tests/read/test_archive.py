@@ -1,4 +1,4 @@
-"""Archives give their files in order, from memory, and what is hostile in them stays out."""
+"""Archives give their files in order, without files on disk, and hostile members are refused."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_header_of_old_writers_is_read():
     assert read(bytes(data)) == {"a": b"hello"}
 
 
-def test_members_may_be_read_in_parts_or_passed_over():
+def test_members_may_be_read_in_parts_or_skipped():
     found = {}
     for member in members(io.BytesIO(lzma.compress(tarred())), "x"):
         if member.name == "folder/b.npy":
@@ -105,14 +105,14 @@ def test_streams_of_xz_may_follow_each_other():
     assert read(lzma.compress(data[:700]) + bytes(8) + lzma.compress(data[700:])) == FILES
 
 
-def test_a_member_that_was_passed_by_says_so():
+def test_reading_a_skipped_member_is_an_error():
     first, *_ = members(io.BytesIO(tarred()), "x")
 
     with pytest.raises(ValueError, match="a member can be read only until"):
         first.read()
 
 
-def test_folders_are_passed_over():
+def test_folders_are_skipped():
     folder = tarfile.TarInfo("folder")
     folder.type = tarfile.DIRTYPE
 
@@ -132,7 +132,7 @@ FOUL_NAMES = ["../a", "a/../../b", "/etc/passwd", "..\\a", "C:\\a", "C:/a", "\\a
 
 
 @pytest.mark.parametrize("name", FOUL_NAMES)
-def test_names_that_lead_out_are_refused(name):
+def test_names_outside_of_the_archive_are_refused(name):
     assert "leads out of the archive" in faults(tarred({name: b""}))[0]
     assert "leads out of the archive" in faults(zipped({name: b""}))[0]
 
@@ -156,12 +156,12 @@ def test_a_file_without_a_name_or_outside_is_refused(name):
     assert len(faults(tarred({name: b""}))) == 1
 
 
-def test_one_name_written_in_two_ways_is_there_twice():
+def test_two_spellings_of_one_path_are_a_duplicate():
     assert faults(tarred({"./a": b"1", "a": b"2"})) == ("a is duplicated",)
     assert faults(zipped({"./a": b"1", "a": b"2"})) == ("a is duplicated",)
 
 
-def test_all_foul_names_of_a_zip_are_named_at_once():
+def test_all_invalid_names_of_a_zip_are_reported_at_once():
     assert len(faults(zipped(dict.fromkeys(FOUL_NAMES, b"") | {"good": b""}))) == len(FOUL_NAMES)
 
 
@@ -176,20 +176,20 @@ def test_all_foul_names_of_a_zip_are_named_at_once():
         (tarfile.GNUTYPE_SPARSE, "sparse"),
     ],
 )
-def test_what_is_no_plain_file_is_refused(kind, says):
+def test_members_that_are_not_plain_files_are_refused(kind, says):
     entry = tarfile.TarInfo("odd")
     entry.type, entry.linkname = kind, "/etc/passwd"
 
     assert faults(tarred(extra=[entry])) == (f"odd is {says}; expected a plain file",)
 
 
-def test_a_name_that_is_there_twice_is_refused():
+def test_a_duplicate_name_is_refused():
     entry = tarfile.TarInfo("a.npy")
 
     assert faults(tarred(extra=[entry])) == ("a.npy is duplicated",)
 
 
-def test_members_before_the_foul_one_are_given():
+def test_members_before_an_invalid_one_are_given():
     found = []
     with pytest.raises(ConversionError):
         found.extend(member.name for member in members(io.BytesIO(tarred({"a": b"1", "../b": b""})), "x"))
@@ -199,7 +199,7 @@ def test_members_before_the_foul_one_are_given():
 
 
 @pytest.mark.parametrize("squeeze", SQUEEZE.values(), ids=SQUEEZE)
-def test_every_cut_is_refused(squeeze):
+def test_every_truncation_is_refused(squeeze):
     data = squeeze(tarred({"a": b"123" * 300}, tarfile.USTAR_FORMAT)[:2048])
     for kept in range(0, len(data) - 512 if squeeze is bytes else len(data), 1 if len(data) < 1000 else 13):
         assert faults(data[:kept])
@@ -211,7 +211,7 @@ def test_a_flipped_bit_is_refused_wherever_it_is(squeeze):
     for place in range(10, len(data)):
         damaged = bytearray(data)
         damaged[place] ^= 0x40
-        with suppress(ConversionError):  # a few bits mean nothing, as those that fill up the last byte
+        with suppress(ConversionError):  # a few bits have no meaning, such as the padding of the last byte
             assert read(bytes(damaged)) == {"a": b"123" * 300}
             passed += 1
     assert passed < 8
@@ -224,7 +224,7 @@ def test_a_damaged_header_is_refused():
     assert faults(bytes(data)) == ("byte 1,536 of the archive is not the beginning of a member",)
 
 
-def test_what_follows_the_end_is_refused():
+def test_data_after_the_end_is_refused():
     assert faults(tarred() + b"x" * 600) == ("more data follows the end of the archive",)
 
 
@@ -239,14 +239,14 @@ def test_what_follows_the_end_is_refused():
         (gzip.compress(b"hello" * 300, mtime=0), "is not the beginning of a member"),
         (lzma.compress(b"hello"), "is truncated at byte 5"),
     ],
-    ids=["nothing", "html", "lfs", "7z", "zeros", "gzip", "xz"],  # the bytes of gzip hold the time
+    ids=["nothing", "html", "lfs", "7z", "zeros", "gzip", "xz"],  # gzip data has a timestamp
 )
-def test_what_is_no_archive_is_named(data, says):
+def test_data_that_is_not_an_archive_is_reported(data, says):
     assert says in faults(data)[0]
 
 
 @pytest.mark.parametrize("squeeze", [gzip.compress, lzma.compress], ids=["gz", "xz"])
-def test_a_bomb_is_refused_and_never_in_memory(squeeze, monkeypatch):
+def test_a_decompression_bomb_is_refused_without_memory_for_it(squeeze, monkeypatch):
     monkeypatch.setattr(archive, "_GRACE", 1 << 20)
     entry = tarfile.TarInfo("bomb")
     entry.size = 40_000_000
@@ -261,7 +261,7 @@ def test_a_bomb_is_refused_and_never_in_memory(squeeze, monkeypatch):
     assert peak < 10_000_000
 
 
-def test_an_archive_asks_for_no_more_than_its_limits():
+def test_an_archive_beyond_its_limits_is_refused():
     assert "expected at most 1,000" in faults(tarred(), limits=Limits(size=1000))[0]
     assert "expected at most 3" in faults(tarred(), limits=Limits(files=3))[0]
     assert len(faults(zipped(), limits=Limits(size=1000, files=3))) == 2
@@ -292,12 +292,12 @@ def attributes(text):
         (b"22 GNU.sparse.major=1\n", "is sparse"),
     ],
 )
-def test_attributes_that_lie_are_refused(text, says):
+def test_inconsistent_attributes_are_refused(text, says):
     with pytest.raises(ConversionError, match=says):
         read(attributes(text))
 
 
-def test_an_xz_header_that_asks_for_much_memory_is_refused(monkeypatch):
+def test_an_xz_header_that_requires_much_memory_is_refused(monkeypatch):
     monkeypatch.setattr(xz, "_MEMORY", 1 << 20)
 
     assert "Memory usage limit" in faults(lzma.compress(tarred()))[0]
@@ -305,7 +305,7 @@ def test_an_xz_header_that_asks_for_much_memory_is_refused(monkeypatch):
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from([tarred(), zipped(), gzip.compress(tarred()), lzma.compress(tarred())]))
-def test_damage_never_fails_in_another_way(data, whole):
+def test_damage_raises_no_other_error(data, whole):
     damaged = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, min(len(damaged) - 1, 4000)))] = data.draw(st.integers(0, 255))
@@ -328,7 +328,7 @@ def test_any_files_read_as_written(files):
 @settings(max_examples=60, deadline=None)
 def test_an_xz_file_is_inflated_from_any_of_its_blocks(data, size, streams, zeros):
     made = blocked(data, size) if data else lzma.compress(b"")
-    assert lzma.decompress(made) == data  # the library takes what was put together here
+    assert lzma.decompress(made) == data  # the standard library can read the combined stream
     whole = made + bytes(4 * zeros) + b"".join(lzma.compress(data[:number]) for number in range(streams))
     wanted = data + b"".join(data[:number] for number in range(streams))
 
@@ -357,8 +357,8 @@ def test_an_xz_file_with_damage_is_refused(damage):
 
 
 @pytest.mark.parametrize("zeros", [xz._BUFFER_BYTES - 4, xz._BUFFER_BYTES, 4 * xz._BUFFER_BYTES + 8])
-def test_zeros_behind_an_xz_file_are_passed_over_in_few_reads(zeros):
-    """Four at a time, a gigabyte of them would take an hour."""
+def test_zeros_after_an_xz_file_are_skipped_in_few_reads(zeros):
+    """With four bytes per read, a gigabyte of zeros would take an hour."""
     reads = []
 
     class Counted(io.BytesIO):
@@ -372,8 +372,8 @@ def test_zeros_behind_an_xz_file_are_passed_over_in_few_reads(zeros):
     assert len(reads) < 500
 
 
-def test_an_index_that_is_not_that_of_its_blocks_is_refused():
-    """What it says is compared with what is inflated."""
+def test_an_index_that_does_not_match_its_blocks_is_refused():
+    """The sizes in the index are compared with the decompressed data."""
     one, other = (blocked(bytes(number % 7 for number in range(size)), 400) for size in (1200, 1201))
     back = 4 * (int.from_bytes(one[-8:-4], "little") + 1) + 12
     forged = one[:-back] + other[-back:]
@@ -396,7 +396,7 @@ PACKED = {
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
-def test_the_parts_of_an_archive_have_all_its_files_in_their_order(tmp_path, pack, form, parts):
+def test_the_parts_of_an_archive_have_all_its_files_in_order(tmp_path, pack, form, parts):
     files = {f"game/{number}": bytes([number]) * (number * 97 % 3000) for number in range(25)}
     path = tmp_path / "x"
     path.write_bytes(pack(tarred(files, form)))
@@ -408,7 +408,7 @@ def test_the_parts_of_an_archive_have_all_its_files_in_their_order(tmp_path, pac
 
 
 def test_parts_begin_where_blocks_begin(tmp_path):
-    """Nothing is inflated twice; a single block is the first part's alone.
+    """No block is decompressed twice; a single block belongs to the first part.
 
     A file takes 7 records of 512 bytes, and the parts begin at records 0, 40, 80 and 120.
     """
@@ -420,7 +420,7 @@ def test_parts_begin_where_blocks_begin(tmp_path):
     assert [len(list(members_of_part(path, part, 4))) for part in range(4)] == [20, 0, 0, 0]
 
 
-def test_a_plain_archive_is_passed_over_without_reading_it(tmp_path):
+def test_an_uncompressed_archive_is_skipped_without_reading_it(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(tarred({f"{number}": bytes(1 << 20) for number in range(8)}))
     with path.open("rb") as file:
@@ -444,8 +444,8 @@ def test_a_plain_archive_is_passed_over_without_reading_it(tmp_path):
 
 @pytest.mark.parametrize("pack", [bytes, lambda data: blocked(data, 4096)], ids=["tar", "xz"])
 @pytest.mark.parametrize("parts", [1, 5])
-def test_an_archive_that_was_cut_is_refused_whatever_the_parts(tmp_path, pack, parts):
-    """Its end is missing, and the cut is where a file ends."""
+def test_a_truncated_archive_is_refused_for_any_division_into_parts(tmp_path, pack, parts):
+    """The end of the archive is missing, and the truncation is at the end of a file."""
     files = {f"{number}": bytes([number + 1]) * 5120 for number in range(9)}
     path = tmp_path / "x"
     path.write_bytes(pack(tarred(files)[: 9 * (512 + 5120)]))
@@ -454,7 +454,7 @@ def test_an_archive_that_was_cut_is_refused_whatever_the_parts(tmp_path, pack, p
         _ = [one.name for part in range(parts) for one in members_of_part(path, part, parts)]
 
 
-def test_parts_that_swell_more_than_data_does_are_refused(tmp_path, monkeypatch):
+def test_parts_with_an_implausible_compression_ratio_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "_GRACE", 0)
     path = tmp_path / "x"
     path.write_bytes(blocked(tarred({"x": bytes(1 << 20)}), 1 << 18))

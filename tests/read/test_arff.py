@@ -1,4 +1,4 @@
-"""ARFF as it is found in the wild, and as it must not be."""
+"""ARFF files as they exist in practice, and invalid ones."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def opened(tmp_path):
 
 
 def values(file, wanted=(0, 1)):
-    """All rows at once: numbers and codes."""
+    """Return all rows at once: numbers and category codes."""
     blocks = [*file.rows(wanted)]
     numbers = np.concatenate([block.numbers[0] for block in blocks])
     return numbers.tolist(), np.concatenate([block.codes[1] for block in blocks]).tolist()
 
 
-def test_attributes_have_names_and_kinds(opened):
+def test_attributes_have_names_and_types(opened):
     file = opened(
         "% comment\n@RELATION 'a b'\n@attribute 'n, 1' REAL\n@Attribute c{x,'y z',?}\n@attribute s string\n"
         "@attribute d date 'yyyy'\n@data\n"
@@ -44,14 +44,14 @@ def test_attributes_have_names_and_kinds(opened):
     ]
 
 
-def test_values_are_numbers_or_the_places_of_categories(opened):
+def test_values_are_numbers_or_category_codes(opened):
     numbers, codes = values(opened(f"{HEADER}1,a\n-2.5e3,b\n?,?\n"))
 
     assert np.array_equal(numbers, [1, -2500, np.nan], equal_nan=True)
     assert codes == [0, 1, -1]
 
 
-def test_categories_that_are_written_as_numbers_stay_what_is_written(opened):
+def test_categories_that_look_like_numbers_stay_text(opened):
     text = "@attribute n numeric\n@attribute c {1.5, 1.50, 01, 1}\n@data\n1,1.50\n2,1\n3,01\n4,1.5\n"
 
     assert values(opened(text))[1] == [1, 3, 2, 0]
@@ -86,38 +86,38 @@ def test_blocks_may_end_anywhere(opened, monkeypatch, size):
         (HEADER.encode() + b"1,\xff\xfe\n", "UTF-8"),
     ],
 )
-def test_what_breaks_the_format_is_refused_with_its_row(opened, text, says):
+def test_invalid_rows_are_refused_with_their_number(opened, text, says):
     with pytest.raises(ConversionError, match=says):
         values(opened(text))
 
 
-def test_a_category_that_has_nan_in_its_name_is_one(opened):
+def test_a_category_may_have_nan_in_its_name(opened):
     text = "@attribute n numeric\n@attribute c {banana, nan}\n@data\n1,nan\n?,banana\n"
 
     assert values(opened(text))[1] == [1, 0]
 
 
-def test_a_row_without_end_is_refused_before_it_is_held(opened, monkeypatch):
+def test_an_overlong_row_is_refused_before_it_is_in_memory(opened, monkeypatch):
     monkeypatch.setattr(arff, "_BLOCK_BYTES", 100)
 
     with pytest.raises(ConversionError, match="a row has more than 100 bytes"):
         values(opened(f"{HEADER}{'1' * 1000}"))
 
 
-def test_columns_that_are_not_wanted_may_hold_anything(opened):
+def test_columns_that_are_not_selected_may_have_any_content(opened):
     text = "@attribute n numeric\n@attribute c {a}\n@attribute s string\n@data\n1,a,'any, text'\n"
 
     assert values(opened(text)) == ([1], [0])
 
 
-def test_blanks_around_values_and_behind_rows_do_not_count(opened):
+def test_blanks_around_values_and_after_rows_are_ignored(opened):
     text = f"{HEADER}  1 , a \t\r\n2,b   \n"
 
     assert values(opened(text)) == ([1, 2], [0, 1])
 
 
 @pytest.mark.parametrize("value", ["1_0", "\uff11\uff12", "1_000.5"])
-def test_what_only_python_calls_a_number_is_none(opened, value):
+def test_numbers_in_python_syntax_are_refused(opened, value):
     with pytest.raises(ConversionError, match=f"row 1: n is '{value}'; expected a finite number"):
         values(opened(f"{HEADER}1,a\n{value},b\n"))
 
@@ -127,7 +127,7 @@ def test_a_numeric_attribute_may_state_its_range(opened):
 
 
 def test_undeclared_values_that_pandas_lets_pass_as_missing_are_refused(opened, monkeypatch):
-    """As pandas 2 does."""
+    """As pandas 2 does it."""
     frame = pd.DataFrame({0: [1.0, 2.0], 1: pd.Categorical.from_codes([0, -1], ["a", "b", "?"])})
     monkeypatch.setattr(ArffFile, "_frame", lambda *_: frame)
 
@@ -142,7 +142,7 @@ def test_undeclared_values_that_pandas_lets_pass_as_missing_are_refused(opened, 
         pytest.param(f"@attribute n numeric\n@attribute c {{a{' ' * 1_000_000}b}}\n@data\n1,c\n", id="in the header"),
     ],
 )
-def test_blanks_without_end_take_no_time(opened, text):
-    """Each was tried as the beginning of the end of a value: the square of a million."""
+def test_a_million_blanks_are_read_in_linear_time(opened, text):
+    """A regular expression that tries each blank as the end of a value would need a million squared steps."""
     with pytest.raises(ConversionError, match="expected one of"):
         values(opened(text))

@@ -1,4 +1,4 @@
-"""The HDF5 reader gives what h5py gives, faster, and refuses what would hurt."""
+"""The HDF5 reader returns the values that h5py returns, faster, and refuses hostile files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_layout_and_type_reads_as_with_h5py(tmp_path, layout, dtype):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_blocks_of_any_size_join_to_the_column(tmp_path, data):
-    """Chunks of the columns end at different rows, and blocks end wherever the caller likes."""
+    """Chunks of the columns end at different rows, and the caller chooses where blocks end."""
     rows = data.draw(st.integers(1, 60))
     chunks = [(data.draw(st.integers(1, rows)), data.draw(st.integers(1, 3))) for _ in range(2)]
     block = data.draw(st.integers(1, 70))
@@ -84,7 +84,7 @@ def test_blocks_of_any_size_join_to_the_column(tmp_path, data):
         assert there == stop
 
 
-def test_a_pass_inflates_every_chunk_once(tmp_path, monkeypatch):
+def test_a_pass_decompresses_every_chunk_once(tmp_path, monkeypatch):
     seen = Counter()
     real = hdf5._decompress
 
@@ -135,7 +135,7 @@ def test_datasets_are_listed_without_reading_them(tmp_path):
     assert not facts["text"][2]
 
 
-def test_what_belongs_to_no_step_reads_as_plain_values(tmp_path):
+def test_datasets_without_steps_are_read_as_plain_values(tmp_path):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["text"] = "hello"
@@ -164,11 +164,11 @@ def test_closing_stops_the_threads(tmp_path):
 
 
 class TestRareButValid:
-    """What HDF5 allows and few writers use is read as h5py reads it."""
+    """Rarely used features of HDF5 are read like h5py reads them."""
 
     @pytest.mark.parametrize("fill", [0, 7])
     @pytest.mark.parametrize("options", [{"compression": "gzip", "chunks": (10, 5)}, {"chunks": (10, 17)}, {}], ids=str)
-    def test_what_was_never_written_is_the_fill_value(self, tmp_path, options, fill):
+    def test_unwritten_chunks_have_the_fill_value(self, tmp_path, options, fill):
         path = tmp_path / "x.h5"
         with h5py.File(path, "w") as file:
             dataset = file.create_dataset("x", (100, 17), "f4", fillvalue=fill, **options)
@@ -191,7 +191,7 @@ class TestRareButValid:
         with Hdf5File(path) as file:
             np.testing.assert_array_equal(file.read("x"), ARRAY)
 
-    def test_soft_links_within_the_file_name_their_target_again(self, tmp_path):
+    def test_soft_links_within_the_file_are_other_names_of_their_target(self, tmp_path):
         path = tmp_path / "x.h5"
         with h5py.File(path, "w") as file:
             file["run/3/x"] = ARRAY
@@ -205,7 +205,7 @@ class TestRareButValid:
 
 
 class TestDamage:
-    """Every fault is a ConversionError that says what is wrong and where."""
+    """Damage is a ConversionError that names the fault and its position."""
 
     @pytest.mark.parametrize(
         ("content", "says"),
@@ -217,7 +217,7 @@ class TestDamage:
             (b"PK\x03\x04 something else", "is not HDF5"),
         ],
     )
-    def test_what_is_not_hdf5_is_named(self, tmp_path, content, says):
+    def test_data_that_is_not_hdf5_is_reported(self, tmp_path, content, says):
         path = tmp_path / "x.hdf5"
         path.write_bytes(content)
         with pytest.raises(ConversionError, match=says) as caught:
@@ -268,7 +268,7 @@ class TestDamage:
             with pytest.raises(ConversionError, match="x rows 500 to 599"):
                 next(blocks)
 
-    def test_damage_that_only_the_library_sees_is_refused(self, tmp_path):
+    def test_damage_that_only_libhdf5_detects_is_refused(self, tmp_path):
         path = one(tmp_path / "x.h5", compression="gzip", fletcher32=True, chunks=(1000, 7))
         with h5py.File(path) as file:
             place = file["x"].id.get_chunk_info(0)
@@ -289,7 +289,7 @@ class TestDamage:
         ],
         ids=["bomb", "one too many", "short", "cut"],
     )
-    def test_a_chunk_of_another_size_is_refused_without_inflating_it(self, tmp_path, stored, says):
+    def test_a_chunk_of_another_size_is_refused_without_decompressing_it(self, tmp_path, stored, says):
         path = one(tmp_path / "x.h5", ARRAY[:200], compression="gzip", chunks=(100, 7))
         with h5py.File(path, "r+") as file:
             file["x"].id.write_direct_chunk((100, 0), stored)
@@ -303,7 +303,7 @@ class TestDamage:
         assert peak < 1_000_000
 
     def test_a_chunk_that_skipped_its_filter_is_read(self, tmp_path):
-        """HDF5 may store a chunk as it is where compression does not help."""
+        """HDF5 may store a chunk uncompressed where compression does not reduce its size."""
         path = one(tmp_path / "x.h5", ARRAY[:200], compression="gzip", shuffle=True, chunks=(100, 7))
         with h5py.File(path, "r+") as file:
             file["x"].id.write_direct_chunk((0, 0), ARRAY[50:150].tobytes(), filter_mask=3)
@@ -313,7 +313,7 @@ class TestDamage:
         np.testing.assert_array_equal(read[:100], ARRAY[50:150])
         np.testing.assert_array_equal(read[100:], ARRAY[100:200])
 
-    def test_a_boolean_that_is_neither_is_refused(self, tmp_path):
+    def test_a_boolean_other_than_0_and_1_is_refused(self, tmp_path):
         path = one(tmp_path / "x.h5", np.zeros(10, bool), compression="gzip", chunks=(10,))
         with h5py.File(path, "r+") as file:
             file["x"].id.write_direct_chunk((0,), zlib.compress(bytes(9) + b"\2"))
@@ -322,7 +322,7 @@ class TestDamage:
 
 
 class TestHostile:
-    """A file reaches nothing but itself, and claims no more than it holds."""
+    """A file cannot refer to other files, or declare more data than it has."""
 
     def refused(self, path, says):
         with pytest.raises(ConversionError, match=says):
@@ -368,7 +368,7 @@ class TestHostile:
             file.create_dataset("x", (10**10,), "S1000")
         self.refused(tmp_path / "x.h5", r"x declares \[10000000000\]")
 
-    def test_a_chunk_that_is_much_larger_than_the_dataset_is_refused_without_memory_for_it(self, tmp_path):
+    def test_a_chunk_much_larger_than_the_dataset_is_refused_without_memory_for_it(self, tmp_path):
         with h5py.File(tmp_path / "x.h5", "w") as file:
             file.create_dataset("x", (200, 11), "f4", chunks=(4_000_000, 11), maxshape=(None, 11), compression="gzip")
             file["x"].id.write_direct_chunk((0, 0), zlib.compress(bytes(4_000_000 * 44), 1))
@@ -387,7 +387,7 @@ class TestHostile:
             file["x"].id.write_direct_chunk((0, 0), bytes(2_000_000))
         self.refused(tmp_path / "x.h5", "one row of chunks has 1,760,000,000 bytes; expected at most 1,073,741,824")
 
-    def test_groups_that_hold_each_other_many_times_end(self, tmp_path, monkeypatch):
+    def test_cyclic_groups_are_refused(self, tmp_path, monkeypatch):
         monkeypatch.setattr(hdf5, "_NAMES_MAX", 500)
         with h5py.File(tmp_path / "x.h5", "w") as file:
             for level in range(10):
@@ -395,7 +395,7 @@ class TestHostile:
                     file[f"{level}/{name}"] = file.require_group(str(level + 1))
         self.refused(tmp_path / "x.h5", "it has 500 names of groups and datasets or more")
 
-    def test_a_soft_link_by_way_of_another_file_is_refused_and_that_file_is_not_opened(self, tmp_path):
+    def test_a_soft_link_through_another_file_is_refused_and_that_file_is_not_opened(self, tmp_path):
         one(tmp_path / "secret.h5")
         with h5py.File(tmp_path / "x.h5", "w") as file:
             file["a"] = h5py.ExternalLink("secret.h5", "/")
@@ -404,12 +404,12 @@ class TestHostile:
             Hdf5File(tmp_path / "x.h5")
         assert [problem.partition(" ")[0] for problem in caught.value.problems] == ["a", "b"]
 
-    def test_soft_links_that_lead_to_each_other_are_refused(self, tmp_path):
+    def test_cyclic_soft_links_are_refused(self, tmp_path):
         with h5py.File(tmp_path / "x.h5", "w") as file:
             file["a"], file["b"] = h5py.SoftLink("/b"), h5py.SoftLink("a")
         self.refused(tmp_path / "x.h5", "a is a link out of the file")
 
-    def test_a_group_that_holds_itself_is_listed_once(self, tmp_path):
+    def test_a_group_that_contains_itself_is_listed_once(self, tmp_path):
         with h5py.File(tmp_path / "x.h5", "w") as file:
             file["a/x"] = np.arange(3)
             file["a/again"] = file["a"]

@@ -1,4 +1,4 @@
-"""PNG and JPEG images decode as pillow decodes them, and neither damage nor size gets through."""
+"""PNG and JPEG images are decoded to the pixels of pillow, and damaged or oversized images are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def faults(data, shape=(16, 24, 3), dtype=np.uint8):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_png_comes_back_bit_for_bit(channels):
+def test_png_is_decoded_exactly(channels):
     pixels = scene(33, 47, channels)
     data = encoded(pixels)
 
@@ -54,8 +54,8 @@ def test_jpeg_decodes_as_pillow_decodes_it(channels, options):
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("kind", range(5))
-def test_every_filter_is_undone_as_pillow_undoes_it(kind, channels):
-    """Any bytes are rows of differences: pillow says which pixels they are."""
+def test_every_png_filter_is_decoded_like_by_pillow(kind, channels):
+    """Any bytes are valid filtered rows; pillow gives the expected pixels."""
     raw = np.random.default_rng(kind).integers(0, 256, (9, 11 * channels + 1), np.uint8)
     raw[:, 0] = kind
     data = png(11, 9, {1: 0, 3: 2, 4: 6}[channels], body=zlib.compress(raw.tobytes()))
@@ -63,7 +63,7 @@ def test_every_filter_is_undone_as_pillow_undoes_it(kind, channels):
     np.testing.assert_array_equal(one(data, (9, 11, channels)), decoded(data).reshape(9, 11, channels))
 
 
-def test_a_filter_that_there_is_not_is_refused():
+def test_an_unknown_filter_is_refused():
     assert "filter 5" in faults(png(2, 1, body=zlib.compress(b"\5ab")), (1, 2, 1))[0]
 
 
@@ -75,7 +75,7 @@ def test_an_interlaced_png_is_read():
     np.testing.assert_array_equal(one(png(8, 8, body=zlib.compress(rows), interlaced=1), (8, 8, 1)), pixels)
 
 
-def test_depth_of_16_bits_keeps_them():
+def test_16_bit_depth_is_kept():
     depth = np.arange(12 * 20, dtype=np.uint16).reshape(12, 20, 1) * 250
     data = encoded(depth)
 
@@ -84,7 +84,7 @@ def test_depth_of_16_bits_keeps_them():
 
 
 @pytest.mark.parametrize("kind", ["P", "1"])
-def test_palettes_and_bits_become_colours_and_greys(kind):
+def test_palettes_and_bits_become_colors_and_grays(kind):
     image = Image.fromarray(scene(16, 24)).convert(kind)
     out = io.BytesIO()
     image.save(out, "PNG")
@@ -95,7 +95,7 @@ def test_palettes_and_bits_become_colours_and_greys(kind):
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
-def test_many_images_decode_in_their_order_from_any_buffer(kind, wrap):
+def test_many_images_are_decoded_in_order_from_any_buffer(kind, wrap):
     files = [encoded(scene(16, 24, seed=seed), kind) for seed in range(70)]
     out = np.empty((70, 16, 24, 3), np.uint8)
     images.decode([wrap(file) for file in files], out)
@@ -113,14 +113,14 @@ def test_many_images_decode_in_their_order_from_any_buffer(kind, wrap):
         (b"\xff\xd8\xff\xe0", "header is damaged"),
     ],
 )
-def test_what_is_no_image_is_named(data, says):
+def test_data_that_is_not_an_image_is_reported(data, says):
     assert says in faults(data)[0]
     with pytest.raises(ConversionError, match=says):
         images.header(data)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_a_cut_image_is_refused_wherever_it_is_cut(kind):
+def test_every_truncated_image_is_refused(kind):
     data = encoded(scene(16, 24), kind)
     for kept in range(0, len(data) - 2, 5):
         assert faults(data[:kept])
@@ -135,8 +135,8 @@ def test_a_flipped_bit_in_a_png_is_refused_wherever_it_is():
         assert faults(bytes(damaged))
 
 
-def test_a_jpeg_whose_bytes_are_wrong_fails_or_has_the_right_shape():
-    """The format has no checksums: what the decoder can tell is refused."""
+def test_a_damaged_jpeg_is_refused_or_has_the_right_shape():
+    """The format has no checksums, so only damage that the decoder detects is refused."""
     data = encoded(scene(16, 24), "JPEG")
     refused = 0
     for place in range(2, len(data)):
@@ -150,7 +150,7 @@ def test_a_jpeg_whose_bytes_are_wrong_fails_or_has_the_right_shape():
     assert refused > 50
 
 
-def test_all_wrong_images_are_named_at_once():
+def test_all_invalid_images_are_reported_at_once():
     good = encoded(scene(16, 24))
     small, grey = encoded(scene(8, 24)), encoded(scene(16, 24, 1))
     problems = faults([good] * 20 + [small, b"?", grey] + [good] * 20)
@@ -168,7 +168,7 @@ def png(columns, rows, kind=0, bits=8, body=b"", interlaced=0):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
-def test_a_bomb_is_refused_by_its_declared_size():
+def test_a_decompression_bomb_is_refused_by_its_declared_size():
     data = png(100_000, 100_000, body=zlib.compress(bytes(10_000_000)))
     tracemalloc.start()
     with pytest.raises(ConversionError, match="declares 100,000 by 100,000 pixels"):
@@ -180,7 +180,7 @@ def test_a_bomb_is_refused_by_its_declared_size():
     assert peak < 1_000_000
 
 
-def test_pixels_beyond_the_declared_size_are_not_inflated():
+def test_pixels_beyond_the_declared_size_are_not_decompressed():
     data = png(24, 16, body=zlib.compress(bytes(50_000_000)))
     tracemalloc.start()
     with suppress(ConversionError):
@@ -191,17 +191,17 @@ def test_pixels_beyond_the_declared_size_are_not_inflated():
     assert peak < 2_000_000
 
 
-def test_colours_of_16_bits_are_refused_rather_than_halved():
+def test_16_bit_colors_are_refused_instead_of_converted():
     assert "16 bits per channel" in faults(png(24, 16, kind=2, bits=16))[0]
 
 
-def test_jpeg_of_printers_colours_is_refused():
+def test_cmyk_jpeg_is_refused():
     out = io.BytesIO()
     Image.new("CMYK", (24, 16)).save(out, "JPEG")
 
     assert "expected RGB or gray" in faults(out.getvalue())[0]
 
 
-def test_a_wrong_buffer_is_the_callers_fault():
+def test_a_wrong_buffer_is_a_value_error():
     with pytest.raises(ValueError, match=r"out is \[2, 16, 24, 3\]"):
         images.decode([b""], np.empty((2, 16, 24, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""Arrays come out of files, gzip files and zip files as numpy wrote them, in the caller's memory, and nothing else does."""
+"""Arrays are read from files, gzip files and zip files as NumPy wrote them, into the caller's memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def npy(array, **options):
 
 
 def claiming(shape):
-    """The head of a file that claims an array of bytes, without one."""
+    """Return the header of an array of bytes, without data."""
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return out.getvalue()
@@ -76,7 +76,7 @@ class TestNpy:
         one(np.concatenate(blocks), ARRAYS[name])
         assert {len(block) for block in blocks[:-1]} <= {rows}
 
-    def test_rows_go_where_the_caller_says(self):
+    def test_rows_are_written_to_the_buffer_of_the_caller(self):
         out = np.zeros((120, 7, 3), np.uint8)
         source = reader(npy(ARRAY))
         source.read_into(out[10:50])
@@ -86,7 +86,7 @@ class TestNpy:
         assert not out[:10].any()
         assert not out[110:].any()
 
-    def test_the_last_row_is_given_only_once_the_checksum_was_compared(self, tmp_path):
+    def test_the_last_row_is_given_after_the_checksum_is_verified(self, tmp_path):
         with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_STORED) as file:
             file.writestr("x.npy", npy(ARRAY))
         with zipfile.ZipFile(tmp_path / "x.npz") as file:
@@ -103,7 +103,7 @@ class TestNpy:
             with pytest.raises(ConversionError, match="checksum is wrong"):
                 next(file.blocks("x", 1000))
 
-    def test_an_error_about_thousands_of_members_names_a_few_and_counts_the_others(self, tmp_path):
+    def test_an_error_with_thousands_of_members_names_a_few_and_counts_the_rest(self, tmp_path):
         for name, content in {"good": npy(ARRAY[0]), "bad": b"nonsense"}.items():
             with zipfile.ZipFile(tmp_path / name, "w") as file:
                 for number in range(3000):
@@ -127,14 +127,14 @@ class TestNpy:
             with pytest.raises(ConversionError, match="its local header has the name"):
                 NpzFile(tmp_path / "x.npz")
 
-    def test_more_rows_than_there_are_are_refused(self):
+    def test_reading_more_rows_than_exist_is_refused(self):
         with pytest.raises(ConversionError, match="it has 100 rows; expected 101"):
             reader(npy(ARRAY)).read_into(np.empty((101, 7, 3), np.uint8))
 
     @pytest.mark.parametrize(
         "out", [np.empty((3, 7, 2), np.uint8), np.empty((3, 7, 3)), np.empty((3, 3, 7), np.uint8).transpose(0, 2, 1)]
     )
-    def test_a_buffer_that_does_not_fit_is_the_callers_fault(self, out):
+    def test_a_buffer_that_does_not_fit_is_a_value_error(self, out):
         with pytest.raises(ValueError, match=r"\[rows, 7, 3\] of uint8, contiguous"):
             reader(npy(ARRAY)).read_into(out)
 
@@ -144,11 +144,11 @@ class TestNpy:
             with pytest.raises(ConversionError, match=r"truncated|empty|is not"):
                 reader(data[:kept]).read()
 
-    def test_bytes_behind_the_array_are_refused(self):
+    def test_bytes_after_the_array_are_refused(self):
         with pytest.raises(ConversionError, match="more bytes follow"):
             reader(npy(ARRAY) + b"x").read()
 
-    def test_objects_are_told_and_not_read(self):
+    def test_objects_are_reported_and_not_read(self):
         source = reader(npy(np.array([{}], object), allow_pickle=True))
 
         assert source.pickled
@@ -174,11 +174,11 @@ class TestNpy:
             (npy(ARRAY).replace(b"'|u1'", b"'|O' "), "Python objects"),
         ],
     )
-    def test_what_is_no_array_is_named(self, data, says):
+    def test_data_that_is_not_an_array_is_reported(self, data, says):
         with pytest.raises(ConversionError, match=says):
             reader(data).read()
 
-    def test_more_than_the_file_can_hold_is_refused_before_it_is_allocated(self):
+    def test_a_declared_size_above_that_of_the_file_is_refused_before_allocation(self):
         with pytest.raises(ConversionError, match=r"declares \[10000000000000, 3\] of uint8, 30,000,000,000,000 bytes"):
             reader(claiming((10**13, 3)))
         with pytest.raises(
@@ -237,13 +237,13 @@ class TestGzip:
             with pytest.raises(ConversionError), GzipNpy(path) as source:
                 source.read()
 
-    def test_what_is_no_gzip_is_named(self, tmp_path):
+    def test_data_that_is_not_gzip_is_reported(self, tmp_path):
         (tmp_path / "x.gz").write_bytes(b"<?xml version='1.0'?><Error><Code>AccessDenied")
 
         with pytest.raises(ConversionError, match="web page"):
             GzipNpy(tmp_path / "x.gz")
 
-    def test_an_array_that_deflate_cannot_hold_is_refused(self, tmp_path):
+    def test_an_impossible_compression_ratio_is_refused(self, tmp_path):
         path = tmp_path / "x.gz"
         path.write_bytes(gzip.compress(claiming((10**10,))))
 
@@ -263,7 +263,7 @@ class TestGzip:
         np.testing.assert_array_equal(out, array)
         assert peak < 3_000_000
 
-    def test_without_a_wheel_of_isal_the_standard_library_does_it(self, tmp_path, monkeypatch):
+    def test_without_isal_the_standard_library_is_used(self, tmp_path, monkeypatch):
         monkeypatch.setattr(gz, "GzipFile", gzip.GzipFile)
         path = zipped(tmp_path / "x.gz")
         with GzipNpy(path) as source:
@@ -290,14 +290,14 @@ class TestNpz:
             for name, array in ARRAYS.items():
                 one(file.read(name.replace(" ", "_")), array)
 
-    def test_members_may_take_turns(self, npz):
+    def test_members_may_be_read_alternately(self, npz):
         with NpzFile(npz) as file:
             pairs = list(zip(file.blocks("bytes", 9), file.blocks("floats", 9), strict=True))
 
         np.testing.assert_array_equal(np.concatenate([one for one, _ in pairs]), ARRAY)
         np.testing.assert_array_equal(np.concatenate([other for _, other in pairs]), ARRAY)
 
-    def test_a_stream_will_do(self, npz):
+    def test_a_stream_can_be_read(self, npz):
         with NpzFile(io.BytesIO(npz.read_bytes()), "from a tar") as file:
             one(file.read("bytes"), ARRAY)
 
@@ -351,7 +351,7 @@ class TestNpz:
             for name in file.arrays:
                 file.read(name)
 
-    def test_all_members_that_are_no_arrays_are_named(self, tmp_path):
+    def test_all_members_that_are_not_arrays_are_reported(self, tmp_path):
         with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
             archive.writestr("a.npy", b"text")
             archive.writestr("b.npy", npy(ARRAY))
@@ -368,7 +368,7 @@ class TestNpz:
 
 
 class TestZip:
-    def test_all_foul_members_are_named_at_once(self, tmp_path):
+    def test_all_invalid_members_are_reported_at_once(self, tmp_path):
         path = tmp_path / "x.zip"
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("twice", b"1")
@@ -395,7 +395,7 @@ class TestZip:
         with pytest.raises(ConversionError, match="secret is encrypted"):
             ZipReader(io.BytesIO(data))
 
-    def test_a_member_elsewhere_is_refused(self, tmp_path):
+    def test_a_member_at_another_offset_is_refused(self, tmp_path):
         with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
             archive.writestr("a", b"1" * 50)
         data = bytearray((tmp_path / "x.zip").read_bytes())

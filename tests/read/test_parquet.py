@@ -1,4 +1,4 @@
-"""Parquet and Arrow files give numpy columns block by block, as pyarrow wrote them."""
+"""Parquet and Arrow files give NumPy columns block by block, with the values that pyarrow wrote."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_texts_and_bytes_are_lists(file):
     assert column(file, "category") == ["a", "b"] * (N // 2)
 
 
-def test_lists_come_with_their_lengths(file):
+def test_lists_have_their_lengths(file):
     parts = column(file, "ragged", 9)
 
     assert all(isinstance(part, Ragged) for part in parts)
@@ -107,7 +107,7 @@ def test_lists_of_one_length_stack_and_others_do_not(file):
         column(file, "ragged")[0].stacked("ragged")
 
 
-def test_columns_of_a_block_lie_side_by_side(file):
+def test_columns_of_a_block_can_be_combined(file):
     for block in file.blocks(["info/deep/x", "action"], rows=6):
         np.testing.assert_array_equal(block["info/deep/x"], block["action"])
 
@@ -145,7 +145,7 @@ def test_empty_cells_are_refused_in_all_columns_at_once(tmp_path, kind):
     ("data", "says"),
     [(b"", "empty"), (b"<html>", "web page"), (b"PK\x03\x04", "is not a Parquet"), (b"PAR1....PAR1", "Arrow reports")],
 )
-def test_what_is_no_table_is_named(tmp_path, data, says):
+def test_data_that_is_not_a_table_is_reported(tmp_path, data, says):
     (tmp_path / "x").write_bytes(data)
 
     with pytest.raises(ConversionError, match=says):
@@ -161,7 +161,7 @@ def test_a_cut_file_is_refused(tmp_path, kind):
             TableFile(tmp_path / "cut")
 
 
-def test_a_page_with_a_checksum_is_compared_with_it(tmp_path):
+def test_the_checksum_of_a_page_is_verified(tmp_path):
     values = np.arange(1000, dtype=np.int64)
     options = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
     parquet.write_table(pa.table({"a": values}), tmp_path / "x", **options)

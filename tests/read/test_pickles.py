@@ -1,4 +1,4 @@
-"""Pickles of plain data read as the library reads them, and nothing else is ever made or called."""
+"""Pickles of plain data give the same values as the standard library; no other object is created or called."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_plain_data_reads_as_written(value, protocol):
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_numpy_of_both_generations_is_known(protocol):
-    """numpy 2 renamed the modules that pickles name."""
+def test_pickles_of_numpy_1_and_2_are_read(protocol):
+    """NumPy 2 renamed the modules that pickles refer to."""
     value = [np.arange(3), np.float32(1)]
     data = pickle.dumps(value, protocol)
     names = {b"numpy.core": b"numpy._core", b"numpy._core": b"numpy.core"}
@@ -96,13 +96,13 @@ def test_numpy_of_both_generations_is_known(protocol):
     for one, other in module.items():
         data = data.replace(b"\x8c" + bytes([len(one)]) + one, b"\x8c" + bytes([len(other)]) + other)
         data = data.replace(b"c" + one + b"\n", b"c" + other + b"\n")
-    data = data[:2] + data[11:] if data[2:3] == b"\x95" else data  # the frame's length is another now
+    data = data[:2] + data[11:] if data[2:3] == b"\x95" else data  # remove the frame, because its length changes
 
     same(pickles.load(data), value)
 
 
 def test_python_2_is_read():
-    """Written by Python 2.7: its text and bytes are alike."""
+    """Written by Python 2.7, which does not distinguish text and bytes."""
     array = b"cnumpy.core.multiarray\n_reconstruct\np0\n(cnumpy\nndarray\np1\n(I0\ntp2\nS'b'\np3\ntp4\nRp5\n(I1\n(I2\ntp6\ncnumpy\ndtype\np7\n(S'i2'\np8\nI0\nI1\ntp9\nRp10\n(I3\nS'<'\np11\nNNNI-1\nI-1\nI0\ntp12\nbI00\nS'\\x01\\x00\\x02\\x00'\np13\ntp14\nb."
 
     assert pickles.load(b"(dp0\nS'a'\np1\nL5L\ns.") == {"a": 5}
@@ -111,7 +111,7 @@ def test_python_2_is_read():
     np.testing.assert_array_equal(pickles.load(array), np.array([1, 2], "<i2"))
 
 
-def test_what_is_shared_stays_shared():
+def test_shared_objects_stay_shared():
     got = pickles.load(pickle.dumps([SHARED, SHARED, array := np.arange(3), array]))
 
     assert got[0] is got[1]
@@ -155,7 +155,7 @@ ATTACKS = {
     "an instance": Custom(),
     "a class": Custom,
     "a function": os.getcwd,
-    "a fraction": Fraction(1, 2),
+    "a Fraction": Fraction(1, 2),
     "a date": dt.date(2020, 1, 1),
     "a counter": Counter("a"),
     "a record type": np.zeros(2, [("a", "f4")]),
@@ -169,7 +169,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_everything_else_is_refused(attack, protocol, tmp_path, monkeypatch):
+def test_other_objects_are_refused(attack, protocol, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (problem, *_) = faults(pickle.dumps({"a": [1, attack], "b": 2}, protocol))
 
@@ -177,7 +177,7 @@ def test_everything_else_is_refused(attack, protocol, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_all_names_are_reported_with_their_places():
+def test_all_names_are_reported_with_their_positions():
     data = b"\x80\x02(cos\nsystem\nN\x85Rcbuiltins\neval\nX\x01\0\0\0x\x85R}(X\x01\0\0\0acsys\nexit\nut."
 
     assert [problem.partition(" is not")[0] for problem in faults(data)] == [
@@ -238,7 +238,7 @@ def test_hostile_and_broken_programs_are_refused(data, says):
     assert says in faults(data)[0]
 
 
-def test_a_memo_with_large_numbers_costs_nothing():
+def test_a_memo_with_large_indices_takes_no_memory():
     assert pickles.load(b"\x80\x02]r\xff\xff\xff\xffK\x01a.") == [1]
 
 
@@ -257,8 +257,8 @@ def test_deep_nesting_is_refused_and_does_not_overflow():
     assert pickles.load(b"\x80\x02" + b"]" * 32 + b"a" * 31 + b".")
 
 
-def test_calls_cannot_make_much_out_of_little():
-    """One megabyte, given to a call ten thousand times."""
+def test_calls_cannot_expand_a_small_pickle():
+    """One megabyte, passed to a call ten thousand times."""
     body = b"X" + struct.pack("<I", 1 << 20) + b"a" * (1 << 20) + b"q\x01"
     call = b"c_codecs\nencode\nh\x01X\x06\0\0\0latin1\x86Ra"
 
@@ -302,7 +302,7 @@ def test_forged_arrays_are_refused(data, says):
     assert says in faults(data)[0]
 
 
-def test_the_forger_forges_nothing_when_asked_for_a_plain_array():
+def test_the_forging_helper_can_write_a_valid_array():
     np.testing.assert_array_equal(pickles.load(array(b"K\x01\x85DTYPE\x89C\x08" + struct.pack("<d", 2.5))), [2.5])
 
 
@@ -323,7 +323,7 @@ def test_every_cut_is_refused():
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from([EPISODE, pickle.dumps(list(VALUES.values()), 0), pickle.dumps(VALUES, 4)]))
-def test_damaged_pickles_never_fail_in_another_way(data, episode):
+def test_damaged_pickles_raise_no_other_error(data, episode):
     damaged = bytearray(episode)
     for _ in range(data.draw(st.integers(1, 5))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -336,14 +336,14 @@ def test_damaged_pickles_never_fail_in_another_way(data, episode):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([bytes([code]) for code in range(256)]) | st.binary(max_size=4), max_size=40))
-def test_random_programs_never_fail_in_another_way(codes):
+def test_random_programs_raise_no_other_error(codes):
     with suppress(ConversionError):
         pickles.load(b"\x80\x04" + b"".join(codes) + b".")
 
 
 class TestArrayFiles:
     def test_a_dict_in_a_npy_file_is_read(self, tmp_path):
-        """As Gen-DGRL has its episodes."""
+        """The format of Gen-DGRL's episodes."""
         value = {"observations": np.zeros((3, 2)), "dones": [False, True]}
         np.save(tmp_path / "x.npy", value, allow_pickle=True)
 

@@ -1,4 +1,4 @@
-"""features.json says what an episode holds, and the episode is held to it."""
+"""features.json specifies the fields of an episode, and each episode is validated against it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_an_episode_reads_with_the_shapes_and_types_of_the_schema():
     assert (got["episode_metadata/episode_id"], got["episode_metadata/label"]) == (-7, 3)
 
 
-def test_images_come_encoded_and_decode():
+def test_images_are_encoded_and_can_be_decoded():
     files = read(STEPS, EPISODE)["steps/observation/image"]
     out = np.empty((T, 16, 24, 3), np.uint8)
     images.decode(files, out)
@@ -124,7 +124,7 @@ def test_images_come_encoded_and_decode():
     np.testing.assert_array_equal(out, [scene(16, 24, seed=step) for step in range(T)])
 
 
-def test_only_what_is_wanted_is_read():
+def test_only_selected_fields_are_read():
     broken = EPISODE | {"steps/mask": [b"nonsense"] * T}
 
     assert list(read(STEPS, broken, wanted={"steps/reward"})) == ["steps/reward"]
@@ -188,7 +188,7 @@ def test_lists_in_lists_in_steps_keep_both_lengths():
     assert got["steps"].values.values.tolist() == [1, 2, 3]
 
 
-def test_values_that_bring_their_shapes_have_them():
+def test_values_with_stored_shapes_have_them():
     schema = features(steps=sequence(features(depth=tensor("uint16", None, None, encoding="zlib"))))
     values = [np.arange(6, dtype=np.uint16).reshape(2, 3), np.arange(2, dtype=np.uint16).reshape(1, 2)]
     got = read(
@@ -200,7 +200,7 @@ def test_values_that_bring_their_shapes_have_them():
         np.testing.assert_array_equal(one, wanted)
 
 
-def test_shapes_that_lie_are_refused():
+def test_inconsistent_shapes_are_refused():
     schema = features(steps=sequence(features(depth=tensor("uint16", None, 2, None, encoding="bytes"))))
     value = {"steps/depth/value": [bytes(24)]}
 
@@ -219,11 +219,11 @@ def test_a_free_axis_outside_of_steps_is_found():
     np.testing.assert_array_equal(got["b"], range(4))
 
 
-def test_unsigned_integers_of_64_bits_lie_as_signed_ones():
+def test_unsigned_64_bit_integers_are_stored_as_signed():
     assert read(features(seed=tensor("uint64")), {"seed": [-1]})["seed"] == 2**64 - 1
 
 
-def test_what_is_not_read_is_noted():
+def test_unsupported_features_are_recorded():
     boxes = {"boundingBox": {"shape": {"dimensions": ["4"]}, "dtype": "float32"}}
     schema = Schema(features(boxes=boxes, sound={"audio": {}}, x=tensor("int64")))
 
@@ -231,7 +231,7 @@ def test_what_is_not_read_is_noted():
     assert schema.passed_over == {"boxes": "boxes in an image", "sound": "audio"}
 
 
-def test_all_faults_of_an_episode_are_named_at_once():
+def test_all_errors_of_an_episode_are_reported_at_once():
     broken = EPISODE | {
         "steps/observation/state": [0.5] * 13,
         "steps/observation/step": [256] * (2 * T),
@@ -273,7 +273,7 @@ def test_lengths_that_do_not_add_up_are_refused(lengths, says):
     assert says in faults(schema, {"steps/ragged_flat_values": [1, 2, 3, 4], "steps/ragged_row_lengths_0": lengths})[0]
 
 
-def test_lists_of_a_fixed_length_are_held_to_it():
+def test_lists_of_a_fixed_length_must_have_it():
     schema = features(x=sequence(tensor("int64"), 3), steps=sequence(sequence(tensor("int64"), 2)))
     record = {"x": [1, 2], "steps/ragged_flat_values": [1, 2, 3], "steps/ragged_row_lengths_0": [2, 1]}
 
@@ -295,12 +295,12 @@ def test_lists_of_a_fixed_length_are_held_to_it():
         (features(x={"pythonClassName": "a.B", "mystery": 1}), "x is described by mystery"),
     ],
 )
-def test_what_is_no_schema_is_refused(document, says):
+def test_an_invalid_schema_is_refused(document, says):
     with pytest.raises(ConversionError, match=says):
         Schema(document)
 
 
-def test_all_faults_of_a_schema_are_named_at_once():
+def test_all_errors_of_a_schema_are_reported_at_once():
     with pytest.raises(ConversionError) as caught:
         Schema(features(a=tensor("bfloat16"), b=tensor("int64"), c=tensor("qint8")))
     assert len(caught.value.problems) == 2

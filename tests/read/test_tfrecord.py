@@ -1,4 +1,4 @@
-"""TFRecords and Examples read as written, and no damage passes."""
+"""Reading TFRecords and Examples returns the written values, and damage is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def faults(data):
 
 
 def peak():
-    """Kilobytes that the process has had in memory at most."""
+    """Return the peak memory of the process in kilobytes."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -53,8 +53,8 @@ def parsed(payload):
     return {name: values(feature) for name, feature in tfrecord.example(memoryview(payload), "it").items()}
 
 
-def test_the_checksum_is_that_of_the_standards():
-    """RFC 3720 B.4, the check value of the catalogues, and the mask worked out by hand."""
+def test_the_checksum_matches_published_values():
+    """RFC 3720 B.4, the check value of CRC catalogs, and the mask computed by hand."""
     vectors = {b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43, bytes(range(32)): 0x46DD794E}
 
     assert {data: crc32c(data) for data in vectors} == vectors
@@ -63,12 +63,12 @@ def test_the_checksum_is_that_of_the_standards():
     assert record(b"123456789")[-4:] == bytes.fromhex("e5b08ac7")
 
 
-def test_payloads_come_in_order():
+def test_payloads_are_read_in_order():
     assert read(FILE) == PAYLOADS
     assert read(b"") == []
 
 
-def test_payloads_come_out_of_gzip_too():
+def test_payloads_are_read_from_gzip():
     stream = Gunzip(io.BytesIO(gzip.compress(FILE)), "x.gz")
 
     assert [bytes(one) for one in tfrecord.records(stream, "x")] == PAYLOADS
@@ -81,15 +81,15 @@ def test_payloads_own_their_memory():
 
 
 @pytest.mark.parametrize("kept", [1, 11, 12, 13, 20, 24])
-def test_a_record_that_is_cut_is_named(kept):
-    """Within the length, within its checksum, within the payload, within the last checksum."""
+def test_a_truncated_record_is_reported(kept):
+    """Truncated within the length, its checksum, the payload, and the last checksum."""
     start = len(record(PAYLOADS[2]))
     (problem,) = faults(record(PAYLOADS[2]) + FILE[:kept])
 
     assert f"record 1 at byte {start:,} is truncated after" in problem
 
 
-def test_every_cut_between_records_is_whole_and_every_other_is_refused():
+def test_a_truncation_between_records_is_accepted_and_every_other_is_refused():
     ends = {0}
     for payload in PAYLOADS:
         ends.add(max(ends) + 16 + len(payload))
@@ -108,7 +108,7 @@ def test_a_flipped_bit_is_found_wherever_it_is():
         assert "record" in faults(damaged)[0]
 
 
-def test_all_damaged_records_are_named_at_once_and_those_before_them_are_given():
+def test_all_damaged_records_are_reported_at_once_and_earlier_ones_are_given():
     data = record(b"good") + record(b"bad", check=1) + record(b"good") + record(b"worse", check=2)
     reading = tfrecord.records(io.BytesIO(data), "x.tfrecord")
 
@@ -122,8 +122,8 @@ def test_all_damaged_records_are_named_at_once_and_those_before_them_are_given()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak is counted in another unit, or not at all")
-def test_a_length_that_lies_is_not_believed():
-    """With a checksum that is right it asks for 2 GB; nothing of that is there."""
+def test_a_wrong_length_does_not_allocate_memory():
+    """With a valid checksum it declares 2 GB, which the file does not have."""
     for size in (2**31 - 1, 2**31, 2**63):
         length = struct.pack("<Q", size)
         data = length + struct.pack("<I", masked(length)) + b"abc"
@@ -162,7 +162,7 @@ def field(number, payload):
 
 
 def test_lists_that_are_not_packed_or_packed_in_parts_are_read():
-    """The format lets a writer do either."""
+    """The format allows both."""
     loose = field(2, b"\x0d" + struct.pack("<f", 1.5) + b"\x0d" + struct.pack("<f", 2.5))
     mixed = field(3, b"\x08\x05" + field(1, b"\x96\x01\x07") + b"\x08" + b"\xff" * 9 + b"\x01")
     entries = [field(1, field(1, name) + field(2, feature)) for name, feature in ((b"f", loose), (b"i", mixed))]
@@ -172,13 +172,13 @@ def test_lists_that_are_not_packed_or_packed_in_parts_are_read():
 
 @pytest.mark.parametrize("most", [2**7, 2**14, 2**63])
 def test_many_integers_of_mixed_widths_are_read(most):
-    """More than are decoded at once, so that one of them lies across every border."""
+    """More than are decoded at once, so that values cross every border between blocks."""
     wanted = np.random.default_rng(0).integers(-most if most == 2**63 else 0, most, 70_001)
 
     assert parsed(example({"x": wanted})) == {"x": wanted.tolist()}
 
 
-def test_unknown_fields_are_passed_over():
+def test_unknown_fields_are_skipped():
     inner = field(1, field(1, b"x") + field(2, field(3, field(1, b"\x07"))) + field(9, b"?"))
     payload = b"\x50\x01" + field(7, b"?") + b"\x59" + bytes(8) + b"\x5d" + bytes(4) + field(1, inner)
 
@@ -203,14 +203,14 @@ def test_unknown_fields_are_passed_over():
         (field(1, field(1, field(1, b"x") + field(2, field(2, b"") + field(3, b"")))), "several lists"),
     ],
 )
-def test_what_is_no_example_is_refused(payload, says):
+def test_data_that_is_not_an_example_is_refused(payload, says):
     with pytest.raises(ConversionError, match=says):
         tfrecord.example(memoryview(payload), "record 3")
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_damaged_examples_never_fail_in_another_way(data):
+def test_damaged_examples_raise_no_other_error(data):
     payload = bytearray(example({"a": [1.5] * 40, "b": [1, 300, -1] * 9, "c": [b"x" * 40, b"y" * 200]}))
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
@@ -219,7 +219,7 @@ def test_damaged_examples_never_fail_in_another_way(data):
         assert len(tfrecord.example(memoryview(payload)[:cut], "it")) <= 12
 
 
-def test_a_flood_of_empty_strings_is_refused(monkeypatch):
+def test_a_huge_number_of_empty_strings_is_refused(monkeypatch):
     monkeypatch.setattr(tfrecord, "_STRINGS_MAX", 100)
 
     with pytest.raises(ConversionError, match="more than 100 byte strings"):

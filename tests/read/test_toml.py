@@ -1,4 +1,4 @@
-"""TOML that users write: how it is parsed, and how deep it may be nested."""
+"""TOML of users: errors, and the limit of nesting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_nesting_that_would_exhaust_the_stack_is_refused(way, depth):
 
 
 @given(st.sampled_from(WAYS), st.integers(1, MAX_DEPTH - 1))
-def test_nesting_as_people_write_it_is_read(way, depth):
+def test_moderate_nesting_is_read(way, depth):
     found = parse_toml(way(depth))["x"]
 
     for _ in range(depth - 1):

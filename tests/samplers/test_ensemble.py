@@ -32,7 +32,7 @@ def three(**kwargs):
     return SamplerEnsemble(RandomSampler(), RandomSampler(), RandomSampler(), **kwargs)
 
 
-def test_every_part_says_which_buffer_it_is_from(storages):
+def test_every_part_has_the_number_of_its_buffer(storages):
     index, info = three(num_buffer_sampled=4).sample(storages, 20)
 
     assert index["index"].shape == (4, 5)
@@ -58,8 +58,8 @@ def trajectories(count, length):
     return storage
 
 
-def test_what_only_some_samplers_say_is_not_lost():
-    """Steps that came as often as others have the weight 1; a mark stands where it was made."""
+def test_entries_of_some_samplers_are_not_lost():
+    """Steps of samplers without weights have the weight 1, and marks stay at their steps."""
     storages = StorageEnsemble(trajectories(8, 8), trajectories(8, 8), trajectories(8, 8))
     by_priority = PrioritizedSampler(8, 1.0, 1.0)
     by_priority.update_priority(range(8), range(1, 9))
@@ -86,14 +86,14 @@ def test_two_buffers_give_no_slice_the_same_number():
     assert len(torch.cat(drawn).unique()) == 3 * 12
 
 
-def test_a_part_that_cannot_be_filled_is_refused():
-    """Slices of another length would fill it, without a word."""
+def test_a_part_with_too_few_steps_is_refused():
+    """Otherwise slices of another length would silently fill it."""
     sampler = SamplerEnsemble(SliceSampler(num_slices=2, strict_length=False))
     with pytest.raises(InvalidArgumentError, match=r"returned 6 of 8 steps; .*same number"):
         sampler.sample(StorageEnsemble(trajectories(9, 3)), 8)
 
 
-def test_all_buffers_give_a_part_if_asked(storages):
+def test_all_buffers_give_a_part_by_default(storages):
     sampler = three(sample_from_all=True, num_buffer_sampled=1)
 
     assert sampler.sample(storages, 9)[0]["buffer_ids"].tolist() == [0, 1, 2]
@@ -102,8 +102,8 @@ def test_all_buffers_give_a_part_if_asked(storages):
 @pytest.mark.parametrize(
     "p", [[1.0, 0.0, 3.0], torch.tensor([2, 0, 6]), (0.25, 0, 0.75)], ids=["list", "tensor", "tuple"]
 )
-def test_buffers_are_drawn_by_their_chances_in_any_scale(storages, p):
-    """Chi-square with 1 degree of freedom: above 10.8 once in a thousand runs; this one is seeded."""
+def test_buffers_are_drawn_with_unnormalized_probabilities(storages, p):
+    """Chi-square with 1 degree of freedom exceeds 10.8 once in a thousand runs; this run is seeded."""
     torch.manual_seed(0)
     sampler = three(p=p, num_buffer_sampled=10_000)
     counts = torch.bincount(sampler.sample(storages, 10_000)[0]["buffer_ids"], minlength=3).tolist()
@@ -113,7 +113,7 @@ def test_buffers_are_drawn_by_their_chances_in_any_scale(storages, p):
     assert sampler.p.tolist() == [0.25, 0.0, 0.75]
 
 
-def test_the_chances_can_be_set_later(storages):
+def test_the_probabilities_can_be_set_later(storages):
     sampler = three()
     sampler.p = [0, 1, 0]
     assert set(sampler.sample(storages, 30)[0]["buffer_ids"].tolist()) == {1}
@@ -133,7 +133,7 @@ def test_the_chances_can_be_set_later(storages):
     ],
     ids=repr,
 )
-def test_chances_that_are_none_are_refused(p, message):
+def test_invalid_probabilities_are_refused(p, message):
     with pytest.raises(InvalidArgumentError, match=message):
         three(p=p)
     sampler = three(p=[1, 2, 1])
@@ -155,7 +155,7 @@ def test_arguments_that_exclude_each_other_are_refused(storages):
         three().sample(filled(3), 3)
 
 
-def test_what_the_samplers_say_comes_by_part(storages):
+def test_the_info_of_the_samplers_is_divided_by_part(storages):
     both = SamplerEnsemble(PrioritizedSampler(3, 1.0, 1.0), PrioritizedSampler(5, 1.0, 1.0), sample_from_all=True)
 
     assert both.sample(storages[:2], 8)[1]["priority_weight"].shape == (2, 4)
@@ -194,7 +194,7 @@ def test_generators_of_the_samplers_stay_their_own(storages):
     assert [other.sample(storages, 6)[0]["index"].tolist() for _ in range(3)] == expected
 
 
-def test_chances_that_were_changed_are_kept():
+def test_changed_probabilities_are_saved():
     sampler = three()
     sampler.p = [0, 1, 3]
     other = three()
@@ -210,7 +210,7 @@ def test_chances_that_were_changed_are_kept():
 
 
 @pytest.mark.parametrize("samplers", [None, 3, [1, 2, 3]], ids=repr)
-def test_a_state_that_is_none_is_refused(samplers):
+def test_an_invalid_state_is_refused(samplers):
     with pytest.raises(InvalidArgumentError, match="samplers are not a list of states"):
         three().load_state_dict({"samplers": samplers})
 
@@ -226,7 +226,7 @@ def test_a_state_of_other_samplers_is_refused_with_all_reasons():
         sampler.load_state_dict({"samplers": [{}, {}]})
 
 
-def test_samplers_are_found_by_number_and_slice():
+def test_samplers_are_indexed_by_number_and_slice():
     sampler = three(p=[1, 1, 2])
 
     assert len(sampler) == 3
@@ -236,7 +236,7 @@ def test_samplers_are_found_by_number_and_slice():
     assert repr(sampler[:1]) == "SamplerEnsemble(RandomSampler())"
 
 
-def test_emptied_all_begin_anew(storages):
+def test_after_emptying_all_samplers_start_again(storages):
     members = [PrioritizedSampler(3, 1.0, 1.0), SamplerWithoutReplacement()]
     sampler = SamplerEnsemble(*members, sample_from_all=True)
     sampler.sample(storages[:2], 4)
@@ -246,7 +246,7 @@ def test_emptied_all_begin_anew(storages):
     assert len(sampler.sample(storages[:2], 10)[0]["index"][1].unique()) == 5
 
 
-def test_every_sampler_is_told_of_its_storage_and_may_refuse(storages):
+def test_every_sampler_is_given_its_storage_and_may_refuse(storages):
     SamplerEnsemble(RandomSampler(), PrioritizedSampler(5, 1.0, 1.0), RandomSampler()).attach(storages)
 
     with pytest.raises(InvalidArgumentError, match="up to 5 steps, and max_capacity is 4"):

@@ -1,4 +1,4 @@
-"""How many steps of a batch each buffer gives: its share, in every batch and in the long run."""
+"""The number of steps per buffer in a batch: its share, in every batch and on average."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def several(count):
 
 
 def counts(sampler, batches, size):
-    """Steps of each buffer, int64 [batches, buffers]."""
+    """Return the number of steps of each buffer, int64 [batches, buffers]."""
     of = several(len(sampler))
     drawn = [sampler.sample(of, size)[0]["buffer_ids"] for _ in range(batches)]
     return torch.stack([torch.bincount(one, minlength=len(sampler)) for one in drawn])
@@ -40,12 +40,12 @@ def plain(number, **options):
     return MixtureSampler(*(RandomSampler() for _ in range(number)), **options)
 
 
-def test_what_is_missing_is_carried_on():
-    """The drawing in the class, worked out by hand."""
+def test_fractional_shares_are_carried_over():
+    """The example in the class docstring, computed by hand."""
     assert counts(plain(2, p=[0.7, 0.3]), 10, 4)[:, 0].tolist() == [3, 3, 2, 3, 3] * 2
 
 
-def test_shares_that_come_out_even_are_the_same_in_every_batch():
+def test_integer_shares_are_the_same_in_every_batch():
     assert counts(plain(3, p=[5, 3, 2]), 4, 10).tolist() == [[5, 3, 2]] * 4
 
 
@@ -67,7 +67,7 @@ def test_a_buffer_without_a_share_gives_nothing():
     assert counts(plain(3, p=[0.45, 0, 0.55]), 30, 7)[:, 1].sum() == 0
 
 
-def test_shares_move_in_a_straight_line():
+def test_annealed_shares_change_linearly():
     sampler = plain(2, p=[1, 0], final_p=[0, 1], anneal=4)
     given = counts(sampler, 6, 8)
 
@@ -75,16 +75,16 @@ def test_shares_move_in_a_straight_line():
     assert sampler.shares.tolist() == [0, 1]
 
 
-def test_drawn_shares_hold_in_the_mean():
+def test_random_shares_are_exact_on_average():
     torch.manual_seed(0)
     given = counts(plain(2, p=[0.8, 0.2], exact=False), 400, 10).double()
 
     assert given[:, 0].mean() / 10 == pytest.approx(0.8, abs=0.02)
-    # That of a binomial distribution, 10 * 0.8 * 0.2.
+    # The variance of a binomial distribution, 10 * 0.8 * 0.2.
     assert given[:, 0].var() == pytest.approx(1.6, abs=0.4)
 
 
-def test_slices_come_whole_and_their_numbers_differ():
+def test_slices_are_complete_and_have_different_numbers():
     sampler = MixtureSampler(*(SliceSampler(slice_len=4) for _ in range(3)), p=[0.5, 0.3, 0.2], unit=4)
     index, info = sampler.sample(several(3), 40)
 
@@ -100,7 +100,7 @@ def test_a_batch_that_cannot_be_cut_into_slices_is_refused():
         MixtureSampler(SliceSampler(slice_len=4), unit=4).sample(several(1), 10)
 
 
-def test_an_epoch_of_one_buffer_goes_over_into_the_next():
+def test_an_epoch_of_one_buffer_continues_in_the_next():
     sampler = MixtureSampler(*(SamplerWithoutReplacement() for _ in range(2)), p=[0.9, 0.1])
     of = several(2)
     drawn = [sampler.sample(of, 10)[0] for _ in range(50)]
@@ -109,7 +109,7 @@ def test_an_epoch_of_one_buffer_goes_over_into_the_next():
     assert torch.bincount(rows).tolist() == [9] * 50
 
 
-def test_a_state_goes_on_with_the_batch_that_would_have_come_next():
+def test_a_loaded_state_gives_the_next_batch():
     def made():
         return plain(3, p=[5, 2, 1], final_p=[1, 1, 1], anneal=20, generator=torch.Generator().manual_seed(3))
 
@@ -128,7 +128,7 @@ def test_a_state_goes_on_with_the_batch_that_would_have_come_next():
 @pytest.mark.parametrize(
     "change", [{"batches": -1}, {"behind": torch.zeros(3)}, {"behind": None}, {"p": [-1, 2]}], ids=str
 )
-def test_a_state_that_is_none_is_refused(change):
+def test_an_invalid_state_is_refused(change):
     sampler = plain(2)
 
     with pytest.raises(InvalidArgumentError, match="does not fit"):
@@ -146,7 +146,7 @@ def test_a_state_that_is_none_is_refused(change):
     ],
     ids=str,
 )
-def test_arguments_that_make_no_mixture_are_refused(options, said):
+def test_contradictory_arguments_are_refused(options, said):
     with pytest.raises(InvalidArgumentError, match=said):
         plain(2, **options)
 

@@ -1,4 +1,4 @@
-"""Prioritised sampling: the chances, the weights, what is refused, and what a state keeps."""
+"""Prioritized sampling: probabilities, weights, invalid priorities, and the state."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def filled(count, size=None, **kwargs):
 
 
 def with_priorities(priorities, *, alpha=1.0, beta=1.0, **kwargs):
-    """A sampler that was told of as many rows, over a storage that holds them."""
+    """Return a sampler with these priorities, and a storage with as many rows."""
     sampler = PrioritizedSampler(len(priorities), alpha, beta, **kwargs)
     sampler.extend(torch.arange(len(priorities)))
     sampler.update_priority(torch.arange(len(priorities)), torch.tensor(priorities, dtype=torch.float64))
     return sampler, filled(len(priorities))
 
 
-class TestChances:
+class TestProbabilities:
     @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0])
     def test_they_are_priorities_to_the_power_of_alpha(self, alpha):
-        """Chi-square with 7 degrees of freedom: above 24.3 once in a thousand runs; this one is seeded."""
+        """Chi-square with 7 degrees of freedom exceeds 24.3 once in a thousand runs; this run is seeded."""
         priorities = [1.0, 2.0, 3.0, 4.0, 0.5, 6.0, 7.0, 2.5]
         sampler, storage = with_priorities(priorities, alpha=alpha, generator=torch.Generator().manual_seed(0))
         index, _ = sampler.sample(storage, 200_000)
@@ -47,8 +47,8 @@ class TestChances:
 
         assert float(((counts - expected) ** 2 / expected).sum()) < 24.3
 
-    def test_every_row_is_drawn_where_all_are_alike(self):
-        """A tree of another project returned row 0 for all."""
+    def test_every_row_is_drawn_where_all_priorities_are_equal(self):
+        """A sum tree of another library always returned row 0."""
         sampler, storage = with_priorities([1.0] * 50)
 
         assert set(sampler.sample(storage, 5000)[0].tolist()) == set(range(50))
@@ -59,7 +59,7 @@ class TestChances:
 
         assert set(sampler.sample(storage, 10_000)[0].tolist()) == {1, 3}
 
-    def test_eps_gives_zeros_a_chance(self):
+    def test_eps_gives_priorities_of_zero_a_probability(self):
         sampler, storage = with_priorities([0.0, 0.0, 1.0], eps=0.5)
         counts = torch.bincount(sampler.sample(storage, 100_000)[0], minlength=3)
 
@@ -86,7 +86,7 @@ class TestChances:
         assert 0 <= float(info["priority_weight"].min()) <= float(info["priority_weight"].max()) <= 1
 
     def test_the_draws_come_from_torchs_global_generator(self):
-        """The reference draws from numpy's, so that torch.manual_seed alone reproduces nothing."""
+        """TorchRL draws from NumPy's generator, so that torch.manual_seed alone does not reproduce the draws."""
         sampler, storage = with_priorities([1.0, 2.0, 3.0, 4.0])
         runs = []
         for _ in range(2):
@@ -98,7 +98,7 @@ class TestChances:
 
 
 class TestWeights:
-    def test_they_are_the_formula_worked_by_hand(self):
+    def test_they_match_the_formula_computed_by_hand(self):
         """Masses sqrt(4) = 2, sqrt(16) = 4, sqrt(64) = 8; against the smallest 1, 2, 4; to the power of -2."""
         sampler, storage = with_priorities([4.0, 16.0, 64.0], alpha=0.5, beta=2.0, eps=0.0)
         index, info = sampler.sample(storage, 1000)
@@ -112,25 +112,25 @@ class TestWeights:
         }
 
     def test_they_are_those_of_the_reference(self):
-        """Its example: priorities 0 and 1000, alpha and beta 1; 1e-11 is what its documentation prints."""
+        """TorchRL's example: priorities 0 and 1000, alpha and beta 1; its documentation prints 1e-11."""
         sampler, storage = with_priorities([0.0, 1000.0])
         index, info = sampler.sample(storage, 10)
 
         assert index.tolist() == [1] * 10
         assert info["priority_weight"].tolist() == pytest.approx([1e-11] * 10, rel=1e-6)
 
-    def test_the_smallest_mass_is_that_of_all_steps_held_not_of_the_batch(self):
+    def test_weights_are_relative_to_the_smallest_priority_of_all_stored_steps(self):
         sampler, storage = with_priorities([1e-6, 1.0, 1.0], eps=0.0)
         _, info = sampler.sample(storage, 4)
 
         assert info["priority_weight"].tolist() == pytest.approx([1e-6] * 4)
 
-    def test_they_have_the_dtype_that_was_asked_for(self):
+    def test_they_have_the_requested_dtype(self):
         sampler, storage = with_priorities([1.0, 3.0], dtype=torch.float64)
 
         assert sampler.sample(storage, 4)[1]["priority_weight"].dtype == torch.float64
 
-    def test_beta_can_be_raised_as_training_goes_on(self):
+    def test_beta_can_be_raised_during_training(self):
         sampler, storage = with_priorities([1.0, 4.0], beta=0.0, eps=0.0)
 
         assert set(sampler.sample(storage, 50)[1]["priority_weight"].tolist()) == {1.0}
@@ -138,8 +138,8 @@ class TestWeights:
         assert set(sampler.sample(storage, 50)[1]["priority_weight"].tolist()) == {1.0, 0.5}
         assert sampler.beta == 0.5
 
-    def test_a_new_alpha_holds_for_what_is_held(self):
-        """From 0 too, where the reference has forgotten the priorities."""
+    def test_a_new_alpha_applies_to_stored_priorities(self):
+        """Also after alpha 0, where TorchRL has lost the priorities."""
         sampler, storage = with_priorities([1.0, 4.0], alpha=0.0, eps=0.0)
 
         assert set(sampler.sample(storage, 50)[1]["priority_weight"].tolist()) == {1.0}
@@ -156,8 +156,8 @@ class TestDefaultPriority:
         assert sampler.default_priority == 5.0
         assert sampler.priorities.tolist() == [5.0, 0.1, 3.0]
 
-    def test_or_the_largest_that_is_held_now(self):
-        """One outlier at the start must not be the priority of new steps for ever."""
+    def test_or_the_largest_priority_of_the_stored_steps(self):
+        """An early outlier must not be the priority of all later steps."""
         sampler, _ = with_priorities([2.0, 500.0, 3.0], max_priority_within_buffer=True)
         assert sampler.default_priority == 500.0
         sampler.update_priority([1], 0.1)
@@ -176,14 +176,14 @@ class TestDefaultPriority:
 
         assert sampler.priorities.tolist() == [1.0, 1.0, 1.0]
 
-    def test_a_row_that_is_written_again_loses_its_priority(self):
+    def test_an_overwritten_row_loses_its_priority(self):
         sampler, storage = with_priorities([0.0, 0.0, 9.0], eps=0.0)
         sampler.add(torch.tensor([0]))
 
         assert set(sampler.sample(storage, 100)[0].tolist()) == {0, 2}
 
-    def test_rows_that_a_loaded_storage_holds_already_get_it_too(self):
-        """In the reference a new sampler over a loaded storage fails."""
+    def test_rows_of_a_loaded_storage_get_it(self):
+        """In TorchRL, a new sampler over a loaded storage fails."""
         sampler = PrioritizedSampler(5, 0.6, 0.4)
 
         assert set(sampler.sample(filled(5), 500)[0].tolist()) == set(range(5))
@@ -198,13 +198,13 @@ class TestDefaultPriority:
 
 
 class TestRows:
-    def test_only_rows_that_are_held_are_drawn(self):
+    def test_only_stored_rows_are_drawn(self):
         sampler = PrioritizedSampler(100, 1.0, 1.0)
         sampler.extend(torch.arange(3))
 
         assert set(sampler.sample(filled(3, 100), 1000)[0].tolist()) == {0, 1, 2}
 
-    def test_rows_that_a_storage_no_longer_holds_are_forgotten(self):
+    def test_rows_that_a_storage_no_longer_has_lose_their_priority(self):
         sampler, _ = with_priorities([1.0, 2.0, 3.0, 1000.0])
         smaller = filled(2, 4)
 
@@ -218,7 +218,7 @@ class TestRows:
         with pytest.raises(InvalidArgumentError, match="index 1 of 2 is 5, one of 1 outside the 5 rows"):
             PrioritizedSampler(5, 1.0, 1.0).extend(torch.tensor([4, 5]))
 
-    def test_emptied_it_starts_anew(self):
+    def test_after_emptying_it_starts_again(self):
         sampler, storage = with_priorities([2.0, 5.0])
         sampler.empty()
 
@@ -227,7 +227,7 @@ class TestRows:
         sampler.sample(storage, 1)
         assert sampler.priorities.tolist() == [1.0, 1.0]
 
-    def test_with_several_lanes_rows_are_numbered_through(self):
+    def test_with_several_lanes_rows_are_numbered_consecutively(self):
         storage = LazyTensorStorage(6, ndim=2)
         storage.set(range(3), torch.arange(6).reshape(3, 2))
         sampler = PrioritizedSampler(6, 1.0, 1.0, eps=0.0)
@@ -238,7 +238,7 @@ class TestRows:
         assert sampler.priorities.tolist() == [0.0, 2.0, 3.0, 0.0, 0.0, 1.0]
         assert set(sampler.sample(storage, 100)[0].tolist()) == {1, 2, 5}
 
-    def test_nothing_to_draw_is_said_so(self):
+    def test_a_sampler_without_positive_priorities_is_an_error(self):
         sampler, storage = with_priorities([0.0, 0.0], eps=0.0)
 
         with pytest.raises(InvalidArgumentError, match="priorities of all 2 steps are 0"):
@@ -247,7 +247,7 @@ class TestRows:
             PrioritizedSampler(3, 1.0, 1.0).sample(filled(0, 3), 1)
 
 
-class TestWhatIsRefused:
+class TestInvalidPriorities:
     @pytest.mark.parametrize(
         ("index", "priority", "message"),
         [
@@ -270,7 +270,7 @@ class TestWhatIsRefused:
         ids=repr,
     )
     def test_bad_priorities_change_nothing(self, index, priority, message):
-        """Other trees return NaN weights from then on, or stay poisoned."""
+        """In other libraries, all later weights are NaN."""
         sampler, storage = with_priorities([1.0, 2.0, 3.0])
         before = copy.deepcopy(sampler.state_dict())
 
@@ -297,7 +297,7 @@ class TestWhatIsRefused:
         ],
         ids=repr,
     )
-    def test_bad_arguments_are_named_all_at_once(self, arguments, message):
+    def test_all_invalid_arguments_are_reported_at_once(self, arguments, message):
         with pytest.raises(InvalidArgumentError, match=message):
             PrioritizedSampler(**{"max_capacity": 3, "alpha": 0.5, "beta": 0.5, **arguments})
 
@@ -313,7 +313,7 @@ class TestWhatIsRefused:
         assert sampler.alpha == 1.0
 
 
-class TestWhatIsTaken:
+class TestValidPriorities:
     @pytest.mark.parametrize(
         ("index", "priority"),
         [
@@ -328,7 +328,7 @@ class TestWhatIsTaken:
         ],
         ids=["tensors", "int32-half-column", "numpy", "lists", "two-axes", "with-gradient", "strided", "reduced"],
     )
-    def test_tensors_arrays_and_lists_in_any_shape_that_says_it(self, index, priority):
+    def test_tensors_arrays_and_lists_of_any_matching_shape(self, index, priority):
         sampler, storage = with_priorities([1.0, 1.0, 1.0])
         sampler.update_priority(index, priority, storage=storage)
 
@@ -350,14 +350,14 @@ class TestWhatIsTaken:
 
         assert sampler.priorities.tolist() == [3.0, 3.0, 5.0]
 
-    def test_the_last_of_a_row_that_comes_twice_wins(self):
+    def test_of_repeated_rows_the_last_priority_is_kept(self):
         sampler, _ = with_priorities([1.0, 1.0])
         sampler.update_priority([0, 1, 0], [5.0, 6.0, 7.0])
 
         assert sampler.priorities.tolist() == [7.0, 6.0]
 
-    def test_what_a_writer_did_not_keep_has_no_priority(self):
-        """Its row is -1 in what `extend` returned, which goes into `update_priority` as it is."""
+    def test_rows_of_minus_one_are_ignored(self):
+        """`extend` returns -1 for steps that it did not keep; users pass its result to `update_priority` unchanged."""
         sampler, storage = with_priorities([1.0, 1.0])
         sampler.update_priority([-1, 1, -1], [5.0, 6.0, 7.0], storage=storage)
         sampler.update_priority([-1, 0], 4.0, storage=storage)
@@ -366,7 +366,7 @@ class TestWhatIsTaken:
         assert sampler.priorities.tolist() == [4.0, 6.0]
         assert sampler.default_priority == 6.0
 
-    def test_no_rows_are_no_fault(self):
+    def test_empty_rows_are_accepted(self):
         sampler, _ = with_priorities([1.0])
         sampler.update_priority([], [])
         sampler.extend(torch.empty(0, dtype=torch.int64))
@@ -407,7 +407,7 @@ class TestState:
 
         assert state["priorities"].tolist() == [1.0, 2.0]
 
-    def test_what_does_not_fit_is_named_at_once_and_changes_nothing(self):
+    def test_all_invalid_entries_are_reported_at_once_and_change_nothing(self):
         sampler, _ = with_priorities([1.0, 2.0])
         state = with_priorities([1.0, -0.0, 3.0])[0].state_dict() | {"alpha": -1.0}
         state["priorities"][2] = NAN
@@ -440,8 +440,8 @@ class TestState:
     ],
     ids=["read-only", "disk full"],
 )
-def test_an_installation_that_cannot_be_written_to_compiles_for_itself(tmp_path, fault):
-    """A container that runs as somebody else; a home that is full."""
+def test_compilation_works_without_a_writable_cache(tmp_path, fault):
+    """As in a container with another user, or with a full home folder."""
     code = (
         f"import numba.core.caching as c; {fault}\n"
         "from datasets_rl.samplers import PrioritizedSampler\n"

@@ -44,24 +44,24 @@ def chi_square(first_rows, expected):
     return float(((counts - expected) ** 2 / expected)[expected > 0].sum())
 
 
-class TestChances:
-    def test_only_starts_are_drawn_each_by_its_priority(self):
-        """Chi-square with 4 degrees of freedom: above 18.5 once in a thousand runs; this one is seeded."""
+class TestProbabilities:
+    def test_only_starts_are_drawn_in_proportion_to_their_priority(self):
+        """Chi-square with 4 degrees of freedom exceeds 18.5 once in a thousand runs; this run is seeded."""
         torch.manual_seed(0)
         sampler = sampler_of([1, 1, 4, 1, 9, 9, 9, 3, 5, 2, 1], slice_len=4)
         rows, _ = sampler.sample(filled([7, 4]), 80_000)
 
         assert chi_square(rows.reshape(-1, 4)[:, 0], [1, 1, 4, 1, 0, 0, 0, 3, 0, 0, 0]) < 18.5
 
-    def test_they_stay_exact_where_nearly_all_mass_lies_elsewhere(self):
+    def test_they_are_exact_where_nearly_all_priority_is_at_other_steps(self):
         torch.manual_seed(0)
         sampler = sampler_of([1, 1, 4, 1, 1e9, 1e9, 1e9, 3, 1e9, 0, 0], slice_len=4)
         rows, _ = sampler.sample(filled([7, 4]), 80_000)
 
         assert chi_square(rows.reshape(-1, 4)[:, 0], [1, 1, 4, 1, 0, 0, 0, 3, 0, 0, 0]) < 18.5
 
-    def test_they_stay_exact_where_half_of_the_draws_are_thrown_away(self):
-        """Batches that some tries fill and others do not: no start may profit from either way."""
+    def test_they_are_exact_where_half_of_the_draws_are_rejected(self):
+        """Whether a batch is filled by rejection sampling or by the fallback must not change the probabilities."""
         torch.manual_seed(0)
         sampler = sampler_of([1, 1, 4, 1, 60, 20, 10, 3, 5, 2, 1], slice_len=4)
         storage = filled([7, 4])
@@ -69,14 +69,14 @@ class TestChances:
 
         assert chi_square(rows.reshape(-1, 4)[:, 0], [1, 1, 4, 1, 0, 0, 0, 3, 0, 0, 0]) < 18.5
 
-    def test_alpha_zero_makes_all_starts_alike(self):
+    def test_alpha_zero_gives_all_starts_the_same_probability(self):
         torch.manual_seed(0)
         sampler = sampler_of([1, 1, 4, 1, 9, 9, 9, 3, 5, 2, 1], slice_len=4, alpha=0.0)
         rows, _ = sampler.sample(filled([7, 4]), 40_000)
 
         assert chi_square(rows.reshape(-1, 4)[:, 0], [1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 0]) < 18.5
 
-    def test_starts_without_mass_are_an_error_that_says_so(self):
+    def test_starts_with_priority_zero_are_an_error(self):
         sampler = sampler_of([0, 0, 0, 0, 9, 9, 9, 0, 5, 2, 1], slice_len=4)
 
         with pytest.raises(InvalidArgumentError, match="start have priority 0"):
@@ -93,7 +93,7 @@ class TestChances:
     overwritten=st.integers(0, 30),
 )
 def test_no_slice_crosses_a_trajectory(lengths, length, strict, after, seed, overwritten):
-    """In the reference some did; here also where the ring has wrapped."""
+    """In TorchRL some did; also tested for a ring that has wrapped."""
     storage = filled(lengths)
     priorities = np.random.default_rng(seed).random(sum(lengths)) + 0.1
     sampler = sampler_of(priorities.tolist(), slice_len=length, strict_length=strict, span=min(after, length - 1))
@@ -127,7 +127,7 @@ class TestWeights:
         assert info["priority_weight"].shape == (400,)
         assert info["priority_weight"].tolist() == [expected[first] for first in rows[::4].tolist() for _ in range(4)]
 
-    def test_short_slices_have_as_many_as_steps(self):
+    def test_short_slices_have_one_weight_per_step(self):
         sampler = sampler_of([1, 1, 1, 2, 2], slice_len=3, strict_length=False)
         rows, info = sampler.sample(filled([3, 2]), 300)
 
@@ -151,7 +151,7 @@ def test_the_example_of_the_reference():
         assert info["next", "truncated"].reshape(3, 2).tolist() == [[False, True]] * 3
 
 
-def test_a_slice_may_reach_over_the_end_of_its_trajectory():
+def test_a_slice_may_extend_past_the_end_of_its_trajectory():
     sampler = sampler_of([0, 0, 0, 0, 1], slice_len=3, span=True)
     rows, info = sampler.sample(filled([5]), 9)
 
@@ -161,7 +161,7 @@ def test_a_slice_may_reach_over_the_end_of_its_trajectory():
         PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=3, span=(1, 0))
 
 
-def test_new_steps_make_starts_of_those_before_them():
+def test_new_steps_turn_earlier_steps_into_starts():
     data, storage = steps([5]), LazyTensorStorage(10)
     storage.set(range(3), data[:3])
     sampler = PrioritizedSliceSampler(10, 1.0, 1.0, slice_len=3)
@@ -188,7 +188,7 @@ def test_a_state_keeps_priorities_slice_ids_and_draws():
         assert torch.equal(said["priority_weight"], info["priority_weight"])
 
 
-def test_faults_of_both_kinds_are_refused():
+def test_invalid_slices_and_invalid_priorities_are_refused():
     with pytest.raises(InvalidArgumentError, match="exactly one"):
         PrioritizedSliceSampler(5, 1.0, 1.0)
     with pytest.raises(InvalidArgumentError, match="alpha is -1"):

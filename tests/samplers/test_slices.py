@@ -1,4 +1,4 @@
-"""Slices of trajectories: which there are, how often they come, and what the batch says of them."""
+"""Slices of trajectories: which are drawn, with which probability, and their marks in the batch."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from datasets_rl.storages import PaddedTrajectories
 
 KINDS = [SliceSampler, SliceSamplerWithoutReplacement]
 LENGTHS = [7, 3, 5, 1, 4]
-"""Steps 0-6, 7-9, 10-14, 15 and 16-19."""
+"""Lengths of the episodes: steps 0-6, 7-9, 10-14, 15 and 16-19."""
 EPISODES = [list(range(7)), list(range(7, 10)), list(range(10, 15)), [15], list(range(16, 20))]
 
 
 def steps(lengths=LENGTHS, *, start=0, **more):
-    """Episodes one after the other; `t` numbers all steps."""
+    """Return consecutive episodes; `t` numbers all steps."""
     count = sum(lengths)
     done = torch.zeros(count, 1, dtype=torch.bool)
     done[torch.tensor(lengths).cumsum(0) - 1] = True
@@ -47,7 +47,7 @@ def ring(data, size=None, **kwargs):
 
 
 def slices(batch):
-    """The steps of each slice of a batch, in order."""
+    """Return the steps of each slice of a batch, in order."""
     mask = batch.get(("collector", "mask"), torch.ones(len(batch), dtype=torch.bool))
     return [
         batch["t"][(batch["slice_id"] == one) & mask].tolist()
@@ -56,7 +56,7 @@ def slices(batch):
 
 
 def starts_of(sampler, data, *, batch_size, batches):
-    """How often each slice came."""
+    """Return the number of draws of each slice."""
     buffer = ring(data, sampler=sampler, batch_size=batch_size)
     found = {}
     for _ in range(batches):
@@ -66,7 +66,7 @@ def starts_of(sampler, data, *, batch_size, batches):
 
 
 def assert_even(found, expected):
-    """Chi-square: once in a thousand runs even draws look as uneven; the runs are seeded."""
+    """Check uniformity by chi-square at a level of one in a thousand; the draws are seeded."""
     assert set(found) == {tuple(one) for one in expected}
     mean = sum(found.values()) / len(found)
     assert sum((count - mean) ** 2 / mean for count in found.values()) < chi2.ppf(0.999, len(found) - 1)
@@ -80,9 +80,9 @@ def seeded():
     return torch.Generator().manual_seed(0)
 
 
-class TestWhatIsDrawn:
-    def test_every_admissible_start_comes_as_often(self):
-        """The last one of an episode too; the same for all episodes, however long they are."""
+class TestDraws:
+    def test_every_admissible_start_has_the_same_probability(self):
+        """Including the last start of an episode, and for episodes of any length."""
         found = starts_of(SliceSampler(slice_len=3, generator=seeded()), steps(), batch_size=300, batches=100)
 
         assert_even(found, runs(3))
@@ -92,7 +92,7 @@ class TestWhatIsDrawn:
 
         assert_even(starts_of(sampler, steps(), batch_size=400, batches=100), [*runs(4), [7, 8, 9], [15]])
 
-    def test_padding_changes_no_chance(self):
+    def test_padding_changes_no_probability(self):
         sampler = SliceSampler(slice_len=4, strict_length=False, pad_output=True, generator=seeded())
 
         assert_even(starts_of(sampler, steps(), batch_size=400, batches=100), [*runs(4), [7, 8, 9], [15]])
@@ -111,8 +111,8 @@ class TestWhatIsDrawn:
 
         assert_even(starts_of(sampler, steps(), batch_size=300, batches=100), [*runs(3), *more])
 
-    def test_with_a_full_span_every_step_of_an_episode_comes_as_often(self):
-        """Without, the first and the last steps come less often than those in the middle."""
+    def test_with_a_full_span_every_step_of_an_episode_has_the_same_probability(self):
+        """Without a span, the first and the last steps are drawn less often than those in the middle."""
         buffer = ring(steps([9]), sampler=SliceSampler(slice_len=4, span=True, generator=seeded()), batch_size=4000)
         found = torch.bincount(torch.cat([buffer.sample()["t"] for _ in range(20)]), minlength=9).double()
 
@@ -125,20 +125,20 @@ class TestWhatIsDrawn:
             starts_of(sampler, steps(), batch_size=300, batches=50), [one[:3] for one in EPISODES if len(one) > 2]
         )
 
-    def test_the_start_of_an_epochs_slice_is_even_too(self):
+    def test_the_start_of_the_slice_of_an_epoch_is_uniform(self):
         sampler = SliceSamplerWithoutReplacement(slice_len=3, generator=seeded())
         found = starts_of(sampler, steps([6, 6]), batch_size=6, batches=4000)
 
         assert_even(found, runs(3, [list(range(6)), list(range(6, 12))]))
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_the_number_of_slices_says_their_length(self, kind):
+    def test_the_number_of_slices_determines_their_length(self, kind):
         batch = ring(steps(), sampler=kind(num_slices=2)).sample(6)
 
         assert [len(one) for one in slices(batch)] == [3, 3]
 
     def test_rows_of_lanes_follow_each_other_within_their_lane(self):
-        """The reference's example of two environments, without them."""
+        """TorchRL's example of two environments, without the environments."""
         buffer = TensorDictReplayBuffer(
             storage=LazyTensorStorage(100, ndim=2),
             sampler=SliceSampler(
@@ -164,20 +164,20 @@ class TestWhatIsDrawn:
                 assert len(one["collector", "traj_ids"].unique()) == 1
                 assert one["t"].tolist() == list(range(int(one["t"][0]), int(one["t"][0]) + len(one)))
 
-    def test_environments_that_take_turns_in_one_ring_are_told_apart(self):
-        """Steps that follow each other in time do not lie next to each other."""
+    def test_environments_that_take_turns_in_one_ring_are_separated(self):
+        """Consecutive steps of an environment are not in adjacent rows."""
         data = TensorDict({"t": torch.arange(20), "env": torch.arange(20) % 2}, [20])
         batch = ring(data, sampler=SliceSampler(slice_len=5, traj_key="env")).sample(50)
 
         assert {tuple(b - a for a, b in pairwise(one)) for one in slices(batch)} == {(2, 2, 2, 2)}
 
-    def test_a_number_that_comes_again_is_another_episode_after_a_true_flag(self):
+    def test_a_reused_number_is_another_episode_after_an_end_flag(self):
         data = steps([4, 4], episode=torch.zeros(8))
         batch = ring(data, sampler=SliceSampler(slice_len=4, traj_key="episode", generator=seeded())).sample(400)
 
         assert {tuple(one) for one in slices(batch)} == {(0, 1, 2, 3), (4, 5, 6, 7)}
 
-    def test_a_gap_in_the_steps_parts_a_fragmented_trajectory(self):
+    def test_a_gap_in_the_steps_divides_a_trajectory(self):
         data = TensorDict(
             {"t": torch.arange(6), "episode": torch.zeros(6), "step_count": torch.tensor([0, 1, 2, 5, 6, 7])}, [6]
         )
@@ -194,14 +194,14 @@ class TestWhatIsDrawn:
         assert {tuple(one) for one in slices(ring(data, sampler=sampler).sample(200))} == {(0, 1), (2, 3), (4, 5)}
 
     def test_a_full_ring_has_no_slice_over_its_seam(self):
-        """The newest step is not followed by the oldest; the episode that was cut at its head is shorter."""
+        """The oldest step does not follow the newest, and the episode that lost its first steps is shorter."""
         buffer = ring(steps([6, 6, 6]), size=10, sampler=SliceSampler(slice_len=3, generator=seeded()))
 
         assert {tuple(one) for one in slices(buffer.sample(600))} == {
             tuple(one) for one in runs(3, [list(range(8, 12)), list(range(12, 18))])
         }
 
-    def test_an_episode_that_is_under_way_counts_with_what_it_has(self):
+    def test_an_unfinished_episode_is_sampled_with_its_stored_steps(self):
         data = steps([4, 9])[:8]
         buffer = ring(data, size=20, sampler=SliceSampler(slice_len=3))
 
@@ -214,7 +214,7 @@ class TestWhatIsDrawn:
         [{"ends": steps()["next", "done"]}, {"trajectories": torch.tensor(LENGTHS).cumsum(0)}],
         ids=["ends", "trajectories"],
     )
-    def test_what_is_given_stands_instead_of_a_key(self, given):
+    def test_given_ends_or_trajectories_replace_a_key(self, given):
         if "trajectories" in given:
             given = {"trajectories": torch.repeat_interleave(torch.arange(5), torch.tensor(LENGTHS))}
         data = TensorDict({"t": torch.arange(20)}, [20])
@@ -222,7 +222,7 @@ class TestWhatIsDrawn:
 
         assert {tuple(one) for one in slices(buffer.sample(800))} == {tuple(one) for one in runs(4)}
 
-    def test_data_without_fields_is_cut_by_what_is_given(self):
+    def test_data_without_fields_is_divided_by_given_ends(self):
         buffer = ReplayBuffer(
             storage=ListStorage(6),
             sampler=SliceSampler(slice_len=2, ends=torch.arange(6) % 3 == 2),
@@ -233,14 +233,14 @@ class TestWhatIsDrawn:
 
         assert found == {"ab", "bc", "de", "ef"}
 
-    def test_what_is_given_must_be_of_all_steps(self):
+    def test_given_ends_must_cover_all_steps(self):
         with pytest.raises(InvalidArgumentError, match="ends has 3 elements; the storage holds 20 steps"):
             ring(steps(), sampler=SliceSampler(slice_len=2, ends=torch.tensor([True, False, True]))).sample(2)
 
 
-class TestWhatTheBatchSays:
-    def test_slices_of_one_episode_have_numbers_of_their_own(self):
-        """Never given twice, so that two slices that lie next to each other can be told apart."""
+class TestMarksInTheBatch:
+    def test_slices_of_one_episode_have_different_numbers(self):
+        """A number is never reused, so that adjacent slices can be distinguished."""
         buffer = ring(steps([9]), sampler=SliceSampler(slice_len=3))
         numbers = torch.cat([buffer.sample(12)["slice_id"] for _ in range(3)])
 
@@ -248,7 +248,7 @@ class TestWhatTheBatchSays:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_the_last_step_of_a_slice_is_truncated_and_done(self, kind):
-        """The flags of the data stay besides; terminated is as it was."""
+        """The flags of the data are kept, and terminated does not change."""
         buffer = ring(steps([6, 6]), sampler=kind(slice_len=3, generator=seeded()))
         for _ in range(20):
             batch = buffer.sample(6)
@@ -258,8 +258,8 @@ class TestWhatTheBatchSays:
             assert torch.equal(batch["next", "done"], last)
             assert torch.equal(batch["next", "terminated"].squeeze(1), (batch["t"] == 5) | (batch["t"] == 11))
 
-    def test_flags_of_the_data_inside_a_slice_stay(self):
-        """Where done is not what ends a trajectory."""
+    def test_flags_of_the_data_inside_a_slice_are_kept(self):
+        """Where done does not end a trajectory."""
         data = steps([2, 2], episode=torch.zeros(4), stop=torch.tensor([False, False, False, True]))
         batch = ring(data, sampler=SliceSampler(slice_len=4, end_key="stop")).sample(4)
 
@@ -274,19 +274,19 @@ class TestWhatTheBatchSays:
         assert batch["next", "done"].squeeze(1).tolist() == [False, False, True]
         assert not batch["next", "terminated"].any()
 
-    def test_no_key_no_marks(self):
+    def test_without_a_key_there_are_no_marks(self):
         _, info = ring(steps(), sampler=SliceSampler(slice_len=3, truncated_key=None)).sample(3, return_info=True)
 
         assert set(info) == {"slice_id", "index"}
 
-    def test_marks_stand_where_the_key_says(self):
+    def test_marks_are_at_the_given_key(self):
         _, info = ring(steps(), sampler=SliceSampler(slice_len=3, truncated_key=("end", "cut"))).sample(
             3, return_info=True
         )
 
         assert {("end", "cut"), ("end", "done"), ("end", "terminated")} <= set(info)
 
-    def test_the_first_step_of_a_slice_is_an_init_where_the_data_has_that(self):
+    def test_the_first_step_of_a_slice_has_is_init_where_the_data_has_that_key(self):
         begun = torch.zeros(20, 1, dtype=torch.bool)
         begun[1] = True
         data = steps(is_init=begun)
@@ -297,7 +297,7 @@ class TestWhatTheBatchSays:
         plain = ring(data, sampler=SliceSampler(slice_len=4, init_key=None)).sample(400)
         assert torch.equal(plain["is_init"].squeeze(1), plain["t"] == 1)
 
-    def test_padding_repeats_the_last_step_and_says_so(self):
+    def test_padding_repeats_the_last_step_and_is_marked(self):
         sampler = SliceSampler(slice_len=4, strict_length=False, pad_output=True)
         batch = ring(steps([2]), sampler=sampler).sample(8)
 
@@ -311,7 +311,7 @@ class TestWhatTheBatchSays:
         assert batch["t"].tolist() == [0, 1, 0, 1]
         assert batch["next", "truncated"].squeeze(1).tolist() == [False, True] * 2
 
-    def test_a_write_into_the_batch_reaches_no_other_batch(self):
+    def test_a_write_to_a_batch_does_not_change_other_batches(self):
         sampler = SliceSampler(slice_len=4, strict_length=False, pad_output=True)
         buffer = ring(steps([4]), sampler=sampler)
         for value in buffer.sample(8).values(include_nested=True, leaves_only=True):
@@ -330,8 +330,8 @@ class TestWhatTheBatchSays:
 
 
 class TestEpochs:
-    def test_every_episode_comes_once_in_an_epoch(self):
-        """The last batch holds what is left; those without a slice never come."""
+    def test_every_episode_is_drawn_once_per_epoch(self):
+        """The last batch has the remaining episodes; episodes shorter than a slice are never drawn."""
         buffer = ring(steps(), sampler=SliceSamplerWithoutReplacement(slice_len=3, generator=seeded()), batch_size=9)
         for _ in range(10):
             batches = [slices(batch) for batch in buffer]
@@ -344,7 +344,7 @@ class TestEpochs:
             ]
             assert sorted(homes) == [0, 1, 2, 4]
 
-    def test_whole_episodes_come_shuffled_with_their_steps_in_order(self):
+    def test_whole_episodes_are_shuffled_and_their_steps_are_in_order(self):
         sampler = SliceSamplerWithoutReplacement(slice_len=7, strict_length=False, generator=seeded())
         orders = set()
         for _ in range(10):
@@ -369,7 +369,7 @@ class TestEpochs:
 
         assert [len(batch) for batch in ring(steps(), sampler=sampler, batch_size=2)] == [2, 2]
 
-    def test_if_every_batch_were_left_out_it_says_so(self):
+    def test_an_epoch_without_any_batch_is_an_error(self):
         with pytest.raises(InvalidArgumentError, match="needs 6 slices, but there are 5 trajectories"):
             ring(steps(), sampler=SliceSamplerWithoutReplacement(num_slices=6, drop_last=True)).sample(6)
 
@@ -380,7 +380,7 @@ class TestEpochs:
 
         assert sorted(slices(buffer.sample())[0][0] for _ in range(3)) == [0, 3, 6]
 
-    def test_an_epoch_goes_on_after_a_restart(self):
+    def test_a_loaded_state_continues_the_epoch(self):
         sampler = SliceSamplerWithoutReplacement(slice_len=2, generator=seeded())
         buffer = ring(steps([4, 5, 6, 7]), size=15, sampler=sampler, batch_size=2)
         buffer.sample()
@@ -396,7 +396,7 @@ class TestEpochs:
             assert torch.equal(data["slice_id"], same["slice_id"])
             assert buffer.sampler.ran_out == other.sampler.ran_out
 
-    def test_a_pickled_sampler_goes_on_within_its_epoch(self):
+    def test_a_pickled_sampler_continues_its_epoch(self):
         sampler = SliceSamplerWithoutReplacement(slice_len=2, generator=seeded())
         storage = ring(steps([4, 5, 6, 7])).storage
         sampler.sample(storage, 2)
@@ -434,7 +434,7 @@ class TestShares:
 
         assert seen == [{0, 3}, {1, 4}, {2}]
 
-    def test_a_rank_without_an_episode_is_told(self):
+    def test_a_rank_without_an_episode_is_an_error(self):
         with pytest.raises(InvalidArgumentError, match="rank 5 of 6 has no trajectory: there are only 5"):
             ring(steps(), sampler=SliceSampler(slice_len=1, rank=5, world_size=6)).sample(1)
 
@@ -453,7 +453,7 @@ class TestDatasets:
         assert found == {tuple(one) for one in runs(3, [list(range(6)), list(range(8, 13))])}
         assert torch.equal(batch["next", "terminated"].squeeze(1), batch["index"] == 5)
 
-    def test_any_other_key_is_read_once(self, storage, monkeypatch):
+    def test_another_trajectory_key_is_read_once(self, storage, monkeypatch):
         sampler = SliceSampler(slice_len=3, end_key=("next", "terminated"))
         sampler.sample(storage, 3)
         monkeypatch.setattr(DatasetStorage, "column", None)
@@ -468,7 +468,7 @@ class TestDatasets:
         assert "steps" in caught.value.hint
 
 
-class TestRefusals:
+class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "match"),
         [
@@ -497,11 +497,11 @@ class TestRefusals:
         ],
         ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
     )
-    def test_arguments_that_exclude_each_other(self, arguments, match):
+    def test_contradictory_arguments_are_refused(self, arguments, match):
         with pytest.raises(InvalidArgumentError, match=match):
             SliceSampler(**arguments)
 
-    def test_all_faults_are_said_at_once(self):
+    def test_all_errors_are_reported_at_once(self):
         with pytest.raises(InvalidArgumentError, match=r"exactly one.*pad_output.*starts"):
             SliceSampler(pad_output=True, starts="never")
 
@@ -513,35 +513,35 @@ class TestRefusals:
         ],
         ids=["length", "number"],
     )
-    def test_a_batch_that_does_not_divide(self, size, match):
+    def test_a_batch_size_that_is_not_divisible_is_refused(self, size, match):
         with pytest.raises(InvalidArgumentError, match=match):
             ring(steps(), sampler=SliceSampler(**size)).sample(10)
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_no_episode_that_is_long_enough(self, kind):
+    def test_data_without_a_long_enough_episode_is_refused(self, kind):
         with pytest.raises(InvalidArgumentError, match="no trajectory has 8 steps; the longest of 5 has 7") as caught:
             ring(steps(), sampler=kind(slice_len=8)).sample(8)
         assert "strict_length=False" in caught.value.hint
 
-    def test_a_span_as_long_as_the_slice_turns_out_to_be(self):
+    def test_a_span_as_long_as_the_slice_is_refused(self):
         with pytest.raises(InvalidArgumentError, match="expected less than the 2 steps"):
             ring(steps(), sampler=SliceSampler(num_slices=2, span=2)).sample(4)
 
-    def test_data_that_says_nothing_of_trajectories(self):
+    def test_data_without_trajectories_is_refused(self):
         with pytest.raises(InvalidArgumentError, match="the ends of trajectories are unknown"):
             ring(TensorDict({"t": torch.arange(3)}, [3]), sampler=SliceSampler(slice_len=1)).sample(1)
 
     @pytest.mark.parametrize("key", ["end_key", "traj_key"])
-    def test_a_key_that_was_named_and_is_not_there(self, key):
-        """The reference falls back on other keys, and cuts elsewhere than it was told to."""
+    def test_a_missing_given_key_is_an_error(self, key):
+        """TorchRL falls back on other keys, and divides the steps elsewhere."""
         with pytest.raises(InvalidArgumentError, match="abent"):
             ring(steps(), sampler=SliceSampler(slice_len=1, **{key: "abent"})).sample(1)
 
-    def test_a_number_of_several_values(self):
+    def test_a_trajectory_key_with_several_values_is_refused(self):
         with pytest.raises(InvalidArgumentError, match="episode has 2 values per step"):
             ring(steps(episode=torch.zeros(20, 2)), sampler=SliceSampler(slice_len=1)).sample(1)
 
-    def test_a_number_that_is_not_whole(self):
+    def test_a_trajectory_key_that_is_not_an_integer_is_refused(self):
         with pytest.raises(InvalidArgumentError, match="not integers"):
             ring(steps(episode=torch.full((20,), 0.5)), sampler=SliceSampler(slice_len=1)).sample(1)
 
@@ -554,14 +554,14 @@ def test_a_users_sampler_needs_one_method():
     assert ring(steps(), sampler=Last()).sample(3)["t"].tolist() == [19, 19, 19]
 
 
-def test_what_is_shown_says_how_it_draws():
+def test_the_repr_has_the_arguments():
     assert repr(SliceSampler(slice_len=4, traj_key="episode", rank=0, world_size=2)) == (
         "SliceSampler(slice_len=4, traj_key=('episode',), truncated_key=('next', 'truncated'), strict_length=True, "
         "pad_output=False, rank=0, world_size=2)"
     )
 
 
-def test_a_field_that_comes_with_other_data_is_noticed():
+def test_a_field_of_another_storage_is_detected():
     """One sampler may serve two storages in turn."""
     sampler = SliceSampler(slice_len=3)
     buffer = ring(steps(), sampler=sampler)
@@ -572,7 +572,7 @@ def test_a_field_that_comes_with_other_data_is_noticed():
     assert "is_init" not in buffer.sample(3).keys()  # noqa: SIM118 - the same
 
 
-def test_a_list_says_how_its_slices_can_be_found():
+def test_the_error_for_a_list_names_ends_and_trajectories():
     buffer = ReplayBuffer(storage=ListStorage(3), sampler=SliceSampler(slice_len=1), batch_size=1)
     buffer.extend([1, 2, 3])
     with pytest.raises(InvalidArgumentError, match=r"ListStorage holds no fields.*\n.*pass `ends` or `trajectories`"):

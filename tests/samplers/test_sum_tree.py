@@ -1,4 +1,4 @@
-"""The tree under prioritised samplers, against sums over a plain list."""
+"""The sum tree of prioritized samplers, compared with sums over a plain list."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(tree, rows, values, eps=0.0, alpha=1.0):
 
 @settings(deadline=None)
 @given(writes(), st.booleans())
-def test_it_is_a_list_of_masses_with_their_sum_minimum_and_maximum(given, look):
+def test_its_sum_minimum_and_maximum_are_those_of_a_list(given, look):
     capacity, batches = given
     tree, model = SumTree(capacity, ranked=True), [0.0] * capacity
     for rows, values in batches:
@@ -59,8 +59,8 @@ def test_it_is_a_list_of_masses_with_their_sum_minimum_and_maximum(given, look):
 
 @settings(deadline=None)
 @given(writes())
-def test_what_was_written_before_leaves_no_trace(given):
-    """Inner sums that are corrected by differences drift away."""
+def test_overwritten_masses_leave_no_rounding_error(given):
+    """Inner sums that are updated by differences would accumulate rounding errors."""
     capacity, batches = given
     tree, fresh = SumTree(capacity, ranked=True), SumTree(capacity, ranked=True)
     for rows, values in batches:
@@ -75,7 +75,7 @@ def test_what_was_written_before_leaves_no_trace(given):
 
 @settings(deadline=None)
 @given(writes())
-def test_a_draw_is_always_a_row_that_has_mass(given):
+def test_a_drawn_row_always_has_mass(given):
     capacity, batches = given
     tree = SumTree(capacity)
     for rows, values in batches:
@@ -92,8 +92,8 @@ def test_a_draw_is_always_a_row_that_has_mass(given):
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=70), st.lists(st.floats(0, ALMOST_ONE), min_size=1))
-def test_a_point_finds_the_row_in_which_the_running_sum_passes_it(masses, points):
-    """Whole numbers: their sums are exact, so that there is one answer."""
+def test_a_point_gives_the_row_where_the_cumulative_sum_exceeds_it(masses, points):
+    """The masses are integers with exact sums, so that the row is unique."""
     if not any(masses):
         return
     tree = SumTree(len(masses))
@@ -104,8 +104,8 @@ def test_a_point_finds_the_row_in_which_the_running_sum_passes_it(masses, points
     assert tree.draw(np.array(points))[0].tolist() == expected
 
 
-def test_a_point_behind_everything_by_rounding_belongs_to_the_last_mass():
-    """1 + 2 ** -53 rounds up: what is left of the point is more than the second mass, and zeros follow it."""
+def test_a_point_past_the_total_by_rounding_gives_the_last_row_with_mass():
+    """1 + 2 ** -53 rounds up, so the rest of the point exceeds the second mass, which is followed by zeros."""
     tree = SumTree(8)
     write(tree, [0, 4], [1.0, 1.5 * 2**-53])
 
@@ -124,7 +124,7 @@ def test_the_last_row_can_be_drawn_alone(capacity):
     assert tree.draw(POINTS.copy())[0].tolist() == [capacity - 1] * len(POINTS)
 
 
-def test_the_last_of_a_row_that_comes_twice_wins():
+def test_of_repeated_rows_the_last_priority_is_kept():
     tree = SumTree(4)
     write(tree, [2, 1, 2, 2], [9.0, 1.0, 8.0, 5.0])
 
@@ -132,7 +132,7 @@ def test_the_last_of_a_row_that_comes_twice_wins():
     assert tree.total == 6.0
 
 
-def test_one_priority_serves_many_rows():
+def test_one_priority_applies_to_many_rows():
     tree = SumTree(4, ranked=True)
     write(tree, [0, 3], [2.0], eps=1.0, alpha=2.0)
 
@@ -142,7 +142,7 @@ def test_one_priority_serves_many_rows():
 
 
 def test_other_threads_run_while_it_draws():
-    """A loop that held the lock would let the other thread count only when it is done."""
+    """A loop that holds the lock would block the other thread until it ends."""
     tree = SumTree(1 << 16)
     write(tree, range(1 << 16), np.ones(1 << 16))
     points = np.random.default_rng(0).random(4_000_000)

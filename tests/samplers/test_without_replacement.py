@@ -1,4 +1,4 @@
-"""Every step once in an epoch."""
+"""Sampling without replacement: every step is drawn once per epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def filled(count, size=None, **kwargs):
 
 
 def epoch(sampler, storage, batch_size):
-    """The batches up to the one with which the sampler has run out."""
+    """Return the batches of one epoch."""
     batches = []
     sampler.ran_out = False
     while not sampler.ran_out:
@@ -63,7 +63,7 @@ def test_drop_last_gives_whole_batches_only(count, batch_size, shuffle):
 
 
 def test_every_order_is_equally_likely():
-    """Chi-square with 23 degrees of freedom: above 49.7 once in a thousand runs; this one is seeded."""
+    """Chi-square with 23 degrees of freedom exceeds 49.7 once in a thousand runs; this run is seeded."""
     storage = filled(4)
     sampler = SamplerWithoutReplacement(generator=torch.Generator().manual_seed(0))
     counts = dict.fromkeys(itertools.permutations(range(4)), 0)
@@ -75,12 +75,12 @@ def test_every_order_is_equally_likely():
 
 @pytest.mark.parametrize(
     ("before", "come", "orders", "limit"),
-    # The limits of chi-square that are passed once in a thousand runs; these are seeded.
+    # Values of chi-square that are exceeded once in a thousand runs; these runs are seeded.
     [(2, 2, 24, 49.7), (4, 1, 120, 172.0), (8, 2, 90, 135.9)],
     ids=["as many again", "one more", "some more"],
 )
-def test_what_joins_an_epoch_may_come_at_any_time(before, come, orders, limit):
-    """Of many rows only the places of those that joined are counted."""
+def test_steps_added_to_an_epoch_may_be_drawn_at_any_time(before, come, orders, limit):
+    """Only the positions of the added rows are counted."""
     generator = torch.Generator().manual_seed(0)
     storage, counts = filled(before + 1, 20), Counter()
     grown = filled(before + 1 + come, 20)
@@ -96,7 +96,7 @@ def test_what_joins_an_epoch_may_come_at_any_time(before, come, orders, limit):
 
 
 def test_only_priorities_need_a_compiler():
-    """It takes a second to load."""
+    """The import of the compiler takes a second."""
     code = """
 import sys, torch
 from datasets_rl import LazyTensorStorage, ReplayBuffer
@@ -125,7 +125,7 @@ def test_without_shuffling_a_full_ring_begins_with_its_oldest_step():
     assert epoch(SamplerWithoutReplacement(shuffle=False), storage, 3) == [[2, 3, 4], [0, 1]]
 
 
-def test_without_shuffling_lanes_stay_together():
+def test_without_shuffling_lanes_are_consecutive():
     storage = LazyTensorStorage(6, ndim=2)
     storage.set(range(3), torch.zeros(3, 2))
     storage.set(range(1), torch.zeros(1, 2))
@@ -140,8 +140,8 @@ def test_without_shuffling_lanes_stay_together():
     shuffle=st.booleans(),
     at=st.integers(0, 3),
 )
-def test_steps_that_come_in_mid_epoch_join_it(sizes, batch_size, shuffle, at):
-    """The reference begins anew at every write: a buffer that is written to as it is sampled never ends an epoch."""
+def test_steps_written_during_an_epoch_are_added_to_it(sizes, batch_size, shuffle, at):
+    """TorchRL restarts the epoch at every write, so a buffer with writes between batches never ends one."""
     sampler = SamplerWithoutReplacement(shuffle=shuffle)
     storage = filled(sizes[0], 200)
     seen = []
@@ -157,7 +157,7 @@ def test_steps_that_come_in_mid_epoch_join_it(sizes, batch_size, shuffle, at):
     assert sorted(seen) == list(range(len(storage)))
 
 
-def test_a_storage_that_was_emptied_begins_an_epoch():
+def test_an_emptied_storage_starts_an_epoch():
     sampler, storage = SamplerWithoutReplacement(), filled(10)
     sampler.sample(storage, 4)
     storage.empty()
@@ -167,14 +167,14 @@ def test_a_storage_that_was_emptied_begins_an_epoch():
     assert sorted(sampler.sample(storage, 10)[0].tolist()) == [0, 1, 2]
 
 
-def test_another_storage_that_holds_less_begins_an_epoch():
+def test_a_smaller_storage_starts_an_epoch():
     sampler = SamplerWithoutReplacement()
     sampler.sample(filled(10), 4)
 
     assert sorted(sampler.sample(filled(3), 10)[0].tolist()) == [0, 1, 2]
 
 
-def test_what_the_caller_does_with_a_batch_does_not_reach_the_sampler():
+def test_changes_to_a_batch_do_not_change_the_sampler():
     for shuffle in (True, False):
         sampler, storage = SamplerWithoutReplacement(shuffle=shuffle), filled(6)
         first = sampler.sample(storage, 3)[0]
@@ -192,7 +192,7 @@ def state(*, left=(), held, joining=(), envs=1):
 class TestState:
     @pytest.mark.parametrize("shuffle", [True, False])
     @pytest.mark.parametrize("drawn", [0, 1, 2, 3, 4])
-    def test_an_epoch_goes_on_where_it_was(self, shuffle, drawn):
+    def test_a_loaded_state_continues_the_epoch(self, shuffle, drawn):
         storage = filled(10)
         sampler = SamplerWithoutReplacement(shuffle=shuffle, generator=torch.Generator().manual_seed(0))
         for _ in range(drawn):
@@ -206,8 +206,8 @@ class TestState:
             assert other.sample(storage, 3)[0].tolist() == sampler.sample(storage, 3)[0].tolist()
             assert other.ran_out == sampler.ran_out
 
-    def test_what_is_left_follows_its_rows_into_a_larger_ring(self):
-        """Slots 2 3 0 1 by age; rows 3 and 0 are left, and come to slots 1 and 2."""
+    def test_the_remaining_rows_are_moved_into_a_larger_ring(self):
+        """The slots by age are 2 3 0 1; rows 3 and 0 remain, and move to slots 1 and 2."""
         sampler = SamplerWithoutReplacement()
         new = sampler.renumbered(state(left=[3, 0], held=4), 2, 4)
         sampler.load_state_dict(new)
@@ -215,8 +215,8 @@ class TestState:
         assert new["left"].tolist() == [1, 2]
         assert sorted(itertools.chain(*epoch(sampler, filled(6, 8), 1))) == [1, 2, 4, 5]
 
-    def test_with_lanes_and_rows_that_it_was_not_told_of(self):
-        """3 slots of 2 lanes, the oldest slot 1; rows 4 and 5 came after the last sample."""
+    def test_rows_of_lanes_added_since_the_last_sample_are_moved(self):
+        """3 slots of 2 lanes, of which slot 1 is the oldest; rows 4 and 5 were written after the last sample."""
         sampler = SamplerWithoutReplacement(shuffle=False)
         new = sampler.renumbered(state(left=[1], held=4, envs=2), 1, 3)
         sampler.load_state_dict(new)
@@ -224,8 +224,8 @@ class TestState:
         assert new["held"] == 6
         assert sampler.sample(filled(6), 6)[0].tolist() == [5, 2, 3]
 
-    def test_rows_that_it_was_not_told_of_come_at_any_time(self):
-        """Not after those that were left."""
+    def test_rows_added_since_the_last_sample_may_be_drawn_at_any_time(self):
+        """They are not drawn only after the remaining rows."""
         torch.manual_seed(0)
         sampler, first = SamplerWithoutReplacement(), Counter()
         for _ in range(3000):
@@ -234,7 +234,7 @@ class TestState:
 
         assert all(900 < first[place] < 1100 for place in range(3))
 
-    def test_an_epoch_that_is_over_stays_over(self):
+    def test_a_finished_epoch_stays_finished(self):
         new = SamplerWithoutReplacement().renumbered(state(left=[], held=4) | {"ran_out": True}, 2, 4)
 
         assert new["left"].tolist() == new["joining"].tolist() == []
@@ -249,7 +249,7 @@ class TestState:
         ],
         ids=["nothing", "floats", "outside", "below"],
     )
-    def test_a_state_that_is_none_is_refused(self, state, message):
+    def test_an_invalid_state_is_refused(self, state, message):
         with pytest.raises(InvalidArgumentError, match=message):
             SamplerWithoutReplacement().load_state_dict(state)
 
@@ -272,7 +272,7 @@ class TestShares:
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
         assert all(row % world_size == rank for rank, rows in enumerate(shares) for row in rows)
 
-    def test_steps_that_come_in_mid_epoch_are_shared_too(self):
+    def test_steps_written_during_an_epoch_are_divided_among_ranks(self):
         storage = filled(5, 20)
         sampler = SamplerWithoutReplacement(rank=1, world_size=3)
         seen = sampler.sample(storage, 1)[0].tolist()
@@ -280,7 +280,7 @@ class TestShares:
 
         assert sorted(seen + list(itertools.chain(*epoch(sampler, storage, 4)))) == [1, 4, 7, 10]
 
-    def test_drawing_with_replacement_keeps_to_its_share(self):
+    def test_drawing_with_replacement_is_limited_to_the_rows_of_the_rank(self):
         rows = RandomSampler(rank=2, world_size=3).sample(filled(12), 1000)[0]
 
         assert set(rows.tolist()) == {2, 5, 8, 11}
@@ -297,12 +297,12 @@ class TestShares:
         ],
         ids=repr,
     )
-    def test_half_a_share_is_refused(self, make, rank, world_size, message):
+    def test_a_rank_without_a_world_size_is_refused(self, make, rank, world_size, message):
         with pytest.raises(InvalidArgumentError, match=message):
             make(rank=rank, world_size=world_size)
 
     @pytest.mark.parametrize("make", [RandomSampler, SamplerWithoutReplacement])
-    def test_a_share_without_a_step_has_none_to_sample(self, make):
+    def test_a_rank_without_steps_cannot_sample(self, make):
         with pytest.raises(InvalidArgumentError, match="no step"):
             make(rank=3, world_size=4).sample(filled(3), 1)
         assert "rank=3, world_size=4" in repr(make(rank=3, world_size=4))

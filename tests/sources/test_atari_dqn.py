@@ -1,4 +1,4 @@
-"""The replay buffer of a DQN agent: which of its rows are steps, in which order, and where episodes begin and end."""
+"""Replay buffers of a DQN agent: which rows are steps, in which order, and where episodes begin and end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def convert(tree, settings):
 
 @pytest.fixture
 def buffer(tree):
-    """A buffer of 20 rows, whose logs lie where the upstream has them."""
+    """A buffer of 20 rows, with its logs in the layout of the upstream."""
     return Buffer(tree / LOGS, 20)
 
 
@@ -65,7 +65,7 @@ def rules(stored):
 
 
 def meets(stored, parts):
-    """Compare what is stored with parts of games: (game, first step, last step + 1)."""
+    """Compare the stored episodes with parts of games: (game, first step, last step + 1)."""
     assert stored.episodes.lengths.tolist() == [stop - start for _, start, stop in parts]
     for row, (game, start, stop) in zip(stored.episodes.starts.tolist(), parts, strict=True):
         for key, values in {**game.steps, **game.states}.items():
@@ -76,7 +76,7 @@ def meets(stored, parts):
 
 
 def test_there_are_60_games_of_5_runs():
-    """TorchRL refuses the ten from StarGunner on."""
+    """TorchRL rejects the last ten, starting with StarGunner."""
     ids = SOURCE.ids()
 
     assert len(ids) == len(set(ids)) == 300
@@ -93,7 +93,7 @@ def test_ids_are_listed_without_numpy():
     assert subprocess.check_output([sys.executable, "-c", script], text=True).split() == ["300"]
 
 
-def test_the_refusal_of_the_bucket_names_the_ways_that_are_left(tree, settings, monkeypatch):
+def test_the_error_for_the_closed_bucket_names_the_alternatives(tree, settings, monkeypatch):
     write_logs(tree)
     with bucket({"atari-replay-datasets": tree}, listable=False) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
@@ -114,7 +114,7 @@ def test_rl_unplugged_lacks_14_of_the_games(settings):
 
 
 def test_every_row_is_accounted_for(tree, convert):
-    """Seven games began; four checkpoints follow another; three games go on over an end, and the last is cut."""
+    """Seven games start, four checkpoints follow another one, three games continue in the next, and the last is cut."""
     games = write_logs(tree)
 
     stored = convert()
@@ -132,8 +132,8 @@ def test_every_row_is_accounted_for(tree, convert):
     assert not stored.column(("next", "observation"))[stored.column(("next", "done"))[:, 0]].any()
 
 
-def test_a_first_step_that_looks_like_a_blank_row_is_kept(tree, convert):
-    """The second game begins with a black frame, action 0 and reward 0: the fourth such row, and so a step."""
+def test_a_first_step_that_equals_a_row_of_zeros_is_kept(tree, convert):
+    """The second game begins with a black frame, action 0 and reward 0: the fourth such row is a step."""
     games = write_logs(tree)
 
     stored = convert()
@@ -143,8 +143,8 @@ def test_a_first_step_that_looks_like_a_blank_row_is_kept(tree, convert):
     assert not stored.column(("observation",))[17].any()
 
 
-def test_the_frame_that_comes_last_in_its_file_stands_before_all_others(tree, convert):
-    """Row 59 of checkpoint 1 was added before row 0: it is step 36 of the second game, which began in checkpoint 0."""
+def test_the_last_row_of_a_file_is_the_first_step(tree, convert):
+    """Row 59 of checkpoint 1 was added before row 0: it is step 36 of the second game, which starts in checkpoint 0."""
     games = write_logs(tree)
 
     stored = convert()
@@ -155,7 +155,7 @@ def test_the_frame_that_comes_last_in_its_file_stands_before_all_others(tree, co
     assert np.array_equal(stored.column(("next", "observation"))[17 + 35], late)
 
 
-def test_verify_looks_at_the_frame_that_came_late(tree, convert):
+def test_verify_compares_the_deferred_frame(tree, convert):
     write_logs(tree)
     stored = convert()
     frames = np.lib.format.open_memmap(stored.folder / "observation.npy", mode="r+")
@@ -171,8 +171,8 @@ def test_verify_looks_at_the_frame_that_came_late(tree, convert):
     assert any("observation at row 53" in problem for problem in problems)
 
 
-def test_some_checkpoints_are_a_dataset_of_their_own(tree, convert):
-    """Of checkpoint 1 on, the first rows belong to a game whose beginning is not there; row 59 of it is left out.
+def test_some_checkpoints_can_be_a_separate_dataset(tree, convert):
+    """From checkpoint 1, the first rows belong to a game whose beginning is missing; row 59 is left out.
 
     game       1 (steps 23 to 72 ever added)   2 (76 to 118)   3 (122 to 179)
     stored     60 to 72: steps 37 to 49        all 43          122 to 178: 57 of 58
@@ -187,8 +187,8 @@ def test_some_checkpoints_are_a_dataset_of_their_own(tree, convert):
     assert stored.episodes["checkpoint"].tolist() == [1, 1, 2]
 
 
-def test_the_first_checkpoints_can_be_used_while_the_others_come(tree, convert):
-    """They are a dataset in another place, and only their files are asked for."""
+def test_the_first_checkpoints_can_be_used_during_the_download_of_the_rest(tree, convert):
+    """They are a dataset in another folder, and only their files are requested."""
     games = write_logs(tree)
     for path in (tree / LOGS).glob("*.[34].gz"):
         path.unlink()
@@ -203,8 +203,8 @@ def test_the_first_checkpoints_can_be_used_while_the_others_come(tree, convert):
     assert {path.rpartition("ckpt.")[2] for path in (one.path for one in stored.manifest.raw)} == {"0.gz", "1.gz"}
 
 
-def test_what_is_stored_is_many_times_what_is_fetched_and_no_less_is_told_before(tree, settings):
-    """Frames lie as they are, and come compressed to a twentieth or so."""
+def test_the_stored_size_is_many_times_the_download_and_estimated_before(tree, settings):
+    """Frames are stored uncompressed; their files are about a twentieth of that size."""
     write_logs(tree)
     write_records(tree / "tfds", {0: [[12, 3]]})
     rlu = {"upstream": "rlu"}
@@ -217,7 +217,7 @@ def test_what_is_stored_is_many_times_what_is_fetched_and_no_less_is_told_before
         assert planning.plan(name, from_local=place, selection=bare, settings=settings).stored_bytes is None
 
 
-def test_checkpoints_that_there_are_not_are_refused(tree, settings):
+def test_unknown_checkpoints_are_refused(tree, settings):
     write_logs(tree)
 
     for text, said in (("7", "there are 5"), ("5:9", "none of the 5"), ("x", "expected numbers")):
@@ -227,7 +227,7 @@ def test_checkpoints_that_there_are_not_are_refused(tree, settings):
             )
 
 
-def test_a_checkpoint_that_is_asked_for_and_missing_is_refused(tree, convert):
+def test_a_requested_checkpoint_that_is_missing_is_refused(tree, convert):
     write_logs(tree)
     for path in (tree / LOGS).glob("*.1.gz"):
         path.unlink()
@@ -244,13 +244,13 @@ def test_the_checkpoint_before_the_last_one_may_be_missing(tree, convert):
 
     stored = convert()
 
-    # Game 5 goes on over the end of checkpoint 3, and game 3 over the beginning.
+    # Game 5 continues past the end of checkpoint 3, and game 3 started before its beginning.
     before = sum(map(len, games[:3])) + 57
     assert stored.episodes["checkpoint"].tolist() == [0, 1, 1, 2, 4, 4]
     assert stored.episodes.lengths[:4].sum() == before
 
 
-def test_files_whose_number_can_be_none_are_passed_over(tree, convert):
+def test_files_without_a_valid_number_are_skipped(tree, convert):
     write_logs(tree)
     for path in [*(tree / LOGS).glob("*_ckpt.4.gz")]:
         path.rename(path.with_name(path.name.replace(".4.", ".99999999999.")))
@@ -258,7 +258,7 @@ def test_files_whose_number_can_be_none_are_passed_over(tree, convert):
     assert convert(checkpoints="::3").episodes["checkpoint"].max() == 3
 
 
-def test_a_checkpoint_that_is_missing_cuts_the_episode_before_and_the_one_after(tree, convert):
+def test_a_missing_checkpoint_cuts_the_episodes_before_and_after_it(tree, convert):
     games = write_logs(tree)
     for path in (tree / LOGS).glob("*.1.gz"):
         path.unlink()
@@ -271,7 +271,7 @@ def test_a_checkpoint_that_is_missing_cuts_the_episode_before_and_the_one_after(
 
 
 def noop(buffer, shade, *, action=0):
-    """Add a step without a reward whose frame has one shade."""
+    """Add a step without a reward, with a frame of one gray value."""
     buffer.add(np.full((84, 84), shade, np.uint8), np.int32(action), np.float32(0), 0)
 
 
@@ -280,10 +280,10 @@ def noop(buffer, shade, *, action=0):
     [(9, 0, 0, 0), (0, 0, 0, 2), (9, 3, 0, 0), (0, 3, 0, 0), (9, 0, 1, 3)],
     ids=["frame", "nothing", "frame and action", "action", "end"],
 )
-def test_black_rows_that_begin_a_log_are_blank_only_if_the_row_before_may_be(
+def test_black_rows_at_the_beginning_of_a_log_are_blank_only_if_the_previous_row_may_be(
     buffer, convert, shade, action, terminal, dropped
 ):
-    """Of what comes before a log whose predecessor is not here, its own last place is all that is known.
+    """Of the rows before a log without its predecessor, only its own last row is known.
 
     added   19                   20 21 22                         23 ... 38
             the last place       no action, no reward, black      steps
@@ -304,8 +304,8 @@ def test_black_rows_that_begin_a_log_are_blank_only_if_the_row_before_may_be(
     assert rules(stored)["row-of-another-part"] == 1
 
 
-def test_a_run_whose_first_log_is_not_the_first_one_begins_with_steps_that_are_kept(buffer, tree, convert):
-    """Black frames without action and reward are blank rows at the beginning of the training, and not of this log."""
+def test_a_run_that_starts_with_a_later_log_keeps_its_first_steps(buffer, tree, convert):
+    """Black frames without action and reward are blank rows only at the beginning of the training."""
     for _ in range(16):
         noop(buffer, 50, action=1)
     noop(buffer, 9, action=3)
@@ -321,7 +321,7 @@ def test_a_run_whose_first_log_is_not_the_first_one_begins_with_steps_that_are_k
     assert convert().column(("action",)).tolist() == [0] * 3 + [2] * 16
 
 
-def test_rows_that_only_a_missing_checkpoint_has_in_order_are_not_called_those_of_earlier_ones(tree, convert):
+def test_rows_of_a_missing_checkpoint_are_not_reported_as_rows_of_earlier_ones(tree, convert):
     write_logs(tree)
 
     alone, together = rules(convert(checkpoints="4")), rules(convert())
@@ -330,8 +330,8 @@ def test_rows_that_only_a_missing_checkpoint_has_in_order_are_not_called_those_o
     assert "rows-of-a-missing-checkpoint" not in together
 
 
-def test_a_log_that_was_never_written_shows_in_the_counts(buffer, convert):
-    """The cursor passes the last place among rows of zeros: the buffer is not logged, and 20 rows are lost.
+def test_a_log_that_was_never_written_is_detected_by_the_counts(buffer, convert):
+    """The cursor reaches the last row with a row of zeros, so the buffer is not logged, and 20 rows are lost.
 
     added   0 ... 18 | 19 ... 36  37 38 39 | 40 ... 58 | 59
     game    0 (3-12), 1 (16-36)   blank      2 (40-69)
@@ -346,8 +346,8 @@ def test_a_log_that_was_never_written_shows_in_the_counts(buffer, convert):
     assert rules(stored)["end-without-flag"] == 2
 
 
-def test_a_log_that_was_never_written_before_the_last_one_shows_in_the_rows(buffer, convert):
-    """The last log counts from 0 again: only the rows behind its cursor tell that they are not those of the log before.
+def test_a_missing_log_before_the_last_one_is_detected_by_the_rows(buffer, convert):
+    """The last log counts from 0 again, so only the rows after its cursor show that a log is missing before it.
 
     added   0 ... 18 | 19 ... 33  36  37 38 39 | 40 ... 49
     game    0 (3-32)              1   blank      2, to the end of the training
@@ -378,7 +378,7 @@ def test_logs_of_buffers_of_other_sizes_do_not_follow_each_other(tree, tmp_path,
 
 
 def test_a_last_log_that_is_nearly_empty_is_verified(tree, convert):
-    """Its cursor stands in the first of the blocks of rows that are compared."""
+    """Its cursor is in the first of the blocks of rows that are compared."""
     buffer = Buffer(tree / LOGS, 1100)
     buffer.play(1200)
     buffer.play(9, over=False)
@@ -388,7 +388,7 @@ def test_a_last_log_that_is_nearly_empty_is_verified(tree, convert):
 
 
 def test_a_training_that_ends_with_a_full_buffer_logs_it_twice(buffer, convert):
-    buffer.play(16)  # 19 rows with the blank ones
+    buffer.play(16)  # 19 rows, including the blank ones
     buffer.play(16, over=False)
     while buffer.logs < 2:
         buffer.add(screens(512)[9], 1, 0, 0)
@@ -412,8 +412,8 @@ def test_a_training_that_is_shorter_than_the_buffer_has_one_log(buffer, convert)
     assert rules(stored)["rows-behind-the-cursor"] == 20 - 1 - 15
 
 
-def test_what_lies_in_places_that_were_never_written_does_not_matter(buffer, tree, convert):
-    """They hold flags of 77, rewards that are no numbers and actions below zero."""
+def test_the_content_of_unwritten_rows_is_ignored(buffer, tree, convert):
+    """They have flags of 77, rewards of NaN and negative actions."""
     buffer.play(30)
     terminal = np.load(io.BytesIO(gzip.decompress((tree / LOGS / "$store$_terminal_ckpt.0.gz").read_bytes())))
 
@@ -424,10 +424,10 @@ def test_what_lies_in_places_that_were_never_written_does_not_matter(buffer, tre
     assert np.isfinite(stored.column(("next", "reward"))).all()
 
 
-def test_rows_behind_an_end_that_are_not_all_zeros_are_steps(buffer, convert):
-    """As an agent that adds no blank rows would log them; nor is a row behind such a step blank."""
+def test_nonzero_rows_after_an_end_are_steps(buffer, convert):
+    """An agent without blank rows would log them; a row after such a step is not blank either."""
     buffer.play(5)
-    buffer.store["terminal"][buffer.cursor - 1] = 0  # the buffer sees no end, and adds no blank rows
+    buffer.store["terminal"][buffer.cursor - 1] = 0  # so that the buffer adds no blank rows
     buffer.play(10, over=False)
     buffer.store["terminal"][7] = 1
     buffer.store["observation"][8] = 5
@@ -457,7 +457,7 @@ def test_a_seventh_file_is_not_fetched(tree, settings, monkeypatch):
 
 
 def test_without_frames_their_files_are_not_fetched(tree, settings, monkeypatch):
-    """They are nearly all of the bytes."""
+    """Frames are nearly all of the bytes."""
     games = write_logs(tree)
     with bucket({"atari-replay-datasets": tree}) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
@@ -469,7 +469,7 @@ def test_without_frames_their_files_are_not_fetched(tree, settings, monkeypatch)
 
 
 def test_without_frames_the_rows_are_the_same(tree, buffer, convert):
-    """A game that goes on over the beginning has steps of action 0 and reward 0 there; the row before tells them apart."""
+    """The first rows of a continued game may equal blank rows; the previous row distinguishes them."""
     buffer.play(70)
     for name in ("action", "reward"):
         changed(f"$store$_{name}_ckpt.1.gz", lambda one: one.put([0, 1, 2], 0))(tree)
@@ -485,7 +485,7 @@ def test_frames_alone_are_verified(tree, convert):
 
 
 @pytest.mark.parametrize("place", ["", "dqn", "dqn/Pong/1", "dqn/Pong/1/replay_logs"])
-def test_any_folder_above_the_files_will_do(tree, convert, place):
+def test_any_folder_above_the_files_can_be_given(tree, convert, place):
     write_logs(tree)
     shutil.copytree(tree / "dqn/Pong/1", tree / "dqn/Breakout/1")
 
@@ -493,7 +493,7 @@ def test_any_folder_above_the_files_will_do(tree, convert, place):
 
 
 @pytest.mark.parametrize("inside", ["", "replay_logs"])
-def test_a_folder_that_does_not_tell_the_runs_apart_is_refused(tree, convert, inside):
+def test_a_folder_with_several_runs_is_refused(tree, convert, inside):
     write_logs(tree)
     for run in ("1", "2"):
         shutil.copytree(tree / LOGS, tree / "Pong" / run / inside)
@@ -502,8 +502,8 @@ def test_a_folder_that_does_not_tell_the_runs_apart_is_refused(tree, convert, in
         convert(tree / "Pong")
 
 
-def test_stacks_of_frames_begin_anew_with_each_episode(tree, convert):
-    """A stack of 4 is padded at the beginning of an episode, and has no frame of another one."""
+def test_stacks_of_frames_start_with_each_episode(tree, convert):
+    """A stack of 4 is padded at the beginning of an episode, and has no frame of another episode."""
     games = write_logs(tree)
     convert()
     dataset = AtariDQNExperienceReplay("Pong/1", download=False)
@@ -554,7 +554,7 @@ def test_the_arguments_of_the_reference_choose_the_sampler(tree, convert, option
 
 
 @pytest.mark.usefixtures("settings")
-def test_processes_are_those_that_were_asked_for(monkeypatch):
+def test_the_requested_number_of_processes_is_used(monkeypatch):
     asked = []
     monkeypatch.setattr(downloading, "download", lambda *_, settings, **__: asked.append(settings.jobs) or 1 / 0)
 
@@ -588,7 +588,7 @@ def test_both_upstreams_give_the_same_fields(tree, convert):
 
 
 def test_episodes_of_rl_unplugged_that_are_not_sorted_by_checkpoints_are_read(tree, convert):
-    """As those of rlu_atari: their checkpoints stand in the records."""
+    """As in rlu_atari, whose records have the numbers of the checkpoints."""
     games = write_records(tree, {0: [[7]], 3: [[4, 5]]})
     for number, path in enumerate(sorted((tree / RECORDS).glob("*.tfrecord-*"))):
         path.rename(path.with_name(f"rlu_atari-train.tfrecord-{number:05d}-of-00002"))

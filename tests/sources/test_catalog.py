@@ -1,4 +1,4 @@
-"""The catalog of D4RL is complete, and quick to read."""
+"""The catalog of D4RL is complete and fast to read."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def entries() -> list[Entry]:
     return [SOURCE.entry(name) for name in SOURCE.ids()]
 
 
-def test_the_counts_are_those_of_the_upstreams_own_tables(entries):
-    """d4rl/infos.py (155 ids) and its gym registrations (28 others); hashes from the checksums of TFDS."""
+def test_the_counts_are_those_of_the_tables_of_the_upstream(entries):
+    """d4rl/infos.py (155 ids) and its gym registrations (28 more); digests from the checksums of TFDS."""
     assets = [asset for entry in entries for asset in SOURCE.assets(entry.name)]
 
     assert len(entries) == 183
@@ -34,7 +34,7 @@ def test_the_counts_are_those_of_the_upstreams_own_tables(entries):
     assert [entry.name for entry in entries if entry.score is None] == ["carla-town-render-v0"]
 
 
-def test_the_families_are_all_there(entries):
+def test_the_catalog_has_all_families(entries):
     count = {}
     for entry in entries:
         count[entry.params["family"]] = count.get(entry.params["family"], 0) + 1
@@ -53,7 +53,7 @@ def test_the_families_are_all_there(entries):
     }
 
 
-def test_every_id_has_its_facts(entries):
+def test_every_id_has_its_metadata(entries):
     for entry in entries:
         (asset,) = SOURCE.assets(entry.name)
         assert [url[: -len(entry.params["path"])] for url in asset.urls] == BASES
@@ -87,7 +87,7 @@ def test_every_id_has_its_facts(entries):
         ("maze2d-large-v1", "maze2d/maze2d-large-sparse-v1.hdf5", 800, 6.7, 273.99),
     ],
 )
-def test_ids_that_papers_use(name, path, limit, low, high):
+def test_the_catalog_has_the_ids_of_papers(name, path, limit, low, high):
     entry = find(f"d4rl/{name}")
 
     assert SOURCE.assets(name)[0].urls[0] == BASES[0] + path
@@ -114,11 +114,11 @@ def test_ids_that_papers_use(name, path, limit, low, high):
         ("bullet-maze2d-open-v0", "not the end of an episode"),
     ],
 )
-def test_known_faults_are_told(name, word):
+def test_the_catalog_has_known_issues(name, word):
     assert any(word in fault for fault in find(f"d4rl/{name}").known_issues)
 
 
-def test_sound_sets_have_no_faults():
+def test_datasets_without_defects_have_no_known_issues():
     assert find("d4rl/hopper-medium-v2").known_issues == ()
     assert not find("d4rl/hopper-medium-v2").deprecated
     assert find("d4rl/hopper-medium-v0").deprecated
@@ -143,7 +143,7 @@ def test_no_sentence_of_the_catalog_is_unused():
     assert used == set(catalog["known_issues"])
 
 
-def test_reading_the_catalog_loads_neither_numpy_nor_anything_slower():
+def test_reading_the_catalog_imports_neither_numpy_nor_torch():
     script = """
 import sys
 from datasets_rl import sources

@@ -1,4 +1,4 @@
-"""D4RL files of every family become trajectories that say what the file, and the simulator, said."""
+"""D4RL files of every family are converted to trajectories with the values of the file and of the simulator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def opened(name, path):
 
 
 def read(name, path):
-    """The trajectories of a file, and the decisions by rule."""
+    """Return the trajectories of a file, and the decisions by rule."""
     with opened(name, path) as recording:
         whole = pieces(recording)
         return whole, {decision.rule: decision.count for decision in recording.decisions}
@@ -49,12 +49,12 @@ def lengths(episodes):
 
 
 def rows(episodes, key):
-    """The values at the rows of the file, finals left out."""
+    """Return the values at the rows of the file, without final states."""
     return np.concatenate([episode["states"][key][: len(episode["steps"][ACTION])] for episode in episodes])
 
 
 class TestRollouts:
-    """Against what the simulator said, step by step."""
+    """Compared with the simulator, step by step."""
 
     @pytest.mark.parametrize(
         ("name", "env_id", "dtype"),
@@ -65,7 +65,7 @@ class TestRollouts:
             ("hopper-full-replay-v1", "Hopper-v5", np.float64),
         ],
     )
-    def test_every_step_and_every_final_state_is_the_simulators(self, tmp_path, name, env_id, dtype):
+    def test_every_step_and_every_final_state_equals_that_of_the_simulator(self, tmp_path, name, env_id, dtype):
         run = d4rl_files.mujoco(tmp_path / "x.h5", env_id=env_id, dtype=dtype, steps=250, limit=40)
         episodes, decisions = read(name, tmp_path / "x.h5")
 
@@ -128,7 +128,7 @@ FAMILIES = [
 
 @pytest.mark.parametrize(("name", "make", "options", "expected"), FAMILIES)
 class TestFamilies:
-    """Against the columns of the file; no row is dropped, added or moved."""
+    """Compared with the columns of the file: no row is dropped, added or moved."""
 
     def test_rows_and_ends_are_those_of_the_file(self, tmp_path, name, make, options, expected):
         columns = make(tmp_path / "x.h5", **options)
@@ -174,7 +174,7 @@ class TestFamilies:
 
 
 class TestEnds:
-    """What ends a trajectory, and what is recorded of it."""
+    """The ends of trajectories, and the recorded decisions about them."""
 
     def test_float_flags_are_cast_and_recorded(self, tmp_path):
         d4rl_files.antmaze(tmp_path / "x.h5")
@@ -183,7 +183,7 @@ class TestEnds:
         assert decisions["flags-cast"] == 3003
         assert decisions["longer-than-time-limit"] == 3
 
-    def test_the_time_limit_ends_episodes_only_where_nothing_marks_time_outs(self, tmp_path):
+    def test_the_time_limit_ends_episodes_only_where_the_file_has_no_timeouts(self, tmp_path):
         d4rl_files.flow(tmp_path / "x.h5")
         episodes, decisions = read("flow-ring-random-v0", tmp_path / "x.h5")
 
@@ -242,7 +242,7 @@ class TestEnds:
 
     @pytest.mark.parametrize("block", [1, 7, 64, 10_000])
     def test_a_seam_without_a_flag_ends_a_trajectory(self, tmp_path, monkeypatch, block):
-        """medium-expert joins two files; the last trajectory of the first may have no end."""
+        """medium-expert concatenates two files; the last trajectory of the first may have no end."""
         columns, run = stitched()
         d4rl_files.write(tmp_path / "x.h5", columns)
         monkeypatch.setattr("datasets_rl.sources.d4rl.reader._BLOCK_BYTES", block * 280)
@@ -261,7 +261,7 @@ class TestEnds:
             == []
         )
 
-    def test_rows_that_are_no_trajectories_keep_their_next_observation_as_a_column(self, tmp_path):
+    def test_rows_without_trajectories_keep_their_next_observation_as_a_column(self, tmp_path):
         run = d4rl_files.rollout()
         columns = d4rl_files.mujoco_columns(run)
         order = np.random.default_rng(0).permutation(run.steps)
@@ -276,7 +276,7 @@ class TestEnds:
         name = "halfcheetah-medium-v2"
         assert SOURCE.compare(name, files(name, tmp_path / "x.h5"), converted(episodes)) == []
 
-    def test_nan_is_kept_counted_and_no_seam(self, tmp_path):
+    def test_nan_is_kept_and_counted_and_not_a_seam(self, tmp_path):
         run = d4rl_files.rollout()
         columns = d4rl_files.mujoco_columns(run)
         columns["observations"][11, 3] = columns["next_observations"][10, 3] = np.nan
@@ -308,9 +308,9 @@ class TestEnds:
 
 
 class TestLayouts:
-    """Variants of the layout that upstream files show."""
+    """Variants of the layout in upstream files."""
 
-    def test_columns_of_one_value_may_have_an_axis_for_it(self, tmp_path):
+    def test_columns_of_one_value_may_have_an_axis_of_size_one(self, tmp_path):
         columns = d4rl_files.adroit_human(tmp_path / "x.h5")
         flat = dict(columns)
         for name in ("rewards", "terminals", "timeouts"):
@@ -397,7 +397,7 @@ class TestLayouts:
 
 
 class TestCompare:
-    """The comparison finds what a converter could get wrong."""
+    """The comparison finds possible errors of a converter."""
 
     @pytest.mark.parametrize(
         ("key", "says"),
@@ -424,7 +424,7 @@ class TestCompare:
         assert any(re.match(says, line) for line in found), found
 
     def test_a_wrong_final_observation_is_found(self, tmp_path):
-        """TorchRL zeroes it, though the file has it."""
+        """TorchRL sets it to zero although the file has it."""
         name = "halfcheetah-medium-v2"
         d4rl_files.mujoco(tmp_path / "x.h5")
         columns = joined(read(name, tmp_path / "x.h5")[0])
@@ -434,7 +434,7 @@ class TestCompare:
         assert len(found) == 1
         assert found[0].startswith("next.observation at row 99")
 
-    def test_a_lost_time_out_is_found(self, tmp_path):
+    def test_a_lost_timeout_is_found(self, tmp_path):
         name = "door-human-v1"
         d4rl_files.adroit_human(tmp_path / "x.h5")
         columns = joined(read(name, tmp_path / "x.h5")[0])
@@ -444,7 +444,7 @@ class TestCompare:
 
         assert any("next.truncated at row 69 lacks the file's time-out" in line for line in found)
 
-    def test_the_built_in_data_compares_equal(self):
+    def test_the_built_in_data_equals_its_raw_file(self):
         demo = source("demo")
         here = {"pendulum.hdf5": Path(datasets_rl.sources.demo.__file__).with_name("pendulum.hdf5")}
         with demo.open("pendulum", here) as recording:
@@ -467,7 +467,7 @@ class TestCompare:
         assert step(episodes, ("mark",)).max() == most
         assert SOURCE.compare(name, files(name, tmp_path / "x.h5"), converted(episodes)) == []
 
-    def test_no_name_of_the_metadata_is_a_folder_of_another(self, tmp_path):
+    def test_no_name_of_the_metadata_is_a_parent_of_another(self, tmp_path):
         columns = d4rl_files.mujoco_columns(d4rl_files.rollout())
         columns |= {
             "a": 1.0,
@@ -502,14 +502,14 @@ class TestCompare:
 
 
 def stitched():
-    """Two rollouts end to end, the first without the end of its third episode."""
+    """Return two concatenated rollouts; the third episode of the first has no end."""
     run = d4rl_files.rollout()
     first, second = d4rl_files.mujoco_columns(run), d4rl_files.mujoco_columns(d4rl_files.rollout(seed=9))
     return {key: np.concatenate([first[key][:250], second[key]]) for key in first}, run
 
 
 def joined(episodes):
-    """Trajectories as flat columns, now and next, the way a converted dataset answers."""
+    """Return trajectories as flat columns at t and at t + 1, like a converted dataset."""
     columns = {key: step(episodes, key) for key in episodes[0]["steps"]}
     columns["next", "done"] = columns[TERMINATED] | columns[TRUNCATED]
     for key in episodes[0]["states"]:
@@ -528,8 +528,8 @@ def converted(episodes):
     return lambda key, start, stop: columns[key][start:stop]
 
 
-def test_rare_but_valid_hdf5_is_read_and_what_was_never_written_is_counted(tmp_path):
-    """A user block as MATLAB writes it, soft links within the file, and chunks that stand for the fill value."""
+def test_rare_but_valid_hdf5_is_read_and_unwritten_chunks_are_counted(tmp_path):
+    """A user block as MATLAB writes it, soft links within the file, and unwritten chunks."""
     columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
     path = tmp_path / "x.hdf5"
     with h5py.File(path, "w", userblock_size=512) as file:
@@ -552,7 +552,7 @@ def test_rare_but_valid_hdf5_is_read_and_what_was_never_written_is_counted(tmp_p
 
 
 def downloaded(tmp_path, columns, name="halfcheetah-medium-v2"):
-    """Convert a file of these columns, and compare what is stored with it."""
+    """Convert a file of these columns, and compare the stored dataset with it."""
     tmp_path.mkdir(exist_ok=True)
     d4rl_files.write(tmp_path / "x.hdf5", columns)
     settings = Settings(home=tmp_path / "home", progress=False)
@@ -562,8 +562,8 @@ def downloaded(tmp_path, columns, name="halfcheetah-medium-v2"):
 
 
 @pytest.mark.parametrize(("dtype", "noise"), [("f8", 1e-6), ("f4", 1e-6), ("f2", 2e-3)])
-def test_rounding_between_the_two_observations_cuts_no_episode(tmp_path, dtype, noise):
-    """The observation of the next row is stored, and the last one of an episode comes from next_observations."""
+def test_rounding_between_the_two_observations_ends_no_episode(tmp_path, dtype, noise):
+    """The observation of the next row is stored; only final observations are from next_observations."""
     columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
     for name in ("observations", "next_observations"):
         columns[name] = columns[name].astype(dtype)
@@ -590,7 +590,7 @@ def test_rounding_between_the_two_observations_cuts_no_episode(tmp_path, dtype, 
 
 
 @pytest.mark.parametrize("jump", [1e-3, 1.0, np.inf, np.nan])
-def test_a_jump_of_one_number_is_a_seam_however_much_the_others_are_rounded(tmp_path, jump):
+def test_a_jump_of_one_number_is_a_seam_regardless_of_rounding_in_others(tmp_path, jump):
     columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
     columns["next_observations"] = columns["next_observations"] + np.float32(5e-7)
     columns["next_observations"][42, 3] += jump

@@ -1,4 +1,4 @@
-"""A file that breaks D4RL's layout is refused with every fault at once; nothing is guessed."""
+"""A file that violates D4RL's layout is refused with all errors at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def columns():
 
 
 def refusal(path, columns=None):
-    """What opening and reading the file to its end says, a fault an entry."""
+    """Return the errors of opening and reading the complete file."""
     if columns is not None:
         d4rl_files.write(path, columns)
     with pytest.raises(ConversionError) as caught, SOURCE.open(NAME, {SOURCE.assets(NAME)[0].path: path}) as recording:
@@ -50,7 +50,7 @@ def test_a_column_of_another_length_is_named_with_both_numbers(tmp_path, columns
     )
 
 
-def test_every_fault_is_reported_at_once(tmp_path, columns):
+def test_all_errors_are_reported_at_once(tmp_path, columns):
     del columns["rewards"]
     columns["actions"] = columns["actions"][:5]
     columns["infos/qpos"] = np.bytes_(b"text")
@@ -80,7 +80,7 @@ def test_a_flag_that_is_neither_0_nor_1_is_refused_with_its_row(tmp_path, column
     assert refusal(tmp_path / "x.h5", columns) == (f"{name} is {shown} at row 123; expected 0 or 1 (2 such rows)",)
 
 
-def test_bad_flags_of_both_kinds_are_reported_at_once(tmp_path, columns):
+def test_invalid_terminals_and_timeouts_are_reported_at_once(tmp_path, columns):
     for name in ("terminals", "timeouts"):
         columns[name] = columns[name].astype(np.int64)
         columns[name][0] = 7
@@ -88,7 +88,7 @@ def test_bad_flags_of_both_kinds_are_reported_at_once(tmp_path, columns):
     assert len(refusal(tmp_path / "x.h5", columns)) == 2
 
 
-def test_flags_with_many_values_a_step_are_refused(tmp_path, columns):
+def test_flags_with_several_values_per_step_are_refused(tmp_path, columns):
     columns["terminals"] = np.zeros((300, 2), bool)
 
     assert refusal(tmp_path / "x.h5", columns) == ("terminals has shape [300, 2]; expected [300] or [300, 1]",)
@@ -115,7 +115,7 @@ def test_a_file_of_another_environment_is_refused(tmp_path, columns):
 
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.longdouble])
-def test_numbers_that_torch_does_not_hold_are_refused(tmp_path, columns, dtype):
+def test_dtypes_that_torch_does_not_support_are_refused(tmp_path, columns, dtype):
     if np.dtype(dtype) == np.float64:
         pytest.skip("a long double is a double here")
     columns["infos/ticks"] = np.zeros(len(columns["rewards"]), dtype)
@@ -164,7 +164,7 @@ def test_a_flipped_bit_is_refused_with_column_and_rows(tmp_path, columns, name):
 
 
 def test_a_bit_flipped_anywhere_raises_no_other_error(tmp_path, columns):
-    """Wherever a bit flips, the file reads or is refused: no other error comes out, and nothing hangs."""
+    """A file with any flipped bit can be read or is refused; it raises no other error and does not hang."""
     path = d4rl_files.write(tmp_path / "x.h5", {name: value[:40] for name, value in columns.items()})
     whole = path.read_bytes()
     generator = np.random.default_rng(0)
@@ -190,7 +190,7 @@ def test_a_web_page_is_refused(tmp_path):
 
 
 def test_a_refused_file_is_closed(tmp_path, columns):
-    """Otherwise it could not be replaced by a better copy on some systems."""
+    """On some systems an open file cannot be replaced."""
     columns["terminals"] = columns["terminals"] * 2.0
     columns["terminals"][4] = 2
     refusal(tmp_path / "x.h5", columns)
@@ -200,7 +200,7 @@ def test_a_refused_file_is_closed(tmp_path, columns):
 
 
 @pytest.mark.parametrize("name", ["infos/{}", "metadata/{}", "{}"])
-def test_a_name_that_no_file_can_have_is_refused_before_anything_is_written(tmp_path, columns, name):
+def test_a_name_that_is_too_long_for_a_file_is_refused_before_any_write(tmp_path, columns, name):
     columns[name.format("k" * 300)] = np.zeros((300, 2), np.float32)
     d4rl_files.write(tmp_path / "x.hdf5", columns)
     settings = Settings(home=tmp_path / "home", progress=False)

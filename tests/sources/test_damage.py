@@ -1,4 +1,4 @@
-"""Damaged upstream files: each gives the dataset that the whole file gives, or a documented error, and never a traceback."""
+"""Damaged upstream files give the dataset of the intact file or a documented error, and never a traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = 2
 
 
 def tree(case, folder, *, stored):
-    """What the case writes; with `stored`, members of npz files are not deflated."""
+    """Write the raw files of the case; with `stored`, members of npz files are not compressed."""
     folder.mkdir()
     case.write(folder)
     for path in folder.rglob("*.npz") if stored else ():
@@ -35,7 +35,7 @@ def tree(case, folder, *, stored):
 
 
 def converted(case, folder, home):
-    """Convert and verify a tree; return the digests of what is stored."""
+    """Convert and verify the files; return the digests of the stored dataset."""
     settings = Settings(home=home, progress=False, retries=0)
     made = downloading.download(
         case.id, from_local=folder, hash_check=False, settings=settings, selection=Selection(options=dict(case.options))
@@ -45,7 +45,7 @@ def converted(case, folder, home):
 
 
 def damage(path, dice):
-    """Change a byte, a few bytes or a stretch, or cut the file; return how to undo it."""
+    """Change one or several bytes of a file, or truncate it; return a function that restores it."""
     before = path.read_bytes()
     data = bytearray(before)
     kind = dice.randrange(4)
@@ -64,7 +64,7 @@ def damage(path, dice):
 
 
 def outcomes(name, tmp_path, seeds, *, stored=False):
-    """Damage one file a seed; fail where anything but a documented error or the whole file's dataset comes of it."""
+    """Damage one file per seed; fail unless the result is a documented error or the dataset of the intact file."""
     case = CASES[name]
     folder = tree(case, tmp_path / "tree", stored=stored)
     whole = converted(case, folder, tmp_path / "whole")

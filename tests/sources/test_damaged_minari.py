@@ -1,4 +1,4 @@
-"""Damaged files whose library fails in ways of its own are named, and never a fault of this program."""
+"""Errors of the HDF5 library in damaged files are reported with the file, and never as an internal error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "test/things/damaged-v3"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A dataset that Minari wrote."""
+    """A dataset written by Minari."""
     folder = tmp_path_factory.mktemp("cache")
     write(folder, NAME, episodes(SPACES["box"]), space=SPACES["box"], data_format="hdf5")
     return folder / NAME
@@ -25,8 +25,8 @@ def written(tmp_path_factory):
 
 # HDF5 fails at 12 and 105 with a RuntimeError while the links of a group are read.
 @pytest.mark.parametrize("seed", [12, 105, *range(1, 6)])
-def test_a_damaged_file_is_refused_with_its_name_or_reads_as_whole(written, tmp_path, seed):
-    # HDF5 shares what it knows of a file among all who open the same path.
+def test_a_damaged_file_is_refused_with_its_name_or_read_like_the_intact_one(written, tmp_path, seed):
+    # HDF5 shares cached metadata among all handles of the same path.
     folder = tmp_path / "copy"
     shutil.copytree(written, folder)
     file = next(folder.rglob("main_data.hdf5"))

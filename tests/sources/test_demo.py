@@ -1,4 +1,4 @@
-"""The data that comes with the package is what its script makes, and comes through the same door as any other."""
+"""The data in the package is the output of its script, and is converted like any other dataset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stored():
         return {name: file[name][:] for name in make_pendulum.columns(3)}
 
 
-def test_the_file_is_the_one_of_the_catalog():
+def test_the_file_has_the_digest_of_the_catalog():
     (asset,) = source("demo").assets("pendulum")
 
     assert asset.urls == ("package:datasets_rl.sources.demo/pendulum.hdf5",)
@@ -31,8 +31,8 @@ def test_the_file_is_the_one_of_the_catalog():
     assert asset.sha256 == hashlib.sha256(FILE.read_bytes()).hexdigest()
 
 
-def test_the_script_makes_the_columns_of_the_file(stored):
-    """Equal but for the last bit of a sine, which differs between processors."""
+def test_the_script_generates_the_columns_of_the_file(stored):
+    """Equal except for the last bit of a sine, which differs between processors."""
     made = make_pendulum.columns()
 
     assert list(made) == list(stored)
@@ -41,7 +41,7 @@ def test_the_script_makes_the_columns_of_the_file(stored):
         np.testing.assert_allclose(array, stored[name], rtol=0, atol=1e-3, err_msg=name)
 
 
-def test_the_script_writes_the_same_bytes_twice(tmp_path):
+def test_the_script_is_deterministic(tmp_path):
     data = make_pendulum.columns(3)
     for name in ("a.h5", "b.h5"):
         make_pendulum.write(tmp_path / name, data)
@@ -49,7 +49,7 @@ def test_the_script_writes_the_same_bytes_twice(tmp_path):
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
-def test_it_holds_75_whole_episodes_of_three_qualities(stored):
+def test_it_has_75_complete_episodes_of_three_policies(stored):
     with source("demo").open("pendulum", {"pendulum.hdf5": FILE}) as recording:
         episodes = d4rl_files.pieces(recording)
         rules = {decision.rule: decision.count for decision in recording.decisions}
@@ -70,7 +70,7 @@ def test_the_scores_are_the_mean_returns_of_the_random_and_the_good_policy(store
     assert score.high == pytest.approx(means[2], abs=0.01)
 
 
-def test_rewards_are_those_of_pendulum(stored):
+def test_rewards_match_the_formula_of_pendulum(stored):
     """-(angle² + 0.1 speed² + 0.001 torque²), from Gymnasium's documentation."""
     angle = (stored["infos/qpos"][:, 0] + np.pi) % (2 * np.pi) - np.pi
     speed, torque = stored["infos/qvel"][:, 0], stored["actions"][:, 0]

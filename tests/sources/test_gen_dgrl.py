@@ -1,4 +1,4 @@
-"""Gen-DGRL: frames of the next level, two schemes of addresses, archives of all games, and files of two kinds."""
+"""Gen-DGRL: frames of the next level, two address schemes, archives of all games, and two file formats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def settings(tmp_path, monkeypatch):
 
 @pytest.fixture
 def convert(tmp_path, settings):
-    """Put an archive at a path of the upstream's, and convert it."""
+    """A function that writes an archive to a path of the upstream, and converts it."""
 
     def run(data, path=EXPERT, name=NAME, **selection):
         place = tmp_path / "tree" / path
@@ -84,7 +84,7 @@ def test_a_file_without_a_step_is_left_out_and_counted(convert):
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
-def test_the_frame_of_the_next_level_is_no_state_of_this_one(convert):
+def test_the_frame_of_the_next_level_is_not_a_state_of_this_one(convert):
     levels = game([3, 5])
 
     stored = convert(packed(levels))
@@ -100,7 +100,7 @@ def test_the_frame_of_the_next_level_is_no_state_of_this_one(convert):
     assert decided(stored) == {"alien-last-frame": 2, "terminated": 2, "frames-cast": 2}
 
 
-def test_what_names_say_is_kept_of_every_episode(convert):
+def test_the_metadata_in_file_names_is_kept(convert):
     levels = game([3, 5], first=12)
 
     table = convert(packed(levels)).episodes
@@ -111,8 +111,8 @@ def test_what_names_say_is_kept_of_every_episode(convert):
     assert np.allclose(table["stated_return"], table["return"], atol=0.01)
 
 
-def test_both_kinds_of_file_give_the_same(convert):
-    """The bytes tell, and not the name: the second archive has pickles that are called .npz."""
+def test_both_file_formats_give_the_same_dataset(convert):
+    """The format is detected from the bytes: the second archive has pickles with the suffix .npz."""
     levels = game([3, 250])
     renamed = {name.replace(".npy", ".npz"): data for name, data in written(levels, "bigfish").items()}
 
@@ -124,7 +124,7 @@ def test_both_kinds_of_file_give_the_same(convert):
     assert digests[0] == digests[1] == digests[2]
 
 
-def test_a_long_episode_comes_in_pieces_that_join(convert):
+def test_a_long_episode_is_read_in_pieces_that_join(convert):
     level = play(400, 0)
 
     stored = convert(packed([level], "npz"))
@@ -134,15 +134,15 @@ def test_a_long_episode_comes_in_pieces_that_join(convert):
 
 
 @pytest.mark.parametrize("rows", [170, 171, 340])
-def test_episodes_that_end_with_a_block_end(convert, rows):
-    """The frame that is left out may be all that the last block has: a block holds 170."""
+def test_an_episode_that_ends_with_a_block_is_complete(convert, rows):
+    """The excluded frame may be the only one in the last block; a block has 170."""
     stored = convert(packed([play(rows, 0), play(2, 1)], "npz"))
 
     assert stored.episodes.lengths.tolist() == [rows, 2]
 
 
-def test_flags_that_are_numbers_and_frames_that_are_bytes_are_taken(convert):
-    """The type of the flags is what the upstream's code happened to have used for the array before."""
+def test_numeric_flags_and_uint8_frames_are_accepted(convert):
+    """The dtype of the flags varies between files of the upstream."""
     level = play(4, 0)
     ends = (np.arange(4) == 3).astype(np.float32)
 
@@ -163,8 +163,8 @@ def test_an_archive_of_many_blocks_is_read_in_parts(convert):
     assert stored.episodes["number"].tolist() == list(range(8))
 
 
-def test_only_the_files_of_the_game_are_read_of_the_archive_of_all(convert):
-    """In its own place, and under the name that the first scheme has for the archive of one game."""
+def test_only_the_files_of_the_game_are_read_from_the_archive_of_all_games(convert):
+    """At its own path, and under the path of the first scheme for the archive of one game."""
     levels = game([3, 5])
     files = {"maze/no episode.npy": b"?", **written(levels, "heist"), **written(game([9]), "ninja")}
 
@@ -175,8 +175,8 @@ def test_only_the_files_of_the_game_are_read_of_the_archive_of_all(convert):
 
 
 @pytest.mark.parametrize("first", [None, XML], ids=["missing", "an error"])
-def test_the_second_scheme_is_asked_if_the_first_has_nothing(settings, monkeypatch, first):
-    """An error may come as a file: it is told by its first bytes."""
+def test_the_second_scheme_is_tried_if_the_first_has_no_file(settings, monkeypatch, first):
+    """The server may send an error page with status 200, which is detected by its first bytes."""
     levels = game([3, 5])
     paths = {f"/{SECOND}": packed(levels)} | ({f"/{EXPERT}": first} if first else {})
     with serve(paths) as server:
@@ -189,20 +189,20 @@ def test_the_second_scheme_is_asked_if_the_first_has_nothing(settings, monkeypat
     assert {one.path for one in server.requests} == {f"/{EXPERT}", f"/{SECOND}"}
 
 
-def test_mirrors_are_asked_for_both_schemes(settings):
+def test_mirrors_are_tried_with_both_schemes(settings):
     with serve({f"/{SECOND}": packed(game([3]))}) as server:
         stored = StoredDataset(downloading.download(NAME, settings=settings, mirrors=[server.url]))
 
     assert [one.url for one in stored.manifest.raw] == [f"{server.url}/{SECOND}"]
 
 
-def test_the_users_own_file_is_taken_whatever_its_name(tmp_path, settings):
+def test_a_user_file_may_have_any_name(tmp_path, settings):
     (tmp_path / "fish.xz").write_bytes(packed(game([3])))
 
     assert len(StoredDataset(downloading.download(NAME, from_local=tmp_path / "fish.xz", settings=settings))) == 3
 
 
-def test_some_episodes_are_a_dataset_of_their_own(convert):
+def test_some_episodes_can_be_a_separate_dataset(convert):
     levels = game([3, 5, 2, 4])
 
     stored = convert(packed(levels), episodes="1,3")
@@ -214,7 +214,7 @@ def test_some_episodes_are_a_dataset_of_their_own(convert):
         convert(packed(levels), episodes="-1:")
 
 
-def test_fields_without_frames_are_a_dataset_of_their_own(convert):
+def test_fields_without_frames_can_be_a_separate_dataset(convert):
     stored = convert(packed(game([3, 5])), keys=("action",))
 
     assert {field.name for field in stored.schema} == {
@@ -228,7 +228,7 @@ def test_fields_without_frames_are_a_dataset_of_their_own(convert):
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
-def test_a_batch_is_what_torchrl_calls_it(convert):
+def test_a_batch_has_the_keys_of_torchrl(convert):
     folder = convert(packed(game([30, 20]))).folder
 
     dataset = GenDGRLExperienceReplay("bigfish-1M_E", 16, root=folder.parent, download=False)
@@ -240,7 +240,7 @@ def test_a_batch_is_what_torchrl_calls_it(convert):
     assert dataset.specs["action"].high.item() == 14
 
 
-def test_the_ids_and_what_is_known_of_them():
+def test_the_ids_and_their_metadata():
     ids = source("gen_dgrl").ids()
 
     assert len(ids) == 16 * 8
@@ -258,8 +258,8 @@ def test_the_ids_and_what_is_known_of_them():
     assert "gen_dgrl/bigfish-1M_E" in caught.value.nearest
 
 
-def test_a_pickle_keeps_no_more_than_its_own_memory_twice(tmp_path):
-    """The frames of an episode are in one piece in a pickle: nothing smaller can be read."""
+def test_reading_a_pickle_takes_at_most_twice_its_size(tmp_path):
+    """A pickle has the frames of an episode as one array, which cannot be read in parts."""
     import tracemalloc
 
     from datasets_rl.read.pickles import load_npy
@@ -276,7 +276,7 @@ def test_a_pickle_keeps_no_more_than_its_own_memory_twice(tmp_path):
     assert peak < 2.6 * len(data)
 
 
-def test_what_is_stored_is_told_beforehand_by_the_steps_that_the_name_says(tmp_path, settings):
+def test_the_stored_size_is_estimated_from_the_steps_in_the_name(tmp_path, settings):
     place = tmp_path / "tree" / EXPERT
     place.parent.mkdir(parents=True)
     place.write_bytes(packed(game([3])))

@@ -1,4 +1,4 @@
-"""Files of one's own: what is understood without being said, what is said, and what is told when it is wrong."""
+"""User files: detected layouts, the description in dataset.toml, and its errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def convert(folder, tmp_path):
-    """Describe the files of the folder, and convert them."""
+    """A function that writes a description of the files in the folder, and converts them."""
 
     def run(text="", home="home", jobs=1, **options):
         if text is not None:
@@ -50,7 +50,7 @@ def convert(folder, tmp_path):
 
 
 def one(steps=4, more=0, **others):
-    """The arrays of an episode: the numbers count, so that every shift is seen."""
+    """Return the arrays of an episode with consecutive numbers, so that any shift is detected."""
     plain = {
         "obs": np.arange(steps + more, dtype=np.float32)[:, None],
         "action": 10 + np.arange(steps),
@@ -63,7 +63,7 @@ def rules(stored):
     return {decision.rule: decision.count for decision in stored.manifest.decisions}
 
 
-def test_files_that_changed_after_they_were_converted_are_never_taken_for_the_stored_ones(folder, convert):
+def test_changed_user_files_are_not_mistaken_for_the_stored_ones(folder, convert):
     np.savez(folder / "a.npz", **one(more=1))
     np.savez(folder / "b.npz", **one(2, more=1))
     text = convert().folder.joinpath("manifest.json").read_text()
@@ -85,7 +85,7 @@ def test_files_that_changed_after_they_were_converted_are_never_taken_for_the_st
         convert(text=None)
 
 
-def test_an_observation_more_than_actions_is_the_one_after_the_last_action(folder, convert):
+def test_one_more_observation_than_actions_is_the_final_observation(folder, convert):
     np.savez(folder / "a.npz", **one(more=1))
     np.savez(folder / "b.npz", **one(2, more=1))
 
@@ -96,7 +96,7 @@ def test_an_observation_more_than_actions_is_the_one_after_the_last_action(folde
     assert rules(stored) == {"one-more": 6, "no-terminated": 2, "end-without-flag": 2, "final-observation-kept": 2}
 
 
-def test_as_many_observations_as_actions_leave_the_last_one_unknown(folder, convert):
+def test_as_many_observations_as_actions_leave_the_final_one_unknown(folder, convert):
     np.savez(folder / "a.npz", **one())
 
     stored = convert()
@@ -104,7 +104,7 @@ def test_as_many_observations_as_actions_leave_the_last_one_unknown(folder, conv
     assert stored.episodes["final_known"].tolist() == [False]
 
 
-def test_rows_that_hold_what_led_to_them_are_moved(folder, convert):
+def test_rows_with_the_preceding_action_are_shifted(folder, convert):
     np.savez(folder / "a.npz", **one(5, terminal=np.arange(5) == 4))
 
     stored = convert('alignment = "action-before"')
@@ -115,7 +115,7 @@ def test_rows_that_hold_what_led_to_them_are_moved(folder, convert):
     assert stored.column(("next", "terminated"))[:, 0].tolist() == [False, False, False, True]
 
 
-def test_a_last_row_without_a_step_gives_its_observation_alone(folder, convert):
+def test_a_last_row_without_a_step_gives_only_its_observation(folder, convert):
     parquet.write_table(
         pa.table({name: values.reshape(5) for name, values in one(5).items()} | {"episode_index": [7, 7, 7, 9, 9]}),
         folder / "a.parquet",
@@ -129,7 +129,7 @@ def test_a_last_row_without_a_step_gives_its_observation_alone(folder, convert):
 
 
 @pytest.mark.parametrize(("by", "array"), [("lengths", [1, 3]), ("ends", [1, 4]), ("column", [5, 6, 6, 6])], ids=str)
-def test_episodes_are_told_by_an_array(folder, convert, by, array):
+def test_an_array_marks_the_episodes(folder, convert, by, array):
     np.savez(folder / "a.npz", **one(marks=np.array(array)))
 
     stored = convert(f'[episodes]\nby = "{by}"\narray = "marks"')
@@ -137,7 +137,7 @@ def test_episodes_are_told_by_an_array(folder, convert, by, array):
     assert stored.column(("next", "done"))[:, 0].tolist() == [True, False, False, True]
 
 
-def test_ends_that_are_not_told_apart_are_terminations_and_counted(folder, convert):
+def test_ends_of_unknown_type_are_terminations_and_counted(folder, convert):
     np.savez(folder / "a.npz", **one(dones=[0, 1, 0, 0]))
 
     stored = convert()
@@ -156,14 +156,14 @@ def test_names_in_groups_and_names_with_dots_are_nested(folder, convert):
     assert {field.name for field in convert().schema} > {"observation.joints", "observation.force", "info.qpos"}
 
 
-def test_what_is_left_out_is_named(folder, convert):
+def test_fields_that_are_left_out_are_reported(folder, convert):
     np.savez(folder / "a.npz", **one(stamp=np.arange(4), joint=np.arange(3)))
 
     (said,) = [one for one in convert().manifest.decisions if one.rule == "left-out"]
     assert said.text.endswith(": joint, stamp")
 
 
-def test_pictures_are_turned_with_their_bounds(folder, convert):
+def test_images_are_transposed_with_their_bounds(folder, convert):
     frames = np.random.default_rng(0).integers(0, 200, (4, 5, 6, 3)).astype(np.uint8)
     np.savez(folder / "a.npz", **one(frames=frames, obs=None))
 
@@ -183,7 +183,7 @@ def test_bounds_and_choices_become_specs_that_verify_compares(folder, convert):
         convert('[fields]\naction = { array = "action", n = 13 }', home="other")
 
 
-def test_unsigned_integers_are_widened_and_other_byte_orders_turned(folder, convert):
+def test_unsigned_integers_are_widened_and_byte_orders_converted(folder, convert):
     np.savez(folder / "a.npz", **one(action=np.full(4, 65_535, np.uint16), reward=np.arange(4, dtype=">f4")))
 
     stored = convert()
@@ -193,14 +193,14 @@ def test_unsigned_integers_are_widened_and_other_byte_orders_turned(folder, conv
 
 
 @pytest.mark.parametrize("case", folders.CASES, ids=("npz", "hdf5", "parquet", "action-before"))
-def test_what_is_stored_does_not_depend_on_how_much_is_read_at_once(case, tmp_path, monkeypatch):
+def test_the_result_does_not_depend_on_the_size_of_reads(case, tmp_path, monkeypatch):
     (tmp_path / "tree").mkdir()
     case.write(tmp_path / "tree")
 
     def digests(home):
         settings = Settings(home=tmp_path / home, progress=False)
         made = downloading.download(case.id, from_local=tmp_path / "tree", settings=settings)
-        # The last bit of a return depends on the order in which rewards are added up.
+        # The last bit of a return depends on the order of summation.
         return {path.name: file_sha256(path) for path in made.glob("*.npy") if path.name != "episodes.npy"}
 
     whole = digests("whole")
@@ -208,7 +208,7 @@ def test_what_is_stored_does_not_depend_on_how_much_is_read_at_once(case, tmp_pa
     assert digests("pieces") == whole
 
 
-def test_a_folder_without_a_description_shows_one_that_works(folder, convert):
+def test_a_folder_without_a_description_is_an_error_with_a_valid_one(folder, convert):
     with h5py.File(folder / "a.h5", "w") as file:
         for name, values in one(terminals=np.arange(4) == 1, next_obs=np.arange(1, 5, dtype="f4")[:, None]).items():
             file[name] = values
@@ -224,7 +224,7 @@ def test_a_folder_without_a_description_shows_one_that_works(folder, convert):
     assert stored.episodes["final_known"].all()
 
 
-def test_arrays_that_have_no_usual_name_are_asked_for(folder, convert):
+def test_arrays_with_unknown_names_must_be_described(folder, convert):
     np.savez(folder / "a.npz", x=np.zeros((3, 2)), u=np.zeros(3))
 
     with pytest.raises(ConversionError) as caught:
@@ -235,7 +235,7 @@ def test_arrays_that_have_no_usual_name_are_asked_for(folder, convert):
     assert len(caught.value.problems) == 3
 
 
-def test_all_faults_of_a_description_are_told_at_once():
+def test_all_errors_of_a_description_are_reported_at_once():
     document = {
         "nam": "x",
         "format": "hdf",
@@ -265,7 +265,7 @@ def test_all_faults_of_a_description_are_told_at_once():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib")
-def test_the_description_of_the_page_can_be_read():
+def test_the_description_in_the_documentation_can_be_read():
     import tomllib
 
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -281,7 +281,7 @@ def test_the_description_of_the_page_can_be_read():
     }
 
 
-def test_files_that_are_episodes_can_be_chosen(folder, convert):
+def test_files_that_are_episodes_can_be_selected(folder, convert):
     for number in (10, 9, 2):
         np.savez(folder / f"{number}.npz", **one(number))
 
@@ -297,7 +297,7 @@ def test_files_that_are_episodes_can_be_chosen(folder, convert):
             convert(text, home=f"other{len(text)}", selection=Selection(episodes="0:1"))
 
 
-def test_the_class_needs_its_folder_once(folder, tmp_path):
+def test_the_class_needs_the_folder_only_for_the_download(folder, tmp_path):
     np.savez(folder / "a.npz", **one())
     (folder / "dataset.toml").write_text("")
 
@@ -308,13 +308,13 @@ def test_the_class_needs_its_folder_once(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../up", "a//b", "", "a b", ".hidden", "a/../b"])
-def test_names_that_lead_elsewhere_are_none(name):
+def test_names_outside_of_the_folder_are_invalid(name):
     with pytest.raises(UnknownIdError):
         local.SOURCE.entry(name)
 
 
 @pytest.mark.parametrize("source", ["local", "minari", "d4rl"])
-def test_an_id_that_no_folder_can_have_is_none(source):
+def test_an_id_that_is_too_long_for_a_folder_is_invalid(source):
     with pytest.raises(UnknownIdError, match="ids of at most 200 bytes"):
         find(f"{source}/{'k' * 300}-v0")
 
@@ -369,7 +369,7 @@ def test_an_empty_table_is_left_out_and_counted(folder, convert):
 @pytest.mark.parametrize("by", ["lengths", "ends"])
 @pytest.mark.parametrize("more", [0, 1])
 def test_episodes_of_no_step_within_a_file_are_left_out_and_counted(folder, convert, by, more):
-    """Each has an observation where episodes have one more than steps; the numbers of the others stay."""
+    """With one more observation than steps, each of them has one observation; the others keep their numbers."""
     lengths = np.array([0, 2, 0, 0, 3, 0])
     arrays = one(5, obs=np.arange(5 + 6 * more, dtype=np.float32)[:, None])
     np.savez(folder / "a.npz", **arrays, marks=lengths if by == "lengths" else np.cumsum(lengths))
@@ -383,7 +383,7 @@ def test_episodes_of_no_step_within_a_file_are_left_out_and_counted(folder, conv
 
 
 @pytest.mark.parametrize("alignment", ["one-more", "action-before"])
-def test_episodes_of_one_row_that_is_no_step_are_left_out_and_counted(folder, convert, alignment):
+def test_episodes_of_one_row_without_a_step_are_left_out_and_counted(folder, convert, alignment):
     np.savez(folder / "a.npz", **one(6), episode_index=np.array([3, 4, 4, 4, 5, 5]))
 
     stored = convert(f'alignment = "{alignment}"')
@@ -392,7 +392,7 @@ def test_episodes_of_one_row_that_is_no_step_are_left_out_and_counted(folder, co
     assert rules(stored)["no-transition"] == 1
 
 
-def test_nothing_but_empty_files_is_an_error(folder, convert):
+def test_only_empty_files_are_an_error(folder, convert):
     np.savez(folder / "a.npz", obs=np.zeros((1, 1), np.float32), **NO_STEP)
 
     with pytest.raises(ConversionError, match=r"none of 1 files has a step: a\.npz"):
@@ -408,7 +408,7 @@ def flipped(path, at):
 
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed], ids=["stored", "deflated"])
 @pytest.mark.parametrize("alignment", ["same-row", "one-more", "action-before"])
-def test_a_flipped_bit_in_any_array_of_an_npz_is_an_error_and_never_another_value(folder, convert, write, alignment):
+def test_a_flipped_bit_in_any_array_of_an_npz_is_an_error(folder, convert, write, alignment):
     place = folder / "a.npz"
     write(place, **one(40, obs=np.arange(40, dtype=np.float32)[:, None]))
     with zipfile.ZipFile(place) as archive:

@@ -1,4 +1,4 @@
-"""Minari's datasets, written by Minari itself, against the values that it was given to write."""
+"""Minari datasets, written by Minari, compared with the values that it was given."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def settings(tmp_path, monkeypatch):
 
 @pytest.fixture
 def convert(tmp_path, settings):
-    """Convert what lies in Minari's cache at ``tmp_path / "cache"``."""
+    """A function that converts a dataset of Minari's cache at ``tmp_path / "cache"``."""
 
     def run(**options):
         return StoredDataset(
@@ -59,7 +59,7 @@ def convert(tmp_path, settings):
 
 @pytest.fixture
 def put(tmp_path):
-    """Let Minari write episodes into the cache."""
+    """A function that lets Minari write episodes into the cache."""
 
     def run(given, **options):
         return write(tmp_path / "cache", NAME, given, **{"space": SPACES["box"], **options})
@@ -68,7 +68,7 @@ def put(tmp_path):
 
 
 def meets(stored, given, *, jpeg=()):
-    """Compare every value with what was given; images that went through JPEG may be off by a little."""
+    """Compare every value with the given one; JPEG images may differ slightly."""
     observations = [flat(one.observations) for one in given]
     actions = [flat(one.actions) for one in given]
     for key in observations[0]:
@@ -99,7 +99,7 @@ def same(stored, key, wanted, *, lossy=False):
 
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("kind", SPACES)
-def test_every_space_comes_out_of_every_back_end_as_it_was_given(put, convert, kind, data_format):
+def test_values_of_every_space_are_read_from_every_format(put, convert, kind, data_format):
     given = episodes(SPACES[kind])
     put(given, space=SPACES[kind], data_format=data_format)
 
@@ -120,7 +120,7 @@ def test_actions_of_every_space_are_read(put, convert, kind, data_format):
     meets(convert(), given)
 
 
-def test_the_members_of_a_tuple_are_called_as_in_the_files(put, convert):
+def test_the_members_of_a_tuple_have_their_names_in_the_files(put, convert):
     put(episodes(SPACES["tuple"]), space=SPACES["tuple"], data_format="arrow")
 
     assert {key for key in [*convert().keys()] if key[0] == "observation"} == {
@@ -129,7 +129,7 @@ def test_the_members_of_a_tuple_are_called_as_in_the_files(put, convert):
     }
 
 
-def test_what_the_spaces_say_becomes_specs(put, convert):
+def test_spaces_become_specs(put, convert):
     put(episodes(SPACES["discrete"]), space=SPACES["discrete"])
 
     specs = convert().manifest.specs
@@ -149,15 +149,15 @@ BOUNDS = {
 
 
 @pytest.mark.parametrize("kind", BOUNDS)
-def test_specs_are_described_as_they_describe_themselves(kind):
-    """The reader describes them without torch, which takes longer to import than most datasets to convert."""
+def test_specs_have_the_documents_of_the_spec_classes(kind):
+    """The reader writes the documents without torch, whose import takes longer than most conversions."""
     for leaf in leaves(json.loads(serialize_space(BOUNDS[kind]))):
         if leaf.kind != "Text":
             assert document(leaf) == from_minari(leaf.space).to_json()
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_images_are_read_by_what_is_stored_and_not_by_what_the_metadata_says(put, convert, data_format):
+def test_images_are_read_by_their_stored_dtype_and_not_by_the_metadata(put, convert, data_format):
     given = episodes(SPACES["image"])
     folder = put(given, space=SPACES["image"], data_format=data_format, jpeg=False)
     text = (folder / "data" / "metadata.json").read_text()
@@ -170,8 +170,8 @@ def test_images_are_read_by_what_is_stored_and_not_by_what_the_metadata_says(put
         assert "jpeg" not in {one.rule for one in stored.manifest.decisions}
 
 
-def test_jpeg_images_of_different_and_of_equal_lengths_are_the_same_to_us(put, convert):
-    """Minari writes a vlen dataset for the one and a plain one for the other."""
+def test_jpeg_images_of_different_and_of_equal_lengths_are_read(put, convert):
+    """Minari writes a variable-length dataset for the former and a fixed-size one for the latter."""
     dice = np.random.default_rng(0)
     smooth = [np.full((36, 40, 3), 90, np.uint8)] * 3
     noisy = [*smooth[:2], dice.integers(0, 255, (36, 40, 3), np.uint8)]
@@ -189,8 +189,8 @@ def test_jpeg_images_of_different_and_of_equal_lengths_are_the_same_to_us(put, c
     assert np.unique(stored.column(("next", "observation"))[3]).size > 50
 
 
-def test_symbols_that_a_writer_damaged_with_jpeg_are_read_and_flagged(put, convert):
-    """Minari 0.5.3 wrote 7 x 7 symbols as JPEG, which changes them."""
+def test_symbols_damaged_by_jpeg_are_read_and_reported(put, convert):
+    """Minari 0.5.3 wrote grids of 7 x 7 symbols as JPEG, which changes them."""
     given = episodes(SPACES["text"], lengths=(3,))
     folder = put(given, space=SPACES["text"], minari_version="0.5.3")
     with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
@@ -231,7 +231,7 @@ def test_infos_with_a_row_for_the_reset_are_states(put, convert, data_format):
 
 
 def test_infos_without_a_row_for_the_reset_follow_their_actions(put, convert):
-    """Row t is what came with the state after action t; before the first action nothing is known."""
+    """Row t belongs to the state after action t; the info before the first action is unknown."""
     given = episodes(SPACES["box"], infos=lambda length, dice: {"x": dice.normal(size=(length, 2)) + 5})
     put(given)
 
@@ -256,7 +256,7 @@ def test_seeds_keep_all_their_bits(put, convert, data_format):
     assert table["seeded"].tolist() == [True, True, False]
 
 
-def test_ten_comes_behind_nine(put, convert):
+def test_episode_10_comes_after_episode_9(put, convert):
     given = episodes(SPACES["box"], lengths=[1] * 12)
     put(given)
 
@@ -266,7 +266,7 @@ def test_ten_comes_behind_nine(put, convert):
     meets(stored, given)
 
 
-def test_text_of_the_environment_is_kept_and_nothing_of_it_is_imported(put, convert):
+def test_the_environment_spec_is_kept_as_text_and_not_imported(put, convert):
     put(episodes(SPACES["box"]), env_spec='{"entry_point": "os:abort"}', ref_min_score=1.5, ref_max_score=9.0)
 
     metadata = convert().manifest.metadata
@@ -276,7 +276,7 @@ def test_text_of_the_environment_is_kept_and_nothing_of_it_is_imported(put, conv
     assert (metadata["ref_min_score"], metadata["ref_max_score"]) == (1.5, 9.0)
 
 
-def test_a_missing_space_is_not_asked_of_an_environment(put, convert):
+def test_a_missing_space_is_not_taken_from_an_environment(put, convert):
     given = episodes(SPACES["box"])
     put(given, observation_space=None, env_spec='{"entry_point": "os:abort"}')
 
@@ -286,14 +286,14 @@ def test_a_missing_space_is_not_asked_of_an_environment(put, convert):
     assert "space-missing" in {one.rule for one in stored.manifest.decisions}
 
 
-def test_an_unknown_version_is_read_and_flagged(put, convert):
+def test_an_unknown_version_is_read_and_reported(put, convert):
     put(episodes(SPACES["box"]), minari_version="9.9.9")
 
     assert "unknown-minari-version" in {one.rule for one in convert().manifest.decisions}
 
 
 @pytest.mark.parametrize("version", ["0.4.0", "0.4.3", "0.5.0", "0.5.4"])
-def test_known_versions_are_not(put, convert, version):
+def test_known_versions_are_not_reported(put, convert, version):
     put(episodes(SPACES["box"]), minari_version=version)
 
     assert {one.rule for one in convert().manifest.decisions} == {"minari-n-plus-one"}
@@ -316,7 +316,7 @@ def test_before_0_5_the_metadata_is_in_the_file(put, convert):
     assert stored.manifest.specs["action"]["high"] == 1.0
 
 
-def test_an_episode_without_a_flag_at_its_end_was_cut_there(put, convert):
+def test_an_episode_without_a_flag_at_its_end_is_truncated(put, convert):
     given = episodes(SPACES["box"], lengths=(3,))
     given[0].terminations[-1] = False
     put(given)
@@ -354,7 +354,7 @@ def _replace(file, name, data):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_episode_without_a_step_is_left_out_and_counted(put, convert, number):
-    """Its reset stands alone."""
+    """It has only the observation of its reset."""
     given = episodes(SPACES["box"], lengths=(3, 3, 2))
     folder = put(given)
 
@@ -409,7 +409,7 @@ BREAKS = {
         lambda file: _objects(file, "episode_0/actions", [np.ones(2, "f4")] * 4),
         "has values of type object; expected numbers, strings or JPEG",
     ),
-    "bytes that are no image": (
+    "bytes that are not an image": (
         lambda file: _objects(file, "episode_0/observations", [np.arange(9, dtype="u1")] * 5),
         "expected a JPEG image",
     ),
@@ -426,7 +426,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_a_file_that_contradicts_itself_is_refused_with_the_place(put, convert, name, tmp_path):
+def test_an_inconsistent_file_is_refused_with_the_position(put, convert, name, tmp_path):
     change, message = BREAKS[name]
     broken(put(episodes(SPACES["box"])), change)
 
@@ -442,7 +442,7 @@ def test_a_file_that_contradicts_itself_is_refused_with_the_place(put, convert, 
 )
 @pytest.mark.parametrize("place", ["episode_1", "episode_0/observations", "episode_1/observations/position"])
 def test_links_are_not_followed(put, convert, link, place, tmp_path):
-    """HDF5 takes a file of the same name beside the file for one that is not there, which is this file itself."""
+    """Where the target is missing, HDF5 opens a file of the same name in the folder of the link: this file itself."""
     folder = put(episodes(SPACES["dict"]), space=SPACES["dict"])
     shutil.copyfile(folder / "data" / "main_data.hdf5", folder / "data" / "other.hdf5")
 
@@ -457,8 +457,8 @@ def test_links_are_not_followed(put, convert, link, place, tmp_path):
     assert not (tmp_path / "home" / "minari" / NAME).exists()
 
 
-def test_links_of_a_combined_dataset_say_what_to_download_instead(put, convert):
-    """As Minari's first versions combined datasets."""
+def test_links_of_a_combined_dataset_are_an_error_with_the_datasets_to_download(put, convert):
+    """The first versions of Minari combined datasets by links."""
     folder = put(episodes(SPACES["box"]), combined_datasets=["aa/b-v0", "aa/c-v1"])
 
     def change(file):
@@ -475,7 +475,7 @@ def test_links_of_a_combined_dataset_say_what_to_download_instead(put, convert):
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_datasets_that_minari_combined_are_read(tmp_path, convert, monkeypatch, data_format):
-    """Minari copies the episodes, numbers them anew, and loses their seeds."""
+    """Minari copies the episodes, renumbers them, and loses their seeds."""
     import minari
 
     parts = [episodes(SPACES["text"], (3, 2), seed=seed, seeds=(1, 2)) for seed in range(2)]
@@ -494,7 +494,7 @@ def test_datasets_that_minari_combined_are_read(tmp_path, convert, monkeypatch, 
     assert stored.manifest.metadata["combined_datasets"] == "test/first-v0; test/second-v0"
 
 
-def test_a_dataset_that_claims_more_than_it_stores_is_refused_before_it_is_read(put, convert):
+def test_a_dataset_that_declares_more_than_it_stores_is_refused_before_reading(put, convert):
     def change(file):
         del file["episode_0/actions"]
         file.create_dataset("episode_0/actions", (4, 1 << 34), "f4", chunks=(4, 1 << 10))
@@ -542,18 +542,18 @@ def test_a_table_that_is_missing_or_cut_is_refused(put, convert, data_format):
 @pytest.mark.parametrize(
     "name", ["../x-v0", "a/../b-v0", "a//b-v0", "a/b", "/a-v0", "a\\b-v0", "a b-v0", "a-v", "ü/x-v0", "a/.hidden-v0"]
 )
-def test_ids_that_are_none_of_minaris_are_refused(name):
+def test_ids_that_minari_cannot_have_are_refused(name):
     with pytest.raises(UnknownIdError):
         minari.SOURCE.entry(name)
 
 
-def test_ids_that_the_catalog_does_not_know_are_taken_if_minari_could_have_made_them():
+def test_ids_outside_of_the_catalog_are_accepted_in_the_form_of_minari():
     assert find("minari/atari/breakout/expert-v0").id == "minari/atari/breakout/expert-v0"
     assert find("minari/D4RL/door/human-v2").title
     assert "D4RL/door/human-v2" in MinariExperienceReplay.available_datasets
 
 
-def test_the_hub_gives_a_dataset_of_one_commit(put, settings, tmp_path, monkeypatch):
+def test_a_dataset_of_the_hub_is_of_one_commit(put, settings, tmp_path, monkeypatch):
     given = episodes(SPACES["dict"])
     put(given, space=SPACES["dict"], data_format="arrow")
     with hub({"farama-minari/test": tmp_path / "cache" / "test"}) as server:
@@ -568,7 +568,7 @@ def test_the_hub_gives_a_dataset_of_one_commit(put, settings, tmp_path, monkeypa
     assert [*(tmp_path / "home" / "minari" / ".raw").rglob("*.arrow")] == []
 
 
-def test_the_bucket_gives_what_the_hub_does_not_have(put, settings, tmp_path, monkeypatch):
+def test_datasets_missing_from_the_hub_are_downloaded_from_the_bucket(put, settings, tmp_path, monkeypatch):
     given = episodes(SPACES["box"])
     put(given)
     with hub({"nobody/nothing": tmp_path}) as first, bucket({"minari-remote": tmp_path / "cache"}) as second:
@@ -581,7 +581,7 @@ def test_the_bucket_gives_what_the_hub_does_not_have(put, settings, tmp_path, mo
     assert {file.checked for file in stored.manifest.raw} == {"catalog"}
 
 
-def test_a_remote_that_is_named_is_the_only_one_asked(put, settings, tmp_path, monkeypatch):
+def test_only_a_given_remote_is_requested(put, settings, tmp_path, monkeypatch):
     put(episodes(SPACES["box"]))
     with bucket({"mine": tmp_path / "cache"}) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
@@ -595,7 +595,7 @@ def test_a_remote_that_is_named_is_the_only_one_asked(put, settings, tmp_path, m
 
 
 def _other(values):
-    """Change the last of some values."""
+    """Return the values with the last one changed."""
     changed = np.array(values)
     last = changed.reshape(-1)[-1:]
     last[:] = (
@@ -612,14 +612,14 @@ def _other(values):
 
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("kind", ["text", "image", "grey", "tuple", "dict"])
-def test_the_comparison_with_the_raw_files_sees_every_value(put, convert, kind, data_format, monkeypatch):
-    """Texts, pixels that went through JPEG, members of nested spaces: blocks of rows, to the last one."""
+def test_the_comparison_with_the_raw_files_covers_every_value(put, convert, kind, data_format, monkeypatch):
+    """Text, pixels of JPEG images, and members of nested spaces, in blocks of rows up to the last row."""
     monkeypatch.setattr(minari_compare, "_BLOCK_BYTES", 100)
     put(episodes(SPACES[kind], infos=infos), space=SPACES[kind], data_format=data_format)
     stored = convert()
     files = verification.raw_files(stored.manifest, None)
     honest = verification._with_texts(stored)
-    left_out = {("episode",), ("next", "done"), ("next", "truncated")}  # they are made, or mended, by the conversion
+    left_out = {("episode",), ("next", "done"), ("next", "truncated")}  # the conversion computes or corrects them
     keys = [field.key for field in stored.schema if field.key not in left_out]
     keys += [("next", *field.key) for field in stored.schema if field.shared]
 
@@ -638,7 +638,7 @@ def test_the_comparison_with_the_raw_files_sees_every_value(put, convert, kind, 
 
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", ["seed", "seeded", "source"])
-def test_the_comparison_with_the_raw_files_sees_the_seeds(put, convert, data_format, name):
+def test_the_comparison_with_the_raw_files_covers_the_seeds(put, convert, data_format, name):
     put(episodes(SPACES["box"], seeds=[5, None, 2**63]), data_format=data_format)
     stored = convert()
     files = verification.raw_files(stored.manifest, None)
@@ -652,7 +652,7 @@ def test_the_comparison_with_the_raw_files_sees_the_seeds(put, convert, data_for
 
 @pytest.fixture
 def published(put, tmp_path):
-    """Two namespaces, one of them without a list, a dataset that is a repository, and what is no id."""
+    """Two namespaces, one of them without a list, a dataset in its own repository, and a name that is not an id."""
     cache = tmp_path / "cache"
     put(episodes(SPACES["box"]))
     write(cache, "alone-v1", episodes(SPACES["box"]), space=SPACES["box"])
@@ -679,7 +679,7 @@ def test_the_folders_of_the_bucket_are_datasets(published, settings, monkeypatch
         assert planning.listed("minari", settings=settings) == ["alone-v1", NAME]
 
 
-def test_upstreams_that_give_no_list_are_told(settings, tmp_path, monkeypatch):
+def test_upstreams_without_a_list_are_reported(settings, tmp_path, monkeypatch):
     with hub({"nobody/nothing": tmp_path}) as first, bucket({"minari-remote": tmp_path}, listable=False) as second:
         first.paths = {}
         monkeypatch.setenv("HF_ENDPOINT", first.url)
@@ -691,13 +691,13 @@ def test_upstreams_that_give_no_list_are_told(settings, tmp_path, monkeypatch):
     assert [*planning.listed("demo", settings=settings)] == ["pendulum"]
 
 
-def test_without_a_network_the_ways_are_named(tmp_path):
+def test_offline_errors_name_the_alternatives(tmp_path):
     offline = Settings(home=tmp_path, offline=True, progress=False)
     with pytest.raises(OfflineError, match=r"from_local=\.\.\."):
         downloading.download(ID, settings=offline)
 
 
-def test_a_refusing_remote_is_told_with_its_reason(settings, tmp_path, monkeypatch):
+def test_a_refusing_remote_is_reported_with_its_reason(settings, tmp_path, monkeypatch):
     with hub({"nobody/nothing": tmp_path}) as first, bucket({"minari-remote": tmp_path}, listable=False) as second:
         monkeypatch.setenv("HF_ENDPOINT", first.url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
@@ -705,20 +705,20 @@ def test_a_refusing_remote_is_told_with_its_reason(settings, tmp_path, monkeypat
             downloading.download(ID, settings=settings)
 
 
-def test_other_bytes_than_the_hub_lists_are_refused(put, settings, tmp_path, monkeypatch):
+def test_bytes_that_differ_from_the_list_of_the_hub_are_refused(put, settings, tmp_path, monkeypatch):
     folder = put(episodes(SPACES["box"]))
     with hub({"farama-minari/test": tmp_path / "cache" / "test"}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("MINARI_REMOTE", "hf://farama-minari")
         (behaviour,) = server.paths.values()
         path = "things/drawn-v3/data/main_data.hdf5"
-        behaviour.misbehave[path] = _File(folder / "data" / "main_data.hdf5")
+        behaviour.replaced[path] = _File(folder / "data" / "main_data.hdf5")
         with pytest.raises(IntegrityError, match="sha256"):
             downloading.download(ID, settings=settings)
 
 
 class _File:
-    """The file with one bit changed."""
+    """A file with one flipped bit."""
 
     def __init__(self, path):
         from servers import File
@@ -728,7 +728,7 @@ class _File:
         self.answer = File(bytes(body)).answer
 
 
-def test_minaris_own_cache_is_read_in_its_place(put, tmp_path, monkeypatch):
+def test_the_cache_of_minari_is_read_in_place(put, tmp_path, monkeypatch):
     given = episodes(SPACES["box"])
     folder = put(given)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "cache"))
@@ -757,7 +757,7 @@ def test_a_batch_is_strict_ted_with_nested_fields(put, settings, tmp_path):
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_some_episodes_are_a_dataset_of_their_own(put, convert, data_format):
+def test_some_episodes_can_be_a_separate_dataset(put, convert, data_format):
     given = episodes(SPACES["box"], lengths=(4, 1, 7, 2))
     put(given, data_format=data_format)
 
@@ -771,7 +771,7 @@ def test_some_episodes_are_a_dataset_of_their_own(put, convert, data_format):
     assert len(convert()) == 14
 
 
-def test_only_the_files_of_the_episodes_that_are_wanted_are_fetched(put, settings, tmp_path, monkeypatch):
+def test_only_the_files_of_the_selected_episodes_are_fetched(put, settings, tmp_path, monkeypatch):
     put(episodes(SPACES["box"], lengths=(4, 1, 7, 2)), data_format="parquet")
     with hub({"farama-minari/test": tmp_path / "cache" / "test"}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -784,7 +784,7 @@ def test_only_the_files_of_the_episodes_that_are_wanted_are_fetched(put, setting
     assert len(plan.assets) == 3
 
 
-def test_some_fields_are_a_dataset_of_their_own(put, convert):
+def test_some_fields_can_be_a_separate_dataset(put, convert):
     given = episodes(SPACES["dict"], infos=infos)
     put(given, space=SPACES["dict"])
 

@@ -1,4 +1,4 @@
-"""OpenML's tables as TorchRL reads them, and as a bandit's log, against scikit-learn on the same answers."""
+"""OpenML's tables as TorchRL reads them, and as logs of a bandit, compared with scikit-learn on the same responses."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def convert(answers, settings):
 
 @pytest.fixture
 def asked(answers, monkeypatch):
-    """Let scikit-learn get what it asks of www.openml.org from the folder."""
+    """Redirect the requests of scikit-learn to www.openml.org to the folder."""
 
     def opened(request, *_, **__):
         path = answers / urllib.request.unquote(urlsplit(request.full_url).path).lstrip("/")
@@ -73,10 +73,10 @@ def asked(answers, monkeypatch):
 
 
 def reference(name):
-    """What the documentation of TorchRL's class says that `X` and `y` are, in scikit-learn's words."""
+    """Return `X` and `y` as documented for TorchRL's class, computed with scikit-learn."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # With pandas 3, scikit-learn's other parser does not know categories whose names are numbers.
+        # With pandas 3, scikit-learn's other parser does not accept categories whose names are numbers.
         chosen = {"return_X_y": True, "as_frame": True, "parser": "liac-arff", "cache": False}
         samples, classes = fetch_openml(IDS[name][0], version=IDS[name][1], **chosen)
     if name.startswith("adult"):
@@ -110,7 +110,7 @@ def test_samples_and_classes_are_to_the_last_bit_those_of_scikit_learn(convert, 
 
 
 @pytest.mark.usefixtures("asked")
-def test_a_table_that_is_read_in_many_blocks_differs_by_rounding_only(convert, monkeypatch):
+def test_a_table_that_is_read_in_many_blocks_differs_only_by_rounding(convert, monkeypatch):
     samples, classes = reference("covertype")
     monkeypatch.setattr("datasets_rl.read.arff._BLOCK_BYTES", 700)
     monkeypatch.setattr("datasets_rl.sources.openml.reader._CHUNK_BYTES", 100)
@@ -147,7 +147,7 @@ def test_every_row_is_an_episode_of_one_step_with_reward_1(convert):
     assert stored.column(("next", "reward")).tolist() == [[1.0]] * 210
     assert stored.column(("next", "terminated")).all()
     assert not stored.column(("next", "truncated")).any()
-    assert ("next", "observation") not in stored.keys()  # noqa: SIM118 -- a method of its own
+    assert ("next", "observation") not in stored.keys()  # noqa: SIM118 -- keys is not that of a mapping
     assert stored.manifest.time_limit == 1
 
 
@@ -161,7 +161,7 @@ def test_the_spec_of_the_action_is_one_of_the_classes(convert, tmp_path):
     assert set(dataset.specs.keys()) == set(dataset[:3].keys()) - {"index"}
 
 
-def test_what_is_left_out_has_no_second_name(convert):
+def test_fields_that_are_left_out_have_no_second_name(convert):
     dataset = OpenMLExperienceReplay(
         "magic", 2, root=convert("magic").folder.parent, selection=Selection(keys=("action",))
     )
@@ -172,8 +172,8 @@ def test_what_is_left_out_has_no_second_name(convert):
     assert "X" not in dataset.specs
 
 
-def test_the_manifest_turns_observations_back(convert):
-    """adult_onehot has scaled numbers and indicators: both come back as they stand in the file."""
+def test_observations_can_be_inverted_by_the_manifest(convert):
+    """adult_onehot has scaled numbers and indicators, and both can be restored to the values of the file."""
     stored = convert("adult_onehot")
     said = stored.manifest.metadata
     mean, scale = (np.load(stored.folder / said[name]["file"]) for name in ("mean", "scale"))
@@ -190,11 +190,11 @@ def test_the_manifest_turns_observations_back(convert):
         assert shown == {f"{name}={line[name]}" for name in ("age", "workclass", "sex")}
         assert np.isclose(raw[row, :2], [float(line["fnlwgt"]), float(line["education-num"])], rtol=1e-12).all()
         assert classes[stored.column(("action",))[row]] == line["occupation"]
-    assert "age=10" not in columns  # declared, and in no row
+    assert "age=10" not in columns  # declared, but in no row
     assert columns[2:7] == ["age=0", "age=1", "age=2", "age=3", "age=4"]
 
 
-def test_values_that_are_missing_are_told(convert):
+def test_missing_values_are_reported(convert):
     adult = {one.rule: one.count for one in convert("adult_num").manifest.decisions}
     mushroom = {one.rule: one.count for one in convert("mushroom_num").manifest.decisions}
     lacking = sum("?" in row[:-1] for row in SEVEN["adult"].rows)
@@ -209,11 +209,11 @@ def test_values_that_are_missing_are_told(convert):
     assert {one.rule: one.count for one in convert("covertype").manifest.decisions}["constant-column"] == 1
 
 
-def test_any_other_dataset_has_indicators_for_categories_and_says_whose_it_is(convert):
+def test_any_other_dataset_has_indicators_for_categories_and_its_authors(convert):
     manifest = convert("drawn@2").manifest
 
     assert json.loads(manifest.metadata["columns"]) == [
-        *("size, in mm", "flat", "colour=light blue", "colour=red", "colour=")
+        *("size, in mm", "flat", "color=light blue", "color=red", "color=")
     ]
     assert manifest.metadata["class"] == "kind"
     assert json.loads(manifest.metadata["classes"]) == ["a", "b"]
@@ -222,7 +222,7 @@ def test_any_other_dataset_has_indicators_for_categories_and_says_whose_it_is(co
     assert manifest.revision == "data 77, file 5077"
 
 
-def test_what_openml_says_of_a_dataset_becomes_a_known_fault(answers, convert):
+def test_a_warning_of_openml_is_a_known_issue(answers, convert):
     put(answers, replace(SMALL, described={"warning": "rows are there twice"}))
 
     assert "OpenML reports: rows are there twice." in convert("drawn@2").manifest.known_issues
@@ -244,7 +244,7 @@ def test_quotes_of_both_kinds_comments_and_spaces_are_read(answers, convert):
     assert stored.column(("action",)).tolist() == [0, 2, 1]
 
 
-def test_the_real_host_is_asked_and_its_answers_are_kept(answers, settings, tmp_path):
+def test_the_real_host_is_requested_and_its_responses_are_cached(answers, settings, tmp_path):
     with openml(answers) as server:
         folder = downloading.download("openml/magic", mirrors=[server.url], settings=settings, keep_raw=True)
 
@@ -260,7 +260,7 @@ def test_the_real_host_is_asked_and_its_answers_are_kept(answers, settings, tmp_
 
 
 class _Kept:
-    """An upstream that answers from a folder."""
+    """An upstream with responses from a folder."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -273,14 +273,14 @@ class _Kept:
         return asset
 
 
-def test_a_dataset_that_is_not_in_use_is_refused_with_a_way_on(answers, settings):
+def test_a_dataset_that_is_not_active_is_refused_with_a_remedy(answers, settings):
     with openml(answers) as server, pytest.raises(FetchError, match="412") as caught:
         downloading.download("openml/MagicTelescope@9", mirrors=[server.url], settings=settings)
 
     assert "shows the versions in use" in caught.value.hint
 
 
-def test_where_nothing_was_asked_no_version_is_to_blame(settings, tmp_path):
+def test_the_version_is_mentioned_only_after_a_request(settings, tmp_path):
     with pytest.raises(OfflineError) as offline:
         downloading.download("openml/magic", settings=replace(settings, offline=True))
     with pytest.raises(FetchError) as missing:
@@ -290,7 +290,7 @@ def test_where_nothing_was_asked_no_version_is_to_blame(settings, tmp_path):
     assert missing.value.hint == "give the file, or its folder"
 
 
-def test_more_than_one_fault_of_a_table_is_named_at_once(answers, convert):
+def test_all_errors_of_a_table_are_reported_at_once(answers, convert):
     rows = [("1", "x", "red", "b", "3"), ("2", "3", "pink", "b", "3"), ("3", "3", "red", "b", "y")]
     put(answers, Table("drawn", 2, SMALL.columns, rows, "kind", aside=("row",)))
 
@@ -331,7 +331,7 @@ def test_a_large_value_of_a_category_is_counted_once(answers, convert):
     assert len(stored) == sum(row[0] != "?" for row in rows)
 
 
-def test_a_deep_verification_takes_blanks_around_values_for_nothing(answers, convert):
+def test_a_deep_verification_ignores_blanks_around_values(answers, convert):
     place = put(answers, SMALL)
     lines = place.read_text().splitlines()
     begin = lines.index("@data") + 1

@@ -1,4 +1,4 @@
-"""What is particular to Open X-Embodiment: two upstreams, features as they come, and a last step that has no action."""
+"""Open X-Embodiment: two upstreams, arbitrary features, and a last step without an action."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def settings(tmp_path, monkeypatch):
 
 @pytest.fixture
 def convert(tmp_path, settings):
-    """Convert what lies in ``tmp_path / "tree"``."""
+    """A function that converts the files in ``tmp_path / "tree"``."""
 
     def run(name=RECORDS, *, episodes="", keys=(), **options):
         part = Selection(episodes=episodes, keys=keys, options={key.replace("_", "-"): v for key, v in options.items()})
@@ -49,7 +49,7 @@ def decided(stored):
     return {one.rule: one.count for one in stored.manifest.decisions}
 
 
-def test_the_ids_of_the_reference_are_all_known_and_some_that_only_the_buckets_have():
+def test_the_catalog_has_the_ids_of_torchrl_and_some_of_the_buckets():
     known = [find(f"openx/{name}") for name in openx.SOURCE.ids()]
 
     assert sum(entry.params.get("hub", False) for entry in known) == 55
@@ -59,7 +59,7 @@ def test_the_ids_of_the_reference_are_all_known_and_some_that_only_the_buckets_h
     assert find("openx/droid").params["version"] == "1.0.1"
 
 
-def test_listing_them_loads_no_numpy():
+def test_listing_them_does_not_import_numpy():
     script = "import sys; from datasets_rl import sources; s = sources.source('openx'); [s.entry(n) for n in s.ids()]; "
     script += "print({'numpy', 'torch', 'httpx'} & set(sys.modules))"
     assert (
@@ -67,7 +67,7 @@ def test_listing_them_loads_no_numpy():
     )
 
 
-def test_what_can_be_no_id_is_refused_and_what_is_unknown_is_looked_for(tmp_path, settings):
+def test_an_invalid_id_is_refused_and_an_unknown_one_is_requested(tmp_path, settings):
     with pytest.raises(UnknownIdError):
         find("openx/../etc")
     with pytest.raises(FetchError) as caught:
@@ -77,7 +77,7 @@ def test_what_can_be_no_id_is_refused_and_what_is_unknown_is_looked_for(tmp_path
 
 @pytest.fixture
 def both(tmp_path, monkeypatch):
-    """Serve the records, three versions of them, and the mirror."""
+    """Servers of three versions of the records, and of the mirror."""
     for version in ("0.2.0", "0.10.0", "0.9.1"):
         raw.write_records(tmp_path / "bucket" / "robotics", [raw.EPISODES[: len(version)]], version=version)
     raw.write_archives(tmp_path / "hub", [raw.EPISODES[:3], raw.EPISODES[3:]], name=raw.NAME)
@@ -87,17 +87,17 @@ def both(tmp_path, monkeypatch):
         yield records, mirror
 
 
-def test_the_newest_version_of_the_records_is_taken(both, settings):
+def test_the_newest_version_of_the_records_is_used(both, settings):
     stored = StoredDataset(downloading.download(RECORDS, settings=settings))
 
     assert stored.manifest.revision == "0.10.0"
     assert len(stored.episodes) == 5
     assert stored.manifest.metadata["version"] == "0.10.0"
-    assert stored.manifest.citation == "@misc{nobody, title={A drawn robot}}"
+    assert stored.manifest.citation == "@misc{example, title={A drawn robot}}"
     assert both[1].requests == []
 
 
-def test_a_folder_that_is_no_version_is_older_than_any(tmp_path, convert):
+def test_a_folder_without_a_version_is_older_than_any_version(tmp_path, convert):
     for version in ("0.1.0", "1.²"):
         raw.write_records(tmp_path / "tree", raw.FILES, version=version)
 
@@ -105,7 +105,7 @@ def test_a_folder_that_is_no_version_is_older_than_any(tmp_path, convert):
 
 
 @pytest.mark.usefixtures("both")
-def test_the_mirror_is_asked_where_the_buckets_do_not_answer_or_where_one_says_so(tmp_path, settings):
+def test_the_mirror_is_used_on_request_or_where_the_buckets_do_not_respond(tmp_path, settings):
     said = StoredDataset(
         downloading.download(RECORDS, settings=settings, selection=Selection(options={"upstream": "hub"}))
     )
@@ -122,7 +122,7 @@ def test_the_mirror_is_asked_where_the_buckets_do_not_answer_or_where_one_says_s
         )
 
 
-def test_a_split_is_chosen_by_its_name(tmp_path, convert):
+def test_a_split_is_selected_by_its_name(tmp_path, convert):
     more = {"name": "val", "numBytes": "1", "shardLengths": ["1"]}
     raw.write_records(tmp_path / "tree", raw.FILES, more=[more])
     payload = raw.framed(raw.tfrecords.example(raw.flat(raw.EPISODES[3])))
@@ -145,7 +145,7 @@ def test_the_mirror_has_one_split(tmp_path, convert):
 
 
 def one(tmp_path, **changes):
-    """Write an episode of 5 steps, with features changed."""
+    """Write an episode of 5 steps with changed features."""
     raw.write_records(tmp_path / "tree", [[{**raw.flat(raw.draw(5, 1)), **changes}]])
 
 
@@ -186,15 +186,15 @@ def test_an_episode_of_one_step_has_no_action_and_is_left_out(tmp_path, convert)
 
 
 def document(**steps):
-    """Return features.json with these features of a step alone."""
+    """Return a features.json with only these features of a step."""
     return raw.group(steps=raw.many_of(raw.group(**steps)))
 
 
 FLAGS = {"is_first": raw.tensor("bool"), "is_last": raw.tensor("bool")}
 
 
-def test_a_set_is_read_by_its_own_features(tmp_path, convert):
-    """An action that is an array, images of another name in plain strings, no reward, names that are TED's own."""
+def test_a_dataset_is_read_by_its_own_features(tmp_path, convert):
+    """An action that is an array, images as byte strings, no reward, and names that TED reserves."""
     images = [encoded(scene(40, 40, 3, seed)) for seed in range(3)]
     features = {
         "steps/action": [float(value) for value in range(6)],
@@ -225,7 +225,7 @@ def test_a_set_is_read_by_its_own_features(tmp_path, convert):
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, True]
 
 
-def test_what_is_known_of_an_episode_takes_no_name_that_steps_or_the_table_have(tmp_path, convert):
+def test_episode_metadata_never_has_a_name_of_steps_or_of_the_table(tmp_path, convert):
     made = raw.group(
         length=raw.tensor("int64"),
         reward=raw.tensor("float32"),
@@ -266,7 +266,7 @@ def test_a_record_without_a_step_is_left_out_and_counted(tmp_path, convert, firs
     assert decided(stored)["no-transition"] == 1
 
 
-def test_unsigned_integers_that_lie_as_bytes_are_verified(tmp_path, convert):
+def test_unsigned_integers_stored_as_bytes_are_verified(tmp_path, convert):
     values = [np.array(pair, "<u2").tobytes() for pair in ([1, 2], [3, 65_535], [5, 6])]
     features = {"steps/observation": values, "steps/is_first": [1, 0, 0], "steps/is_last": [0, 0, 1]}
     made = document(observation=raw.tensor("uint16", 2, encoding="bytes"), **FLAGS)
@@ -279,8 +279,8 @@ def test_unsigned_integers_that_lie_as_bytes_are_verified(tmp_path, convert):
 
 
 @pytest.mark.parametrize("keys", ["action.close", "episode_metadata"])
-def test_without_observations_what_is_left_is_verified(tmp_path, convert, keys):
-    """The third episode was cut, and has as many rows as steps."""
+def test_without_observations_the_remaining_fields_are_verified(tmp_path, convert, keys):
+    """The third episode was truncated, and has as many rows as steps."""
     raw.write_records(tmp_path / "tree", raw.FILES)
 
     stored = convert(keys=(keys,))
@@ -319,7 +319,7 @@ def test_fields_that_cannot_be_stored_are_refused_together(tmp_path, convert, la
         convert()
 
 
-def test_a_long_episode_comes_in_pieces_that_make_the_same_dataset(tmp_path, convert, monkeypatch):
+def test_a_long_episode_is_read_in_pieces_that_give_the_same_dataset(tmp_path, convert, monkeypatch):
     raw.write_records(tmp_path / "tree", raw.FILES)
     whole = {path.name: path.read_bytes() for path in convert().folder.glob("*.npy")}
     monkeypatch.setattr("datasets_rl.sources.openx.reader._CHUNK_BYTES", 40_000)
@@ -334,7 +334,7 @@ def test_a_long_episode_comes_in_pieces_that_make_the_same_dataset(tmp_path, con
 
 
 @pytest.mark.parametrize("images", ["decoded", "encoded"])
-def test_a_damaged_picture_of_a_long_episode_is_named_by_its_step(tmp_path, convert, monkeypatch, images):
+def test_a_damaged_image_of_a_long_episode_is_reported_with_its_step(tmp_path, convert, monkeypatch, images):
     monkeypatch.setattr("datasets_rl.sources.openx.reader._CHUNK_BYTES", 1)
     broken = [*raw.EPISODES[0].images[:3], b"\xff\xd8\xff no image", raw.EPISODES[0].images[4]]
     raw.write_records(tmp_path / "tree", [[replace(raw.EPISODES[0], images=broken)]])
@@ -344,7 +344,7 @@ def test_a_damaged_picture_of_a_long_episode_is_named_by_its_step(tmp_path, conv
 
 
 @pytest.mark.parametrize("images", ["decoded", "encoded"])
-def test_what_keys_leave_out_is_not_read(tmp_path, convert, images):
+def test_fields_that_keys_exclude_are_not_read(tmp_path, convert, images):
     raw.write_records(tmp_path / "tree", raw.FILES)
     raw.with_value("steps/observation/image", 1, b"\xff\xd8\xff no image")(tmp_path / "tree")
 
@@ -356,13 +356,13 @@ def test_what_keys_leave_out_is_not_read(tmp_path, convert, images):
         convert(images=images)
 
 
-def test_encoded_pictures_are_the_bytes_of_the_upstream(tmp_path, convert):
+def test_encoded_images_are_the_bytes_of_the_upstream(tmp_path, convert):
     raw.write_records(tmp_path / "tree", [raw.EPISODES[:1]])
 
     stored = convert(images="encoded")
 
     assert (stored.folder / "observation.image.npy").read_bytes().endswith(b"".join(raw.EPISODES[0].images[:-1]))
-    # Depth of 16 bits and pixels of float32 are no pictures that could stay.
+    # 16-bit depth and float32 pixels cannot be stored as encoded images.
     assert not stored.schema[("observation", "depth")].encoded
     assert np.array_equal(stored.column(("observation", "metres")), raw.EPISODES[0].metres[:-1])
 
@@ -371,7 +371,7 @@ def test_encoded_pictures_are_the_bytes_of_the_upstream(tmp_path, convert):
 
 
 @pytest.mark.parametrize("chosen", ["0,4", "1:4", "-1:", "::2"])
-def test_of_records_only_the_files_of_the_episodes_come(tmp_path, settings, chosen):
+def test_only_the_record_files_of_the_selected_episodes_are_fetched(tmp_path, settings, chosen):
     raw.write_records(tmp_path / "gdm", raw.FILES)
     wanted = [*eval(f"range(5)[{chosen}]")] if ":" in chosen else [0, 4]
     files = {{0: 0, 1: 0, 2: 1, 3: 2, 4: 2}[number] for number in wanted}
@@ -385,7 +385,7 @@ def test_of_records_only_the_files_of_the_episodes_come(tmp_path, settings, chos
     assert {int(path.partition(".tfrecord-")[2][:5]) for path in asked} == files
 
 
-def test_of_archives_no_more_come_than_the_episodes_need(both, tmp_path, settings):
+def test_only_as_many_archives_as_the_selected_episodes_need_are_fetched(both, tmp_path, settings):
     raw.write_archives(tmp_path / "hub", [raw.EPISODES[:2], raw.EPISODES[2:3], raw.EPISODES[3:], raw.EPISODES])
     part = Selection(episodes="1:3", options={"upstream": "hub"})
     stored = StoredDataset(downloading.download(ARCHIVES, settings=settings, selection=part))
@@ -393,14 +393,14 @@ def test_of_archives_no_more_come_than_the_episodes_need(both, tmp_path, setting
     assert stored.episodes["source"].tolist() == [1, 2]
     assert stored.episodes.lengths.tolist() == [2, 2]
     fetched = {request.path.rpartition("_")[2] for request in both[1].requests if ".tar" in request.path}
-    # One archive may be on its way when the last episode has come.
+    # One archive may be downloading when the last episode is read.
     assert fetched <= {"00000.tar", "00001.tar", "00002.tar"}
     assert len(stored.manifest.raw) == 2
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_episodes_of_archives_are_counted_without_those_that_have_no_action(tmp_path, convert):
-    """The first archive has the episodes of 4, 5 and 6 steps behind one of a single step."""
+    """The first archive has an episode of a single step, followed by episodes of 4, 5 and 6 steps."""
     made = [[raw.draw(steps, seed) for seed, steps in enumerate(lengths)] for lengths in ((1, 4, 5, 6), (7,))]
     raw.write_archives(tmp_path / "tree", made)
 
@@ -419,10 +419,10 @@ def test_episodes_of_a_single_step_are_verified_where_the_last_step_is_kept(tmp_
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
-def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, settings):
+def test_episodes_of_archives_are_counted_across_an_interruption(both, tmp_path, settings):
     part = Selection(episodes="1,3:5", options={"upstream": "hub"})
     raw.write_archives(tmp_path / "hub", raw.FILES)
-    stop = both[1].paths[f"/{raw.REPO}/"].misbehave
+    stop = both[1].paths[f"/{raw.REPO}/"].replaced
     stop[f"{raw.HUB}/{raw.HUB}_00002.tar"] = Status(500)
     with pytest.raises(FetchError):
         downloading.download(ARCHIVES, settings=settings, selection=part)
@@ -437,14 +437,14 @@ def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, s
     assert len([one for one in both[1].requests if "_00000.tar" in one.path]) == before
 
 
-def test_archives_are_counted_from_the_front(tmp_path, convert):
+def test_archives_are_counted_from_the_first(tmp_path, convert):
     raw.write_archives(tmp_path / "tree", raw.FILES)
 
     with pytest.raises(InvalidArgumentError, match="not known before the files are read"):
         convert(ARCHIVES, episodes="-2:")
 
 
-def test_max_size_takes_the_first_files_that_fit(tmp_path, settings):
+def test_max_size_selects_the_first_files_that_fit(tmp_path, settings):
     folder = raw.write_archives(tmp_path / "tree", raw.FILES)
     size = (folder / f"{raw.HUB}_00000.tar").stat().st_size
     part = Selection(max_size=size + 100, options={"upstream": "hub"})
@@ -470,7 +470,7 @@ def test_pickles_of_every_protocol_are_read(tmp_path, convert, protocol):
     assert np.array_equal(stored.column(("action", "world_vector")), raw.EPISODES[0].vector[:-1])
 
 
-def test_numbers_of_python_become_float32_and_those_of_numpy_stay(tmp_path, convert):
+def test_python_numbers_become_float32_and_numpy_numbers_keep_their_dtype(tmp_path, convert):
     made = raw.plain(raw.EPISODES[0])
     for step in made["steps"]:
         step["observation"]["state"] = [0.1, 0.5]
@@ -482,17 +482,17 @@ def test_numbers_of_python_become_float32_and_those_of_numpy_stay(tmp_path, conv
     assert stored.column(("observation", "state")).dtype == np.float32
     assert stored.column(("observation", "pose")).dtype == np.float64
     assert stored.column(("grip",)).dtype == np.int64
-    # 0.1 has more digits than a float32 holds, 0.5 has not.
+    # 0.5 is exact in float32, and 0.1 is not.
     assert decided(stored)["python-floats"] == 5
 
 
-def test_what_is_none_at_every_step_is_no_field(tmp_path, convert):
+def test_a_field_that_is_none_at_every_step_is_left_out(tmp_path, convert):
     pickled(tmp_path, raw.plain(raw.EPISODES[0]))
 
     assert ("language_embedding",) not in convert(ARCHIVES).schema
 
 
-def test_the_last_step_of_a_pickle_may_have_an_observation_alone(tmp_path, convert):
+def test_the_last_step_of_a_pickle_may_have_only_an_observation(tmp_path, convert):
     made = raw.plain(raw.EPISODES[0])
     for name in ("action", "reward", "discount"):
         del made["steps"][-1][name]
@@ -504,8 +504,8 @@ def test_the_last_step_of_a_pickle_may_have_an_observation_alone(tmp_path, conve
 
 
 @pytest.mark.parametrize("keys", [(), ("action",), ("episode_metadata",)])
-def test_a_last_step_that_has_an_observation_alone_counts_without_flags(tmp_path, convert, keys):
-    """Of five steps four have an action, whatever is stored of them."""
+def test_a_last_step_with_only_an_observation_is_not_counted(tmp_path, convert, keys):
+    """Four of five steps have an action, for any selection of fields."""
     made = raw.plain(raw.EPISODES[0])
     for step in made["steps"]:
         for name in ("is_first", "is_last", "is_terminal", "reward", "discount"):
@@ -523,7 +523,7 @@ def test_a_last_step_that_has_an_observation_alone_counts_without_flags(tmp_path
 @pytest.mark.parametrize(
     ("value", "said"), [(0.5, "is float32"), ("yes", "is text"), (10**30, "is missing"), (None, "is missing")]
 )
-def test_a_number_of_an_episode_keeps_its_type(tmp_path, convert, value, said):
+def test_numeric_episode_metadata_keeps_its_dtype(tmp_path, convert, value, said):
     first, second = raw.plain(raw.EPISODES[0]), raw.plain(raw.EPISODES[1])
     first["episode_metadata"]["success"] = 1
     second["episode_metadata"]["success"] = value
@@ -533,7 +533,7 @@ def test_a_number_of_an_episode_keeps_its_type(tmp_path, convert, value, said):
         convert(ARCHIVES)
 
 
-def test_names_that_are_no_text_are_refused(tmp_path, convert):
+def test_names_that_are_not_text_are_refused(tmp_path, convert):
     made = raw.plain(raw.EPISODES[0])
     for step in made["steps"]:
         step["observation"][1] = 2.0
@@ -543,7 +543,7 @@ def test_names_that_are_no_text_are_refused(tmp_path, convert):
         convert(ARCHIVES)
 
 
-def test_an_episode_unlike_the_first_one_is_refused_with_all_its_faults(tmp_path, convert):
+def test_an_episode_that_differs_from_the_first_one_is_refused_with_all_differences(tmp_path, convert):
     other = raw.plain(raw.EPISODES[1])
     for step in other["steps"]:
         step["observation"]["state"] = [1.0]
@@ -559,7 +559,7 @@ def test_an_episode_unlike_the_first_one_is_refused_with_all_its_faults(tmp_path
         assert word in str(caught.value)
 
 
-def test_the_estimate_tells_what_pictures_take_decoded_and_encoded(tmp_path, settings):
+def test_the_estimate_has_the_size_of_decoded_and_of_encoded_images(tmp_path, settings):
     raw.write_records(tmp_path / "tree", raw.FILES)
     plans = [
         planning.plan(

@@ -1,4 +1,4 @@
-"""RoboSet's two layouts, its numbering and its ids, against what the writer of the files knows."""
+"""RoboSet's two layouts, its episode numbers and its ids, compared with the generated trials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def convert(tmp_path):
     settings = Settings(home=tmp_path / "home", progress=False, retries=0)
 
     def run(*files, **options):
-        """Write files, a dict of trials each, and convert them."""
+        """A function that writes files, given as dicts of trials, and converts them."""
         for number, trials in enumerate(files):
             write_file(tmp_path / "tree" / NAME / f"seed{number}.h5", trials)
         return StoredDataset(downloading.download(ID, from_local=tmp_path / "tree", settings=settings, **options))
@@ -38,18 +38,18 @@ def convert(tmp_path):
 
 
 @pytest.fixture
-def dice():
+def rng():
     return np.random.default_rng(1)
 
 
 def counting(length, *, by_state, done=None):
-    """A trial whose state is its time, and whose action and reward are those of the step."""
+    """Return a trial whose states, actions and rewards are consecutive numbers."""
     states = {"observations": np.arange(length + 1.0)[:, None]}
     return Trial(states, np.arange(length)[:, None] + 0.25, np.arange(length) + 100.0, done, by_state)
 
 
-def test_where_the_last_action_is_nan_reward_and_mark_belong_to_the_action_of_the_row_before(convert):
-    """Row t: s_t, r_t, d_t, a_t; what a_0 led to stands in row 1."""
+def test_if_the_last_action_is_nan_rewards_and_flags_belong_to_the_previous_row(convert):
+    """Row t has s_t, r_t, d_t and a_t; the reward and flag of a_0 are in row 1."""
     stored = convert({0: counting(3, by_state=True, done=np.array([False, False, True]))})
 
     assert stored.column(("observation",))[:, 0].tolist() == [0, 1, 2]
@@ -65,7 +65,7 @@ def test_where_the_last_action_is_nan_reward_and_mark_belong_to_the_action_of_th
 @pytest.mark.parametrize("rows", [0, 1])
 @pytest.mark.parametrize("at", [0, 1])
 def test_trials_without_a_step_are_left_out_and_counted(tmp_path, rows, at):
-    """One row that is a state, or no row at all."""
+    """Trials with a single state, or without rows."""
     path = tmp_path / "tree" / NAME / "seed0.h5"
     write_file(
         path, {at: counting(1, by_state=True), 1 - at: counting(3, by_state=True), 2: counting(2, by_state=False)}
@@ -86,7 +86,7 @@ def test_trials_without_a_step_are_left_out_and_counted(tmp_path, rows, at):
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
-def test_where_the_last_action_is_a_number_reward_and_mark_belong_to_the_action_of_the_same_row(convert):
+def test_if_the_last_action_is_finite_rewards_and_flags_belong_to_the_same_row(convert):
     stored = convert({0: counting(3, by_state=False)})
 
     assert stored.column(("observation",))[:, 0].tolist() == [0, 1, 2]
@@ -98,7 +98,7 @@ def test_where_the_last_action_is_a_number_reward_and_mark_belong_to_the_action_
     assert rules == {"rows-are-steps": 1, "end-without-flag": 1}
 
 
-def test_the_layout_is_found_out_trial_by_trial(convert):
+def test_the_layout_is_detected_for_each_trial(convert):
     stored = convert({0: counting(2, by_state=True), 1: counting(2, by_state=False)})
 
     assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 1, 0]
@@ -106,7 +106,7 @@ def test_the_layout_is_found_out_trial_by_trial(convert):
 
 
 @pytest.mark.parametrize(("by_state", "final"), [(True, 4), (False, 0)])
-def test_an_end_mark_inside_a_trial_ends_the_trajectory(convert, by_state, final):
+def test_an_end_flag_inside_a_trial_ends_the_trajectory(convert, by_state, final):
     stored = convert({0: counting(4, by_state=by_state, done=np.array([False, True, False, False]))})
 
     assert stored.episodes.lengths.tolist() == [2, 2]
@@ -119,8 +119,8 @@ def test_an_end_mark_inside_a_trial_ends_the_trajectory(convert, by_state, final
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
-def test_trials_come_file_by_file_in_the_order_of_their_numbers_with_unique_episodes(convert, dice):
-    stored = convert({10: draw(dice, 1), 2: draw(dice, 2)}, {2: draw(dice, 3), 0: draw(dice, 4)})
+def test_trials_are_ordered_by_file_and_number_with_unique_episodes(convert, rng):
+    stored = convert({10: draw(rng, 1), 2: draw(rng, 2)}, {2: draw(rng, 3), 0: draw(rng, 4)})
 
     assert stored.episodes["trial"].tolist() == [2, 10, 0, 2]
     assert stored.episodes["source"].tolist() == [0, 1, 2, 3]
@@ -130,11 +130,11 @@ def test_trials_come_file_by_file_in_the_order_of_their_numbers_with_unique_epis
     assert stored.manifest.metadata == {f"files/{seed}": f"{NAME}/seed{seed}.h5" for seed in range(2)}
 
 
-def test_trials_longer_than_a_piece_are_read_in_pieces(convert, dice, monkeypatch):
-    given = {0: draw(dice, 9, done=True), 1: draw(dice, 8, by_state=False, done=None), 2: draw(dice, 7)}
+def test_trials_longer_than_a_piece_are_read_in_pieces(convert, rng, monkeypatch):
+    given = {0: draw(rng, 9, done=True), 1: draw(rng, 8, by_state=False, done=None), 2: draw(rng, 7)}
     whole = convert(given)
     wanted = {key: whole.column(key).copy() for key in [*whole.keys()]}
-    # A row of 127 bytes or so: two rows, three, and one a piece, so that pieces end at, before and behind the last.
+    # A row has about 127 bytes: pieces of two, three and one rows end at, before and after the last row.
     for size in (130, 260, 400, 1000):
         monkeypatch.setattr("datasets_rl.sources.roboset.reader._BLOCK_BYTES", size)
         stored = convert(force=True)
@@ -143,8 +143,8 @@ def test_trials_longer_than_a_piece_are_read_in_pieces(convert, dice, monkeypatc
             assert np.array_equal(stored.column(key), values), (size, key)
 
 
-def test_numbers_of_16_bits_are_widened_without_loss(convert, dice):
-    trial = draw(dice, 3, dtype=np.float16)
+def test_numbers_of_16_bits_are_widened_without_loss(convert, rng):
+    trial = draw(rng, 3, dtype=np.float16)
     stored = convert({0: trial})
 
     assert stored.column(("observation",)).dtype == np.float32
@@ -152,8 +152,8 @@ def test_numbers_of_16_bits_are_widened_without_loss(convert, dice):
     assert {one.rule for one in stored.manifest.decisions} >= {"widened"}
 
 
-def test_a_later_file_with_narrower_numbers_is_widened_and_one_with_wider_ones_refused(convert, dice):
-    narrow, wide = draw(dice, 3, dtype=np.float32), draw(dice, 3)
+def test_a_later_file_with_narrower_numbers_is_widened_and_one_with_wider_ones_refused(convert, rng):
+    narrow, wide = draw(rng, 3, dtype=np.float32), draw(rng, 3)
 
     stored = convert({0: wide}, {0: narrow})
     assert np.array_equal(stored.column(("action",))[3:], narrow.actions.astype(np.float64))
@@ -161,16 +161,16 @@ def test_a_later_file_with_narrower_numbers_is_widened_and_one_with_wider_ones_r
         convert({0: narrow}, {0: wide}, force=True)
 
 
-def test_a_mark_on_the_first_state_ends_nothing(convert, tmp_path, dice):
-    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(dice, 3)})
+def test_a_flag_on_the_first_state_is_ignored(convert, tmp_path, rng):
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(rng, 3)})
     with h5py.File(tmp_path / "tree" / NAME / "seed0.h5", "r+") as file:
         file["Trial0/done"][0] = True
 
     assert not convert().column(("next", "terminated")).any()
 
 
-def test_every_fault_of_all_trials_is_named_at_once(convert, dice, tmp_path):
-    write_file(tmp_path / "tree" / NAME / "seed0.h5", {number: draw(dice, 3) for number in range(3)})
+def test_all_errors_of_all_trials_are_reported_at_once(convert, rng, tmp_path):
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {number: draw(rng, 3) for number in range(3)})
     with h5py.File(tmp_path / "tree" / NAME / "seed0.h5", "r+") as file:
         file["Trial1/observations"][1, 2] = np.inf
         del file["Trial2/time"]
@@ -180,17 +180,17 @@ def test_every_fault_of_all_trials_is_named_at_once(convert, dice, tmp_path):
     assert len(caught.value.problems) == 2
 
 
-def test_an_id_has_no_files_of_an_id_that_begins_alike(convert, dice, tmp_path):
+def test_an_id_has_no_files_of_an_id_with_the_same_prefix(convert, rng, tmp_path):
     tree = tmp_path / "tree"
-    write_file(tree / f"{NAME}.h5", {0: draw(dice, 1)})
-    write_file(tree / f"{NAME}2" / "seed1.h5", {0: draw(dice, 2)})
-    stored = convert({0: draw(dice, 3)})
+    write_file(tree / f"{NAME}.h5", {0: draw(rng, 1)})
+    write_file(tree / f"{NAME}2" / "seed1.h5", {0: draw(rng, 2)})
+    stored = convert({0: draw(rng, 3)})
 
     assert [file.path for file in stored.manifest.raw] == [f"{NAME}.h5", f"{NAME}/seed0.h5"]
 
 
-def test_the_folder_of_the_id_itself_can_be_given(dice, tmp_path):
-    write_file(tmp_path / "mine" / "a.h5", {0: draw(dice, 3)})
+def test_the_folder_of_the_id_itself_can_be_given(rng, tmp_path):
+    write_file(tmp_path / "mine" / "a.h5", {0: draw(rng, 3)})
     settings = Settings(home=tmp_path / "home", progress=False)
 
     folder = downloading.download(ID, from_local=tmp_path / "mine", settings=settings)
@@ -198,8 +198,8 @@ def test_the_folder_of_the_id_itself_can_be_given(dice, tmp_path):
     assert len(StoredDataset(folder)) == 3
 
 
-def test_names_with_parentheses_are_asked_for_percent_encoded(dice, tmp_path, monkeypatch):
-    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(dice, 3)})
+def test_names_with_parentheses_are_requested_percent_encoded(rng, tmp_path, monkeypatch):
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(rng, 3)})
     monkeypatch.setenv("NO_PROXY", "*")
     with hub({"jdvakil/RoboSet_Sim": tmp_path / "tree"}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -210,17 +210,17 @@ def test_names_with_parentheses_are_asked_for_percent_encoded(dice, tmp_path, mo
     assert not any("(" in path for path in asked)
 
 
-def test_pickles_can_be_left_out(convert, dice, tmp_path):
+def test_pickles_can_be_left_out(convert, rng, tmp_path):
     (tmp_path / "tree" / NAME).mkdir(parents=True)
     (tmp_path / "tree" / NAME / "seed1.pickle").write_bytes(b"\x80\x04.")
 
     with pytest.raises(ConversionError, match="pickles"):
-        convert({0: draw(dice, 3)})
+        convert({0: draw(rng, 3)})
     assert len(convert(selection=Selection(exclude=("*.pickle",)))) == 3
 
 
-def test_a_file_that_is_left_out_takes_no_other_with_it_and_seeds_keep_their_numbers(convert, dice):
-    stored = convert({0: draw(dice, 3)}, {0: draw(dice, 2)}, selection=Selection(exclude=("seed0.h5",)))
+def test_excluding_a_file_keeps_the_others_and_their_seed_numbers(convert, rng):
+    stored = convert({0: draw(rng, 3)}, {0: draw(rng, 2)}, selection=Selection(exclude=("seed0.h5",)))
 
     assert stored.column(("seed",)).tolist() == [1, 1]
     assert verification.verify(stored.folder, deep=True).problems == ()
@@ -230,13 +230,13 @@ def test_a_file_that_is_left_out_takes_no_other_with_it_and_seeds_keep_their_num
 @pytest.mark.parametrize(
     ("episodes", "numbers"), [("0:3", [0, 1, 2]), ("2:", [2, 3, 4, 5, 6]), ("5:99", [5, 6]), ("6,1", [1, 6])]
 )
-def test_episodes_are_counted_over_all_files(convert, dice, monkeypatch, episodes, numbers, shard_bytes):
+def test_episodes_are_counted_over_all_files(convert, rng, monkeypatch, episodes, numbers, shard_bytes):
     monkeypatch.setattr("datasets_rl.sources.roboset._SHARD_BYTES", shard_bytes)
     ended = np.array([False, True, False])
     files = (
-        {0: draw(dice, 2), 7: draw(dice, 1, by_state=False)},
-        {3: replace(draw(dice, 3), done=ended), 4: draw(dice, 2)},
-        {0: draw(dice, 5), 1: draw(dice, 1)},
+        {0: draw(rng, 2), 7: draw(rng, 1, by_state=False)},
+        {3: replace(draw(rng, 3), done=ended), 4: draw(rng, 2)},
+        {0: draw(rng, 5), 1: draw(rng, 1)},
     )
     # Trial 3 of the second file is two episodes.
     seeds, trials, lengths = [0, 0, 1, 1, 1, 2, 2], [0, 7, 3, 3, 4, 0, 1], [2, 1, 2, 1, 2, 5, 1]
@@ -250,8 +250,8 @@ def test_episodes_are_counted_over_all_files(convert, dice, monkeypatch, episode
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
-def test_episodes_can_be_chosen_of_the_files_that_are_left(convert, dice):
-    given = [{0: draw(dice, length), 1: draw(dice, 1)} for length in (2, 3, 4)]
+def test_episodes_can_be_selected_from_the_remaining_files(convert, rng):
+    given = [{0: draw(rng, length), 1: draw(rng, 1)} for length in (2, 3, 4)]
 
     stored = convert(*given, selection=Selection(episodes="2", exclude=("seed1.h5",)))
 
@@ -259,8 +259,8 @@ def test_episodes_can_be_chosen_of_the_files_that_are_left(convert, dice):
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
-def test_the_class_shows_the_same_episodes_of_what_is_stored_whole(convert, dice, tmp_path):
-    convert({0: draw(dice, 2), 1: draw(dice, 1)}, {0: draw(dice, 3), 1: draw(dice, 4)})
+def test_the_class_selects_the_same_episodes_of_a_complete_dataset(convert, rng, tmp_path):
+    convert({0: draw(rng, 2), 1: draw(rng, 1)}, {0: draw(rng, 3), 1: draw(rng, 4)})
 
     dataset = RobosetExperienceReplay(
         NAME, root=tmp_path / "home" / "roboset", download=False, selection=Selection(episodes="1:3")
@@ -272,13 +272,13 @@ def test_the_class_shows_the_same_episodes_of_what_is_stored_whole(convert, dice
 @pytest.mark.parametrize(
     ("episodes", "says"), [("-2:", "not known before"), ("3:1", "none"), ("a", "expected numbers")]
 )
-def test_numbers_from_the_end_and_none_are_refused(convert, dice, episodes, says):
+def test_negative_numbers_and_empty_selections_are_refused(convert, rng, episodes, says):
     with pytest.raises(InvalidArgumentError, match=says):
-        convert({0: draw(dice, 2)}, selection=Selection(episodes=episodes))
+        convert({0: draw(rng, 2)}, selection=Selection(episodes=episodes))
 
 
-def test_a_deep_verification_finds_episodes_of_another_trial(convert, dice):
-    stored = convert({0: draw(dice, 2), 1: draw(dice, 2)})
+def test_a_deep_verification_finds_episodes_of_another_trial(convert, rng):
+    stored = convert({0: draw(rng, 2), 1: draw(rng, 2)})
     wrong = stored.episodes["trial"][::-1]
     table = {"trial": wrong, "source": stored.episodes["source"]}
 
@@ -293,9 +293,9 @@ def test_a_deep_verification_finds_episodes_of_another_trial(convert, dice):
     assert "episode 0 is trial 1 with 2 rows" in found[0]
 
 
-def test_more_than_one_mark_a_row_is_refused(convert, dice, tmp_path):
-    """[T, 2] marks would be taken for 2 T of them."""
-    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(dice, 3)})
+def test_more_than_one_flag_per_row_is_refused(convert, rng, tmp_path):
+    """Otherwise flags [T, 2] would be read as 2 T flags."""
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(rng, 3)})
     with h5py.File(tmp_path / "tree" / NAME / "seed0.h5", "r+") as file:
         del file["Trial0/done"]
         file["Trial0/done"] = np.zeros((4, 2), bool)
@@ -304,8 +304,8 @@ def test_more_than_one_mark_a_row_is_refused(convert, dice, tmp_path):
         convert()
 
 
-def test_fields_that_are_left_out_are_not_looked_at(convert, dice, tmp_path):
-    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(dice, 3)})
+def test_excluded_fields_are_not_read(convert, rng, tmp_path):
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(rng, 3)})
     with h5py.File(tmp_path / "tree" / NAME / "seed0.h5", "r+") as file:
         file["Trial0/env_infos/obs_dict/qp"][1] = np.nan
 
@@ -315,8 +315,8 @@ def test_fields_that_are_left_out_are_not_looked_at(convert, dice, tmp_path):
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
-def test_the_class_has_the_keys_of_the_reference(convert, dice, tmp_path):
-    convert({0: draw(dice, 4), 1: draw(dice, 3)})
+def test_the_class_has_the_keys_of_torchrl(convert, rng, tmp_path):
+    convert({0: draw(rng, 4), 1: draw(rng, 3)})
 
     dataset = RobosetExperienceReplay(NAME, 5, root=tmp_path / "home" / "roboset", download=False)
     batch = dataset.sample()

@@ -1,4 +1,4 @@
-"""Normalised scores are D4RL's, and those of the datasets that bring their own."""
+"""Normalized scores are those of D4RL, and of datasets with their own reference scores."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_the_random_policy_is_0_and_the_expert_1():
     assert normalized_score("d4rl/hopper-medium-v2", 3234.3) == 1
 
 
-def test_a_return_between_them_lies_between_0_and_1():
-    """Worked out by hand: (5900 + 280.178953) / (12135 + 280.178953)."""
+def test_a_return_between_them_has_a_score_between_0_and_1():
+    """Computed by hand: (5900 + 280.178953) / (12135 + 280.178953)."""
     assert normalized_score("d4rl/halfcheetah-expert-v0", 5900) == pytest.approx(0.4978, abs=1e-4)
 
 
@@ -64,7 +64,7 @@ def test_the_shape_is_kept():
     assert normalized_score("demo/pendulum", []).shape == (0,)
 
 
-def test_what_has_no_scores_is_refused():
+def test_a_dataset_without_reference_scores_is_refused():
     with pytest.raises(InvalidArgumentError, match="carla-town-render-v0 has no reference scores"):
         normalized_score("d4rl/carla-town-render-v0", 1.0)
     with pytest.raises(UnknownIdError):
@@ -75,7 +75,7 @@ def test_what_has_no_scores_is_refused():
 
 @pytest.fixture
 def drawn(tmp_path):
-    """A dataset of Minari's whose own metadata says which returns are 0 and 1."""
+    """A Minari dataset whose metadata has reference scores."""
     folder = write(
         tmp_path / "cache",
         "test/drawn-v0",
@@ -88,7 +88,7 @@ def drawn(tmp_path):
     return settings, downloading.download("minari/test/drawn-v0", from_local=folder, settings=settings)
 
 
-def test_a_stored_dataset_brings_its_own_reference_scores(drawn):
+def test_a_stored_dataset_has_its_own_reference_scores(drawn):
     settings, folder = drawn
 
     assert normalized_score("minari/test/drawn-v0", [0.0, 30.0], settings=settings).tolist() == [0.25, 1.0]
@@ -97,7 +97,7 @@ def test_a_stored_dataset_brings_its_own_reference_scores(drawn):
     assert reference_score(folder) == Score(-10.0, 30.0, "the dataset's own metadata")
 
 
-def test_what_is_not_downloaded_is_to_be(tmp_path):
+def test_a_dataset_that_is_not_downloaded_is_an_error_with_a_remedy(tmp_path):
     settings = Settings(home=tmp_path)
 
     with pytest.raises(InvalidArgumentError, match=r"no reference scores in the catalog") as caught:

@@ -1,4 +1,4 @@
-"""Parts of datasets: how they are written, and when what is stored has what is asked for."""
+"""Selections: their syntax, and whether a stored part includes a requested one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_numbers_are_written_as_slices_and_lists(text, numbers):
 
 
 @pytest.mark.parametrize("text", ["a", "1-3", "0:3:0", "10", "-11", "20:30", "[0, 1]", "1,,2", "0:1:2:3"])
-def test_what_is_none_of_them_is_told(text):
+def test_invalid_episode_numbers_are_reported(text):
     with pytest.raises(InvalidArgumentError, match="episodes are"):
         read_numbers(text, 10)
 
@@ -43,7 +43,7 @@ def test_what_is_none_of_them_is_told(text):
     ("text", "numbers", "last"),
     [("0:3", {0, 1, 2}, 2), ("7,1", {1, 7}, 7), ("1:8:3,0", {0, 1, 4, 7}, 7), ("3,6:", {3, *range(6, 12)}, None)],
 )
-def test_numbers_may_have_no_end_where_nobody_knows_it(text, numbers, last):
+def test_numbers_may_have_no_end_where_the_count_is_unknown(text, numbers, last):
     read = Numbers.read(text)
 
     assert {number for number in range(12) if number in read} == numbers
@@ -55,12 +55,12 @@ def test_numbers_may_have_no_end_where_nobody_knows_it(text, numbers, last):
 @pytest.mark.parametrize(
     ("text", "says"), [("-1", "not known"), ("0:-2", "not known"), ("3:1", "none"), ("1-3", "expected numbers")]
 )
-def test_numbers_from_an_end_that_nobody_knows_are_refused(text, says):
+def test_negative_numbers_are_refused_where_the_count_is_unknown(text, says):
     with pytest.raises(InvalidArgumentError, match=f"episodes are {text!r}.*{says}"):
         Numbers.read(text)
 
 
-def test_a_key_stands_for_all_below_it_and_for_what_follows():
+def test_a_key_includes_all_keys_below_it_and_under_next():
     kept = Selection(keys=("observation",)).kept_keys(KEYS)
 
     assert kept == {("observation", "a"), ("observation", "b"), ("next", "reward"), ("next", "observation", "c")}
@@ -106,7 +106,7 @@ SOME = Selection(options={"checkpoints": "0:3"})
         (SOME, Selection(), False),
     ],
 )
-def test_what_is_stored_covers_what_is_asked_for_if_nothing_is_missing_and_no_choice_differs(stored, asked, covers):
+def test_a_stored_part_covers_a_request_if_nothing_is_missing_and_options_are_equal(stored, asked, covers):
     assert stored.covers(asked, OPTIONS) is covers
 
 
@@ -143,7 +143,7 @@ numbers = st.lists(pieces, min_size=1, max_size=4).map(",".join)
 
 @given(numbers, numbers)
 @example("4:7:3", "0,4")
-def test_joined_numbers_are_those_of_both_and_what_covers_them_has_them(left, right):
+def test_joined_numbers_are_the_union(left, right):
     here, there = ({*read_numbers(text, 20)} for text in (left, right))
     stored, asked = Selection(episodes=left), Selection(episodes=right)
     joined = stored.joined(asked)
@@ -156,7 +156,7 @@ def test_joined_numbers_are_those_of_both_and_what_covers_them_has_them(left, ri
         assert there <= here
 
 
-def test_a_selection_survives_the_manifest_and_reads_as_its_fields():
+def test_a_selection_is_restored_from_the_manifest_and_shows_its_fields():
     one = Selection("0:5", ("a", "b"), 99, ("*.x",), ("y", "z"), {"images": "encoded"})
 
     assert Selection.from_json(one.to_json()) == one
@@ -166,13 +166,13 @@ def test_a_selection_survives_the_manifest_and_reads_as_its_fields():
 
 
 @pytest.mark.parametrize("document", [{"episodes": 3}, {"keys": "a"}, {"steps": "0:3"}, {"options": []}])
-def test_a_document_that_is_no_selection_is_refused_by_name(document):
+def test_an_invalid_selection_in_a_document_is_refused_by_name(document):
     (name,) = document
     with pytest.raises(InvalidArgumentError, match=f"a selection has {name} = "):
         Selection.from_json(document)
 
 
-def test_a_selection_leaves_open_what_a_stored_part_decides():
+def test_a_selection_without_options_adopts_those_of_a_stored_part():
     part = Selection("0:3", ("a",), include=("x",), options={"images": "encoded"})
 
     assert Selection(keys=("b",)).within(part) == replace(part, keys=("b",))
@@ -180,7 +180,7 @@ def test_a_selection_leaves_open_what_a_stored_part_decides():
     assert Selection().within(part) == part
 
 
-def test_a_source_refuses_what_it_cannot_give_all_at_once():
+def test_a_source_reports_all_unsupported_selections_at_once():
     with pytest.raises(
         InvalidArgumentError,
         match=r"d4rl can select whole files, but not episodes; d4rl has no option 'images'; it has none$",

@@ -1,4 +1,4 @@
-"""A source of another package: the one that docs/contributing/adding-a-source.md shows, installed from the page."""
+"""A source in another package: the example of docs/contributing/adding-a-source.md, installed from the page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def call(command, *, env=None, cwd=None):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The folder that the package of the page was installed to."""
+    """The folder with the installed package of the page."""
     project, target = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("target")
     (project / "arm_source").mkdir()
     for path in [path for path in FILES if path.startswith(FOLDER)]:
@@ -58,14 +58,14 @@ def installed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def env(installed, tmp_path_factory):
-    """The environment of a process that has the package, and nothing stored."""
+    """The environment variables of a process with the package and an empty home folder."""
     home = tmp_path_factory.mktemp("home")
     return {"PYTHONPATH": str(installed), "RLDS_HOME": str(home), "RLDS_OFFLINE": "1", "RLDS_NO_PROGRESS": "1"}
 
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory):
-    """The folder around the raw files, which the page's own generator writes."""
+    """The folder with the raw files, written by the generator of the page."""
     folder = tmp_path_factory.mktemp("raw")
     names = {}
     exec(FILES["tests/raw/arm.py"], names)
@@ -75,7 +75,7 @@ def sessions(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def broken(installed, env, tmp_path_factory):
-    """An environment that also has entry points of modules that cannot be used."""
+    """An environment with additional entry points of invalid modules."""
     folder = tmp_path_factory.mktemp("broken")
     (folder / "broken-1.0.dist-info").mkdir()
     (folder / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
@@ -85,7 +85,7 @@ def broken(installed, env, tmp_path_factory):
 
 
 def run(env, *commands, program="", cwd=None):
-    """Run commands of ``rlds`` and then a program in one new process; return the outputs, and that of the program."""
+    """Run ``rlds`` commands and then a program in one new process; return the output of each."""
     driver = f"""
 import contextlib, io, json, sys
 from datasets_rl.cli.app import main
@@ -151,7 +151,7 @@ def test_the_comparison_of_the_page_finds_one_value_that_differs(sessions):
         values[7] = kept
 
 
-def test_built_in_sources_are_not_replaced_and_work_beside_broken_ones(broken):
+def test_built_in_sources_are_not_replaced_and_work_beside_invalid_ones(broken):
     commands = [
         ["list", "--source", "d4rl", "hopper-medium-v2"],
         ["list", "medium-v2"],
@@ -184,7 +184,7 @@ except UnknownIdError as error:
     assert printed == ["datasets_rl.sources.d4rl D4RL", "arm/reach", "3 True", "demo/pendulum"]
 
 
-def test_a_module_that_cannot_be_used_is_an_error_that_names_it(broken):
+def test_an_invalid_module_is_an_error_that_names_it(broken):
     program = """
 import datasets_rl.datasets
 from datasets_rl import sources

@@ -1,4 +1,4 @@
-"""V-D4RL: actions that stand beside the wrong picture, flags put on blindly, and files that cut episodes."""
+"""V-D4RL: actions in the row of the next image, flags at fixed intervals, and files that split episodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(tmp_path):
 
 @pytest.fixture
 def convert(tmp_path):
-    """Convert what lies in ``tmp_path / "tree"``."""
+    """A function that converts the files in ``tmp_path / "tree"``."""
 
     def run(name=NPZ, **selection):
         settings = Settings(home=tmp_path / "home", progress=False)
@@ -47,7 +47,7 @@ def convert(tmp_path):
 
 
 def counted(rows, offset=0):
-    """A rollout that can be followed by eye: row k has the picture k, the action k and the reward 10 k."""
+    """Return a rollout in which row k has the pixel value k, the action k and the reward 10 k."""
     numbers = np.arange(offset, offset + rows)
     action = np.stack([numbers, -numbers], 1).astype(np.float32)
     reward = (10 * numbers).astype(np.float32)
@@ -67,7 +67,7 @@ def decided(stored):
 @pytest.mark.parametrize("rows", [0, 1])
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_file_without_a_transition_is_left_out_and_counted(place, convert, rows, at):
-    """A reset alone, or nothing."""
+    """Files with only a reset, or without rows."""
     arrays = as_npz(counted(5))
     write_npz(place, {name: values[:rows] for name, values in arrays.items()}, at)
     write_npz(place, arrays, 1 - at)
@@ -79,7 +79,7 @@ def test_a_file_without_a_transition_is_left_out_and_counted(place, convert, row
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
-def test_every_action_stands_beside_the_picture_that_it_was_taken_in(place, convert):
+def test_every_action_is_in_the_row_of_the_image_before_it(place, convert):
     write_npz(place, as_npz(counted(5)))
 
     stored = convert()
@@ -104,7 +104,7 @@ def test_an_episode_of_501_rows_has_500_steps(place, convert):
     assert decided(stored) == {"action-before-frame": 500}
 
 
-def test_a_flag_more_than_pictures_is_cut(place, convert):
+def test_a_surplus_flag_is_ignored(place, convert):
     flags = np.arange(6)
     write_npz(place, as_npz(counted(5), is_first=flags == 0, is_last=flags == 5, is_terminal=flags < 0))
 
@@ -118,7 +118,7 @@ def test_a_flag_more_than_pictures_is_cut(place, convert):
 
 @pytest.mark.parametrize("at", [1, 2, 4])
 def test_a_reset_inside_a_file_begins_an_episode(place, convert, at):
-    """The flags of every 501 rows were put on without a look at them: the reset has neither action nor reward."""
+    """The upstream set the flags at every 501 rows; the reset has neither an action nor a reward."""
     old, new = counted(10), counted(6, 100)
     mixed = [np.concatenate([one[-at:], two]) for one, two in zip(_arrays(old), _arrays(new), strict=True)]
     write_npz(place, as_npz(Rollout(*mixed, {})))
@@ -140,7 +140,7 @@ def _arrays(one):
 
 
 @pytest.mark.parametrize("discount", [0, 1])
-def test_without_is_terminal_the_last_discount_tells(place, convert, discount):
+def test_without_is_terminal_the_last_discount_determines_termination(place, convert, discount):
     made = counted(5)
     made.discount[-1] = discount
     write_npz(place, as_npz(made, is_terminal=None, discount=made.discount.astype(np.float64)))
@@ -154,7 +154,7 @@ def test_without_is_terminal_the_last_discount_tells(place, convert, discount):
     assert decided(stored)["terminal-from-discount"] == 1
 
 
-def test_values_that_32_bits_do_not_hold_are_counted(place, convert):
+def test_values_that_float32_cannot_represent_are_counted(place, convert):
     write_npz(place, as_npz(counted(5), height=np.array([0.5, 0.1, 1, 0.2, np.nan])))
 
     stored = convert()
@@ -165,7 +165,7 @@ def test_values_that_32_bits_do_not_hold_are_counted(place, convert):
 
 
 def test_only_the_folder_itself_is_the_dataset(place, convert):
-    """Its name is the beginning of other names, and other folders lie below it."""
+    """Its name is a prefix of other names, and it has other folders below it."""
     write_npz(place, as_npz(counted(5)))
     write_npz(place.with_name("64px_more"), as_npz(counted(9)), 1)
     write_npz(place / "below", as_npz(counted(9)), 2)
@@ -173,7 +173,7 @@ def test_only_the_folder_itself_is_the_dataset(place, convert):
     assert len(convert()) == 4
 
 
-def test_a_long_episode_comes_in_pieces_that_join(tmp_path):
+def test_a_long_episode_is_read_in_pieces_that_join(tmp_path):
     path = write_npz(tmp_path, as_npz(roll(1500)))
     recording = EpisodeFiles("x", {path.name: path}, {})
 
@@ -188,7 +188,7 @@ def test_a_long_episode_comes_in_pieces_that_join(tmp_path):
     assert np.array_equal(np.concatenate([one.steps["action",] for one in found]), wanted.action[1:])
 
 
-def test_episodes_that_files_cut_are_joined(rows, convert):
+def test_episodes_that_files_split_are_joined(rows, convert):
     write_shards(rows, [counted(25), counted(9, 100)], 12)
 
     stored = convert(HDF5)
@@ -213,8 +213,8 @@ def test_a_termination_of_the_row_files_has_the_discount_0(rows, convert):
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, False, False, False, False, True]
 
 
-def test_files_in_a_row_are_a_part_and_episodes_end_where_it_ends(rows, convert):
-    """Twelve rows are four files; the second and third hold rows 3 to 8."""
+def test_consecutive_files_can_be_selected_and_cut_episodes_at_their_ends(rows, convert):
+    """Twelve rows in four files, of which the second and third have rows 3 to 8."""
     write_shards(rows, [counted(6), counted(6, 100)], 4)
 
     stored = convert(HDF5, include=("1.hdf5", "2.hdf5"))
@@ -241,7 +241,7 @@ def test_episodes_of_row_files_are_counted_over_all_files(rows, convert):
         convert(HDF5, episodes="-1:")
 
 
-def test_a_file_that_is_left_out_takes_no_other_with_it(place, convert):
+def test_excluding_a_file_keeps_the_others(place, convert):
     paths = [write_npz(place, as_npz(counted(4, 10 * number)), number) for number in range(3)]
 
     stored = convert(exclude=(paths[1].name,))
@@ -253,7 +253,7 @@ def test_a_file_that_is_left_out_takes_no_other_with_it(place, convert):
         convert(episodes="1", exclude=(paths[1].name,))
 
 
-def test_a_size_is_filled_with_single_episodes(place, convert):
+def test_max_size_selects_single_episodes(place, convert):
     sizes = [write_npz(place, as_npz(counted(4, 10 * number)), number).stat().st_size for number in range(3)]
 
     assert convert(max_size=sum(sizes) - 1).episodes["source"].tolist() == [0, 1]
@@ -267,8 +267,8 @@ def test_a_size_is_filled_with_single_episodes(place, convert):
         ({"discount": np.zeros((4, 2), np.float32)}, r"state.discount is float32 \[2\] per row"),
     ],
 )
-def test_a_file_with_other_columns_is_refused_wherever_it_comes(place, convert, monkeypatch, most, arrays, says):
-    """A shard of its own was measured by its own first file: a column more was left out without a word."""
+def test_a_file_with_other_columns_is_refused_at_any_position(place, convert, monkeypatch, most, arrays, says):
+    """In a separate shard, its own first file would define the columns, and an additional one would be lost."""
     monkeypatch.setattr("datasets_rl.sources.vd4rl._SHARD_BYTES", most)
     write_npz(place, as_npz(counted(4)))
     write_npz(place, as_npz(counted(4), **arrays), 1)
@@ -286,7 +286,7 @@ def test_a_row_file_with_other_columns_is_refused(rows, convert):
         convert(HDF5)
 
 
-def test_files_of_both_kinds_are_refused(place, convert):
+def test_files_of_both_formats_are_refused(place, convert):
     write_npz(place, as_npz(counted(5)))
     write_shards(place, [counted(5)], 1)
 
@@ -296,7 +296,7 @@ def test_files_of_both_kinds_are_refused(place, convert):
 
 @pytest.fixture
 def root(place, rows, convert):
-    """The source's folder, with a dataset of each kind."""
+    """The source's folder with a dataset of each format."""
     write_npz(place, as_npz(roll(20)))
     write_shards(rows, [replace(roll(20, 84), state={})], 2)
     convert()
@@ -304,7 +304,7 @@ def root(place, rows, convert):
 
 
 @pytest.mark.parametrize("name", [EPISODES_64, EPISODES_84])
-def test_the_class_gives_fractions_with_channels_first_whatever_the_files_hold(root, name):
+def test_the_class_returns_floats_with_channels_first_for_both_formats(root, name):
     dataset = VD4RLExperienceReplay(name, 8, root=root, download=False, image_size=50)
 
     batch = dataset.sample()
@@ -316,7 +316,7 @@ def test_the_class_gives_fractions_with_channels_first_whatever_the_files_hold(r
     assert dataset["pixels"].dtype == torch.uint8
 
 
-def test_the_class_leaves_pictures_alone_if_asked(root):
+def test_the_class_returns_unchanged_images_on_request(root):
     options = {"root": root, "download": False}
 
     plain = VD4RLExperienceReplay(EPISODES_64, 8, totensor=False, **options).sample()
@@ -328,7 +328,7 @@ def test_the_class_leaves_pictures_alone_if_asked(root):
     assert (given.sample()["pixels"].shape, given.sample()["pixels"].dtype) == ((8, 3, 10, 20), torch.float64)
 
 
-def test_the_class_shows_a_part_without_pictures(root):
+def test_the_class_opens_a_part_without_images(root):
     few = Selection(keys=("action",))
 
     dataset = VD4RLExperienceReplay(EPISODES_64, 8, root=root, download=False, image_size=50, selection=few)
@@ -350,7 +350,7 @@ def test_the_ids_are_known_without_a_network():
 
 
 @pytest.mark.parametrize("name", ["vd4rl", "gen_dgrl"])
-def test_reading_the_catalogs_loads_neither_numpy_nor_anything_slower(name):
+def test_reading_the_catalogs_imports_neither_numpy_nor_torch(name):
     script = f"""
 import sys
 from datasets_rl import sources
@@ -363,7 +363,7 @@ print(count, *({{"numpy", "torch", "h5py", "httpx"}} & set(sys.modules)))
     assert out == [str(len(source(name).ids()))]
 
 
-def test_what_episodes_of_64_pixels_take_is_told_beforehand_by_the_names_of_their_files(tmp_path):
+def test_the_size_of_episodes_of_64_pixels_is_estimated_from_file_names(tmp_path):
     CASES[0].write(tmp_path / "tree")
     settings = Settings(home=tmp_path / "home", progress=False)
 

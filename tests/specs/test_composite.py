@@ -58,7 +58,7 @@ def test_keys_values_and_items_are_those_of_a_nested_dict(tree):
 
 
 @given(DICTS, KEYS, LEAVES)
-def test_what_is_set_is_found_and_nothing_else_changes(tree, key, leaf):
+def test_a_set_entry_is_returned_and_nothing_else_changes(tree, key, leaf):
     spec = CompositeSpec(tree)
     inner = tree
     blocked = False
@@ -81,7 +81,7 @@ def test_what_is_set_is_found_and_nothing_else_changes(tree, key, leaf):
 
 
 @given(DICTS, KEYS)
-def test_what_is_removed_is_gone(tree, key):
+def test_a_removed_entry_is_missing(tree, key):
     spec = CompositeSpec(tree)
     if key not in flat(tree):
         with pytest.raises(UnknownKeyError):
@@ -132,7 +132,7 @@ def toy(**options):
     )
 
 
-def test_what_is_not_in_the_set_is_told_by_path_value_and_bound():
+def test_values_outside_of_the_spec_are_reported_with_path_value_and_bound():
     spec, value = toy(), toy().zero((4,))
     value["action"][3, 1, 2] = 1.5
     value["action"][3, 1, 1] = -9
@@ -164,7 +164,7 @@ def test_a_spec_with_other_leading_axes_or_another_device_is_refused():
     assert spec == before
 
 
-def test_composites_and_text_take_the_leading_axes():
+def test_composites_and_text_get_the_leading_axes():
     spec = CompositeSpec(shape=(4, 2))
     spec["a"] = CompositeSpec(shape=(4,), b=NonTensorSpec((4,), example_data="x"))
     spec["t"] = NonTensorSpec(())
@@ -206,7 +206,7 @@ def test_a_locked_composite_does_not_change():
     assert ("next", "more") in spec
 
 
-def test_a_lock_without_recursion_stays_outside():
+def test_a_lock_without_recursion_does_not_lock_entries():
     spec = toy().lock_(recurse=False)
     spec["next", "more"] = None
 
@@ -226,7 +226,7 @@ def test_entries_are_separated():
     assert spec.separates("nothing") is None
 
 
-def test_names_go_with_the_axes():
+def test_names_follow_the_axes():
     spec = toy(names=["env"])
 
     assert spec.rand((3,)).names == [None, "env"]
@@ -300,7 +300,7 @@ class Named(TensorDict):
     pass
 
 
-def test_a_class_of_data_is_made_and_wanted():
+def test_a_spec_with_a_data_class_draws_and_requires_it():
     spec = toy(data_cls=Named)
 
     assert type(spec.zero()) is Named
@@ -309,7 +309,7 @@ def test_a_class_of_data_is_made_and_wanted():
     assert spec != toy()
 
 
-def test_one_of_two_names_of_an_argument():
+def test_only_one_of_two_names_of_an_argument_is_accepted():
     assert CompositeSpec(batch_size=(3,)).shape == (3,)
     with pytest.raises(InvalidArgumentError, match="expected at most one of them"):
         CompositeSpec(shape=(3,), batch_size=(3,))

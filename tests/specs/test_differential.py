@@ -1,4 +1,4 @@
-"""The same answers as TorchRL, where it is installed: `pip install torchrl`, or a checkout on the path."""
+"""Comparison with TorchRL, where it is installed: `pip install torchrl`, or a checkout on the path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def equal(left, right):
     return set(left.keys(True, True)) == set(right.keys(True, True)) and bool((left == right).all())
 
 
-def test_each_takes_what_the_other_draws(pair):
+def test_each_library_accepts_draws_of_the_other(pair):
     mine, other = pair
     for lead in ((), (7,), (2, 3)):
         assert mine.is_in(other.rand(lead))
@@ -101,7 +101,7 @@ def test_operations_on_shapes_agree(pair, move, request):
     assert expected.is_in(move(mine).rand())
 
 
-def test_numbers_of_the_right_dtype_are_judged_alike(pair):
+def test_numbers_of_the_right_dtype_are_accepted_equally(pair):
     mine, other = pair
     for _ in range(20):
         value = mine.rand((3,))
@@ -124,7 +124,7 @@ def test_projections_agree_where_there_is_one_nearest(pair):
     assert equal(mine.project(wild.clone()), other.project(wild.clone()))
 
 
-def test_categories_are_written_alike(pair):
+def test_categories_have_the_same_encoding(pair):
     mine, other = pair
     drawn = mine.rand((5,))
     if isinstance(mine, ours.OneHot):

@@ -1,4 +1,4 @@
-"""JSON of specs: compact, exact, and validated as untrusted input."""
+"""JSON documents of specs: compact, exact, and validated like untrusted input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from datasets_rl.specs import (
 )
 
 
-def test_a_document_says_what_the_spec_is():
+def test_a_document_describes_the_spec():
     spec = CompositeSpec(
         action=BoundedTensorSpec(-1, [1.0, math.inf], (2,)),
         flag=DiscreteTensorSpec(2, (1,), dtype=torch.bool),
@@ -41,7 +41,7 @@ def test_a_document_says_what_the_spec_is():
 
 
 def test_bounds_that_repeat_are_written_once():
-    """A bound for each channel of an image takes one number per channel."""
+    """A bound per channel of an image is stored as one number per channel."""
     low = torch.arange(3.0).reshape(3, 1, 1).expand(3, 64, 64)
     spec = BoundedTensorSpec(low, 255, (3, 64, 64))
     document = spec.to_json()
@@ -54,13 +54,13 @@ def test_bounds_that_repeat_are_written_once():
 
 @pytest.mark.parametrize("bound", [0.1, 1e-45, 16777217, 3.4028234663852886e38])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_every_bit_of_a_bound_comes_back(bound, dtype):
+def test_every_bit_of_a_bound_is_restored(bound, dtype):
     spec = BoundedTensorSpec([-bound, 0.0], [bound, math.inf], dtype=dtype)
 
     assert TensorSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
-def test_all_bits_of_whole_numbers_come_back():
+def test_every_bit_of_an_integer_is_restored():
     spec = BoundedTensorSpec([-(2**63), 0], [2**63 - 1, 2**53 + 1], dtype=torch.int64)
 
     assert TensorSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
@@ -127,7 +127,7 @@ def test_a_document_that_describes_no_spec_is_refused(document):
         TensorSpec.from_json(document)
 
 
-def test_all_faults_are_told_at_once_with_their_places():
+def test_all_errors_are_reported_at_once_with_their_positions():
     document = {
         "kind": "composite",
         "shape": [],
@@ -156,14 +156,14 @@ def test_a_document_deeper_than_python_can_follow_is_refused():
         document = document["specs"].pop("a")
 
 
-def test_a_great_shape_takes_no_memory():
+def test_a_huge_shape_takes_no_memory():
     spec = TensorSpec.from_json({**FLOATS, "shape": [1 << 20, 1 << 20]})
 
     assert spec.shape == (1 << 20, 1 << 20)
     assert spec.low.untyped_storage().nbytes() == 4
 
 
-def test_a_mask_and_a_device_come_back():
+def test_a_mask_and_a_device_are_restored():
     spec = OneHotDiscreteTensorSpec(3, (2, 3), mask=torch.tensor([[True, False, True], [True, True, True]]))
     document = json.loads(json.dumps(spec.to_json()))
 
@@ -179,7 +179,7 @@ def test_an_example_that_json_would_change_is_refused(example):
         NonTensorSpec((), example_data=example).to_json()
 
 
-def test_a_choice_comes_back():
+def test_a_choice_is_restored():
     spec = ChoiceSpec([UnboundedContinuousTensorSpec((2,)), UnboundedContinuousTensorSpec((2,))])
 
     assert TensorSpec.from_json(spec.to_json()) == spec

@@ -1,4 +1,4 @@
-"""Draws are uniform over the set: chi-square tests of the counts, at a fixed seed."""
+"""Draws are uniform over the spec: chi-square tests of the counts, with a fixed seed."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def singles(*values):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.uint8])
-def test_whole_numbers_between_bounds_are_drawn_both_bounds_too(dtype):
+def test_integers_are_drawn_including_both_bounds(dtype):
     assert_uniform(BoundedTensorSpec(3, 9, (), dtype=dtype).rand((DRAWS,)), singles(*range(3, 10)))
 
 
-def test_each_place_has_its_own_bounds():
+def test_each_element_has_its_own_bounds():
     drawn = BoundedTensorSpec(torch.tensor([-2, 5, 0]), torch.tensor([2, 5, 1]), dtype=torch.int64).rand((DRAWS,))
 
     assert_uniform(drawn[:, 0], singles(-2, -1, 0, 1, 2))
@@ -58,7 +58,7 @@ def test_each_place_has_its_own_bounds():
 
 
 @pytest.mark.parametrize(("low", "high"), [(-(2**62), 2**63 - 1), (0, 2**62 + 2**61), (-(2**63), 2**63 - 1)])
-def test_whole_numbers_of_a_wide_range_are_drawn_evenly(low, high):
+def test_integers_of_a_wide_range_are_drawn_uniformly(low, high):
     """A remainder of 64 random bits would draw the lower part of the first range twice as often."""
     drawn = BoundedTensorSpec(low, high, (), dtype=torch.int64).rand((DRAWS,))
     tenths = [(int(one) - low) * 10 // (high - low + 1) for one in drawn]
@@ -66,7 +66,7 @@ def test_whole_numbers_of_a_wide_range_are_drawn_evenly(low, high):
     assert_uniform(tenths, singles(*range(10)))
 
 
-def test_the_greatest_and_the_least_number_can_be_drawn():
+def test_the_maximum_and_the_minimum_can_be_drawn():
     assert BoundedTensorSpec(2**63 - 1, 2**63 - 1, (2,), dtype=torch.int64).rand().tolist() == [2**63 - 1] * 2
     assert set(BoundedTensorSpec(2**63 - 2, 2**63 - 1, (50,), dtype=torch.int64).rand().tolist()) == {
         2**63 - 2,
@@ -74,7 +74,7 @@ def test_the_greatest_and_the_least_number_can_be_drawn():
     }
 
 
-def test_real_numbers_are_drawn_evenly_between_the_bounds():
+def test_floats_are_drawn_uniformly_between_the_bounds():
     for spec in (
         BoundedTensorSpec(-3, 7, ()),
         BoundedTensorSpec(-3, 7, (), dtype=torch.bfloat16),
@@ -103,7 +103,7 @@ def test_a_box_as_wide_as_the_dtype_is_filled():
     assert_uniform((drawn.double() / greatest * 2).floor().long(), singles(-2, -1, 0, 1))
 
 
-def test_one_infinite_bound_draws_the_distance_from_the_other_exponentially():
+def test_with_one_infinite_bound_the_distance_from_the_other_is_exponential():
     drawn = BoundedTensorSpec([2.0, -math.inf, -math.inf], [math.inf, -2.0, math.inf], (3,)).rand((DRAWS,)).double()
     median = math.log(2)
 
@@ -120,14 +120,14 @@ def test_every_number_of_a_dtype_is_drawn():
     assert_uniform(drawn >> 61, singles(*range(-4, 4)))
 
 
-def test_unbounded_real_numbers_are_normal():
+def test_unbounded_floats_are_normally_distributed():
     drawn = UnboundedContinuousTensorSpec(()).rand((DRAWS,))
 
     assert abs(float(drawn.mean())) < 0.03
     assert abs(float(drawn.std()) - 1) < 0.03
 
 
-def test_categories_are_drawn_evenly_and_masked_ones_never():
+def test_categories_are_drawn_uniformly_and_masked_ones_never():
     mask = torch.tensor([[True, False, True, True], [False, True, False, False]])
     plain = DiscreteTensorSpec(4, (2,), mask=mask)
     hot = OneHotDiscreteTensorSpec(4, (2, 4), mask=mask)
@@ -137,7 +137,7 @@ def test_categories_are_drawn_evenly_and_masked_ones_never():
     assert_uniform(hot.to_categorical(hot.rand((DRAWS,))), [(0, 1), (2, 1), (3, 1)])
 
 
-def test_combinations_are_drawn_evenly():
+def test_combinations_are_drawn_uniformly():
     mask = torch.tensor([True, False, True, True, True])
     product = list(itertools.product(range(3), range(2)))
 
@@ -148,7 +148,7 @@ def test_combinations_are_drawn_evenly():
     assert_uniform(BinaryDiscreteTensorSpec(3).rand((DRAWS,)), list(itertools.product((0, 1), repeat=3)))
 
 
-def test_every_element_of_a_batch_chooses_for_itself():
+def test_elements_of_a_batch_are_drawn_independently():
     choices = ChoiceSpec([BoundedTensorSpec(low, low, (), dtype=torch.int64) for low in (4, 8, 15)])
 
     assert_uniform(choices.rand((DRAWS,)), singles(4, 8, 15))
@@ -162,7 +162,7 @@ def test_entries_of_a_composite_are_drawn_independently():
     assert_uniform(torch.stack([drawn["a"], drawn["b", "c"]], -1), list(itertools.product(range(2), range(3))))
 
 
-def test_where_a_mask_allows_nothing_nothing_can_be_drawn():
+def test_a_mask_that_allows_no_category_is_an_error():
     spec = DiscreteTensorSpec(2, (2,), mask=torch.tensor([[True, True], [False, False]]))
 
     with pytest.raises(InvalidArgumentError, match=r"allows no category at \[1\]"):

@@ -17,7 +17,7 @@ from datasets_rl.specs import (
 )
 
 
-def test_data_is_in_its_spec_and_so_is_more_of_it():
+def test_data_and_similar_data_are_in_the_inferred_spec():
     data = TensorDict(
         {"a": torch.rand(4, 3), "n": {"flag": torch.zeros(4, 1, dtype=torch.bool), "count": torch.arange(4)}}, [4]
     )
@@ -44,7 +44,7 @@ def test_text_and_mappings_have_specs():
     assert spec_from_data(torch.zeros(2)) == UnboundedContinuousTensorSpec((2,))
 
 
-def test_text_of_each_place_has_a_spec():
+def test_each_text_of_a_batch_has_a_spec():
     data = TensorDict({"t": ["a", "b"]}, [2])
     spec = spec_from_data(data)
 
@@ -53,7 +53,7 @@ def test_text_of_each_place_has_a_spec():
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_data_of_unlike_shapes_has_a_stack():
+def test_data_of_different_shapes_has_a_stack():
     data = LazyStackedTensorDict(TensorDict(a=torch.zeros(2)), TensorDict(a=torch.zeros(3)), stack_dim=0)
     spec = spec_from_data(data)
 

@@ -1,4 +1,4 @@
-"""Where specs once differed from TorchRL without an error; the expected values are those of TorchRL 0.14.1."""
+"""Compatibility of specs with TorchRL; the expected values are those of TorchRL 0.14.1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HAS_TORCHRL = importlib.util.find_spec("torchrl") is not None
     ]
 )
 def lib(request):
-    """The names of this library, and of the one whose behavior is expected."""
+    """The module under test: this library, and TorchRL as the reference."""
     if request.param == "datasets_rl":
         return datasets_rl
     with warnings.catch_warnings():
@@ -37,14 +37,14 @@ class TestCompositesInComposites:
         assert spec["a", "f"].shape == (2, 3)
         assert spec["a"].shape == (2, 3)
 
-    def test_it_is_the_same_as_when_set_by_its_path(self, lib):
+    def test_it_equals_an_entry_set_by_its_path(self, lib):
         spec = lib.Composite(shape=(2, 3))
         spec["a", "f"] = lib.Unbounded(shape=(2, 3))
 
         assert spec["a", "f"].shape == (2, 3)
         assert spec["a"].shape == (2, 3)
 
-    def test_deeper_ones_too(self, lib):
+    def test_deeper_composites_keep_their_shape(self, lib):
         inner = lib.Composite(b=lib.Composite(f=lib.Unbounded(shape=(2, 3, 4))))
         spec = lib.Composite(a=inner, shape=(2, 3))
 
@@ -52,7 +52,7 @@ class TestCompositesInComposites:
         assert spec["a", "b"].shape == (2, 3)
         assert spec.rand()["a", "b", "f"].shape == (2, 3, 4)
 
-    def test_a_batch_size_that_is_set_later_counts_too(self, lib):
+    def test_a_batch_size_that_is_set_later_applies(self, lib):
         spec = lib.Composite(a=lib.Composite(f=lib.Unbounded(shape=(2, 3, 4))))
         spec.shape = (2, 3)
 
@@ -81,7 +81,7 @@ class TestOneCategory:
             assert spec.zero().shape == (1,)
             assert spec.is_in(spec.rand())
 
-    def test_the_axis_stays_on_demand(self, lib):
+    def test_the_axis_is_kept_on_request(self, lib):
         assert lib.MultiCategorical(5, remove_singleton=False).rand().shape == (1,)
         assert lib.MultiCategorical([5], remove_singleton=False).rand((3,)).shape == (3, 1)
 
@@ -104,14 +104,14 @@ class TestOneCategory:
         assert not spec.is_in(torch.tensor(5))
 
     @pytest.mark.parametrize("remove", [True, False])
-    def test_a_document_says_whether_the_axis_stays(self, remove):
+    def test_a_document_has_the_option_that_keeps_the_axis(self, remove):
         spec = datasets_rl.MultiCategorical(5, remove_singleton=remove)
 
         assert datasets_rl.TensorSpec.from_json(spec.to_json()).rand().shape == (() if remove else (1,))
 
 
 class TestCompositesAsContainers:
-    def test_names_of_axes_do_not_count_for_equality(self, lib):
+    def test_equality_ignores_names_of_axes(self, lib):
         named = lib.Composite(a=lib.Unbounded((3,)), shape=(3,), names=["time"])
 
         assert named == lib.Composite(a=lib.Unbounded((3,)), shape=(3,))
@@ -136,7 +136,7 @@ class TestCompositesAsContainers:
 
 
 class TestDomains:
-    def test_a_domain_is_what_was_given(self, lib):
+    def test_a_domain_is_the_given_one(self, lib):
         for kind in (lib.Unbounded, lambda *args, **kwargs: lib.Bounded(-1, 1, *args, **kwargs)):
             assert kind((2,), dtype=torch.int32, domain="continuous").domain == "continuous"
             assert kind((2,), domain="discrete").domain == "discrete"
@@ -149,11 +149,11 @@ class TestDomains:
         assert [one.domain for one in (spec.expand(3, 2), spec.clone(), spec[0])] == ["discrete"] * 3
         assert spec.to(torch.float64).domain == "continuous"
 
-    def test_it_counts_for_equality_where_there_are_bounds(self, lib):
+    def test_equality_includes_the_domain_of_bounded_specs(self, lib):
         assert lib.Bounded(-1, 1, (2,), domain="discrete") != lib.Bounded(-1, 1, (2,))
         assert lib.Unbounded((2,), domain="discrete") == lib.Unbounded((2,))
 
-    def test_the_class_of_an_unbounded_one_follows_from_it(self):
+    def test_the_domain_determines_the_class_of_an_unbounded_spec(self):
         spec = datasets_rl.Unbounded((2,), dtype=torch.int32, domain="continuous")
 
         assert type(spec) is datasets_rl.UnboundedContinuousTensorSpec
@@ -162,12 +162,12 @@ class TestDomains:
         assert spec.to(torch.int64).domain == "discrete"
 
     @pytest.mark.parametrize("domain", ["continuous", "discrete"])
-    def test_a_document_says_it(self, domain):
+    def test_a_document_has_the_domain(self, domain):
         for spec in (datasets_rl.Unbounded((2,), domain=domain), datasets_rl.Bounded(0, 1, (2,), domain=domain)):
             assert datasets_rl.TensorSpec.from_json(spec.to_json()).domain == domain
             assert ("domain" in spec.to_json()) == (domain == "discrete")
 
-    def test_there_are_two(self):
+    def test_only_two_domains_are_valid(self):
         with pytest.raises(datasets_rl.InvalidArgumentError, match="expected 'continuous' or 'discrete'"):
             datasets_rl.Unbounded((2,), domain="both")
         for wrong in ("both", ["discrete"]):
@@ -187,12 +187,12 @@ class TestRegisters:
         assert lib.MultiOneHot([2, 3], use_register=True).use_register
         assert not lib.MultiOneHot([2, 3]).use_register
 
-    def test_it_counts_for_equality(self, lib):
+    def test_equality_includes_the_register(self, lib):
         assert lib.OneHot(3, use_register=True) == lib.OneHot(3, use_register=True)
         assert lib.OneHot(3, use_register=True) != lib.OneHot(3)
         assert lib.OneHot(3, use_register=True).clone().use_register
 
-    def test_numbers_become_categories_in_the_order_in_which_they_come(self):
+    def test_numbers_become_categories_in_order_of_first_use(self):
         spec = datasets_rl.OneHot(3, use_register=True)
 
         assert spec.encode(70).tolist() == [True, False, False]
@@ -202,7 +202,7 @@ class TestRegisters:
         assert spec.encode(spec.encode(9)).int().tolist() == [0, 0, 1]
         assert spec == datasets_rl.OneHot(3, use_register=True)
 
-    def test_one_number_too_many_is_refused_and_none_is_registered(self):
+    def test_too_many_numbers_are_refused_and_none_is_registered(self):
         spec = datasets_rl.OneHot(2, use_register=True)
         spec.encode(4)
 

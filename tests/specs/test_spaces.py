@@ -75,14 +75,14 @@ def test_a_space_becomes_a_spec_and_the_spec_the_space(make, spec):
 
 
 @pytest.mark.parametrize(("make", "spec"), SPACES.values(), ids=list(SPACES))
-def test_what_minari_writes_is_read_without_it(make, spec):
+def test_spaces_in_the_format_of_minari_are_read_without_minari(make, spec):
     text = serialization.serialize_space(make())
 
     assert from_minari(text) == spec
     assert from_minari(json.loads(text)) == spec
 
 
-def test_spaces_that_do_not_come_back_as_they_were():
+def test_spaces_that_are_not_restored_exactly():
     starts = spaces.MultiDiscrete([3, 2], start=[1, -1])
     pair = spaces.Tuple((spaces.Discrete(2), spaces.Text(5)))
 
@@ -109,14 +109,14 @@ def test_spaces_that_do_not_come_back_as_they_were():
     ],
     ids=lambda spec: type(spec).__name__,
 )
-def test_what_the_space_of_a_spec_gives_is_encoded_into_the_spec(spec):
+def test_samples_of_the_space_of_a_spec_can_be_encoded(spec):
     space = to_gymnasium(spec)
     for seed in range(5):
         space.seed(seed)
         assert spec.is_in(spec.encode(space.sample()))
 
 
-def test_all_specs_without_a_space_are_told():
+def test_all_specs_without_a_space_are_reported():
     spec = CompositeSpec(
         a=DiscreteTensorSpec(2, mask=torch.tensor([True, False])),
         b=CompositeSpec(c=NonTensorSpec((1,), example_data="x"), d=None),
@@ -161,12 +161,12 @@ for _ in range(70):
     ],
     ids=lambda document: str(document)[:60],
 )
-def test_what_is_no_space_is_refused(document):
+def test_an_invalid_space_is_refused(document):
     with pytest.raises(InvalidArgumentError):
         from_minari(document)
 
 
-def test_all_faults_are_told_with_their_places():
+def test_all_errors_are_reported_with_their_positions():
     with pytest.raises(InvalidArgumentError) as error:
         from_minari(
             {"type": "Dict", "subspaces": {"a": {"type": "Graph"}, "b": {"type": "Tuple", "subspaces": [None]}}}
@@ -181,7 +181,7 @@ def test_a_space_that_has_no_spec_is_refused():
         from_gymnasium(spaces.Sequence(spaces.Discrete(2)))
 
 
-def test_specs_load_neither_gymnasium_nor_minari():
+def test_specs_import_neither_gymnasium_nor_minari():
     code = (
         'import sys, datasets_rl; datasets_rl.from_minari(\'{"type": "Discrete", "n": 2, "start": 1}\');'
         "print({'gymnasium', 'minari'} & set(sys.modules))"

@@ -1,4 +1,4 @@
-"""A spec is a set: what it draws is in it, and what differs in shape, dtype or key is not."""
+"""A spec is a set of values: its draws are members, and values of other shapes, dtypes or keys are not."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ SPECS = [
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
-def test_what_is_drawn_and_zero_are_in_the_set(spec, shape):
+def test_draws_and_zeros_are_in_the_spec(spec, shape):
     assert spec.is_in(spec.rand(shape))
     assert spec.is_in(spec.zero(shape))
     assert tuple(spec.rand(shape).shape[: len(shape)]) == shape
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
-def test_a_generator_reproduces_what_is_drawn(spec):
+def test_a_generator_reproduces_draws(spec):
     first, second = (spec.rand((9,), generator=torch.Generator().manual_seed(1)) for _ in range(2))
 
     assert (first == second).all()
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
-def test_a_spec_equals_itself_alone(spec):
+def test_a_spec_equals_only_itself(spec):
     twin = copy.deepcopy(spec)
 
     assert spec == twin
@@ -69,13 +69,13 @@ def test_other_shapes_dtypes_and_values_are_outside():
         DiscreteTensorSpec(0)
 
 
-def test_every_number_of_a_dtype_is_drawn_its_greatest_too():
+def test_every_number_of_a_dtype_is_drawn_including_the_largest():
     drawn = UnboundedDiscreteTensorSpec((), dtype=torch.uint8).rand((20_000,))
 
     assert set(drawn.tolist()) == set(range(256))
 
 
-def test_a_composite_wants_every_key_and_minds_no_further_one():
+def test_a_composite_requires_every_key_and_allows_others():
     spec = SPECS[-1]
     value = spec.zero((3,))
 
@@ -84,7 +84,7 @@ def test_a_composite_wants_every_key_and_minds_no_further_one():
     assert not spec.is_in(TensorDict({"a": value["a"], "b": torch.zeros(3)}, [3]))
 
 
-def test_a_composite_is_asked_by_key():
+def test_a_composite_is_indexed_by_key():
     spec = SPECS[-1]
 
     assert spec["b", "c"].shape == (2,)
@@ -134,7 +134,7 @@ def test_every_step_of_a_dataset_is_in_its_spec(stored):
     assert spec["next", "observation"] == spec["observation"]
 
 
-def test_fields_that_are_read_as_another_dtype_have_it_in_the_spec(stored):
+def test_the_spec_has_the_dtype_that_fields_are_read_as(stored):
     spec = from_manifest(stored.manifest, {("count",): torch.float32, ("next", "reward"): None})
 
     assert spec.is_in(TensorDict({"count": torch.zeros(4), "next": {"reward": torch.zeros(4, 1)}}, [4]))
@@ -156,7 +156,7 @@ def test_fields_that_are_read_as_another_dtype_have_it_in_the_spec(stored):
     ],
     ids=repr,
 )
-def test_a_spec_that_is_none_is_the_manifests_fault(stored, entry):
+def test_an_invalid_spec_is_a_manifest_error(stored, entry):
     specs = {**stored.manifest.specs, "action": entry}
     broken = type(stored.manifest)(
         id="toy/data",

@@ -1,4 +1,4 @@
-"""Lazy stacks of different specs, and keys that only some composites have."""
+"""Lazy stacks of different specs, and keys that some composites lack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def boxes(*greatest, dim=0, shape=(3, 4)):
     return torch.stack([BoundedTensorSpec(0, high, shape) for high in greatest], dim)
 
 
-def test_equal_specs_are_one_and_unlike_ones_are_not():
+def test_equal_specs_stack_to_one_spec_and_different_ones_to_a_stack():
     assert boxes(1, 1) == BoundedTensorSpec(0, 1, (2, 3, 4))
     assert boxes(1, 1, dim=-1).shape == (3, 4, 2)
     assert isinstance(boxes(1, 2), LazyStackedTensorSpec)
@@ -37,7 +37,7 @@ def test_equal_specs_are_one_and_unlike_ones_are_not():
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2, -1])
-def test_each_part_is_held_to_its_own_spec(dim):
+def test_each_component_is_checked_against_its_own_spec(dim):
     spec = boxes(1, 5, dim=dim)
     axis = dim % 3
     assert spec.stack_dim == axis
@@ -93,7 +93,7 @@ def test_other_axes_are_indexed_as_those_of_tensors(index, dim):
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
-def test_axes_come_and_go_beside_the_stack(dim):
+def test_axes_are_added_and_removed_beside_the_stack(dim):
     spec = boxes(1, 2, dim=dim)
     value = torch.stack([torch.full((3, 4), high) for high in (1.0, 2.0)], dim)
     for move in (
@@ -110,7 +110,7 @@ def test_axes_come_and_go_beside_the_stack(dim):
         assert move(spec).is_in(move(value))
 
 
-def test_a_stack_of_one_leaves_the_spec():
+def test_a_stack_of_one_is_the_spec():
     only = BoundedTensorSpec(0, 1, (2,))
 
     assert LazyStackedTensorSpec(only).squeeze(0) is only
@@ -118,7 +118,7 @@ def test_a_stack_of_one_leaves_the_spec():
 
 
 @nested_tensors
-def test_unlike_shapes_give_nested_tensors_along_the_first_axis_only():
+def test_different_shapes_give_nested_tensors_only_along_the_first_axis():
     spec = torch.stack([BoundedTensorSpec(0, 1, (2, 3)), BoundedTensorSpec(0, 1, (2, 5))])
 
     assert spec.shape == (2, 2, -1)
@@ -147,7 +147,7 @@ def test_unlike_shapes_give_nested_tensors_along_the_first_axis_only():
     ],
     ids=len,
 )
-def test_what_has_nothing_in_common_is_not_stacked(specs):
+def test_incompatible_specs_are_not_stacked(specs):
     with pytest.raises((InvalidArgumentError, TypeError, RuntimeError)):
         torch.stack(specs)
     with pytest.raises(InvalidArgumentError):
@@ -180,7 +180,7 @@ def test_a_stack_of_composites_has_the_keys_of_all():
     assert spec[1]["c", "d"] == DiscreteTensorSpec(2)
 
 
-def test_entries_are_set_along_the_stack_and_removed_where_they_are():
+def test_entries_are_set_along_the_stack_and_removed_from_each_composite():
     spec = pair()
     spec["e"] = boxes(1, 2)
     spec["f", "g"] = DiscreteTensorSpec(3, (2,))
@@ -210,7 +210,7 @@ def test_locks_reach_the_composites_of_a_stack():
     assert spec.unlock_().empty().is_empty()
 
 
-def test_keys_that_some_lack_become_specs_of_no_numbers():
+def test_missing_keys_become_empty_specs():
     spec = pair()
     same = consolidate_spec(spec)
 
@@ -235,7 +235,7 @@ def test_only_the_axes_that_differ_are_emptied():
     assert consolidate_spec(spec)[2]["a"].shape == (0, 4)
 
 
-def test_different_kinds_under_one_key_are_refused():
+def test_different_classes_under_one_key_are_refused():
     spec = torch.stack([CompositeSpec(a=DiscreteTensorSpec(2)), CompositeSpec(a=CompositeSpec()), CompositeSpec()])
 
     with pytest.raises(
@@ -244,7 +244,7 @@ def test_different_kinds_under_one_key_are_refused():
         consolidate_spec(spec)
 
 
-def test_stacks_are_found_inside():
+def test_nested_stacks_are_detected():
     inside = CompositeSpec(x=pair(), shape=(2,))
 
     assert contains_lazy_spec(inside)
@@ -257,7 +257,7 @@ def test_stacks_are_found_inside():
 
 
 @nested_tensors
-def test_a_composite_takes_its_stacks_along():
+def test_operations_on_a_composite_apply_to_its_stacks():
     spec = CompositeSpec(x=pair(), y=boxes(1, 2), shape=(2,))
 
     assert spec[0]["x"] == pair()[0]
@@ -283,7 +283,7 @@ def test_a_stack_of_one_hot_specs_is_indexed_along_the_stack():
     assert spec[..., :] == spec
 
 
-def test_what_does_not_fit_a_stack_is_told():
+def test_values_that_do_not_fit_a_stack_are_reported():
     spec = boxes(1, 2)
 
     assert spec.misfits(torch.zeros(3, 3, 4)) == ["value is of shape [3, 3, 4]; expected 2 components along axis 0"]

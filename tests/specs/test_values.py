@@ -1,4 +1,4 @@
-"""Membership, projection and encoding of values in each spec class, with hand-computed results."""
+"""Membership, projection and encoding of values for each spec class, with results computed by hand."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_projection_goes_to_the_nearest_member(spec, value, nearest):
     ],
     ids=str,
 )
-def test_members_are_told_from_others(spec, value, inside):
+def test_members_are_distinguished_from_other_values(spec, value, inside):
     assert spec.is_in(torch.as_tensor(value)) is inside
     assert (not spec.misfits(torch.as_tensor(value))) is inside
 
@@ -141,7 +141,7 @@ def test_members_are_told_from_others(spec, value, inside):
     ],
     ids=str,
 )
-def test_a_value_that_is_outside_is_told_with_its_place_and_bound(spec, value, message):
+def test_a_value_outside_is_reported_with_its_position_and_bound(spec, value, message):
     assert spec.misfits(value) == [message]
     with pytest.raises(InvalidArgumentError) as error:
         spec.assert_is_in(value)
@@ -194,7 +194,7 @@ def test_a_value_that_is_outside_is_told_with_its_place_and_bound(spec, value, m
     ],
     ids=[str(number) for number in range(37)],
 )
-def test_what_makes_no_sense_is_refused(call, message):
+def test_contradictory_arguments_are_refused(call, message):
     with pytest.raises(InvalidArgumentError, match=message):
         call()
 
@@ -223,7 +223,7 @@ def test_outcomes_are_listed_in_order():
         DiscreteTensorSpec(2, (2,), mask=torch.tensor([[True, False], [False, True]])).enumerate(use_mask=True)
 
 
-def test_members_choose_along_the_last_axis():
+def test_members_select_along_the_last_axis():
     values = torch.arange(12.0).reshape(3, 4)
     chosen = torch.tensor([0, 3, 1])
     plain, hot = DiscreteTensorSpec(4), OneHotDiscreteTensorSpec(4)
@@ -239,7 +239,7 @@ def test_members_choose_along_the_last_axis():
     assert pair.to_one_hot_spec().index(pair.to_one_hot(picked), values).tolist() == [[0, 3], [6, 7], [9, 11]]
 
 
-def test_one_hot_by_hand():
+def test_one_hot_encoding_matches_values_computed_by_hand():
     spec = MultiDiscreteTensorSpec((2, 3))
 
     assert spec.to_one_hot(torch.tensor([1, 2])).long().tolist() == [0, 1, 0, 0, 1]
@@ -247,7 +247,7 @@ def test_one_hot_by_hand():
     assert DiscreteTensorSpec(3).to_one_hot(torch.tensor(1)).tolist() == [False, True, False]
 
 
-def test_masks_follow_between_the_two_writings():
+def test_masks_are_converted_between_the_two_encodings():
     plain = MultiDiscreteTensorSpec((3, 2), (4, 2), mask=bits("10101"))
 
     assert plain.to_one_hot_spec().mask.long().tolist() == [[1, 0, 1, 0, 1]] * 4
@@ -257,7 +257,7 @@ def test_masks_follow_between_the_two_writings():
     assert plain.unbind(-1)[1].is_in(torch.ones(4, dtype=torch.int64))
 
 
-def test_spaces_say_what_each_number_may_be():
+def test_spaces_have_the_range_of_each_number():
     assert DiscreteTensorSpec(3).space == OneHotDiscreteTensorSpec(3).space == CategoricalBox(3)
     assert MultiDiscreteTensorSpec((3, 2)).space == BoxList([CategoricalBox(3), CategoricalBox(2)])
     assert [box.n for box in MultiOneHotDiscreteTensorSpec((3, 2)).space] == [3, 2]
@@ -271,7 +271,7 @@ def test_spaces_say_what_each_number_may_be():
     assert UnboundedDiscreteTensorSpec((1,), dtype=torch.int8).space.low.tolist() == [-128]
 
 
-def test_bounds_of_whole_numbers_are_those_that_the_dtype_holds():
+def test_bounds_of_integers_are_limited_to_the_dtype():
     spec = BoundedTensorSpec(-0.5, 300.5, (), dtype=torch.uint8)
     free = BoundedTensorSpec(-math.inf, math.inf, (), dtype=torch.int64)
 
@@ -280,7 +280,7 @@ def test_bounds_of_whole_numbers_are_those_that_the_dtype_holds():
     assert BoundedTensorSpec(-1.5, 1.5, (2,)).to(torch.int64).high.tolist() == [1, 1]
 
 
-def test_the_class_of_an_unbounded_spec_follows_from_the_dtype():
+def test_the_dtype_determines_the_class_of_an_unbounded_spec():
     assert type(Unbounded(3)) is UnboundedContinuousTensorSpec
     assert type(Unbounded(3, dtype=torch.uint8)) is UnboundedDiscreteTensorSpec
     assert type(UnboundedContinuousTensorSpec(3, dtype=torch.uint8)) is UnboundedDiscreteTensorSpec
@@ -300,7 +300,7 @@ def test_a_choice_projects_onto_the_nearest():
     spec.type_check(torch.tensor(5.0))
 
 
-def test_values_that_are_no_tensors():
+def test_values_that_are_not_tensors():
     spec = ChoiceSpec([NonTensorData(text) for text in "ab"])
 
     assert spec.zero().data == "a"
@@ -318,7 +318,7 @@ SHAPES = st.lists(st.integers(1, 3), max_size=4).map(tuple)
 
 
 @given(SHAPES, st.data())
-def test_bounds_and_masks_move_as_tensors_do(shape, data):
+def test_bounds_and_masks_are_indexed_like_tensors(shape, data):
     low = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
     allowed = (torch.arange(math.prod(shape) * 3).reshape(*shape, 3) % 4) != 1
     bounded, masked = BoundedTensorSpec(low, low + 0.5, shape), DiscreteTensorSpec(3, shape, mask=allowed)

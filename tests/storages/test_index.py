@@ -1,4 +1,4 @@
-"""The trajectories of a storage follow its writes: what is read, what moves, and what is begun anew."""
+"""The index of trajectories of a storage follows its writes: updates, moves and rebuilds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ids(*numbers):
 
 
 class Reads(LazyTensorStorage):
-    """A storage that counts the rows that are read of a column."""
+    """A storage that counts the rows that are read from a column."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -65,7 +65,7 @@ def write(storage, data):
     return storage
 
 
-def test_overwritten_heads_shorten_the_oldest_and_the_seam_parts(ring):
+def test_overwriting_shortens_the_oldest_trajectory_and_the_cursor_divides_trajectories(ring):
     write(ring, steps([0, 0, 1, 0, 0, 0]))
     assert listed(ring.trajectories()) == [[0, 1, 2], [3, 4, 5]]
 
@@ -76,19 +76,19 @@ def test_overwritten_heads_shorten_the_oldest_and_the_seam_parts(ring):
     assert listed(ring.trajectories()) == [[3, 4, 5, 0, 1], [2]]
 
 
-def test_a_ring_that_holds_one_endless_episode_is_one_trajectory(ring):
+def test_a_ring_full_of_one_episode_is_one_trajectory(ring):
     for _ in range(40):
         write(ring, steps([0]))
     assert listed(ring.trajectories()) == [[4, 5, 0, 1, 2, 3]]
 
 
-def test_lanes_have_trajectories_of_their_own():
+def test_lanes_have_separate_trajectories():
     storage = write(LazyTensorStorage(6, ndim=2), steps([[0, 1], [1, 0], [0, 0]]))
 
     assert listed(storage.trajectories()) == [[0, 2], [1], [3, 5], [4]]
 
 
-def test_numbers_bring_rows_together_that_lie_apart(ring):
+def test_trajectory_numbers_join_rows_that_are_not_adjacent(ring):
     write(ring, ids(0, 1, 0, 1))
     assert listed(ring.trajectories()) == [[0, 2], [1, 3]]
 
@@ -96,7 +96,7 @@ def test_numbers_bring_rows_together_that_lie_apart(ring):
     assert listed(ring.trajectories()) == [[1, 3, 4, 0], [2, 5]]
 
 
-def test_a_write_is_all_that_is_read():
+def test_an_update_reads_only_the_written_rows():
     storage = write(Reads(1000), steps([0] * 1000))
     storage.trajectories(end_key=NEXT_DONE)
     storage.read.clear()
@@ -107,7 +107,7 @@ def test_a_write_is_all_that_is_read():
     assert storage.read == [3]
 
 
-def test_a_change_out_of_order_is_read_from_scratch(ring):
+def test_a_change_out_of_order_rebuilds_the_index(ring):
     write(ring, steps([0, 0, 1, 0, 0, 0]))
     ring.trajectories()
     ring.set(4, steps([1])[0])
@@ -115,7 +115,7 @@ def test_a_change_out_of_order_is_read_from_scratch(ring):
     assert listed(ring.trajectories()) == [[0, 1, 2], [3, 4], [5]]
 
 
-def test_what_was_emptied_is_forgotten(ring):
+def test_an_emptied_storage_has_no_trajectories(ring):
     write(ring, steps([0, 0, 0, 0]))
     ring.trajectories()
     ring.empty()
@@ -125,7 +125,7 @@ def test_what_was_emptied_is_forgotten(ring):
     assert listed(ring.trajectories()) == [[0], [1]]
 
 
-def test_each_choice_of_keys_has_an_index_of_its_own(ring):
+def test_each_combination_of_keys_has_a_separate_index(ring):
     write(ring, steps([0, 1, 0, 0], stop=torch.tensor([[True], [False], [False], [False]])))
 
     assert listed(ring.trajectories()) == [[0, 1], [2, 3]]
@@ -135,7 +135,7 @@ def test_each_choice_of_keys_has_an_index_of_its_own(ring):
 
 
 def test_many_small_writes_keep_the_map_small(ring):
-    """Lists that outgrow their place move behind the others; the map is closed up when it is full."""
+    """A list of rows that outgrows its space moves to the end; the map is compacted when it is full."""
     index = TrajectoryIndex(None, ("episode",), None)
     for number in range(500):
         write(ring, ids(number % 2))
@@ -146,7 +146,7 @@ def test_many_small_writes_keep_the_map_small(ring):
     assert len(index._lengths) <= 8
 
 
-def test_numbers_that_never_end_are_forgotten_with_their_rows(ring):
+def test_unfinished_trajectories_are_forgotten_with_their_rows(ring):
     index = TrajectoryIndex(None, ("episode",), None)
     for number in range(100):
         write(ring, ids(number))
@@ -156,7 +156,7 @@ def test_numbers_that_never_end_are_forgotten_with_their_rows(ring):
     assert len(index._lengths) <= 8
 
 
-def test_an_index_travels_without_what_it_knows(ring):
+def test_a_pickled_index_has_no_content(ring):
     write(ring, steps([0, 1, 0]))
     index = TrajectoryIndex(None, None, None)
     index.current(ring)
@@ -166,7 +166,7 @@ def test_an_index_travels_without_what_it_knows(ring):
 
 
 def test_rows_of_a_dataset_are_sorted_by_step(tmp_path):
-    """Nothing is written there, so steps need not lie in the order of time."""
+    """The rows of a dataset need not be in chronological order."""
     dataset = DatasetStorage(write_dataset(tmp_path, [trajectory(3), trajectory(2)]))
 
     assert listed(dataset.trajectories()) == [[0, 1, 2], [3, 4]]
@@ -183,7 +183,7 @@ def test_data_without_fields_has_no_trajectories():
         storage.trajectories()
 
 
-def test_a_key_that_is_not_there(ring):
+def test_a_missing_key_is_an_error(ring):
     write(ring, steps([0, 1]))
 
     with pytest.raises(UnknownKeyError):
@@ -191,7 +191,7 @@ def test_a_key_that_is_not_there(ring):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_what_another_process_wrote_is_followed(ring):
+def test_writes_of_another_process_update_the_index(ring):
     write(ring, steps([0, 0, 1, 0]))
     ring.share()
     assert listed(ring.trajectories()) == [[0, 1, 2], [3]]

@@ -1,4 +1,4 @@
-"""What only the storages of packed rows have: records, other dtypes, objects, and the kinds of data they refuse."""
+"""Storages of packed rows: records, dtypes, objects, and data that they refuse."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ DTYPES = [
 ]
 
 
-def test_all_narrow_leaves_lie_in_one_record():
+def test_all_narrow_leaves_are_in_one_record():
     storage = LazyTensorStorage(10)
     storage.set(0, TensorDict({"a": torch.zeros(17), "b": torch.zeros(1, dtype=torch.bool), "c": torch.zeros(1024)}))
 
@@ -38,7 +38,7 @@ def test_all_narrow_leaves_lie_in_one_record():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [1, 3, 700], ids=str)
-def test_every_dtype_comes_back_bit_by_bit(dtype, size):
+def test_every_dtype_is_restored_bit_by_bit(dtype, size):
     bits = torch.randint(0, 2, (6, size, dtype.itemsize), dtype=torch.uint8)
     values = bits.view(dtype).squeeze(-1)
     storage = LazyTensorStorage(6)
@@ -59,7 +59,7 @@ def test_a_batch_keeps_names_and_has_the_device_of_the_storage():
     assert storage.get(0).device == torch.device("cpu")
 
 
-def test_the_device_of_the_first_data_is_taken_when_asked():
+def test_the_device_of_the_first_data_is_used_on_request():
     storage = LazyTensorStorage(6, device="auto")
     storage.set(0, torch.zeros(3))
 
@@ -67,7 +67,7 @@ def test_the_device_of_the_first_data_is_taken_when_asked():
 
 
 class TestObjects:
-    def test_objects_lie_beside_tensors(self):
+    def test_objects_are_stored_beside_tensors(self):
         storage = LazyTensorStorage(3)
         storage.set(range(2), TensorDict({"a": torch.arange(2), "text": NonTensorStack("x", "y")}, [2]))
         storage.set(torch.tensor([2, 0]), TensorDict({"a": torch.arange(2, 4), "text": "z"}, [2]))
@@ -95,7 +95,7 @@ class TestRefused:
             ({"a": torch.zeros(3), "b": torch.zeros(2)}, r"'b' has shape \[2\]; expected \[3\]"),
         ],
     )
-    def test_first_data_that_is_no_batch_of_tensors(self, data, message):
+    def test_first_data_that_is_not_a_batch_of_tensors_is_refused(self, data, message):
         storage = LazyTensorStorage(3)
         with pytest.raises(InvalidArgumentError, match=message):
             storage.set(range(3), data)
@@ -104,13 +104,13 @@ class TestRefused:
         with pytest.raises(IndexError, match="nothing has been written"):
             storage.get(0)
 
-    def test_a_container_of_another_kind(self):
+    def test_a_container_of_another_type_is_refused(self):
         storage = LazyTensorStorage(3)
         storage.set(0, (torch.zeros(1), torch.zeros(2)))
         with pytest.raises(InvalidArgumentError, match="expected"):
             storage.set(0, [torch.zeros(1), torch.zeros(2)])
 
-    def test_elements_that_cannot_be_stacked(self):
+    def test_elements_that_cannot_be_stacked_are_refused(self):
         with pytest.raises(InvalidArgumentError, match="cannot be stacked"):
             stacked([torch.zeros(2), torch.zeros(3)])
         with pytest.raises(InvalidArgumentError, match="cannot stack an empty list"):
@@ -123,7 +123,7 @@ class TestState:
         storage.set(range(3), TensorDict({"a": torch.arange(3.0)}, [3]))
         return storage.state_dict()
 
-    def test_an_empty_storage_takes_the_structure_over(self):
+    def test_an_empty_storage_adopts_the_structure(self):
         storage = LazyTensorStorage(9, device="auto")
         storage.load_state_dict(self.saved())
 
@@ -131,7 +131,7 @@ class TestState:
         with pytest.raises(IndexError):
             storage.get(3)
 
-    def test_a_state_of_nothing_empties(self):
+    def test_an_empty_state_empties_the_storage(self):
         storage = LazyTensorStorage(6)
         storage.set(range(3), torch.zeros(3))
         storage.load_state_dict(LazyTensorStorage(6).state_dict())
@@ -161,7 +161,7 @@ class TestState:
 
         assert storage.get(slice(None))["a"].tolist() == [1, 1]
 
-    def test_data_of_another_kind_is_refused_with_all_reasons(self):
+    def test_the_state_of_other_data_is_refused_with_all_reasons(self):
         storage = LazyTensorStorage(2)
         storage.set(0, TensorDict({"b": torch.zeros(2)}))
         with pytest.raises(InvalidArgumentError, match=r"'b' is missing; 'a' is not stored; it holds 3 slots; 2 fit"):
@@ -175,7 +175,7 @@ class TestState:
         assert storage.get(slice(None))["a"].tolist() == [0, 1, 2]
 
 
-def test_a_description_comes_back_as_the_same_structure():
+def test_a_description_restores_the_same_structure():
     data = {
         "a": torch.zeros(4, 2),
         3: ([torch.zeros(4)], TensorDict({"b": torch.zeros(4, 5)}, [4, 5], names=["t", None])),
@@ -198,7 +198,7 @@ class TestGivenTensors:
         assert container[0].tolist() == [1, 1, 1]
         assert (len(storage), storage.written, storage.max_size) == (4, 5, 4)
 
-    def test_mapped_ones_stay_mapped(self, tmp_path):
+    def test_mapped_tensors_stay_mapped(self, tmp_path):
         container = TensorDict({"a": torch.zeros(4)}, [4]).memmap_(tmp_path)
         TensorStorage(container).set(range(4), TensorDict({"a": torch.arange(4.0)}, [4]))
 
@@ -208,7 +208,7 @@ class TestGivenTensors:
         with pytest.raises(InvalidArgumentError, match="max_size is 5"):
             TensorStorage(torch.zeros(4), 5)
 
-    def test_axes_in_another_order_are_written_to(self):
+    def test_transposed_tensors_can_be_written(self):
         container = torch.zeros(2, 3).t()
         storage = TensorStorage(container, ndim=2)
         other = TensorStorage(torch.arange(6.0).view(3, 2), ndim=2)
@@ -231,7 +231,7 @@ class TestEnsemble:
             got = ensemble.get(one)
             assert [(number, data.tolist()) for number, data in got] == [(1, [-10, -12]), (0, [1, 1])]
 
-    def test_it_is_taken_apart_by_number(self, ensemble):
+    def test_its_storages_are_indexed_by_number(self, ensemble):
         assert ensemble[1][2] == 12
         assert len(ensemble[:1]) == 1
         assert (len(ensemble), ensemble.held, ensemble.max_size) == (2, 6, 10)
@@ -240,7 +240,7 @@ class TestEnsemble:
         with pytest.raises(InvalidArgumentError, match="the storage to write to is ambiguous"):
             ensemble.set(0, torch.tensor(1))
 
-    def test_its_state_comes_back(self, ensemble):
+    def test_its_state_can_be_restored(self, ensemble):
         again = StorageEnsemble(LazyTensorStorage(4), LazyTensorStorage(6))
         again.load_state_dict(ensemble.state_dict())
         with pytest.raises(InvalidArgumentError, match="the state has 2 storages; expected 1"):
@@ -248,7 +248,7 @@ class TestEnsemble:
 
         assert again[1][:].tolist() == [10, 11, 12]
 
-    def test_as_many_transforms_as_storages(self):
+    def test_the_number_of_transforms_must_match(self):
         with pytest.raises(InvalidArgumentError, match="2 transforms were given for 1 storages"):
             StorageEnsemble(LazyTensorStorage(1), transforms=[None, None])
 
@@ -267,7 +267,7 @@ def test_a_tensor_that_is_not_dense_is_refused_and_nothing_is_written(of):
         assert storage.get(slice(None))["a"].tolist() == [1, 1, 1]
 
 
-def test_sizes_that_are_none_are_all_named():
+def test_all_invalid_sizes_are_reported_at_once():
     for size in (0, -1, 3.5, "3", True):
         with pytest.raises(InvalidArgumentError, match=r"max_size is .*; ndim is 0"):
             LazyTensorStorage(size, ndim=0)

@@ -1,4 +1,4 @@
-"""A process that is killed before any line of a write leaves all of the write or none, and none is ever sampled."""
+"""A process that is killed at any line of a write leaves all of the write or none; torn steps are never sampled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COPIES = {"_store", "_copy", "_scatter", "_clear"}
 
 
 def steps(first, count, envs=None):
-    """Steps of episodes of six, numbered from 1, with lanes [lanes, count]."""
+    """Return steps of episodes of six, numbered from 1; with lanes [lanes, count]."""
     number = torch.arange(first, first + count) + 1
     if envs is not None:
         number = number + 1000 * torch.arange(envs).unsqueeze(-1)
@@ -63,10 +63,10 @@ def filled(storage="memmap", sampler=None, *, writer=None, folder=None):
 
 
 def killed(work, line=None):
-    """Do work in a forked process that is killed before a line of the code that records and writes; whether it was."""
+    """Run `work` in a forked process that is killed at a line of the writing code; return whether it was killed."""
     child = os.fork()
     if not child:
-        torch.set_num_threads(1)  # the threads of the parent are not here
+        torch.set_num_threads(1)  # the threads of the parent do not exist in a fork
         code, left = 1, [line]
 
         def trace(frame, event, _):
@@ -94,7 +94,7 @@ def killed(work, line=None):
 
 
 def die_while_copying(buffer, work):
-    """Do a write in a process that dies when the first of two tables has been written."""
+    """Write in a process that exits after it has written the first of two tables."""
     storage = buffer.storage
 
     def half(slots, leaves):
@@ -138,7 +138,7 @@ def content(buffer):
         for how in WRITES
     ],
 )
-def test_a_write_killed_before_any_of_its_lines_is_there_as_a_whole_or_not_at_all(storage, how):
+def test_a_write_killed_before_any_of_its_lines_is_complete_or_missing(storage, how):
     envs = 2 if storage == "lanes" else None
     line, seen = 0, set()
     before = content(filled(storage))
@@ -150,7 +150,7 @@ def test_a_write_killed_before_any_of_its_lines_is_there_as_a_whole_or_not_at_al
         buffer = filled(storage)
         if not killed(lambda buffer=buffer: WRITES[how](buffer, envs), line):
             break
-        found = content(buffer)  # who enters next finds the write
+        found = content(buffer)  # the next process to enter completes the write
         stamps, images, written = (torch.tensor(one) for one in found)
         torn = stamps == 0
         assert torch.equal(stamps, images.reshape(stamps.shape))
@@ -165,7 +165,7 @@ def test_a_write_killed_before_any_of_its_lines_is_there_as_a_whole_or_not_at_al
     assert seen == ({"before", "after"} if how == "empty" else {"before", "torn", "after"})
 
 
-def test_a_recovery_that_is_killed_before_any_of_its_lines_is_done_by_the_next_process():
+def test_a_recovery_killed_before_any_of_its_lines_is_completed_by_the_next_process():
     line = 0
     while True:
         line += 1
@@ -193,9 +193,9 @@ SAMPLERS = {
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("how", ["extend", "replace"])
-def test_no_sampler_draws_a_torn_step_and_every_other_one_comes(sampler, how):
+def test_no_sampler_draws_a_torn_step_and_every_other_step_is_drawn(sampler, how):
     buffer = filled(sampler=SAMPLERS[sampler]())
-    buffer.sample()  # what a sampler knows is from before the kill
+    buffer.sample()  # the sampler's state is from before the kill
     first, count = (0, 5) if how == "extend" else (8, 2)
     work = {
         "extend": lambda: buffer.extend(steps(SLOTS, 5)),
@@ -209,7 +209,7 @@ def test_no_sampler_draws_a_torn_step_and_every_other_one_comes(sampler, how):
         for batch in batches:
             same = batch["slice_id"][1:] == batch["slice_id"][:-1]
             assert (batch["stamp"].diff()[same] == 1).all()
-        # Too little is left of the episodes that lost steps: 5 of the first; 8, 9 of the second in the middle.
+        # Episodes that lost steps are too short: 5 of the first, and 8 and 9 of the second remain.
         valid -= {5} if how == "extend" else {6, 7, 10, 11}
     if sampler == "rank":
         valid = {row for row in valid if row % 2}
@@ -227,14 +227,14 @@ def test_torn_steps_are_drawn_again_when_they_have_been_written_again(sampler):
     assert buffer.torn_count == 2
     assert buffer[:]["stamp"][:6].tolist() == [103, 104, 105, 106, 0, 0]
 
-    # Another process writes the rest: this sampler is not told.
+    # Another process writes the rest, which this sampler does not know.
     assert not killed(lambda: buffer.extend(steps(106, 2)))
     drawn = {int(stamp) for _ in range(200) for stamp in buffer.sample()["stamp"]}
     assert buffer.torn_count == 0
     assert drawn == set(buffer[:]["stamp"].int().tolist())
 
 
-def test_uniform_stays_uniform_over_what_is_not_torn():
+def test_uniform_sampling_is_uniform_over_steps_that_are_not_torn():
     torch.manual_seed(0)
     buffer = filled()
     die_while_copying(buffer, lambda: buffer.__setitem__([3, 4, 17], steps(70, 3)))
@@ -247,7 +247,7 @@ def test_uniform_stays_uniform_over_what_is_not_torn():
     assert float(((valid - mean) ** 2 / mean).sum()) < 45  # chi-square of 20 degrees, p = 0.001
 
 
-def test_a_torn_step_is_the_first_to_give_way_to_one_of_higher_rank():
+def test_a_torn_step_is_the_first_to_be_replaced_by_one_of_higher_rank():
     buffer = filled(writer=TensorDictMaxValueWriter(rank_key="stamp", reduction="max"))
     die_while_copying(buffer, lambda: buffer.extend(steps(100, 3)))
     buffer.sample()
@@ -258,7 +258,7 @@ def test_a_torn_step_is_the_first_to_give_way_to_one_of_higher_rank():
     assert sorted(buffer[:]["stamp"].tolist()) == list(range(1, SLOTS + 1))
 
 
-def test_a_buffer_of_torn_steps_only_says_so_and_what_to_do():
+def test_a_buffer_with_only_torn_steps_is_an_error_with_a_remedy():
     for sampler in ("uniform", "without", "prioritized"):
         buffer = filled(sampler=SAMPLERS[sampler]())
         die_while_copying(buffer, lambda buffer=buffer: buffer.extend(steps(SLOTS, SLOTS)))
@@ -280,7 +280,7 @@ def test_a_later_process_that_opens_the_folder_finds_the_torn_steps(tmp_path):
     assert later.chronological_rows().tolist() == list(range(5, SLOTS))
 
 
-def test_a_folder_of_an_earlier_release_without_marks_is_gone_on_with(tmp_path):
+def test_a_folder_of_an_earlier_release_without_marks_can_be_used(tmp_path):
     buffer = filled(folder=tmp_path)
     os.truncate(tmp_path / "counts.bin", 24)
     del buffer
@@ -292,7 +292,7 @@ def test_a_folder_of_an_earlier_release_without_marks_is_gone_on_with(tmp_path):
 
 @pytest.mark.parametrize("larger", [False, True], ids=["the same size", "larger"])
 @pytest.mark.parametrize("storage", ["memmap", "tensor", "lanes"])
-def test_a_checkpoint_keeps_what_is_torn(storage, larger, tmp_path):
+def test_a_checkpoint_keeps_the_marks_of_torn_steps(storage, larger, tmp_path):
     envs = 2 if storage == "lanes" else None
     buffer = filled(storage)
     buffer.extend(steps(SLOTS, 2, envs))
@@ -309,7 +309,7 @@ def test_a_checkpoint_keeps_what_is_torn(storage, larger, tmp_path):
     assert all((again.sample()["stamp"] > 0).all() for _ in range(30))
 
 
-def test_a_field_that_a_killed_process_was_changing_costs_one_part_of_it():
+def test_a_killed_write_to_a_field_affects_one_part_of_it():
     buffer = filled()
 
     def change():
@@ -323,7 +323,7 @@ def test_a_field_that_a_killed_process_was_changing_costs_one_part_of_it():
     assert buffer.torn_count == 1
     assert buffer.storage.torn_rows().tolist() == [2]
     buffer["stamp"] = torch.ones(())
-    assert buffer.torn_count == 1  # only a whole step makes it valid
+    assert buffer.torn_count == 1  # only a write of the complete step makes it valid
     buffer[2] = steps(0, 1)[0]
     assert buffer.torn_count == 0
 

@@ -1,4 +1,4 @@
-"""The mapped storage: its folder, and the processes that share it."""
+"""The memory-mapped storage: its folder, and processes that share it."""
 
 import copy
 import gc
@@ -23,7 +23,7 @@ def data(steps):
 
 
 def write_elsewhere(*storages):
-    """Runs in another process: reads, writes in place, and extends by 10 steps."""
+    """Read, write in place, and extend by 10 steps; runs in another process."""
     torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
     for storage in storages:
         if storage.initialized:
@@ -39,8 +39,8 @@ def run(method, *storages):
     assert process.exitcode == 0
 
 
-def test_a_copy_has_files_and_steps_of_its_own():
-    """A pickle shares them, for it goes to another process; a copy stays here, and would be changed with the original."""
+def test_a_copy_has_separate_files_and_steps():
+    """A pickle for another process shares them, but a copy must not change with the original."""
     for held in (0, 3):
         storage = LazyMemmapStorage(10)
         if held:
@@ -55,7 +55,7 @@ def test_a_copy_has_files_and_steps_of_its_own():
 
 
 class TestFolder:
-    def test_records_lie_in_one_file_and_wide_leaves_in_their_own(self, tmp_path):
+    def test_records_are_in_one_file_and_each_wide_leaf_in_its_own(self, tmp_path):
         storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
         storage.set(range(3), data(torch.arange(3)))
 
@@ -63,7 +63,7 @@ class TestFolder:
         assert (tmp_path / "rows.0.bin").stat().st_size == 100 * 8
         assert (tmp_path / "rows.1.bin").stat().st_size == 100 * 5000
 
-    def test_what_is_written_is_in_the_files(self, tmp_path):
+    def test_written_values_are_in_the_files(self, tmp_path):
         storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
         storage.set(range(3), data(torch.arange(3)))
 
@@ -83,7 +83,7 @@ class TestFolder:
 
         assert (tmp_path / "notes.txt").read_text() == "mine"
 
-    def test_steps_of_an_earlier_storage_are_gone_on_with_when_asked(self, tmp_path):
+    def test_an_earlier_storage_is_continued_on_request(self, tmp_path):
         LazyMemmapStorage(5, scratch_dir=tmp_path).set(torch.arange(7) % 5, data(torch.arange(7)))
         again = LazyMemmapStorage(5, scratch_dir=tmp_path, existsok=True)
         again.set(again.written % 5, data(7))
@@ -96,8 +96,8 @@ class TestFolder:
         with pytest.raises(InvalidArgumentError, match="max_size is 100; expected 50; ndim is 1; expected 2"):
             LazyMemmapStorage(50, scratch_dir=tmp_path, ndim=2, existsok=True)
 
-    def test_data_of_another_kind_does_not_get_into_an_earlier_storage(self, tmp_path):
-        """Leaves that the new data lacks would show the old values."""
+    def test_data_of_another_structure_is_refused_by_an_earlier_storage(self, tmp_path):
+        """Otherwise leaves that the new data lacks would have old values."""
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
         again = LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
         with pytest.raises(InvalidArgumentError, match="'image' is missing"):
@@ -123,7 +123,7 @@ class TestFolder:
         with pytest.raises(InvalidArgumentError, match=r"counts.bin"):
             LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
 
-    def test_a_temporary_folder_goes_with_the_storage(self):
+    def test_a_temporary_folder_is_deleted_with_the_storage(self):
         storage = LazyMemmapStorage(10)
         storage.set(0, data(1))
         view, folder = storage.get(0), storage.scratch_dir
@@ -134,7 +134,7 @@ class TestFolder:
         assert not folder.exists()
         assert view["a"] == 1
 
-    def test_a_folder_of_the_user_stays(self, tmp_path):
+    def test_a_folder_of_the_user_is_kept(self, tmp_path):
         storage = LazyMemmapStorage(10, scratch_dir=tmp_path)
         storage.set(0, data(1))
         del storage
@@ -142,7 +142,7 @@ class TestFolder:
 
         assert (tmp_path / "rows.0.bin").exists()
 
-    def test_it_goes_too_when_asked(self, tmp_path):
+    def test_a_folder_of_the_user_is_deleted_on_request(self, tmp_path):
         storage = LazyMemmapStorage(10, scratch_dir=tmp_path / "steps", auto_cleanup=True)
         storage.set(0, data(1))
         del storage
@@ -150,7 +150,7 @@ class TestFolder:
 
         assert not (tmp_path / "steps").exists()
 
-    def test_a_disk_that_is_too_small_is_found_out_before_anything_is_written(self, tmp_path, monkeypatch):
+    def test_a_disk_that_is_too_small_is_detected_before_any_write(self, tmp_path, monkeypatch):
         monkeypatch.setattr(disk, "free_bytes", lambda _path: 100_000)
         storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
         with pytest.raises(DiskFullError, match=r"500,800 bytes needed(.|\n)*another scratch_dir"):
@@ -161,7 +161,7 @@ class TestFolder:
         storage.set(0, data(1))
         assert storage.held == 1
 
-    def test_files_take_no_room_before_they_are_written_to(self, tmp_path):
+    def test_files_are_sparse_before_they_are_written(self, tmp_path):
         storage = LazyMemmapStorage(1_000_000, scratch_dir=tmp_path)
         if shutil.disk_usage(tmp_path).free < 6e9:
             pytest.skip("a small disk")
@@ -169,7 +169,7 @@ class TestFolder:
 
         assert (tmp_path / "rows.1.bin").stat().st_blocks * 512 < 1e6
 
-    def test_what_is_no_tensor_is_refused(self):
+    def test_data_that_is_not_a_tensor_is_refused(self):
         storage = LazyMemmapStorage(10)
         with pytest.raises(InvalidArgumentError, match=r"cannot be stored in a memory-mapped file: \('text',\)"):
             storage.set(0, TensorDict({"a": torch.zeros(2), "text": NonTensorData("x")}))
@@ -188,11 +188,11 @@ class TestFolder:
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_another_process_reads_and_writes_the_same_steps(method):
-    """In mapped files that hold steps, in mapped files that do not exist yet, and in shared memory."""
+    """In mapped files with steps, in mapped files that do not exist yet, and in shared memory."""
     mapped, fresh, memory = LazyMemmapStorage(30), LazyMemmapStorage(30), LazyTensorStorage(30)
     for storage in (mapped, memory):
         storage.set(range(10), data(torch.arange(10)))
-    if method == "fork":  # a process that is spawned says so when the storage is sent
+    if method == "fork":  # spawning raises this error when the storage is pickled
         memory.share()
     run(method, mapped, fresh, memory)
 
@@ -204,7 +204,7 @@ def test_another_process_reads_and_writes_the_same_steps(method):
     assert fresh.scratch_dir.is_dir()
 
 
-def test_memory_that_is_not_there_yet_cannot_be_shared():
+def test_memory_that_is_not_allocated_yet_cannot_be_shared():
     with pytest.raises(InvalidArgumentError, match="each process would allocate its own") as caught:
         LazyTensorStorage(30).share()
 

@@ -1,4 +1,4 @@
-"""Temporary folders go with the last process that uses them, however that ends, and no other folder does."""
+"""Temporary folders are deleted when the last process that uses them ends in any way; other folders are kept."""
 
 import gc
 import multiprocessing
@@ -24,7 +24,7 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    """A temporary folder of the system's that holds nothing yet."""
+    """An empty folder that is the system's temporary folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(ScratchFolder, "_swept", False)
     return tmp_path
@@ -44,7 +44,7 @@ def make(kind, pipe):
 
 
 def alone(function, *arguments):
-    """Call a function in a forked child, where the threads of torch do not exist."""
+    """Call a function in a forked child, without the threads of torch."""
     torch.set_num_threads(1)
     function(*arguments)
 
@@ -73,7 +73,7 @@ def test_the_next_process_removes_what_a_killed_one_left(place, kind, by):
     assert [*place.iterdir()] == [storage.scratch_dir]
 
 
-def test_a_sweep_says_how_many_bytes_it_freed_on_the_disk(place):
+def test_a_sweep_returns_the_freed_bytes(place):
     process, _, _ = started(make, "memmap")
     process.kill()
     process.join()
@@ -84,8 +84,8 @@ def test_a_sweep_says_how_many_bytes_it_freed_on_the_disk(place):
     assert sweep_scratch() == 0
 
 
-def test_an_id_that_the_system_gives_again_keeps_no_folder(place):
-    """The folder does not say which process made it: only a lock that the kernel frees counts."""
+def test_a_reused_process_id_does_not_keep_a_folder(place):
+    """The owner of a folder is identified only by a lock that the kernel releases."""
     process, _, _ = started(make, "memmap")
     (left,) = place.iterdir()
     process.kill()
@@ -103,7 +103,7 @@ def adopt(kept, pipe):
 
 
 def lend(how, pipe):
-    """Make a storage, give it to a process of our own, and wait to be killed."""
+    """Make a storage, pass it to a child process, and wait to be killed."""
     storage = LazyMemmapStorage(10)
     storage.set(0, torch.tensor([5.0]))
     process, ours, value = started(adopt, pickle.dumps(storage) if how == "pickle" else storage)
@@ -113,7 +113,7 @@ def lend(how, pipe):
 
 
 @pytest.mark.parametrize("how", ["fork", "pickle"])
-def test_a_folder_stays_as_long_as_a_process_that_got_the_storage_lives(how):
+def test_a_folder_is_kept_while_any_process_with_the_storage_runs(how):
     maker, _, (pid, value, folder) = started(lend, how)
     maker.kill()
     maker.join()
@@ -156,7 +156,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_the_user_asked_to_keep_stays(place):
+def test_a_folder_with_autosave_is_kept(place):
     done = subprocess.run([sys.executable, "-c", KEEP, str(place)], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     (place / "datasets_rl_notes").mkdir()
@@ -168,7 +168,7 @@ def test_what_the_user_asked_to_keep_stays(place):
     assert sorted(place.iterdir()) == before
 
 
-def test_a_folder_whose_process_died_before_it_locked_it_goes(place):
+def test_a_folder_whose_process_died_before_locking_it_is_deleted(place):
     (place / "datasets_rl_scratch_abcdefgh").mkdir()
     sweep_scratch()
 
@@ -192,7 +192,7 @@ def churn():
         assert (folder.path / "data").read_text() == "x"
 
 
-def test_processes_that_make_and_sweep_at_once_keep_their_folders(place):
+def test_processes_that_create_and_sweep_concurrently_keep_their_folders(place):
     processes = [FORK.Process(target=alone, args=(churn,)) for _ in range(3)]
     for process in processes:
         process.start()

@@ -1,4 +1,4 @@
-"""Keys, the episode table, the shift between states and transitions, and the rules of TED."""
+"""Keys, the episode table, the conversion of states to transitions, and the rules of TED."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_key_is_read_from_dots_or_tuples(given, key):
 
 
 @pytest.mark.parametrize("given", ["", "a..b", ".a", (), ("a", "")])
-def test_what_is_no_key_is_refused(given):
+def test_an_invalid_key_is_refused(given):
     with pytest.raises(InvalidArgumentError, match="is not a key"):
         as_key(given)
 
@@ -44,7 +44,7 @@ def table_of(*lengths):
     return EpisodeTable.from_lengths(np.array(lengths))
 
 
-def test_the_table_knows_where_each_episode_lies():
+def test_the_table_has_the_rows_of_each_episode():
     table = table_of(4, 2, 3)
 
     assert table.starts.tolist() == [0, 4, 6]
@@ -64,7 +64,7 @@ def test_the_table_knows_where_each_episode_lies():
     ("starts", "lengths"),
     [([1], [2]), ([0, 2], [3, 1]), ([0, 4], [3, 1]), ([0, 3], [3, 0]), ([0], [-1]), ([0, 2], [2, -2])],
 )
-def test_episodes_lie_back_to_back_from_row_0(starts, lengths):
+def test_episodes_are_contiguous_from_row_0(starts, lengths):
     records = np.zeros(len(starts), EPISODE_DTYPE)
     records["start"], records["length"] = starts, lengths
 
@@ -94,7 +94,7 @@ def test_the_last_state_is_split_off_where_it_is_known():
 
 @pytest.mark.parametrize("start", range(7))
 @pytest.mark.parametrize("stop", range(7))
-def test_what_is_next_is_the_row_below_or_the_final_state(start, stop):
+def test_the_next_state_is_the_next_row_or_the_final_state(start, stop):
     rows = np.array([10, 11, 12, 20, 30, 31])
     final_states = np.array([13, 21, 0])
     following = [11, 12, 13, 21, 31, 0]
@@ -167,7 +167,7 @@ def test_a_broken_rule_is_named_with_its_first_row(rules, monkeypatch, rows_of_a
     assert any(re.match(problem, one) for one in findings.problems)
 
 
-def test_values_that_are_no_data_are_remarked_and_allowed(rules):
+def test_suspicious_values_are_reported_and_allowed(rules):
     findings = rules(observation={1: np.nan}, next__observation={0: np.nan}, action={8: np.inf})
 
     assert findings.problems == []
@@ -176,7 +176,7 @@ def test_values_that_are_no_data_are_remarked_and_allowed(rules):
     assert "observation is all zeros: row 2" in rules(observation={2: 0}, next__observation={1: 0}).remarks
 
 
-def test_a_seam_inside_an_episode_is_remarked(tmp_path):
+def test_a_seam_inside_an_episode_is_reported(tmp_path):
     walk = np.arange(41, dtype=np.float32)[:, None].repeat(3, 1)
     walk[20:] += 1000
     whole = trajectory(40)
@@ -193,7 +193,7 @@ def seams_of(folder, walk):
     return check_rules(stored.schema, stored.episodes, stored.column).remarks
 
 
-def test_a_phase_of_long_steps_is_no_seam(tmp_path):
+def test_a_phase_of_long_steps_is_not_a_seam(tmp_path):
     """A pendulum swings up within 30 steps and then hardly moves for 170."""
     angle = np.concatenate([np.linspace(0, 3, 31), 3 + np.linspace(0, 1e-3, 170)])
     walk = np.stack([np.cos(angle), np.sin(angle), angle], axis=1)
@@ -208,7 +208,7 @@ def test_a_phase_of_long_steps_is_no_seam(tmp_path):
 
 
 @pytest.mark.parametrize("row", [1, 2, 39])
-def test_a_seam_at_the_border_of_an_episode_is_remarked(tmp_path, row):
+def test_a_seam_at_the_border_of_an_episode_is_reported(tmp_path, row):
     walk = 1 + np.arange(41.0)[:, None].repeat(3, 1)
     walk[row:] += 1000
 
@@ -229,7 +229,7 @@ def test_the_best_episodes_of_the_demo_have_no_false_seams(tmp_path, percent):
 
 
 def test_observations_that_are_all_nan_are_judged_without_a_warning(tmp_path):
-    """numpy warns about the median of an empty array; a warning would break `rlds verify --deep` under -W error."""
+    """NumPy warns about the median of an empty array; with -W error `rlds verify --deep` would fail."""
     whole = trajectory(5)
     nothing = np.full((6, 3), np.nan, np.float32)
     stored = write_dataset(tmp_path, [Trajectory(whole.steps, {("observation",): nothing})])
@@ -238,7 +238,7 @@ def test_observations_that_are_all_nan_are_judged_without_a_warning(tmp_path):
     assert findings.remarks == ["observation is NaN or infinite: row 0 and 4 more"]
 
 
-def test_wide_and_boolean_observations_are_checked_too(tmp_path):
+def test_wide_and_boolean_observations_are_checked(tmp_path):
     of = [Column(("observation",), np.dtype("?"), (3000,), shared=True), *columns()[1:]]
     whole = trajectory(4)
     shown = np.ones((5, 3000), bool)

@@ -22,7 +22,7 @@ def listed(trajectories):
 
 @pytest.fixture
 def back_to_back():
-    """Rows 0-3, 4-5 and 6-8."""
+    """Trajectories with rows 0-3, 4-5 and 6-8."""
     return Trajectories(index(0, 4, 6), index(4, 2, 3))
 
 
@@ -41,30 +41,30 @@ class TestTrajectories:
         assert made.order is None
         assert made.ended_by == {NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED}
 
-    def test_rows_that_took_turns_are_brought_together(self, turns):
+    def test_rows_of_alternating_environments_are_joined(self, turns):
         assert listed(turns) == [[0, 2, 4], [1, 3], [5]]
         assert turns.longest == 3
 
-    def test_rows_that_lie_in_order_need_no_map(self):
+    def test_rows_in_order_need_no_map(self):
         ends = np.array([False, True, False, True])
 
         assert Trajectories.scan(TrajectoryMarkers((np.zeros(4, np.int64),), ends), np.arange(4)).order is None
 
-    def test_rows_are_taken_in_the_order_of_time(self):
+    def test_rows_are_in_chronological_order(self):
         """A ring of 4 that wraps: the oldest is row 2, the newest row 1."""
         ends = np.array([False, False, True, False])
         made = Trajectories.scan(TrajectoryMarkers((np.zeros(4, np.int64),), ends), index(2, 3, 0, 1))
 
         assert listed(made) == [[2, 3, 0], [1]]
 
-    def test_rows_out_of_order_are_sorted_by_step_and_parted_at_gaps(self):
+    def test_rows_out_of_order_are_sorted_by_step_and_divided_at_gaps(self):
         made = Trajectories.scan(
             TrajectoryMarkers((index(7, 3, 7, 3, 7, 7),), None, index(1, 0, 0, 1, 4, 3)), np.arange(6)
         )
 
         assert listed(made) == [[1, 3], [2, 0], [5, 4]]
 
-    def test_a_row_knows_its_trajectory_and_place(self, turns):
+    def test_a_row_has_its_trajectory_and_position(self, turns):
         numbers, places = turns.locate(index(5, 2, 3))
 
         assert numbers.tolist() == [2, 0, 1]
@@ -88,13 +88,13 @@ class TestSlices:
     def test_short_trajectories_are_slices_of_their_own_length(self, back_to_back):
         assert self.all(back_to_back.slices(3, short=True)) == [[0, 1, 2], [1, 2, 3], [4, 5], [6, 7, 8]]
 
-    def test_slices_over_the_start_lose_what_lies_before_it(self, back_to_back):
+    def test_slices_over_the_start_are_cut_there(self, back_to_back):
         assert self.all(back_to_back.slices(3, before=2)) == [
             *([0], [0, 1], [0, 1, 2], [1, 2, 3]),
             *([6], [6, 7], [6, 7, 8]),
         ]
 
-    def test_slices_over_the_end_lose_what_lies_after_it(self, back_to_back):
+    def test_slices_over_the_end_are_cut_there(self, back_to_back):
         assert self.all(back_to_back.slices(3, after=1)) == [
             *([0, 1, 2], [1, 2, 3], [2, 3]),
             *([6, 7, 8], [7, 8]),
@@ -106,7 +106,7 @@ class TestSlices:
     def test_slices_at_the_start_only(self, back_to_back):
         assert self.all(back_to_back.slices(2, at_start=True)) == [[0, 1], [4, 5], [6, 7]]
 
-    def test_slices_of_rows_that_took_turns(self, turns):
+    def test_slices_of_alternating_environments(self, turns):
         assert self.all(turns.slices(2)) == [[0, 2], [2, 4], [1, 3]]
 
     def test_padding_repeats_the_last_row(self, back_to_back):
@@ -136,7 +136,7 @@ class TestSlices:
         assert lengths is not None
         assert lengths.tolist()[0] == 2
 
-    def test_no_slice_is_refused_with_the_longest_there_is(self, back_to_back):
+    def test_without_a_slice_the_error_names_the_longest_trajectory(self, back_to_back):
         with pytest.raises(InvalidArgumentError, match="no trajectory has 5 steps; the longest of 3 has 4"):
             back_to_back.slices(5).check_any_left()
         with pytest.raises(InvalidArgumentError, match="no step"):

@@ -81,7 +81,7 @@ def alike(one, other):
 
 
 @pytest.mark.parametrize("name", [name for name in SAME if name not in DIFFERENT])
-def test_batches_come_out_the_same(name):
+def test_transformed_batches_are_the_same(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = SAME[name](torchrl)(rollouts())
@@ -89,14 +89,14 @@ def test_batches_come_out_the_same(name):
     alike(SAME[name](transforms)(rollouts()), theirs)
 
 
-def test_what_is_written_comes_out_the_same():
+def test_written_data_is_transformed_to_the_same():
     def make(module):
         return module.Reward2GoTransform(0.9, out_keys=["to_go"])
 
     alike(make(transforms).inv(rollouts()), make(torchrl).inv(rollouts()))
 
 
-def test_targets_are_the_same_but_for_the_flags():
+def test_targets_are_the_same_except_for_the_flags():
     """TorchRL keeps the flags of the first step; all other entries are those of the last step."""
     mine, theirs = transforms.MultiStep(0.9, 3)(rollouts()), MultiStep(0.9, 3)(rollouts())
     flags = ["nonterminal", ("next", "done"), ("next", "terminated")]

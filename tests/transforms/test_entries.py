@@ -66,18 +66,18 @@ def keys(data):
 
 
 class TestKeys:
-    def test_two_entries_change_places(self):
+    def test_two_entries_can_be_swapped(self):
         made = RenameTransform(["a", "b"], ["b", "a"])(one(a=1, b=2))
 
         assert (made["a"], made["b"]) == (2, 1)
 
-    def test_a_group_that_is_empty_goes_too(self):
-        """Or parts of an ensemble would not stack."""
+    def test_an_empty_group_is_removed(self):
+        """Otherwise parts of an ensemble could not be stacked."""
         made = RenameTransform([("some", "key")], ["renamed"])(TensorDict({("some", "key"): torch.ones(2)}, [2]))
 
         assert set(made.keys()) == {"renamed"}
 
-    def test_names_on_the_way_into_a_buffer(self):
+    def test_entries_are_renamed_on_write(self):
         rb = TensorDictReplayBuffer(
             storage=LazyTensorStorage(2), transform=RenameTransform(["inner"], ["outer"], ["inner"], ["outer"])
         )
@@ -86,13 +86,13 @@ class TestKeys:
         assert set(rb.storage.get(slice(None)).keys()) == {"inner"}
         assert keys(rb[:]) == {"outer"}
 
-    def test_rewards_and_flags_at_the_root_stay_unless_told(self):
+    def test_rewards_and_flags_at_the_root_are_kept_by_default(self):
         data = one(a=1, b=2, done=True, reward=0.5)
 
         assert keys(SelectTransform("a")(data)) == {"a", "done", "reward"}
         assert keys(SelectTransform("a", keep_rewards=False, keep_dones=False)(data)) == {"a"}
 
-    def test_what_is_excluded_from_writing(self):
+    def test_excluded_entries_are_not_written(self):
         transform = ExcludeTransform("big", inverse=True)
         rb = TensorDictReplayBuffer(storage=LazyTensorStorage(3), transform=transform)
         rb.extend(TensorDict({"big": torch.ones(2, 9), "a": torch.ones(2)}, [2]))
@@ -101,7 +101,7 @@ class TestKeys:
         assert set(rb[:].keys()) == {"a"}
         assert len(rb) == 3
 
-    def test_as_many_keys_out_as_in(self):
+    def test_in_keys_and_out_keys_have_the_same_length(self):
         with pytest.raises(
             InvalidArgumentError,
             match=r"in_keys are \['a'\] and out_keys are \['b', 'c'\]; expected the same number of keys",
@@ -116,7 +116,7 @@ class TestAxes:
         assert CatTensors(["b", "a"])(data)["observation_vector"].tolist() == [[0, 0, 1]] * 2
         assert CatTensors(["b", "a"], sort=False)(data)["observation_vector"].tolist() == [[1, 0, 0]] * 2
 
-    def test_numbers_without_an_axis_get_one(self):
+    def test_scalars_get_an_axis(self):
         data = TensorDict({"a": torch.zeros(2, 2), "b": torch.ones(2)}, [2])
 
         assert CatTensors(["a", "b"], unsqueeze_if_oor=True)(data)["observation_vector"].tolist() == [[0, 0, 1]] * 2
@@ -130,13 +130,13 @@ class TestAxes:
         ):
             make()
 
-    def test_unless_told_otherwise(self):
+    def test_nonnegative_axes_are_accepted_on_request(self):
         data = TensorDict({"a": torch.zeros(2, 3, 4)}, [2])
 
         assert UnsqueezeTransform(1, allow_positive_dim=True, in_keys=["a"])(data)["a"].shape == (2, 1, 3, 4)
         assert FlattenObservation(1, 2, ["a"], allow_positive_dim=True)(data)["a"].shape == (2, 12)
 
-    def test_permutations_take_each_axis_once(self):
+    def test_permutations_have_each_axis_once(self):
         with pytest.raises(InvalidArgumentError, match=r"dims are \(-1, -3\); expected each of \[-2, -1\] once"):
             PermuteTransform((-1, -3))
 
@@ -155,7 +155,7 @@ class TestCasts:
 
         assert {leaf.dtype for leaf in made.values(True, True)} == {torch.float32}
 
-    def test_what_is_written_is_cast_where_it_is_said(self):
+    def test_written_data_is_cast_for_inverse_keys(self):
         transform = DTypeCastTransform(torch.float16, torch.float32, ["a"], None, ["a"])
         rb = TensorDictReplayBuffer(storage=LazyTensorStorage(2), transform=transform, batch_size=2)
         rb.extend(TensorDict({"a": torch.ones(2), "b": torch.ones(2)}, [2]))
@@ -164,11 +164,11 @@ class TestCasts:
         assert rb.storage.get(0)["b"].dtype == torch.float32
         assert rb.sample()["a"].dtype == torch.float32
 
-    def test_a_batch_says_its_device(self):
+    def test_a_batch_has_its_device(self):
         assert DeviceCastTransform("cpu")(one(a=1)).device == torch.device("cpu")
         assert DeviceCastTransform("meta", in_keys=["a"])(one(a=1, b=2))["a"].device.type == "meta"
 
-    def test_what_is_written_comes_back(self):
+    def test_written_data_is_restored_when_sampled(self):
         transform = DeviceCastTransform("meta", "cpu")
 
         assert [data["a"].device.type for data in transform.inv([one(a=1)])] == ["cpu"]
@@ -177,7 +177,7 @@ class TestCasts:
 
 
 class TestNorms:
-    def test_the_two_conventions(self):
+    def test_both_conventions_of_normalization(self):
         data = one(observation=[1.0, 3.0])
         affine = ObservationNorm(1.0, 2.0, ["observation"])
         normal = ObservationNorm(1.0, 2.0, ["observation"], standard_normal=True)
@@ -185,14 +185,14 @@ class TestNorms:
         assert affine(data)["observation"].tolist() == [3, 7]
         assert normal(data)["observation"].tolist() == [0, 1]
 
-    def test_fractions_keep_their_dtype_and_bytes_become_fractions(self):
+    def test_floats_keep_their_dtype_and_bytes_become_floats(self):
         norm = ObservationNorm(torch.zeros(2).double(), 1.0, ["a"])
 
         assert norm(one(a=torch.ones(2)))["a"].dtype == torch.float32
         assert norm(one(a=torch.ones(2).double()))["a"].dtype == torch.float64
         assert ObservationNorm(0.0, 1.0, ["a"])(one(a=torch.ones(2, dtype=torch.uint8)))["a"].dtype == torch.float32
 
-    def test_statistics_of_a_dataset_are_there_at_once(self, tmp_path):
+    def test_statistics_of_a_dataset_are_read_from_its_manifest(self, tmp_path):
         stored = write_dataset(tmp_path, [trajectory(20), trajectory(30, seed=1)])
         observations = torch.from_numpy(stored.column(("observation",)).copy())
         norm = ObservationNorm(standard_normal=True).init_stats(stored)
@@ -214,15 +214,15 @@ class TestNorms:
         with pytest.raises(InvalidArgumentError, match="source is a dict; expected a dataset"):
             norm.init_stats({})
 
-    def test_without_statistics_it_says_so(self):
+    def test_missing_statistics_are_an_error(self):
         with pytest.raises(InvalidArgumentError, match="are not set\npass them"):
             ObservationNorm(in_keys=["a"])(one(a=1.0))
 
-    def test_a_state_that_is_none_is_refused(self):
+    def test_an_invalid_state_is_refused(self):
         with pytest.raises(InvalidArgumentError, match="loc is 3; expected a tensor"):
             ObservationNorm(0.0, 1.0).load_state_dict({"loc": 3, "scale": torch.ones(1)})
 
-    def test_rewards_stand_where_ted_has_them(self):
+    def test_rewards_are_under_next(self):
         data = TensorDict({"next": {"reward": torch.tensor([1.0, 5.0])}}, [])
 
         assert RewardScaling(1.0, 2.0)(data)["next", "reward"].tolist() == [3, 11]
@@ -231,7 +231,7 @@ class TestNorms:
         with pytest.raises(InvalidArgumentError, match="expected at least one number"):
             RewardClipping()
 
-    def test_statistics_that_are_none_are_refused(self):
+    def test_invalid_statistics_are_refused(self):
         manifest = Manifest(
             id="a/b",
             steps=1,
@@ -247,12 +247,12 @@ class TestNorms:
         ):
             ObservationNorm().init_stats(manifest, key="a")
 
-    def test_signs_are_taken_of_what_is_written_too(self):
+    def test_signs_of_written_data_are_taken(self):
         transform = SignTransform(in_keys_inv=["a"])
 
         assert transform.inv(one(a=[-3.0, 0.0, 2.0]))["a"].tolist() == [-1, 0, 1]
 
-    def test_a_norm_learns_what_all_batches_together_are(self):
+    def test_a_running_norm_has_the_statistics_of_all_batches(self):
         data = TensorDict({"a": torch.randn(90, 2, dtype=torch.float64) * 3 + 1e6}, [90])
         learning = VecNorm(["a"], decay=1.0)
         for piece in data.split([10, 50, 30]):
@@ -263,7 +263,7 @@ class TestNorms:
         torch.testing.assert_close(fitted(data)["a"].std(0, correction=0), torch.ones(2).double())
         torch.testing.assert_close(last["a"], fitted(data[60:])["a"])
 
-    def test_old_batches_count_for_less(self):
+    def test_old_batches_have_less_weight(self):
         norm = VecNorm(["a"], decay=0.5)
         norm(TensorDict({"a": torch.zeros(2)}, [2]))
         norm(TensorDict({"a": torch.ones(1)}, [1]))
@@ -271,7 +271,7 @@ class TestNorms:
         # The first batch, 2 steps, has decayed to the weight of 1 step: the mean is 0.5.
         assert norm.to_observation_norm().loc == 0.5
 
-    def test_a_frozen_norm_learns_nothing(self):
+    def test_a_frozen_norm_is_not_updated(self):
         norm = VecNorm(["a"]).fit(TensorDict({"a": torch.tensor([0.0, 2.0])}, [2]))
         norm(TensorDict({"a": torch.full((5,), 9.0)}, [5]))
         plain = norm.to_observation_norm("a")
@@ -280,7 +280,7 @@ class TestNorms:
         norm.unfreeze()(TensorDict({"a": torch.full((5,), 9.0)}, [5]))
         assert norm.freeze()(one(a=3.0))["a"] < 2
 
-    def test_a_norm_that_has_seen_nothing_says_so(self):
+    def test_a_running_norm_without_data_is_an_error(self):
         with pytest.raises(InvalidArgumentError, match="has no statistics"):
             VecNorm(["a"]).eval()(one(a=3.0))
         with pytest.raises(InvalidArgumentError, match="has no statistics"):
@@ -298,17 +298,17 @@ class TestSpecs:
     def of(transform, **specs):
         return transform.transform_spec(CompositeSpec(specs))
 
-    def test_bytes_are_bounded_without_saying_so(self):
+    def test_bytes_have_the_bounds_of_their_dtype(self):
         spec = self.of(ToTensorImage(), pixels=UnboundedDiscreteTensorSpec((4, 4, 3), dtype=torch.uint8))["pixels"]
 
         assert (spec.low.max(), spec.high.min(), spec.shape) == (0, 1, (3, 4, 4))
 
-    def test_bounds_that_are_no_numbers_any_more_are_none(self):
+    def test_bounds_that_become_nan_are_dropped(self):
         spec = self.of(ObservationNorm(0.0, 0.0, ["a"]), a=BoundedTensorSpec(0, torch.inf, (2,)))["a"]
 
         assert isinstance(spec, UnboundedContinuousTensorSpec)
 
-    def test_choices_that_lose_their_axis_are_numbers(self):
+    def test_one_hot_specs_that_lose_their_axis_become_unbounded(self):
         spec = self.of(FlattenObservation(-2, -1, ["a"]), a=OneHotDiscreteTensorSpec(3, (2, 3)))["a"]
 
         assert spec.shape == (6,)
@@ -333,7 +333,7 @@ class TestOwn:
         with pytest.raises(InvalidArgumentError, match="Negative has no inverse\nremove the argument in_keys_inv"):
             Negative(in_keys_inv=["a"]).inv(one(a=1))
 
-    def test_none_is_not(self):
+    def test_a_transform_without_methods_is_an_error(self):
         with pytest.raises(NotImplementedError):
             Transform(["a"])(one(a=1))
 
@@ -351,7 +351,7 @@ class TestCompose:
     def plus(key):
         return UnaryTransform([key], fn=lambda value: value + 1)
 
-    def test_it_is_a_list(self):
+    def test_compose_is_a_list(self):
         first, second, third = self.plus("a"), self.plus("a"), torch.clone
         compose = Compose(first, third).insert(1, second).append(first)
 
@@ -360,7 +360,7 @@ class TestCompose:
         assert isinstance(compose[:2], Compose)
         assert compose(one(a=1))["a"] == 4
 
-    def test_what_is_no_callable_is_refused(self):
+    def test_an_item_that_is_not_callable_is_refused(self):
         with pytest.raises(InvalidArgumentError, match="3 is not callable"):
             Compose(3)
         with pytest.raises(InvalidArgumentError, match="3 is not callable"):
@@ -368,7 +368,7 @@ class TestCompose:
         with pytest.raises(InvalidArgumentError, match="index is 2; expected 0 to 0"):
             Compose().insert(2, print)
 
-    def test_functions_take_any_pytree(self):
+    def test_functions_accept_any_pytree(self):
         rb = ReplayBuffer(
             storage=ListStorage(4), transform=Compose(lambda batch: batch["a"], lambda a: a * 2), batch_size=4
         )
@@ -376,7 +376,7 @@ class TestCompose:
 
         assert rb.sample().tolist() == [6] * 4
 
-    def test_inverses_run_backwards_and_may_refuse(self):
+    def test_inverses_run_in_reverse_order_and_may_return_none(self):
         class Even:
             def __call__(self, data):
                 return data
@@ -389,7 +389,7 @@ class TestCompose:
         assert compose.inv(one(a=2))["b"] == 2
         assert compose.inv(one(a=3)) is None
 
-    def test_states_by_number(self):
+    def test_states_have_the_number_of_the_transform(self):
         compose = Compose(torch.clone, ObservationNorm(1.0, 2.0, ["a"]))
         other = Compose(torch.clone, ObservationNorm(in_keys=["a"]))
         other.load_state_dict(compose.state_dict())
@@ -402,7 +402,7 @@ class TestCompose:
         with pytest.raises(InvalidArgumentError, match="transform 1: loc is 'odd'"):
             other.load_state_dict({"1": {"loc": "odd", "scale": None}})
 
-    def test_modes_and_devices_reach_all(self):
+    def test_modes_and_devices_apply_to_all_transforms(self):
         norm = VecNorm(["a"])
         compose = Compose(norm, torch.clone)
 
@@ -411,7 +411,7 @@ class TestCompose:
         compose.train()
         assert not norm.frozen
 
-    def test_the_spec_of_a_function_is_what_it_makes_of_zeros(self):
+    def test_the_spec_of_a_function_is_inferred_from_zeros(self):
         spec = CompositeSpec({"a": UnboundedContinuousTensorSpec((3,)), "b": UnboundedContinuousTensorSpec((3,))})
         made = Compose(lambda batch: batch.exclude("b").set("c", batch["a"][..., :2].long())).transform_spec(spec)
 
@@ -429,7 +429,7 @@ class TestText:
         assert made["hash"][0, :4].tolist() == [0xCA, 0x97, 0x81, 0x12]
         assert not torch.equal(Hash(["text"], ["hash"], seed=1)(TensorDict({"text": "a"}, []))["hash"], made["hash"][0])
 
-    def test_text_is_found_by_its_hash(self):
+    def test_text_is_restored_from_its_hash(self):
         transform = Hash(["text"], ["hash"], ["text"], ["hash"])
         data = transform(TensorDict({"text": [["a", "b"], ["c", "a"]]}, [2, 2]))
         other = pickle.loads(pickle.dumps(transform))
@@ -470,7 +470,7 @@ class TestText:
 
     def test_objects_that_encode_and_decode(self):
         class Words:
-            """Like those of `tokenizers`: ids in an object."""
+            """Like `tokenizers`, which returns ids as an attribute of an object."""
 
             def encode(self, text, *, add_special_tokens):
                 ids = [len(word) for word in text.split()]
@@ -505,7 +505,7 @@ class TestText:
 
 
 class TestPieces:
-    def test_runs_start_anywhere_that_fits(self):
+    def test_subsequences_start_at_any_possible_step(self):
         data = TensorDict({"a": torch.arange(20).reshape(4, 5)}, [4, 5])
         torch.manual_seed(0)
         made = torch.cat([RandomCropTensorDict(3)(data)["a"] for _ in range(50)])
@@ -514,7 +514,7 @@ class TestPieces:
         assert ((made[:, 1:] - made[:, :-1]) == 1).all()
         assert {start % 5 for start in made[:, 0].tolist()} == {0, 1, 2}
 
-    def test_runs_stay_within_the_mask(self):
+    def test_subsequences_stay_within_the_mask(self):
         mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
         data = TensorDict({"a": torch.arange(8).reshape(2, 4), "mask": mask}, [2, 4])
         made = [RandomCropTensorDict(3, mask_key="mask")(data) for _ in range(20)]
@@ -540,9 +540,9 @@ class TestPieces:
         with pytest.raises(InvalidArgumentError, match="sub_seq_len is 0"):
             RandomCropTensorDict(0)
 
-    def test_first_steps_give_a_network_its_state(self):
+    def test_the_first_steps_initialize_the_state_of_a_network(self):
         class Sum(nn.Module):
-            """A recurrent network: its state is the sum of what it saw."""
+            """A recurrent network whose state is the sum of its inputs."""
 
             out_keys = ("seen", ("next", "state"))
 
@@ -605,10 +605,10 @@ class TestTrajectories:
         named = numbered.rename_key_("episode", "run")
         assert split_trajectories(named, trajectory_key="run")["x"].tolist() == [[1, 2, 0], [3, 4, 5]]
 
-    def test_lines_of_a_batch_are_apart(self, flat):
+    def test_rows_of_a_batch_are_separate_trajectories(self, flat):
         assert split_trajectories(torch.stack([flat[:2], flat[3:]]))["x"].tolist() == [[1, 2], [4, 5]]
 
-    def test_something_must_say_it(self, flat):
+    def test_without_flags_or_numbers_it_is_an_error(self, flat):
         with pytest.raises(InvalidArgumentError, match="nor a flag at the end of trajectories"):
             split_trajectories(flat.select("x"))
         with pytest.raises(UnknownKeyError, match=r"next\.over"):

@@ -32,7 +32,7 @@ def torchrl_names() -> types.SimpleNamespace:
     ]
 )
 def lib(request):
-    """The names of this library, and of the one whose behavior is expected."""
+    """The module under test: this library, and TorchRL as the reference."""
     return datasets_rl if request.param == "datasets_rl" else torchrl_names()
 
 
@@ -103,7 +103,7 @@ def test_a_subclass_of_a_transform_changes_what_it_does(lib):
     assert (batch["next", "reward"] == 13).all()
 
 
-def test_apply_transform_goes_before_call_where_both_are_there(lib):
+def test_apply_transform_takes_precedence_over_call(lib):
     class Both(lib.Transform):
         def _apply_transform(self, obs):
             return obs * 2
@@ -117,7 +117,7 @@ def test_apply_transform_goes_before_call_where_both_are_there(lib):
 
 
 class TestHereOnly:
-    """TorchRL does not call `_call` when sampling; without `forward` such a transform does nothing or fails."""
+    """TorchRL does not call `_call` when sampling; without `forward` such a transform has no effect or fails."""
 
     def test_call_is_honored_on_reads(self):
         class Add(datasets_rl.Transform):
@@ -129,7 +129,7 @@ class TestHereOnly:
         spec = datasets_rl.Composite(obs=datasets_rl.Unbounded((1,)))
         assert Add().transform_spec(spec)["sum"].shape == (1,)
 
-    def test_call_may_go_on_with_the_entries(self):
+    def test_call_may_call_each_for_the_entries(self):
         class Add(datasets_rl.Transform):
             def each(self, value):
                 return value * 3
@@ -141,7 +141,7 @@ class TestHereOnly:
         assert torch.equal(batch["three"], batch["obs"] * 3)
         assert "more" in batch
 
-    def test_what_is_written_stays_as_the_caller_has_it(self):
+    def test_the_data_of_the_caller_does_not_change(self):
         class Mark(datasets_rl.Transform):
             def _inv_call(self, tensordict):
                 return tensordict.set("written", torch.ones(tensordict.shape))
@@ -153,7 +153,7 @@ class TestHereOnly:
         assert "written" not in given
         assert len(rb) == 9
 
-    def test_a_transform_without_hooks_says_what_to_override(self):
+    def test_a_transform_without_hooks_is_an_error_that_names_them(self):
         with pytest.raises(NotImplementedError, match="override _apply_transform, _call or forward"):
             datasets_rl.Transform(in_keys=["obs"])(steps())
         with pytest.raises(InvalidArgumentError, match="has no inverse"):

@@ -23,33 +23,33 @@ def through(transform, value):
 
 
 class TestToTensor:
-    def test_channels_come_first_and_bytes_become_fractions(self):
+    def test_channels_come_first_and_bytes_become_floats(self):
         value = torch.tensor([[[0, 51, 255], [102, 0, 0]]], dtype=torch.uint8)
         made = through(ToTensorImage(), value)
 
         assert made.shape == (3, 1, 2)
         torch.testing.assert_close(made, torch.tensor([[[0.0, 0.4]], [[0.2, 0.0]], [[1.0, 0.0]]]))
 
-    def test_fractions_are_left_as_they_are_unless_told(self):
+    def test_floats_are_not_scaled_by_default(self):
         value = torch.full((2, 2, 3), 51.0)
 
         assert (through(ToTensorImage(), value) == 51).all()
         torch.testing.assert_close(through(ToTensorImage(from_int=True), value), torch.full((3, 2, 2), 0.2))
         assert (through(ToTensorImage(from_int=False), value.byte()) == 51).all()
 
-    def test_a_single_picture_may_get_an_axis(self):
+    def test_a_single_image_may_get_an_axis(self):
         value = torch.zeros(4, 5, 3, dtype=torch.uint8)
 
         assert ToTensorImage(unsqueeze=True).each(value).shape == (1, 3, 4, 5)
         assert ToTensorImage(unsqueeze=True).each(value.unsqueeze(0)).shape == (1, 3, 4, 5)
 
-    def test_channels_that_are_first_already_may_stay(self):
+    def test_channels_that_are_already_first_are_kept_on_request(self):
         value = torch.zeros(3, 4, 5)
 
         assert ToTensorImage(shape_tolerant=True).each(value).shape == (3, 4, 5)
         assert ToTensorImage().each(value).shape == (5, 3, 4)
 
-    def test_less_than_three_axes_are_no_picture(self):
+    def test_less_than_three_axes_are_refused(self):
         with pytest.raises(InvalidArgumentError, match=r"an image has shape \[4, 5\]"):
             ToTensorImage().each(torch.zeros(4, 5))
 
@@ -62,23 +62,23 @@ class TestCrops:
 
         assert made.tolist() == [[[7, 8, 9], [12, 13, 14]]]
 
-    def test_what_lies_outside_is_zero(self):
+    def test_pixels_outside_are_zero(self):
         made = through(Crop(3, 3, top=2, left=-1), image(1, 4, 5) + 1)
 
         assert made.tolist() == [[[0, 11, 12], [0, 16, 17], [0, 0, 0]]]
 
-    def test_the_middle(self):
+    def test_a_center_crop(self):
         assert through(CenterCrop(2, 3), image(1, 4, 5)).tolist() == [[[6, 7, 8], [11, 12, 13]]]
         assert through(CenterCrop(2), image(1, 4, 5)).tolist() == [[[7, 8], [12, 13]]]
         assert through(CenterCrop((1, 1)), image(1, 4, 5)).tolist() == [[[12]]]
 
-    def test_a_middle_that_is_larger(self):
-        """More of the padding comes at the end, as in torchvision."""
+    def test_a_center_crop_larger_than_the_image(self):
+        """The end gets more padding than the beginning, as in torchvision."""
         assert through(CenterCrop(3, 2), image(1, 2, 1) + 1).tolist() == [[[1, 0], [2, 0], [0, 0]]]
         assert through(CenterCrop(4, 2), image(1, 1, 2) + 1).tolist() == [[[0, 0], [1, 2], [0, 0], [0, 0]]]
 
     @pytest.mark.parametrize("size", [(0, 1), ((1, 2, 3), None), (1.5, None)])
-    def test_sizes_are_whole_numbers(self, size):
+    def test_sizes_are_integers(self, size):
         with pytest.raises(InvalidArgumentError, match="expected two integers >= 1"):
             CenterCrop(*size)
 
@@ -105,7 +105,7 @@ class TestGray:
 
 
 def triangle(value, size):
-    """Resize one line with a filter as wide as a pixel of the result, in plain Python."""
+    """Resize one line in plain Python, with a triangular filter scaled to the output pixels."""
     count, made = len(value), []
     scale = count / size
     width = max(scale, 1)
@@ -118,14 +118,14 @@ def triangle(value, size):
 
 
 class TestResize:
-    def test_halves_are_means(self):
+    def test_halving_averages_pixels(self):
         made = through(Resize(2, 1, interpolation="nearest"), image(1, 4, 2))
 
         assert made.tolist() == [[[0], [4]]]
 
     @pytest.mark.parametrize(("count", "size"), [(8, 3), (9, 4), (3, 7), (5, 2)])
-    def test_smaller_pictures_have_no_aliasing(self, count, size):
-        """As torchvision resizes by default: each pixel is the weighted mean of the pixels that it covers."""
+    def test_downscaled_images_have_no_aliasing(self, count, size):
+        """As by default in torchvision, each pixel is the weighted mean of the pixels that it covers."""
         line = torch.rand(count)
         made = through(Resize(1, size), line.reshape(1, 1, count))
 
@@ -139,8 +139,8 @@ class TestResize:
         torch.testing.assert_close(made[1, 2], through(Resize((4, 5)), value[1, 2]))
 
     @pytest.mark.parametrize(("mode", "far"), [("nearest", 0), ("nearest-exact", 0), ("bilinear", 1), ("bicubic", 12)])
-    def test_bytes_and_whole_numbers_are_rounded_fractions(self, mode, far):
-        """Bytes are rounded and cut off between the two passes, as in torchvision."""
+    def test_bytes_and_integers_are_rounded(self, mode, far):
+        """Bytes are rounded and clamped between the two passes, as in torchvision."""
         torch.manual_seed(0)
         value = torch.randint(256, (2, 3, 9, 7), dtype=torch.uint8)
         wanted = through(Resize(5, 11, mode), value.float())
@@ -150,7 +150,7 @@ class TestResize:
         assert (as_bytes - wanted.clamp(0, 255)).abs().max() <= far
         assert (as_whole - wanted).abs().max() <= 0.5 + 1e-3
 
-    def test_a_size_that_is_right_costs_nothing(self):
+    def test_an_image_of_the_right_size_is_not_copied(self):
         value = torch.rand(2, 3, 4, 5)
 
         assert Resize(4, 5).each(value) is value
@@ -160,7 +160,7 @@ class TestResize:
             Resize(4, interpolation="lanczos")
 
     def test_transforms_of_torchvision_are_callables(self):
-        """Like those of its version 2, this one takes [..., C, H, W]."""
+        """Like transforms of torchvision v2, this one accepts [..., C, H, W]."""
         flip = UnaryTransform(["pixels"], fn=lambda value: value.flip(-1))
 
         assert through(flip, image(1, 1, 2)).tolist() == [[[1, 0]]]

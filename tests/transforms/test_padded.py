@@ -63,7 +63,7 @@ def check(batch, count, longest):
 
 
 class TestPaddedSlices:
-    def test_episodes_shorter_than_the_slice_give_the_whole_shape(self):
+    def test_episodes_shorter_than_the_slice_give_the_full_shape(self):
         sampler = SliceSampler(slice_len=16, strict_length=False, pad_output=True)
         out = split_trajectories(buffer(sampler, 10, 10, 10).sample())
 
@@ -73,7 +73,7 @@ class TestPaddedSlices:
 
     @pytest.mark.parametrize("span", [False, True, 3, (False, True), (True, False), (2, 5)])
     @pytest.mark.parametrize(("strict", "pad"), [(True, False), (False, False), (False, True)])
-    def test_every_kind_of_slice_is_split_into_itself(self, span, strict, pad):
+    def test_every_type_of_slice_is_split_into_itself(self, span, strict, pad):
         for seed in range(5):
             torch.manual_seed(seed)
             sampler = SliceSampler(slice_len=16, strict_length=strict, pad_output=pad, span=span)
@@ -82,7 +82,7 @@ class TestPaddedSlices:
 
     @pytest.mark.parametrize("strict", [True, False])
     @pytest.mark.parametrize("pad", [True, False])
-    def test_slices_without_replacement_too(self, strict, pad):
+    def test_slices_without_replacement_are_split_into_themselves(self, strict, pad):
         if strict and pad:
             with pytest.raises(InvalidArgumentError, match="pad_output"):
                 SliceSamplerWithoutReplacement(slice_len=16, strict_length=strict, pad_output=pad)
@@ -91,7 +91,7 @@ class TestPaddedSlices:
         batch = buffer(sampler, 20, 30, 10, 5, 40, 16).sample()
         check(batch, 4, 16 if pad or strict else None)
 
-    def test_numbers_named_by_the_user_keep_the_padding_with_its_slice(self):
+    def test_given_trajectory_numbers_keep_the_padding_with_its_slice(self):
         sampler = SliceSampler(slice_len=16, strict_length=False, pad_output=True)
         batch = buffer(sampler, 10).sample()
 
@@ -101,7 +101,7 @@ class TestPaddedSlices:
         assert split_trajectories(batch.exclude("slice_id", "episode")).shape == (4, 16)
 
     @pytest.mark.parametrize("span", [True, 3, (False, True)])
-    def test_with_strict_length_span_does_not_bring_short_episodes_back(self, span):
+    def test_with_strict_length_a_span_does_not_allow_short_episodes(self, span):
         sampler = SliceSampler(slice_len=16, strict_length=True, span=span)
 
         assert set(buffer(sampler, 10, 20, batch_size=16 * 200).sample()["episode"].tolist()) == {1}
@@ -125,7 +125,7 @@ class TestLikeTorchRL:
         assert out["obs"].tolist() == [[0, 1, 2, 3], [4, 5, 0, 0]]
         assert out["collector", "traj_ids"].tolist() == [[0, 0, 0, 0], [1, 1, 0, 0]]
 
-    def test_a_prefix_says_where_numbers_and_mask_are(self):
+    def test_a_prefix_determines_the_keys_of_numbers_and_mask(self):
         named = rollout().rename_key_("collector", "worker")
         out = split_trajectories(named, prefix="worker")
         assert out["worker", "mask"].tolist() == [[True] * 4, [True, True, False, False]]
@@ -139,7 +139,7 @@ class TestLikeTorchRL:
         assert out["traj_ids"].tolist() == [[0, 0, 0], [1, 1, 1]]
         assert out["mask"].all()
 
-    def test_numbers_supersede_flags(self):
+    def test_numbers_take_precedence_over_flags(self):
         steps = rollout()
         steps["next", "done"][1] = True
 
@@ -148,7 +148,7 @@ class TestLikeTorchRL:
 
     @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
     @pytest.mark.parametrize("layout", [True, torch.strided, torch.jagged])
-    def test_nested_tensors_hold_the_same_without_padding(self, layout):
+    def test_nested_tensors_have_the_same_steps_without_padding(self, layout):
         nested = split_trajectories(rollout(), as_nested=layout)
 
         assert nested["obs"].is_nested
@@ -179,7 +179,7 @@ class TestLikeTorchRL:
 
 
 @pytest.mark.parametrize("transform", [MultiStep(0.9, 3), MultiStepTransform(3, 0.9)])
-def test_what_several_steps_are_worth_has_the_shape_of_the_batch(transform):
+def test_multi_step_targets_have_the_shape_of_the_batch(transform):
     flags = torch.zeros(5, 11, 1, dtype=torch.bool)
     obs = torch.randn(5, 11, 1)
     out = transform(
@@ -190,7 +190,7 @@ def test_what_several_steps_are_worth_has_the_shape_of_the_batch(transform):
     torch.testing.assert_close(out["gamma"][0, -3:], torch.tensor([0.9**3, 0.9**2, 0.9]))
 
 
-def test_several_steps_from_a_storage_have_the_shape_of_the_batch():
+def test_multi_step_targets_from_a_storage_have_the_shape_of_the_batch():
     rb = buffer(None, 10, 10)
     rb.append_transform(MultiStepTransform(3, 0.9))
     batch = rb.sample(32)

@@ -70,13 +70,13 @@ def row(value):
 
 
 class TestMultiStep:
-    """r = 1, 2, 4, and then 8, 16 in an episode of their own; gamma = 1/2, three steps ahead."""
+    """Rewards 1, 2, 4 in one episode and 8, 16 in the next; gamma = 1/2, three steps."""
 
     @pytest.fixture
     def data(self):
         return buffer(steps([1, 2, 4, 8, 16], [0, 0, 1, 0, 1]), MultiStepTransform(3, 0.5))[:]
 
-    def test_rewards_are_summed_as_far_as_the_episode_goes(self, data):
+    def test_rewards_are_summed_to_the_end_of_the_episode(self, data):
         assert row(data["next", "reward"]) == [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16]
         assert row(data["next", "original_reward"]) == [1, 2, 4, 8, 16]
 
@@ -84,15 +84,15 @@ class TestMultiStep:
         assert row(data["next", "observation"]) == [102, 102, 102, 104, 104]
         assert row(data["observation"]) == [0, 1, 2, 3, 4]
 
-    def test_gamma_has_the_power_of_the_steps_there_are(self, data):
+    def test_gamma_has_the_power_of_the_number_of_steps(self, data):
         assert row(data["steps_to_next_obs"]) == [3, 2, 1, 2, 1]
         assert row(data["gamma"]) == [0.125, 0.25, 0.5, 0.25, 0.5]
 
-    def test_a_terminal_state_within_reach_is_seen(self, data):
+    def test_a_terminal_state_within_three_steps_ends_the_target(self, data):
         assert row(data["next", "done"]) == [True] * 5
         assert row(data["nonterminal"]) == [False] * 5
 
-    def test_the_value_of_a_final_observation_counts_after_a_time_out(self):
+    def test_a_target_bootstraps_from_the_final_observation_after_a_timeout(self):
         data = buffer(steps([1, 2, 4], [0, 0, 1], terminated=False), MultiStepTransform(2, 0.5))[:]
 
         assert row(data["next", "observation"]) == [2, 102, 102]
@@ -100,7 +100,7 @@ class TestMultiStep:
         assert row(data["next", "truncated"]) == [False, True, True]
 
     def test_the_first_step_of_a_buffer_is_not_lost(self):
-        """TorchRL's keeps steps back at each write."""
+        """TorchRL's transform holds back steps at each write."""
         rb = buffer(steps([1, 2], [0, 0]), MultiStepTransform(3, 0.5), size=10)
         rb.extend(steps([4, 8], [0, 0]))
 
@@ -112,7 +112,7 @@ class TestMultiStep:
 
         assert sorted(row(rb[:]["next", "reward"])) == [2 + 2, 4 + 4, 8]
 
-    def test_how_far_it_looks_can_change(self):
+    def test_the_number_of_steps_can_change(self):
         transform = MultiStepTransform(1, 0.5)
         rb = buffer(steps([1, 2, 4], [0, 0, 1]), transform)
         assert row(rb[:]["next", "reward"]) == [1, 2, 4]
@@ -122,14 +122,14 @@ class TestMultiStep:
         with pytest.raises(InvalidArgumentError, match="n_steps is 0"):
             transform.n_steps = 0
 
-    def test_padding_of_trajectories_is_not_reached(self):
+    def test_targets_exclude_the_padding_of_trajectories(self):
         data = steps([1, 2, 0, 4, 8, 16], [0] * 6).reshape(2, 3)
         data["mask"] = torch.tensor([[True, True, False], [True, True, True]])
         made = MultiStep(0.5, 2)(data)
 
         assert made["next", "reward"].squeeze(-1).tolist() == [[2, 2, 0], [8, 16, 16]]
 
-    def test_rewards_of_other_names_and_whole_numbers(self):
+    def test_rewards_of_other_names_and_of_integers(self):
         data = steps([1, 2], [0, 1])
         data["next", "deep"] = TensorDict({"points": torch.tensor([[1], [2]])}, [2])
         made = MultiStepTransform(2, 0.5, reward_keys=[("deep", "points")])(data)
@@ -137,7 +137,7 @@ class TestMultiStep:
         assert row(made["next", "deep", "points"]) == [2, 2]
         assert row(made["next", "deep", "original_points"]) == [1, 2]
 
-    def test_without_a_flag_of_termination_done_says_it(self):
+    def test_without_a_termination_flag_done_is_used(self):
         data = steps([1, 2], [0, 1]).exclude(("next", "terminated"), ("next", "truncated"))
         bare = data.exclude(("next", "done"))
 
@@ -148,7 +148,7 @@ class TestMultiStep:
 class TestFrames:
     """Episodes of 3 and 2 steps, 3 frames."""
 
-    def test_the_first_frame_stands_in(self):
+    def test_the_first_frame_is_repeated(self):
         data = buffer(steps([0] * 5, [0, 0, 1, 0, 1]), CatFrames(3, -1, STACKED, mask_key="padded"))[:]
 
         assert row(data["observation"]) == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [3, 3, 3], [3, 3, 4]]
@@ -156,26 +156,26 @@ class TestFrames:
         assert row(data["padded"].int()) == [[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 0], [1, 0, 0]]
 
     @pytest.mark.parametrize(("padding", "value"), [("constant", -7), ("zeros", 0)])
-    def test_or_a_number_does(self, padding, value):
+    def test_missing_frames_can_be_a_constant(self, padding, value):
         transform = CatFrames(3, -1, STACKED, padding=padding, padding_value=-7)
         data = buffer(steps([0] * 3, [0, 0, 1]), transform)[:]
 
         assert row(data["observation"]) == [[value, value, 0], [value, 0, 1], [0, 1, 2]]
         assert row(data["next", "observation"]) == [[value, 0, 1], [0, 1, 2], [1, 2, 102]]
 
-    def test_the_next_frames(self):
+    def test_frames_under_next_are_stacked(self):
         data = buffer(steps([0] * 3, [0, 0, 1]), CatFrames(2, -1, STACKED, future=True))[:]
 
         assert row(data["observation"]) == [[0, 1], [1, 2], [2, 2]]
         assert row(data["next", "observation"]) == [[1, 2], [2, 102], [102, 102]]
 
-    def test_without_the_frames_of_now_those_under_next_are_stacked(self):
+    def test_without_current_frames_those_under_next_are_stacked(self):
         data = steps([0] * 3, [0, 0, 1]).exclude("observation")
         rb = buffer(data, CatFrames(2, -1, [("next", "observation")]))
 
         assert row(rb[:]["next", "observation"]) == [[1, 1], [1, 2], [2, 102]]
 
-    def test_the_axes_of_pictures(self):
+    def test_the_axis_of_image_stacks(self):
         data = steps([0] * 2, [0, 1]).set("pixels", torch.arange(24).reshape(2, 2, 3, 2))
         first, second = data["pixels"]
 
@@ -186,21 +186,21 @@ class TestFrames:
         with pytest.raises(InvalidArgumentError, match="dim is -5; expected at least -4 for frames of shape"):
             CatFrames(2, -5)(data)
 
-    def test_what_is_written_can_be_stacked(self):
+    def test_frames_can_be_stacked_on_write(self):
         rb = buffer(steps([0] * 3, [0, 0, 1]), CatFrames(2, -1, ["observation"], as_inverse=True))
 
         assert row(rb.storage.column(("observation",))) == [[0, 0], [0, 1], [1, 2]]
         assert row(rb[:]["observation"]) == [[0, 0], [0, 1], [1, 2]]
 
-    def test_frames_come_as_the_transforms_before_leave_them(self):
-        """The older frames too, and only once."""
+    def test_stacked_frames_pass_the_preceding_transforms(self):
+        """Including the older frames, and only once."""
         rb = buffer(steps([0] * 3, [0, 0, 1]), Compose(ObservationNorm(0.0, 2.0), CatFrames(2, -1, STACKED)))
         rb.append_transform(CatFrames(2, -2, ["observation"], ["twice"]))
 
         assert row(rb[:]["observation"]) == [[0, 0], [0, 2], [2, 4]]
         assert rb[:]["twice"].tolist() == [[[0, 0], [0, 0]], [[0, 0], [0, 2]], [[0, 2], [2, 4]]]
 
-    def test_all_faults_of_the_arguments_at_once(self):
+    def test_all_invalid_arguments_are_reported_at_once(self):
         with pytest.raises(InvalidArgumentError, match=r"N is 0.*; dim is 1.*; padding is 'odd'"):
             CatFrames(0, 1, padding="odd")
 
@@ -210,22 +210,22 @@ class TestFrames:
 
 
 class TestAround:
-    def test_the_first_and_the_last_step_stand_in(self):
-        """The drawing in its docstring."""
+    def test_windows_repeat_the_first_and_the_last_step(self):
+        """The example in its docstring."""
         rows, outside = Trajectories(np.array([0, 4]), np.array([4, 3])).around(np.array([1, 6]), 2, 1)
 
         assert rows.tolist() == [[0, 0, 1, 2], [4, 5, 6, 6]]
         assert outside.astype(int).tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
 
-    def test_rows_need_not_lie_in_the_order_of_time(self):
+    def test_rows_need_not_be_in_chronological_order(self):
         """Two environments that take turns: rows 0, 2, 4 and 1, 3."""
         order, places = np.array([0, 2, 4, 1, 3]), np.array([0, 3, 1, 4, 2])
         rows, _ = Trajectories(np.array([0, 3]), np.array([3, 2]), order, places).around(np.arange(5), 1, 1)
 
         assert rows.tolist() == [[0, 0, 2], [1, 1, 3], [0, 2, 4], [1, 3, 3], [2, 4, 4]]
 
-    def test_threads_that_read_ahead_between_writes(self):
-        """All of them ask for the trajectories after each write, and one finds them."""
+    def test_prefetching_threads_between_writes(self):
+        """After each write all threads request the trajectories, and one of them computes the index."""
         rb = TensorDictReplayBuffer(
             storage=LazyTensorStorage(40), transform=CatFrames(3, -1, ["observation"]), batch_size=8, prefetch=4
         )
@@ -261,7 +261,7 @@ class TestIndices:
     @pytest.mark.parametrize(
         "index", [2, -1, slice(1, 4), slice(None, None, 2), [0, 3], torch.tensor([[1, 2], [4, 0]]), torch.arange(5) > 2]
     )
-    def test_of_one_axis(self, index):
+    def test_indexing_with_one_axis(self, index):
         rb = buffer(steps([1, 2, 4, 8, 16], [0, 0, 1, 0, 1]), Compose(CatFrames(2, -1, STACKED), RewardSum()))
         whole = rb[:]
 
@@ -269,8 +269,8 @@ class TestIndices:
         assert torch.equal(rb[index]["next", "episode_reward"], whole["next", "episode_reward"][index])
 
     @pytest.mark.parametrize("index", [1, slice(1, None), (0, 1), (slice(None), 0)])
-    def test_of_two_axes(self, index):
-        """Time comes first in a storage: two environments of three steps."""
+    def test_indexing_with_two_axes(self, index):
+        """Time is the first axis of a storage: two environments of three steps."""
         data = torch.stack([steps([1, 2, 4], [0, 0, 1]), steps([8, 16, 32], [1, 0, 0])])
         rb = TensorDictReplayBuffer(storage=LazyTensorStorage(6, ndim=2), transform=RewardSum())
         rb.extend(data)
@@ -285,13 +285,13 @@ class TestIndices:
 
 
 class TestReturns:
-    """r = 1, 2, 4 and 8."""
+    """Rewards 1, 2, 4 and 8."""
 
     @pytest.fixture
     def data(self):
         return steps([1, 2, 4, 8], [0, 0, 1, 1])
 
-    def test_rewards_to_go_of_what_is_written(self, data):
+    def test_rewards_to_go_of_written_data(self, data):
         rb = buffer(data, Reward2GoTransform(0.5, out_keys=["to_go"]))
 
         assert row(rb.storage.column(("to_go",))) == [3, 4, 4, 8]
@@ -303,7 +303,7 @@ class TestReturns:
 
         assert made["next", "reward"].squeeze(-1).tolist() == [[7, 6, 4], [8, 8, 8]]
 
-    def test_an_axis_may_say_that_it_is_time(self, data):
+    def test_an_axis_named_time_is_used(self, data):
         across = TensorDict({"next": data["next"].clone().reshape(2, 2).transpose(0, 1).contiguous()}, [2, 2])
         across["next", "done"] = torch.tensor([[[False], [False]], [[True], [True]]])
         across.names = ["time", None]
@@ -320,10 +320,10 @@ class TestReturns:
         with pytest.raises(InvalidArgumentError, match="no episode ends in the written data"):
             buffer(data[:2], Reward2GoTransform())
 
-    def test_the_sum_so_far(self, data):
+    def test_the_cumulative_reward(self, data):
         assert row(buffer(data, RewardSum())[:]["next", "episode_reward"]) == [1, 3, 7, 8]
 
-    def test_a_reward_that_is_no_number_stays_in_its_episode(self, data):
+    def test_a_nan_reward_affects_only_its_episode(self, data):
         data["next", "reward"][3] = float("inf")
 
         assert row(buffer(data, RewardSum())[:]["next", "episode_reward"]) == [1, 3, 7, float("inf")]
@@ -338,13 +338,13 @@ class TestReturns:
 
         assert row(rb[:]["next", "episode_reward"]) == [8, 2, 6]
 
-    def test_the_return_that_is_left(self, data):
+    def test_the_remaining_target_return(self, data):
         made = buffer(data, TargetReturn(10.0))[:]
 
         assert row(made["target_return"]) == [10, 9, 7, 10]
         assert row(made["next", "target_return"]) == [9, 7, 3, 2]
 
-    def test_a_constant_one(self, data):
+    def test_a_constant_target_return(self, data):
         made = buffer(data, TargetReturn(10.0, "constant", out_keys=["wanted"]))[:]
 
         assert row(made["wanted"]) == row(made["next", "wanted"]) == [10] * 4
@@ -371,22 +371,22 @@ class TestReturns:
 class TestChunks:
     """Actions 0, 10, 20 and 30, 40."""
 
-    def test_of_single_steps(self):
+    def test_chunks_of_single_steps(self):
         data = buffer(steps([0] * 5, [0, 0, 1, 0, 1]), ActionChunkTransform(3))[:]
 
         assert row(data["vla_action", "chunk"]) == [[0, 10, 20], [10, 20, 20], [20, 20, 20], [30, 40, 40], [40, 40, 40]]
         assert data["vla_action", "chunk"].shape == (5, 3, 1)
         assert row(data["action_is_pad"].int()) == [[0, 0, 0], [0, 0, 1], [0, 1, 1], [0, 0, 1], [0, 1, 1]]
 
-    def test_of_elements_that_are_whole_windows(self):
-        """As stored by the example of the reference: only the action has the axis of time."""
+    def test_chunks_of_elements_that_are_windows(self):
+        """As in TorchRL's example, only the action has an axis of time."""
         windows = TensorDict({"action": torch.arange(8.0).reshape(2, 4, 1)}, [2])
         data = buffer(windows, ActionChunkTransform(3))[:]
 
         assert data["vla_action", "chunk"][0, :, :, 0].tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 3], [3, 3, 3]]
         assert data["action_is_pad"][1].int().tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]]
 
-    def test_bad_arguments(self):
+    def test_invalid_arguments_are_refused(self):
         with pytest.raises(InvalidArgumentError, match="chunk_size is 0"):
             ActionChunkTransform(0)
         with pytest.raises(InvalidArgumentError, match="expected a time axis at -2"):
@@ -400,7 +400,7 @@ class TestDatasets:
     def stored(self, tmp_path):
         return write_dataset(tmp_path, [trajectory(3), trajectory(2, seed=1)])
 
-    def test_everything_is_read_by_its_rows(self, stored):
+    def test_transforms_read_stored_datasets_by_rows(self, stored):
         plain = ReplayBuffer(storage=DatasetStorage(stored))[:]
         rb = ReplayBuffer(
             storage=DatasetStorage(stored),
@@ -428,7 +428,7 @@ class TestDatasets:
         final = plain["next", "observation"][[1, 2, 2, 4, 4]]
         assert torch.equal(batch["next", "observation"][:, 3:], final[index])
 
-    def test_returns_are_those_of_the_rewards_that_it_sees(self, stored):
+    def test_returns_use_the_transformed_rewards(self, stored):
         rb = ReplayBuffer(
             storage=DatasetStorage(stored), transform=Compose(RewardScaling(0.0, 10.0), Reward2GoTransform())
         )
@@ -436,15 +436,15 @@ class TestDatasets:
 
         torch.testing.assert_close(rb[0]["next", "reward"], 10 * rewards[:3].sum(0))
 
-    def test_a_pickled_buffer_works_the_sums_out_anew(self, stored):
+    def test_a_pickled_buffer_recomputes_the_sums(self, stored):
         rb = ReplayBuffer(storage=DatasetStorage(stored), transform=RewardSum())
         rb.sample(4)
 
         assert pickle.loads(pickle.dumps(rb.transforms[0]))._cache is None
 
 
-class TestWhereItCannotBe:
-    def test_steps_in_a_list_have_no_rows_to_read(self):
+class TestErrors:
+    def test_steps_in_a_list_cannot_be_read_by_rows(self):
         rb = ReplayBuffer(storage=ListStorage(3), transform=CatFrames(2, -1, ["observation"]), batch_size=2)
         rb.extend(list(steps([0, 0], [0, 1]).unbind(0)))
 
@@ -459,7 +459,7 @@ class TestWhereItCannotBe:
 
         assert rb.sample()["observation"].tolist() == [[[0, 0], [0, 1], [1, 2]]] * 2
 
-    def test_an_ensemble_says_where_to_put_it(self):
+    def test_the_error_in_an_ensemble_names_the_members(self):
         member = TensorDictReplayBuffer(storage=LazyTensorStorage(2))
         member.extend(steps([0, 0], [0, 1]))
         rb = ReplayBufferEnsemble(member, member, transform=CatFrames(2, -1, ["observation"]), batch_size=4)
@@ -467,7 +467,7 @@ class TestWhereItCannotBe:
         with pytest.raises(InvalidArgumentError, match="add the transform to the member buffers"):
             rb.sample()
 
-    def test_nothing_says_where_trajectories_end(self):
+    def test_data_without_ends_of_trajectories_is_refused(self):
         rb = buffer(TensorDict({"observation": torch.zeros(3, 1)}, [3]), CatFrames(2, -1, ["observation"]))
 
         with pytest.raises(InvalidArgumentError, match="the ends of trajectories are unknown"):
@@ -479,7 +479,7 @@ class TestWhereItCannotBe:
 
         assert rb[1]["observation"].tolist() == [2]
 
-    def test_another_flag_says_it(self):
+    def test_another_flag_can_mark_the_ends(self):
         data = steps([1, 2, 4], [0, 0, 0])
         data["next", "over"] = torch.tensor([[True], [False], [True]])
         rb = buffer(data, MultiStepTransform(2, 0.5, done_key="over"))
@@ -491,7 +491,7 @@ class TestWhereItCannotBe:
         with pytest.raises(InvalidArgumentError, match="the batch is a single step"):
             CatFrames(2, -1, ["observation"])(steps([0], [1])[0])
 
-    def test_what_was_read_outlives_a_selection(self):
+    def test_read_values_remain_valid_after_a_selection(self):
         transform = Compose(SelectTransform("observation"), CatFrames(2, -1, ["observation"]))
         rb = buffer(steps([0, 0, 0], [0, 0, 1]), transform)
         batch = rb.sample()

@@ -1,4 +1,4 @@
-"""An ensemble of writers refuses to guess, and saves all of them."""
+"""An ensemble of writers refuses ambiguous writes, and saves the state of all members."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def ranked(values):
 
 
 @pytest.mark.parametrize("verb", ["add", "extend"])
-def test_a_write_is_refused_with_the_way_to_a_member(ensemble, verb):
+def test_a_write_is_refused_with_the_way_to_select_a_member(ensemble, verb):
     with pytest.raises(InvalidArgumentError, match=f"cannot {verb} dict") as caught:
         getattr(ensemble, verb)({})
     assert f"rb[i].{verb}(data)" in caught.value.hint
 
 
-def test_members_are_numbered(ensemble):
+def test_members_are_indexed_by_number(ensemble):
     assert len(ensemble) == 2
     assert ensemble[1] is ensemble.writers[1]
     assert ensemble[:1].writers == (ensemble[0],)
@@ -49,7 +49,7 @@ def test_the_states_of_the_members_are_its_state(ensemble):
     assert ensemble[1].state_dict()["ranks"].tolist() == []
 
 
-def test_states_that_do_not_fit_are_refused_and_none_is_taken_over(ensemble):
+def test_if_one_state_does_not_fit_no_state_is_loaded(ensemble):
     ensemble[1].extend(ranked([1, 2]))
     state = ensemble.state_dict()
     other = WriterEnsemble(TensorDictMaxValueWriter("rank"), TensorDictMaxValueWriter("other"))

@@ -1,4 +1,4 @@
-"""What ranks highest stays; of equals the older."""
+"""The writer keeps the elements of highest rank; among equal ranks, the older."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def writing_to(storage, rank_key="rank", reduction="sum"):
 
 
 def data(ranks, first=0):
-    """Steps with these ranks, numbered in the order of their arrival."""
+    """Return steps with these ranks, numbered in order of arrival."""
     ranks = torch.tensor(ranks, dtype=torch.float64)
     return TensorDict({"rank": ranks, "number": torch.arange(first, first + len(ranks))}, [len(ranks)])
 
@@ -37,8 +37,8 @@ STEPS = st.lists(st.just("empty") | RANKS | st.lists(RANKS, max_size=9), max_siz
 
 @settings(deadline=None, max_examples=100)
 @given(slots=st.integers(1, 5), steps=STEPS)
-def test_it_keeps_what_sorting_would(slots, steps):
-    """Sorted by rank, the older first: Python's sort is stable."""
+def test_it_keeps_the_first_elements_of_a_sort_by_rank(slots, steps):
+    """The model sorts by rank; Python's sort is stable, so older elements come first."""
     storage = LazyTensorStorage(slots)
     writer = writing_to(storage)
     arrived = []
@@ -64,8 +64,8 @@ def test_it_keeps_what_sorting_would(slots, steps):
                 assert int(storage.get(row)["number"]) == number
 
 
-def test_the_numbers_of_the_reference_come_out():
-    """TorchRL 0.14 keeps the same; it gives new ones other slots among those that are free."""
+def test_it_keeps_the_elements_that_torchrl_keeps():
+    """TorchRL 0.14 keeps the same elements, but may choose other free slots."""
     storage = LazyTensorStorage(4)
     writer = writing_to(storage)
 
@@ -78,7 +78,7 @@ def test_the_numbers_of_the_reference_come_out():
     assert storage.get(slice(None))["rank"].tolist() == [20, 30, 31, 32]
 
 
-def test_a_chunk_that_fills_the_rest_and_replaces_lies_where_the_rows_say():
+def test_a_write_that_fills_and_replaces_goes_to_the_returned_rows():
     storage = LazyTensorStorage(4)
     writer = writing_to(storage)
     writer.extend(data([5, 1]))
@@ -92,7 +92,7 @@ def test_a_chunk_that_fills_the_rest_and_replaces_lies_where_the_rows_say():
     ("reduction", "of"),
     [("sum", sum), ("min", min), ("max", max), ("mean", statistics.mean), ("median", statistics.median_low)],
 )
-def test_a_trajectory_has_the_reduction_of_its_ranks(reduction, of):
+def test_the_rank_of_a_trajectory_is_a_reduction(reduction, of):
     values = [[3.0, 1.0, 2.0, 9.0], [4.0, 4.0, 4.0, 0.0], [-5.0, 20.0, 1.0, 0.0], [7.0, 7.0, -20.0, 7.0]]
     storage = LazyTensorStorage(1)
     writer = writing_to(storage, reduction=reduction)
@@ -112,8 +112,8 @@ def test_the_reward_is_the_rank_by_default():
     assert repr(writer) == "TensorDictMaxValueWriter(rank_key=('next', 'reward'), reduction='sum')"
 
 
-def test_float32_sums_do_not_round_ranks_together():
-    """2**24 + 1 is no float32."""
+def test_sums_of_ranks_are_computed_in_float64():
+    """float32 cannot represent 2**24 + 1."""
     storage = LazyTensorStorage(1)
     writer = writing_to(storage)
     values = torch.tensor([[2.0**24, 0.0], [2.0**24, 1.0]])
@@ -122,7 +122,7 @@ def test_float32_sums_do_not_round_ranks_together():
     assert held(storage) == [1]
 
 
-def test_lists_hold_them_too():
+def test_a_list_storage_can_be_ranked():
     storage = ListStorage(2)
     writer = writing_to(storage)
 
@@ -131,7 +131,7 @@ def test_lists_hold_them_too():
     assert [int(one["number"]) for one in storage.get(slice(None))] == [0, 7]
 
 
-def test_a_list_of_steps_is_stacked_and_nothing_is_nothing():
+def test_a_list_of_steps_is_stacked_and_an_empty_list_writes_nothing():
     writer = writing_to(LazyTensorStorage(2))
 
     assert writer.extend([*data([3, 1, 2])]).tolist() == [0, -1, 1]
@@ -165,7 +165,7 @@ class TestRefusals:
         assert held(storage) == [0, 1]
         assert writer.extend(data([1.5])).tolist() == [0]
 
-    def test_a_missing_rank_names_what_there_is(self):
+    def test_a_missing_rank_is_an_error_with_the_existing_keys(self):
         with pytest.raises(UnknownKeyError, match=r"no key 'next\.reward' among rank, number"):
             writing_to(LazyTensorStorage(2), None).extend(data([1, 2]))
 
@@ -179,24 +179,24 @@ class TestRefusals:
         with pytest.raises(InvalidArgumentError, match="expected a TensorDict"):
             getattr(writing_to(LazyTensorStorage(2)), verb)(torch.arange(3))
 
-    def test_lanes_do_not_rank(self):
+    def test_lanes_are_refused(self):
         with pytest.raises(InvalidArgumentError, match="ndim 2"):
             writing_to(LazyTensorStorage(4, ndim=2))
 
-    def test_an_unknown_reduction_is_answered_with_the_known_ones(self):
+    def test_an_unknown_reduction_is_an_error_with_the_known_ones(self):
         with pytest.raises(InvalidArgumentError, match="'first'; expected one of sum, min, max, mean, median"):
             TensorDictMaxValueWriter("rank", "first")
 
 
 class TestRanksOfOthers:
-    def test_a_storage_that_holds_data_already_is_ranked_by_it(self):
+    def test_existing_data_of_a_storage_is_ranked(self):
         storage = TensorStorage(data([5, 1, 3]))
         writer = writing_to(storage)
 
         assert writer.extend(data([2, 0, 4], 10)).tolist() == [-1, -1, 1]
         assert held(storage) == [0, 2, 12]
 
-    def test_what_another_wrote_counts(self):
+    def test_elements_of_another_writer_are_ranked(self):
         storage = LazyTensorStorage(2)
         first, second = writing_to(storage), writing_to(storage)
         first.extend(data([1, 2]))
@@ -205,7 +205,7 @@ class TestRanksOfOthers:
         assert first.extend(data([7, 8.5], 4)).tolist() == [-1, 0]
         assert held(storage) == [3, 5]
 
-    def test_ranks_that_were_changed_in_place_count_once_the_storage_knows(self):
+    def test_ranks_changed_in_place_apply_after_the_storage_is_notified(self):
         storage = LazyTensorStorage(2)
         writer = writing_to(storage)
         writer.extend(data([1, 2]))
@@ -216,7 +216,7 @@ class TestRanksOfOthers:
 
 
 class TestState:
-    def test_it_goes_on_with_the_same_ranks_and_ages(self):
+    def test_a_loaded_state_has_the_same_ranks_and_ages(self):
         storage, again = LazyTensorStorage(3), LazyTensorStorage(3)
         writer = writing_to(storage)
         writer.extend(data([1, 1, 1]))
@@ -255,7 +255,7 @@ class TestState:
             writer.load_state_dict({**state, "ages": torch.zeros(2, dtype=torch.int64)})
         assert writer.state_dict()["ranks"].tolist() == before["ranks"].tolist()
 
-    def test_a_full_ring_that_moves_takes_its_ranks_along(self):
+    def test_ranks_are_moved_with_a_full_ring(self):
         writer = writing_to(LazyTensorStorage(4))
         writer.extend(data([10, 11, 12, 13]))
         state = writer.renumbered(writer.state_dict(), 1, 6)
@@ -263,7 +263,7 @@ class TestState:
         assert state["ranks"].tolist() == [11, 12, 13, 10]
         assert state["ages"].tolist() == [1, 2, 3, 0]
 
-    def test_what_is_changed_in_a_list_is_ranked_again(self):
+    def test_changed_elements_of_a_list_are_ranked_again(self):
         writer = writing_to(ListStorage(3))
         writer.extend([*data([1, 2, 3])])
         writer._storage.replace(0, data([9])[0])

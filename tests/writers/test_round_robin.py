@@ -1,4 +1,4 @@
-"""The oldest slot is the next, whatever is written in whatever portions."""
+"""The writer overwrites the oldest slot next, for any sizes of writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datasets_rl.writers import RoundRobinWriter, TensorDictRoundRobinWriter
 
 
 class Ring:
-    """The same in a list: where each value lies, and which is next."""
+    """A model of the ring as a list of values and a cursor."""
 
     def __init__(self, slots):
         self.slots = slots
@@ -73,7 +73,7 @@ STEPS = st.lists(st.just("add") | st.just("empty") | st.integers(0, 12), max_siz
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, max_examples=40)
 @given(slots=st.integers(1, 5), steps=STEPS)
-def test_it_writes_as_a_ring_does(kind, slots, steps):
+def test_it_writes_like_the_model(kind, slots, steps):
     make, several, single, values_of = KINDS[kind]
     storage, ring, writer = make(slots), Ring(slots), RoundRobinWriter()
     writer.register_storage(storage)
@@ -99,7 +99,7 @@ def test_it_writes_as_a_ring_does(kind, slots, steps):
 
 @settings(deadline=None, max_examples=60)
 @given(envs=st.integers(1, 3), slots=st.integers(1, 4), portions=st.lists(st.integers(0, 9), max_size=8))
-def test_a_slot_of_several_lanes_takes_a_row_for_each(envs, slots, portions):
+def test_a_slot_of_several_lanes_has_one_row_per_lane(envs, slots, portions):
     storage, ring, writer = LazyTensorStorage(slots * envs, ndim=2), Ring(slots), RoundRobinWriter()
     writer.register_storage(storage)
     count = 0
@@ -116,7 +116,7 @@ def test_a_slot_of_several_lanes_takes_a_row_for_each(envs, slots, portions):
             assert torch.equal(storage.take(kept), data.flatten()[rows >= 0])
 
 
-def test_adding_to_lanes_gives_the_rows_of_the_slot():
+def test_adding_to_lanes_returns_the_rows_of_the_slot():
     storage, writer = LazyTensorStorage(6, ndim=2), RoundRobinWriter()
     writer.register_storage(storage)
 
@@ -124,14 +124,14 @@ def test_adding_to_lanes_gives_the_rows_of_the_slot():
     assert storage.get(slice(None)).tolist() == [[3, 13], [1, 11], [2, 12]]
 
 
-def test_a_buffer_gives_minus_one_along_every_axis_for_what_did_not_stay():
+def test_overwritten_steps_have_an_index_of_minus_one_on_every_axis():
     buffer = ReplayBuffer(storage=LazyTensorStorage(4, ndim=2), dim_extend=0)
 
     assert buffer.extend(torch.arange(6).reshape(3, 2)).tolist() == [[-1, -1], [-1, -1], [1, 0], [1, 1], [0, 0], [0, 1]]
 
 
-def test_the_numbers_of_the_reference_come_out():
-    """Four slots: three steps, then ten: TorchRL 0.14 has the same content, and rows for the lost ones too."""
+def test_it_writes_like_torchrl():
+    """Three, then ten steps into four slots: TorchRL 0.14 has the same content, but also returns rows of lost steps."""
     storage, writer = LazyTensorStorage(4), RoundRobinWriter(compilable=True)
     writer.register_storage(storage)
 
@@ -141,7 +141,7 @@ def test_the_numbers_of_the_reference_come_out():
 
 
 @pytest.mark.parametrize("kind", ["range", "iterator", "generator", "list", "tuple"])
-def test_a_list_takes_its_elements_from_anything_that_gives_them(kind):
+def test_a_list_storage_accepts_any_iterable(kind):
     data = {
         "range": range(3),
         "iterator": iter([0, 1, 2]),
@@ -169,8 +169,8 @@ def test_a_list_is_a_stack_and_a_tuple_is_a_pytree():
 
 
 @pytest.mark.parametrize("writer", [RoundRobinWriter, TensorDictRoundRobinWriter])
-def test_data_of_the_caller_is_left_alone(writer):
-    """TorchRL sets "index" in it."""
+def test_the_data_of_the_caller_does_not_change(writer):
+    """TorchRL adds "index" to it."""
     data, made = tensordict([1, 2, 3]), writer()
     made.register_storage(LazyTensorStorage(4))
     made.extend(data)
@@ -192,7 +192,7 @@ def test_data_that_does_not_fit_changes_nothing():
     assert storage.get(slice(None))["a"].tolist() == [5, 2, 3, 4]
 
 
-def test_a_storage_that_is_full_from_the_start_is_written_over_from_its_first_slot():
+def test_a_storage_that_is_initially_full_is_overwritten_from_its_first_slot():
     storage, writer = TensorStorage(torch.arange(3)), RoundRobinWriter()
     writer.register_storage(storage)
 
@@ -200,7 +200,7 @@ def test_a_storage_that_is_full_from_the_start_is_written_over_from_its_first_sl
     assert storage.get(slice(None)).tolist() == [10, 11, 2]
 
 
-def test_two_writers_of_one_storage_go_on_from_each_other():
+def test_two_writers_of_one_storage_share_the_cursor():
     storage = LazyTensorStorage(4)
     first, second = RoundRobinWriter(), RoundRobinWriter()
     first.register_storage(storage)
