@@ -30,8 +30,9 @@ slow: .venv/test.stamp  ## property runs and kill tests
 coverage: .venv/test.stamp  ## the default tests, and which lines and branches they do not reach
 	$(PYTEST) --cov --cov-report=term --cov-report=html $(TESTS)
 
-bench: .venv/test.stamp  ## timings against TorchRL, whose compiled parts and own dependencies are not needed; alone on the machine
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrl hoptorch
+# TorchRL's compiled parts and own dependencies are not needed.
+bench: .venv/test.stamp  ## timings at full size, with their limits; needs the machine alone, and 5 GB of the temporary folder
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrl hoptorch cpprb
 	$(BIN)/python -m pytest -m bench -s
 
 clean:

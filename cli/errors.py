@@ -1,11 +1,11 @@
-"""From an exception to an exit code and three lines: what failed, why, what to do next."""
+"""The exit code of an exception, and its explanation in three lines: what failed, why, and what to do next."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from datasets_rl.errors import (
@@ -18,11 +18,15 @@ from datasets_rl.errors import (
     InvalidArgumentError,
     LockedError,
     MissingDependencyError,
+    NotADatasetError,
     NotEnoughMemoryError,
     PreprocessError,
     UnknownIdError,
     UnknownKeyError,
 )
+
+from .remedies import command as command_line
+from .remedies import spelled
 
 __all__ = ["EXIT_CODES", "INTERRUPTED", "SOME_FAILED", "USAGE", "ExitCode", "Explained", "code_of", "explain"]
 
@@ -33,19 +37,20 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class ExitCode:
-    """A number that a script may rely on."""
+    """Exit code of a command; it does not change between versions."""
 
     code: int
     meaning: str
     kinds: tuple[type[Exception], ...] = ()
-    """The errors that end the command with it."""
+    """The errors for which a command ends with this code."""
     hint: str = "run the same command again with -vv to see where it failed"
-    """What to do next about errors that bring no hint; ``{command}`` is the command that failed."""
+    """What to do next about errors without a remedy; ``{command}`` is the command that failed, ``{rlds}`` a command line
+    before the name of a command."""
 
 
 EXIT_CODES = (
     ExitCode(0, "done, or there was nothing to do"),
-    ExitCode(SOME_FAILED, "some of several items failed, or an error without a code of its own"),
+    ExitCode(SOME_FAILED, "some of several items failed, or an error without a separate code"),
     ExitCode(
         USAGE,
         "wrong usage: an option, an argument or an environment variable",
@@ -56,7 +61,7 @@ EXIT_CODES = (
         3,
         "unknown id, or no finished dataset there",
         (UnknownIdError,),
-        "rlds list --downloaded shows the datasets that are stored, rlds list every id",
+        "{rlds} list --downloaded shows the datasets that are stored, {rlds} list every id",
     ),
     ExitCode(4, "network: no address gave the file", (FetchError,)),
     ExitCode(5, "integrity: bytes are not the ones expected", (IntegrityError,)),
@@ -69,7 +74,7 @@ EXIT_CODES = (
         "correct what is named here and run the same command again; stored datasets are unchanged",
     ),
     ExitCode(9, "locked by another process", (LockedError,)),
-    ExitCode(10, "refused without --yes", (ConfirmationRequiredError,)),
+    ExitCode(10, "refused without --yes", (ConfirmationRequiredError,), "add --yes"),
     ExitCode(
         11,
         "not enough memory",
@@ -82,14 +87,17 @@ EXIT_CODES = (
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What the user reads about an error, a line each; no line is empty."""
+    """Explanation of an error; no text is empty."""
 
     kind: str
-    """The exception's class, for programs."""
+    """The name of the exception's class."""
     what: str
+    """What failed."""
     why: str
     hint: str
+    """What to do next."""
     code: int
+    """The exit code."""
 
 
 def code_of(error: Exception) -> int:
@@ -97,17 +105,18 @@ def code_of(error: Exception) -> int:
     return _row(error).code
 
 
-def explain(error: Exception, command: str = "") -> Explained:
-    """Put an error into three lines.
+def explain(error: Exception, command: str = "", root: Path | None = None) -> Explained:
+    """Return the explanation of an error.
 
     Args:
         error: The error.
-        command: The command that failed, without ``rlds``.
+        command: The name of the command that failed; empty if none was running.
+        root: The value of ``--root``, which the commands in a hint repeat.
     """
     row = _row(error)
     what, why = _what_and_why(error)
-    hint = _hint(error) or row.hint.format(command=f"rlds {command}".rstrip())
-    return Explained(type(error).__name__, what, why or row.meaning, hint, row.code)
+    default = row.hint.format(rlds=command_line(root=root), command=f"rlds {command}".rstrip())
+    return Explained(type(error).__name__, what, why or row.meaning, _hint(error, root) or default, row.code)
 
 
 def _row(error: Exception) -> ExitCode:
@@ -124,13 +133,12 @@ _PLACE = {
     errno.EPERM,
     errno.EROFS,
 }
-"""The errors of the system for paths where data cannot be stored."""
-_CLAUSE = re.compile(r": |; ")
+"""The errors of the system for paths at which data cannot be stored."""
 
 
-def _hint(error: Exception) -> str:
+def _hint(error: Exception, root: Path | None) -> str:
     if isinstance(error, DatasetsRLError):
-        return error.hint
+        return error.remedy.spelled(partial(spelled, root=root))
     if isinstance(error, OSError) and error.errno == errno.ENOENT:
         folder = Path(_place(error)).parent
         return "check the path" if folder.is_dir() else f"create the folder {folder}, or choose another place"
@@ -140,21 +148,32 @@ def _hint(error: Exception) -> str:
 
 
 def _what_and_why(error: Exception) -> tuple[str, str]:
-    if isinstance(error, FetchError):
-        return f"could not fetch {error.what}", "; ".join(f"{url}: {reason}" for url, reason in error.failures)
-    if isinstance(error, IntegrityError):
-        return _judged(error.what), "; ".join(error.problems)
-    if isinstance(error, ConversionError):
-        return f"{error.what} cannot be converted", "; ".join(error.problems)
-    if isinstance(error, (UnknownIdError, UnknownKeyError)) and " among " in error.message:
-        what, _, known = error.message.partition(" among ")
-        return what, f"it is not among {known}"
-    if isinstance(error, DatasetsRLError):
-        # Messages name the thing before the first colon or semicolon, and what is wrong with it after that; lines
-        # below that show more of the same, for programs.
-        what, *why = _CLAUSE.split(error.message.partition("\n")[0], maxsplit=1)
-        return what, "".join(why)
-    return _of_python(error)
+    what, why = _of_python(error)
+    match error:
+        case FetchError():
+            what = f"could not fetch {error.what}"
+            why = "; ".join(f"{url}: {reason}" for url, reason in error.failures)
+        case IntegrityError():
+            what, why = _judged(error.what), "; ".join(error.problems)
+        case ConversionError():
+            what, why = f"{error.what} cannot be converted", "; ".join(error.problems)
+        case NotADatasetError():
+            what, why = f"{error.path} is not a dataset", error.reason
+        case UnknownIdError():
+            what, why = f"no dataset {error.wanted!r}", f"it is not among {error.known}" if error.known else ""
+        case UnknownKeyError():
+            what = f"no key {error.key!r}"
+            why = f"it is not among {', '.join(error.known)}" if error.known else "the data has no keys"
+        case DatasetsRLError():
+            what, why = _split(error.message.partition("\n")[0])  # further lines are a table
+    return what, why
+
+
+def _split(message: str) -> tuple[str, str]:
+    """Split a message at its first colon or semicolon: messages name a thing before it, and its problem after it."""
+    ends = [at for mark in (": ", "; ") if (at := message.find(mark)) >= 0]
+    end = min(ends, default=len(message))
+    return message[:end], message[end + 2 :]
 
 
 def _of_python(error: Exception) -> tuple[str, str]:
@@ -166,12 +185,12 @@ def _of_python(error: Exception) -> tuple[str, str]:
 
 
 def _place(error: OSError) -> str:
-    """Return the path that the system refused; of one below a file, that file."""
+    """Return the path that the system refused; if a part of it is a file instead of a folder, that file."""
     if error.errno == errno.ENOTDIR and isinstance(error.filename, str):
         return next((str(one) for one in Path(error.filename).parents if one.is_file()), error.filename)
     return os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "a file or a connection"
 
 
 def _judged(what: str) -> str:
-    # It is the name of a thing, or a sentence already.
+    # `what` is a name or a sentence.
     return what if " " in what and "/" not in what else f"{what} is not as expected"

@@ -1,4 +1,4 @@
-"""The frame around the commands: finds the commands, gives each the options that all have, prints what they return."""
+"""The Typer app: it collects the commands, adds the options that all have, and prints results and errors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def make_app() -> typer.Typer:
 
 
 def make_command() -> Any:
-    """Return the command line that Typer makes of the app, with the help of arguments as they are declared.
+    """Return the command line that Typer makes of the app, with the declared help of its arguments.
 
     Typer writes ``{ID...}...`` for an argument with the metavar ``ID...``, and its Python type beside it.
     """
@@ -119,7 +119,7 @@ Examples:
 
 def _run(shell: Shell, words: Sequence[str]) -> int:
     with warnings.catch_warnings():
-        # Commands that read batches show it as a line of their own.
+        # Commands that read batches print a line instead.
         warnings.simplefilter("ignore", UnknownFinalWarning)
         answer = make_command().main(args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell)
     if isinstance(answer, Result):
@@ -132,7 +132,7 @@ def _run(shell: Shell, words: Sequence[str]) -> int:
 
 
 def _help_words(words: Sequence[str]) -> list[str]:
-    """Turn ``help COMMAND`` into ``COMMAND --help``, and ``help`` alone into ``--help``, whatever options are beside."""
+    """Turn ``help COMMAND`` into ``COMMAND --help``, and ``help`` alone into ``--help``; other options may be present."""
     rest = [one for at, one in enumerate(words) if one[:1] != "-" and (at == 0 or words[at - 1] != "--root")]
     if rest[:1] == ["help"] and not {"--version", "-V", "--help", "-h"} & set(words):
         if len(rest) == 1:
@@ -155,7 +155,7 @@ def _command(act: Callable[..., Result], more: Sequence[inspect.Parameter]) -> C
         shell = _taken(ctx, arguments)
         if shell.version:
             return _version()
-        shell.detail(f"data lies in {shell.settings.home}")
+        shell.detail(f"the data folder is {shell.settings.home}")
         began = time.perf_counter()
         shell.sweep()
         result = act(shell, **arguments)
@@ -216,7 +216,7 @@ def _version() -> Result:
 
 
 def _usage(error: Exception, words: Sequence[str]) -> Explained:
-    """Put an error that Typer found into three lines, in words of ours where a value is wrong."""
+    """Return the explanation of an error that Typer found; invalid values are explained by the declared ones."""
     context = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     what, _, why = getattr(error, "message", str(error)).rstrip(".").partition(". ")

@@ -1,4 +1,4 @@
-"""What commands share: the options that every one has, sizes as users write them, ids or paths, several items."""
+"""Parts of several commands: the options that all have, sizes, ids and paths, and loops over several datasets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import importlib.util
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,9 +22,9 @@ from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDep
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
-from .commands import command_names
 from .errors import SOME_FAILED, Explained, explain
 from .output import Printer
+from .remedies import command
 
 __all__ = [
     "GLOBALS",
@@ -47,7 +46,7 @@ __all__ = [
 T = TypeVar("T")
 
 REPORTED = (DatasetsRLError, MemoryError, OSError)
-"""Errors that have a cause outside of the program."""
+"""Errors that are explained without a traceback."""
 
 Ids = Annotated[
     list[str], typer.Argument(metavar="ID...", show_default=False, help="SOURCE/NAME; `rlds list` has all.")
@@ -61,7 +60,6 @@ _NO_MEMORY = re.compile(
     "allocate memory|not enough memory|can't start new thread|failed to map segment"
     "|error return without exception set"  # an extension whose allocation failed, and which did not say so
 )
-_COMMAND = re.compile(rf"\brlds (?=(?:{'|'.join(command_names())})\b)")
 
 GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
     "json": (bool, ("--json",), {"help": "Print one JSON document."}, False),
@@ -72,8 +70,13 @@ GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
         {"count": True, "show_default": False, "help": "Say more; -vv adds tracebacks."},
         0,
     ),
-    "no_color": (bool, ("--no-color",), {"help": "No colours; NO_COLOR does the same."}, False),
-    "root": (Path | None, ("--root",), {"metavar": "DIR", "help": "Where data lies, instead of RLDS_HOME."}, None),
+    "no_color": (bool, ("--no-color",), {"help": "No colors; NO_COLOR does the same."}, False),
+    "root": (
+        Path | None,
+        ("--root",),
+        {"metavar": "DIR", "help": "The folder of the data, instead of RLDS_HOME."},
+        None,
+    ),
     "version": (bool, ("--version", "-V"), {"help": "Print the version."}, False),
 }
 """The options that are accepted before and after a command's name: by parameter its type, names, settings, default."""
@@ -81,7 +84,7 @@ GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
 
 @dataclass
 class Shell:
-    """One run of ``rlds``: what was typed, how to print, where data lies. Every command gets it first."""
+    """Run of ``rlds``: its words, its printer and its settings. It is the first argument of every command."""
 
     argv: Sequence[str]
     command: str = ""
@@ -90,7 +93,7 @@ class Shell:
     root: Path | None = None
     version: bool = False
     folders: set[Path] = field(default_factory=set)
-    """The datasets that were named by their folders."""
+    """The datasets that were given by their folders."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -114,14 +117,12 @@ class Shell:
         self.version |= version
 
     def explained(self, error: Exception) -> Explained:
-        """Put an error into three lines."""
-        told = explain(error, self.command)
-        return dataclasses.replace(told, hint=self.repeated(told.hint))
+        """Return the explanation of an error."""
+        return explain(error, self.command, self.root)
 
-    def repeated(self, text: str) -> str:
-        """Repeat --root, if it was given, in the commands that a text names."""
-        root = "" if self.root is None else f"--root {shlex.quote(str(self.root))} "
-        return _COMMAND.sub(lambda found: f"{found[0]}{root}", text)
+    def rlds(self, *words: object) -> str:
+        """Return a command line with these words, which repeats ``--root`` if it was given."""
+        return command(*words, root=self.root)
 
     def sweep(self) -> None:
         """Delete what killed commands left in the data folder.
@@ -258,7 +259,7 @@ def target(text: str) -> str | Path:
         InvalidArgumentError: If it is an empty word.
     """
     if not text.strip():
-        raise InvalidArgumentError("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
+        raise InvalidArgumentError("an empty word is not a dataset; expected SOURCE/NAME, or a dataset's folder")
     from datasets_rl import store
 
     return store.id_or_path(text)

@@ -26,6 +26,7 @@ from typing import Any
 from uuid import uuid4
 
 from datasets_rl.errors import DiskFullError, InvalidArgumentError, LockedError
+from datasets_rl.remedy import Remedy
 
 try:
     import fcntl
@@ -316,7 +317,7 @@ def free_bytes(path: Path) -> int:
     return 0
 
 
-def require_free(path: Path, needed: int, why: str = "", *, hint: str = "") -> None:
+def require_free(path: Path, needed: int, why: str = "", *, hint: str | Remedy = "") -> None:
     """Check that the file system of `path` has `needed` free bytes.
 
     Raises:
@@ -328,7 +329,7 @@ def require_free(path: Path, needed: int, why: str = "", *, hint: str = "") -> N
 
 
 @contextmanager
-def disk_errors(path: Path, *, hint: str = "") -> Iterator[None]:
+def disk_errors(path: Path, *, hint: str | Remedy = "") -> Iterator[None]:
     """Convert the "no space left" errors of the system, raised in the block, to `DiskFullError`, which names `path`."""
     try:
         yield

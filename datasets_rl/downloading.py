@@ -14,6 +14,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, ManifestEr
 from datasets_rl.growth import missing_part, require_part
 from datasets_rl.planning import DownloadOptions, checked_entry, find_files, require_room
 from datasets_rl.progress import report
+from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import (
@@ -99,7 +100,7 @@ def download(
         if force or raw_only:
             raise InvalidArgumentError(
                 f"{dataset_id} was derived from another dataset, and cannot be downloaded",
-                hint="rlds preprocess with --force makes it anew",
+                hint=Remedy("`{}` makes it again", Call("preprocess", ..., force=True)),
             )
         folder = locate(dataset_id, root=root, settings=settings)
         require_part(folder, selection)
@@ -169,7 +170,7 @@ def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | s
         more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
         raise InvalidArgumentError(
             f"{dataset_id} is stored, and was converted from other files: {', '.join(changed[:3])}{more}",
-            hint="--force converts these files and replaces it",
+            hint=Remedy("{} converts these files and replaces it", Argument("force", True)),
         )
 
 
@@ -244,10 +245,11 @@ def _convert(
                 report=progress,
             )
     except ConversionError as error:
-        fetched = options.from_local is None
-        error.hint = error.hint or ("fetch the file again with --force" if fetched else "give another file")
+        again = Remedy("fetch the file again with {}", Argument("force", True))
+        error.hint = error.remedy or (again if options.from_local is None else "give another file")
         raise
     except UnknownKeyError as error:
         if options.from_local is None and not options.force:
-            error.hint = f"{error.hint} the fetched files are kept, and are not fetched again".lstrip()
+            kept = "the fetched files are kept, and are not fetched again"
+            error.hint = Remedy("{} {}", error.remedy, kept) if error.remedy else kept
         raise

@@ -13,13 +13,14 @@
     ├── MissingDependencyError (ImportError)        install the named extra
     ├── ConversionError                             the upstream file breaks its own format
     ├── NotEnoughMemoryError                        make it smaller, or use a machine with more
-    ├── PreprocessError                             correct the recipe or its function; the dataset is as it was
+    ├── PreprocessError                             correct the recipe or its function; the dataset is unchanged
     ├── LockedError                                 another process is at work
-    ├── ConfirmationRequiredError                   confirm with --yes
+    ├── ConfirmationRequiredError                   confirm the deletion
     └── UnknownFinalWarning (UserWarning)           a warning: mask or drop transitions without a next observation
 
-Messages say what was wanted, what came and where; ``hint`` says what to do next. The command line maps each class
-to an exit code (``cli/errors.py``).
+A message says which value was expected, which was found, and where. The `Remedy` of an error says what to do next; ``hint`` is its
+text with arguments and functions of Python, and the command line prints options and commands instead. The command line
+maps each class to an exit code (``cli/errors.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from datasets_rl.remedy import Argument, Call, Remedy
 
 __all__ = [
     "ConfirmationRequiredError",
@@ -84,21 +87,33 @@ def __getattr__(name: str) -> Any:
 
 
 class DatasetsRLError(Exception):
-    """Base of every error of this package.
+    """Base class of every error of this package.
 
     Args:
-        message: What was wanted, what came, and where.
-        hint: What to do next; empty where there is nothing to do.
+        message: The expected value, the actual value, and the place.
+        hint: What to do next; empty if there is nothing to do.
     """
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    remedy: Remedy
+    """What to do next, as data."""
+
+    def __init__(self, message: str, *, hint: str | Remedy = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
 
+    @property
+    def hint(self) -> str:
+        """What to do next, in the words of Python; a text or a `Remedy` can be assigned."""
+        return str(self.remedy)
+
+    @hint.setter
+    def hint(self, hint: str | Remedy) -> None:
+        self.remedy = Remedy.of(hint)
+
     def __str__(self) -> str:
-        """Return the message, then the hint in a line of its own."""
-        return f"{self.message}\n{self.hint}" if self.hint else self.message
+        """Return the message, then the hint on the next line."""
+        return f"{self.message}\n{self.hint}" if self.remedy else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the way back from a worker process, whatever the subclass's constructor takes."""
@@ -113,15 +128,15 @@ def _rebuild(kind: type[DatasetsRLError], args: tuple[object, ...], state: dict[
 
 
 class InvalidArgumentError(DatasetsRLError, ValueError):
-    """An argument that no run of the program could accept."""
+    """Raised when an argument is invalid, whatever the state of files and network."""
 
 
 class UnknownKeyError(InvalidArgumentError, KeyError):
-    """A dataset has no field of this key.
+    """Raised when a dataset has no field with this key.
 
     Args:
         key: The key, with dots.
-        known: The keys that there are, with dots.
+        known: The keys of its fields, with dots.
     """
 
     def __init__(self, key: str, known: Sequence[str]) -> None:
@@ -131,99 +146,113 @@ class UnknownKeyError(InvalidArgumentError, KeyError):
             hint=f"did you mean {', '.join(near)}?" if near else "",
         )
         self.key = key
+        self.known = tuple(known)
 
 
 class UnknownIdError(DatasetsRLError, LookupError):
-    """No source, or no dataset of that source, has this name.
+    """Raised when no source, or no dataset of the source, has this name.
 
     Args:
-        wanted: The id as it was given.
-        nearest: Ids that look like it, best first.
+        wanted: The given id.
+        nearest: Similar ids, the most similar one first.
         known: What the id was looked up in, as in "183 ids of d4rl".
     """
 
     def __init__(self, wanted: str, nearest: Sequence[str] = (), known: str = "") -> None:
         message = f"no dataset {wanted!r}" + (f" among {known}" if known else "")
-        near = f"did you mean {', '.join(nearest)}? " if nearest else ""
-        super().__init__(message, hint=f"{near}`rlds list` shows every id")
+        every = Remedy("`{}` shows every id", Call("list_datasets"))
+        hint = Remedy("did you mean {}? {}", ", ".join(nearest), every) if nearest else every
+        super().__init__(message, hint=hint)
         self.wanted = wanted
         self.nearest = tuple(nearest)
+        self.known = known
 
 
 class NotADatasetError(UnknownIdError):
-    """A folder was named, and it holds no finished dataset.
+    """Raised when a folder contains no complete dataset.
 
     Args:
         path: The folder.
-        reason: What is missing there.
+        reason: What is missing in it.
+        hint: What to do next.
     """
 
-    def __init__(self, path: Path | str, reason: str = "it has no manifest.json", *, hint: str = "") -> None:
+    def __init__(self, path: Path | str, reason: str = "it has no manifest.json", *, hint: str | Remedy = "") -> None:
         DatasetsRLError.__init__(self, f"{path} is not a dataset: {reason}", hint=hint)
         self.path = Path(path)
+        self.reason = reason
         self.wanted = str(path)
         self.nearest = ()
+        self.known = ""
+
+
+_TRY_AGAIN = Remedy(
+    "run it again to resume, or give the file with {} or {}", Argument("from_local"), Argument("mirrors")
+)
 
 
 class FetchError(DatasetsRLError):
-    """No address gave the file.
+    """Raised when no address serves a file.
 
     Args:
-        what: The file that was wanted.
-        failures: For each address tried, in order, the address and why it failed.
+        what: The file.
+        failures: Each address, in the order in which they were tried, and why it failed.
+        hint: What to do next; by default another try, or another place of the file.
     """
 
-    def __init__(self, what: str, failures: Sequence[tuple[str, str]], *, hint: str = "") -> None:
+    def __init__(self, what: str, failures: Sequence[tuple[str, str]], *, hint: str | Remedy = "") -> None:
         lines = "; ".join(f"{url}: {why}" for url, why in failures) or "it has no address"
-        default = "run the same command again to resume, or give the file with --from-local PATH or --mirror URL"
-        super().__init__(f"could not fetch {what}: {lines}", hint=hint or default)
+        super().__init__(f"could not fetch {what}: {lines}", hint=hint or _TRY_AGAIN)
         self.what = what
         self.failures = tuple(failures)
 
 
 class OfflineError(FetchError):
-    """The network is needed and RLDS_OFFLINE forbids it.
+    """Raised when a file requires the network and RLDS_OFFLINE forbids it.
 
     Args:
-        failures: Addresses that need no network and did not give the file either.
+        what: The file.
+        failures: Addresses that need no network, and why each failed.
+        hint: What to do next.
     """
 
-    def __init__(self, what: str, failures: Sequence[tuple[str, str]] = (), *, hint: str = "") -> None:
+    def __init__(self, what: str, failures: Sequence[tuple[str, str]] = (), *, hint: str | Remedy = "") -> None:
         super().__init__(
             what,
             [*failures, ("RLDS_OFFLINE", "network requests are switched off")],
-            hint=hint or "unset RLDS_OFFLINE, or give the file with --from-local PATH",
+            hint=hint or Remedy("unset RLDS_OFFLINE, or give the file with {}", Argument("from_local")),
         )
 
 
 class IntegrityError(DatasetsRLError):
-    """Bytes at hand are not the bytes expected.
+    """Raised when files are not the expected ones.
 
     Args:
-        problems: Every fault found, each with its place.
-        what: What was judged.
+        what: The file or dataset.
+        problems: All problems, each with its place.
+        hint: What to do next; by default another download.
     """
 
-    def __init__(self, what: str, problems: Sequence[str], *, hint: str = "") -> None:
-        shown = "; ".join(problems)
-        super().__init__(f"{what}: {shown}", hint=hint or "download it again with --force")
+    def __init__(self, what: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
+        again = Remedy("download it again with {}", Argument("force", True))
+        super().__init__(f"{what}: {'; '.join(problems)}", hint=hint or again)
         self.what = what
         self.problems = tuple(problems)
 
 
 class ManifestError(IntegrityError):
-    """A manifest.json that does not describe the folder it lies in, or that reaches out of it."""
+    """Raised when a manifest.json is invalid, or does not match the files of its folder."""
 
 
 class DiskFullError(DatasetsRLError):
-    """The file system cannot hold what is about to be written.
+    """Raised when a file system has too little free space.
 
     Args:
-        path: Where.
-        needed: Bytes wanted.
-        free: Bytes there.
+        path: A path on the file system.
+        needed: Number of bytes to write; None if it is unknown.
+        free: Number of free bytes.
         why: What the bytes are for.
-        hint: What to do next; by default what helps a run that can go on.
+        hint: What to do next; the default fits a run that can be continued.
     """
 
     def __init__(
@@ -233,13 +262,17 @@ class DiskFullError(DatasetsRLError):
         free: int,
         why: str = "",
         *,
-        hint: str = "",
+        hint: str | Remedy = "",
     ) -> None:
         wanted = f"{needed:,} bytes needed" if needed is not None else "writing failed"
         super().__init__(
             f"not enough disk at {path}: {wanted}{f' ({why})' if why else ''}, {free:,} bytes free",
             hint=hint
-            or "make room and run it again, what is done is kept; or choose another place with --root, --out or RLDS_HOME",
+            or Remedy(
+                "make room and run it again to continue, or choose another place with {}, {} or RLDS_HOME",
+                Argument("root"),
+                Argument("dest"),
+            ),
         )
         self.path = Path(path)
         self.needed = needed
@@ -247,12 +280,12 @@ class DiskFullError(DatasetsRLError):
 
 
 class MissingDependencyError(DatasetsRLError, ImportError):
-    """An optional library is absent.
+    """Raised when an optional library is not installed.
 
     Args:
-        library: What could not be imported.
-        extra: The extra of datasets-rl that brings it.
-        purpose: What needs it.
+        library: The library.
+        extra: The extra of datasets-rl that installs it.
+        purpose: What requires it.
     """
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
@@ -262,14 +295,15 @@ class MissingDependencyError(DatasetsRLError, ImportError):
 
 
 class ConversionError(DatasetsRLError):
-    """An upstream file breaks its own format.
+    """Raised when an upstream file violates its own format.
 
     Args:
         what: The file or dataset.
-        problems: Every fault found, each with the column and the row.
+        problems: All problems, each with the column and the row.
+        hint: What to do next.
     """
 
-    def __init__(self, what: str, problems: Sequence[str], *, hint: str = "") -> None:
+    def __init__(self, what: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
         shown = "; ".join(problems)
         super().__init__(f"{what} cannot be converted: {shown}", hint=hint)
         self.what = what
@@ -277,26 +311,26 @@ class ConversionError(DatasetsRLError):
 
 
 class NotEnoughMemoryError(DatasetsRLError):
-    """The machine does not have the memory that a piece of work needs."""
+    """Raised when a task needs more memory than the machine has."""
 
 
 class PreprocessError(DatasetsRLError):
-    """A step of a recipe failed, or made something that is no dataset."""
+    """Raised when a step of a recipe fails, or returns something other than a dataset."""
 
 
 class LockedError(DatasetsRLError):
-    """Another process holds the dataset and did not finish in the time given.
+    """Raised when another process still has the lock of a dataset after the time limit.
 
     Args:
         what: The dataset.
-        owner: Who holds it, as in "process 4711 on node3".
-        path: The owner file.
+        owner: The other process, as in "process 4711 on node3".
+        path: The file that names the owner.
     """
 
     def __init__(self, what: str, owner: str, path: Path | str) -> None:
         super().__init__(
-            f"{what} is being made by {owner}",
-            hint=f"wait for it; if that process is gone, delete {path}",
+            f"{what} is locked by {owner}",
+            hint=Remedy("wait for it; if that process is gone, delete {}", path),
         )
         self.what = what
         self.owner = owner
@@ -304,21 +338,25 @@ class LockedError(DatasetsRLError):
 
 
 class ConfirmationRequiredError(DatasetsRLError):
-    """Something would be deleted or replaced, and nobody is there to confirm it."""
+    """Raised when a deletion requires a confirmation and no terminal is connected.
+
+    Args:
+        question: What would be deleted.
+    """
 
     def __init__(self, question: str) -> None:
-        super().__init__(f"{question} needs a yes, and there is no terminal to ask", hint="add --yes")
+        super().__init__(f"{question} requires a confirmation, and no terminal is connected")
 
 
 class UnknownFinalWarning(DatasetsRLError, UserWarning):
-    """A dataset lacks the final observation of some episodes, and was opened with the transitions that read zeros.
+    """Warning that some episodes of an opened dataset have no final observation, so that transitions read zeros.
 
-    It is issued once per dataset and process, and raised only where a filter makes an error of it.
+    It is issued once per dataset and process, and raised only if a filter turns it into an error.
 
     Args:
         dataset: The id of the dataset.
-        unknown: Episodes whose final observation is unknown.
-        episodes: All episodes.
+        unknown: Number of episodes whose final observation is unknown.
+        episodes: Number of all episodes.
     """
 
     def __init__(self, dataset: str, unknown: int, episodes: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import sources
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
+from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.sources import Selection
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False)
     manifest = Manifest.read(folder)
     part = Selection.from_json(manifest.selection)
     options = _options_of(manifest.id)
-    anew = "replace it with --force, or use another place with --root"
+    anew = Remedy("replace it with {}, or use another place with {}", Argument("force", True), Argument("root"))
     if contradicted := part.contradicts(selection, options):
         stored, requested = (
-            ", ".join(f"--{name} {choices.choice(name, options) or 'left open'}" for name in contradicted)
+            ", ".join(f"{name}={choices.choice(name, options) or '(not given)'}" for name in contradicted)
             for choices in (part, selection)
         )
         raise InvalidArgumentError(f"{folder} was downloaded with {stored}; {requested} was requested", hint=anew)
@@ -70,8 +70,10 @@ def require_part(folder: Path, selection: Selection) -> None:
         part = Selection.from_json(manifest.selection)
         raise InvalidArgumentError(
             f"{folder} holds {part}; {selection} was requested",
-            hint=f"`rlds download {shlex.quote(manifest.id)} {selection.within(part)}` adds the rest; without a "
-            "selection, the stored part opens",
+            hint=Remedy(
+                "`{}` adds the rest; without a selection, the stored part opens",
+                Call("download", manifest.id, selection=selection.within(part).call()),
+            ),
         )
 
 

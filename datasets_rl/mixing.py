@@ -34,6 +34,7 @@ from datasets_rl.preprocessing.naming import make
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
+from datasets_rl.remedy import Call, Remedy
 from datasets_rl.samplers import (
     RandomSampler,
     Sampler,
@@ -181,7 +182,8 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
         raise InvalidArgumentError(f"the mixture {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InvalidArgumentError(
-            f"the mixture {path} is not valid TOML: {error}", hint="`rlds mix` writes a valid file"
+            f"the mixture {path} is not valid TOML: {error}",
+            hint=Remedy("`{}` makes a valid one", Call("mixing.mixture_toml", ...)),
         ) from error
     tables = document.pop("member", None)
     problems = _problems(document, _SETTINGS, "it")
@@ -305,7 +307,10 @@ def _transforms(member: Member) -> list[Any]:
     if names:
         raise InvalidArgumentError(
             f"the transforms {', '.join(names)} of {member.dataset} need whole episodes, but are applied to batches",
-            hint="apply them to the dataset first, with `rlds preprocess`",
+            hint=Remedy(
+                "apply them to the dataset first: `{}`",
+                Call("preprocess", Call("locate", member.dataset), recipe=...),
+            ),
         )
     return [step.transform for step in steps if isinstance(step, TransformStep)]
 

@@ -65,7 +65,7 @@ class Plan:
     free_bytes: int
     selection: Selection = field(default_factory=Selection)
     choices: Mapping[str, int] = field(default_factory=dict)
-    """The value of `stored_bytes` for each choice that affects it, as given on the command line; the default first."""
+    """The value of `stored_bytes` for each choice that affects it, such as ``images=encoded``; the choice in effect first."""
 
 
 def plan(

@@ -27,6 +27,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Field, shorten
 from datasets_rl.pipeline.conversion import merged, stated_specs, stated_value
 from datasets_rl.progress import Report
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, known_only
@@ -40,6 +41,7 @@ ENTRY_FIELDS = ("license", "citation", "homepage", "known_issues", "score", "tim
 """The fields of a manifest that are copied from the catalog entry of the dataset, `Entry`."""
 _BATCH_EPISODES = 1024
 _BATCH_BYTES = 8 << 20
+_KEEP_RAW = Remedy("download it with {}, which keeps all raw files", Argument("keep_raw", True))
 _TABLE_FIELDS = frozenset({"start", "length", "return", "source", "final_known"})
 
 
@@ -111,7 +113,7 @@ class _LocalUpstream(Upstream):
         del urls
         names = sorted(name for name in self._files if not path or name.startswith(f"{path}/"))
         if not names:
-            raise FetchError(path, [], hint="keep all raw files: rlds download --keep-raw")
+            raise FetchError(path, [], hint=_KEEP_RAW)
         assets = (Asset((self._files[name].as_uri(),), name, self._files[name].stat().st_size) for name in names)
         return Folder("", self._revision, tuple(assets))
 
@@ -126,7 +128,7 @@ class _LocalUpstream(Upstream):
 
     def _at(self, path: str) -> Path:
         if path not in self._files:
-            raise FetchError(path, [], hint="keep all raw files: rlds download --keep-raw")
+            raise FetchError(path, [], hint=_KEEP_RAW)
         return self._files[path]
 
 

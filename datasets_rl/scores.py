@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from datasets_rl import store
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError
 from datasets_rl.format.manifest import Manifest
+from datasets_rl.remedy import Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, find
 
@@ -70,7 +71,7 @@ def reference_score(dataset: str | Path, *, root: Path | str | None = None, sett
     except NotADatasetError:
         if isinstance(dataset, Path):
             raise
-        hint = f"some datasets bring their own: rlds download {dataset}"
+        hint = Remedy("some datasets bring their own: {}", Call("download", dataset))
         raise InvalidArgumentError(f"{dataset} has no reference scores in the catalog", hint=hint) from None
     if not stored:
         raise InvalidArgumentError(f"{dataset} has no reference scores: its authors published none")

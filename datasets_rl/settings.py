@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from datasets_rl.errors import InvalidArgumentError, NotEnoughMemoryError
+from datasets_rl.remedy import Remedy
 
 __all__ = ["Settings", "memory_bytes", "require_memory"]
 
@@ -94,7 +95,7 @@ def _seconds(env: Mapping[str, str], name: str, default: float, problems: list[s
     return value
 
 
-def require_memory(needed: int, purpose: str, *, hint: str = "") -> None:
+def require_memory(needed: int, purpose: str, *, hint: str | Remedy = "") -> None:
     """Check, before any allocation, that an operation can fit into the memory of this machine.
 
     Args:

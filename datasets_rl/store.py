@@ -24,7 +24,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +43,7 @@ from datasets_rl.errors import (
     NotADatasetError,
     UnknownIdError,
 )
+from datasets_rl.remedy import Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
@@ -264,10 +264,11 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
         return as_path.absolute()
     paths = dataset_paths(dataset, root=root, settings=settings)
     if not _settled(paths):
-        word = shlex.quote(str(dataset))
-        base, derived = sources.split_derived(word)
-        hint = f"rlds preprocess {base} --recipe NAME makes derived datasets" if derived else f"rlds download {word}"
-        raise NotADatasetError(paths.folder, "it was not made" if derived else "it is not downloaded", hint=hint)
+        base, derived = sources.split_derived(str(dataset))
+        if derived:
+            make = Call("preprocess", Call("locate", base), recipe=...)
+            raise NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
+        raise NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
     return paths.known_as
 
 
@@ -382,7 +383,7 @@ def undo(folder: Path) -> Path:
         if not earlier:
             raise InvalidArgumentError(
                 f"{folder} has no earlier version: it was not preprocessed in place, or every preprocessing was undone",
-                hint=f"rlds info {shlex.quote(str(folder))} shows its versions",
+                hint=Remedy("{} shows its versions", Call("info", folder)),
             )
         check_own_files(paths.folder)
         change.restore(earlier[-1])

@@ -154,7 +154,7 @@ def _check_origin(
     if usable is not None:
         _compare(stored, usable, findings, checked)
     elif files is None:
-        checked.append("not compared with raw files: they are not available (rlds download --keep-raw keeps them)")
+        checked.append("not compared with raw files: they were not kept when it was downloaded")
 
 
 def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str]) -> None:

@@ -1,106 +1,171 @@
-"""What the benchmarks share: timing in turns, what a conversion costs, one file as our dataset and as TorchRL's."""
+"""What the benchmarks share: timing in turns, other processes, conversions, and one file as our dataset and as TorchRL's."""
 
-import json
+from __future__ import annotations
+
+import hashlib
+import io
+import lzma
+import os
+import pickle
+import shutil
 import statistics
 import subprocess
 import sys
+import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import h5py
+import numpy as np
+import pandas as pd
 import pytest
+from crc32c import crc32c
+from pyarrow import parquet
 
+from datasets_rl import Selection
 from datasets_rl.downloading import download
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 
 NAME = "halfcheetah-medium-v2"
+CHILD = """
+import pickle, runpy, sys
+folder, file, name, arguments = pickle.load(sys.stdin.buffer)
+sys.path.insert(0, folder)
+pickle.dump(runpy.run_path(file)[name](*arguments), sys.stdout.buffer)
+"""
 
 
-def seconds(call, *, rounds, repeat):
-    """Return the mean seconds of one call in each of `rounds` rounds of `repeat` calls."""
-    taken = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(repeat):
-            call()
-        taken.append((time.perf_counter() - start) / repeat)
-    return taken
+def seconds(call, *, repeat=1):
+    """Seconds of one call."""
+    start = time.perf_counter()
+    for _ in range(repeat):
+        call()
+    return (time.perf_counter() - start) / repeat
 
 
 def compare(calls, *, rounds=15, repeat=100):
     """Return the median seconds per call of each named call; the calls alternate, so that machine load affects all."""
     for call in calls.values():
-        seconds(call, rounds=1, repeat=repeat)
+        seconds(call, repeat=repeat)
     taken = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            taken[name] += seconds(call, rounds=1, repeat=repeat)
+            taken[name].append(seconds(call, repeat=repeat))
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-CONVERT = """
-import json, resource, sys, time
-from pathlib import Path
-from datasets_rl import downloading
-from datasets_rl.settings import Settings
+def run_in_child(function, *arguments):
+    """Call a function of a test file, or of this one, in another process; arguments and result can be pickled."""
+    task = pickle.dumps([str(Path(__file__).parent), function.__code__.co_filename, function.__name__, arguments])
+    return pickle.loads(subprocess.run([sys.executable, "-c", CHILD], input=task, stdout=-1, check=True).stdout)
 
-name, small, large, home, jobs = json.loads(sys.argv[1])
-fetch, fetching = downloading._fetch, [0, 0]
 
 def peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    """The most memory that this process has had, in MB; 0 where the system does not say."""
+    # Not ru_maxrss: it counts what the parent held before the child's own program began.
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
 
-def processors():
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
-def timed(*arguments, **options):
-    start, begun = time.perf_counter(), time.thread_time()
-    came = fetch(*arguments, **options)
-    fetching[:] = fetching[0] + time.perf_counter() - start, fetching[1] + time.thread_time() - begun
-    return came
-
-def convert(tree, home):
-    return downloading.download(name, from_local=tree, settings=Settings(home=Path(home), progress=False, jobs=jobs))
-
-convert(small, home + "/small")  # imports, and what is compiled
-downloading._fetch = timed
-idle, start, begun = peak(), time.perf_counter(), processors()
-folder = convert(large, home + "/large")
-seconds, cpu = time.perf_counter() - start, processors() - begun
-stored = sum(path.stat().st_size for path in folder.rglob("*"))
-print(json.dumps([str(folder), seconds, cpu, *fetching, stored / 1e6, (peak() - idle) / 1024]))
-"""
+def size(folder):
+    """Bytes of all files of a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Time, size and memory of one conversion, measured in a new process after a small warm-up conversion."""
+    """What a conversion took."""
 
-    folder: Path
     seconds: float
     cpu: float
-    """Processor seconds, including those of reader processes."""
-    fetching: float
-    """Seconds of the fetch, a part of `seconds`; for raw files that are present, the time to compute their digests."""
-    fetching_cpu: float
-    stored: float
-    """Size of the stored dataset in megabytes."""
+    """Seconds of the processors, those of readers included."""
+    alone: float
+    """Seconds that it takes to read the raw files with their formats' own libraries, and to digest them."""
     peak: float
-    """Peak resident memory in megabytes, above that of the idle process."""
+    """MB over the idle process."""
+    steps: int
+    stored: int
+    """Bytes."""
 
 
-def child(code, *words):
-    """Run `code` with the arguments `words` in a new Python process; return its output, parsed as JSON."""
-    run = [sys.executable, "-c", code, *map(str, words)]
-    return json.loads(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
+def convert(case_id, options, trees, home, jobs=1):
+    """The cost of the last of some conversions of trees of raw files; those before it import and compile everything."""
+    for number, tree in enumerate(trees):
+        settings = Settings(home=home / str(number), progress=False, jobs=jobs)
+        idle, start, begun = peak(), time.perf_counter(), sum(os.times()[:4])
+        folder = download(case_id, from_local=tree, settings=settings, selection=Selection(options=options))
+        took, cpu, grown = time.perf_counter() - start, sum(os.times()[:4]) - begun, peak() - idle
+    steps, stored = StoredDataset(folder).manifest.steps, size(folder)
+    shutil.rmtree(home)
+    return Cost(took, cpu, seconds(lambda: read_alone(tree)), grown, steps, stored)
 
 
-def conversion(name, small, large, home, *, jobs=1):
-    """Measure the conversion of the raw files `large`, after a warm-up conversion of `small` with the same id."""
-    folder, *figures = child(CONVERT, json.dumps([name, str(small), str(large), str(home), jobs]))
-    return Cost(Path(folder), *figures)
+def read_alone(tree):
+    """Digest all files of a tree, and read them with the libraries of their formats."""
+    for path in tree.rglob("*"):
+        if path.is_file():
+            hashlib.sha256(path.read_bytes())
+            for suffix, read in READERS.items():
+                if suffix in path.name:
+                    read(path)
+
+
+def with_h5py(path):
+    def read(_, item):
+        if isinstance(item, h5py.Dataset):
+            item[()]
+
+    with h5py.File(path) as file:
+        file.visititems(read)
+
+
+def with_numpy(path):
+    with np.load(path) as file:
+        for name in file.files:
+            file[name]
+
+
+def with_pandas(path):
+    with path.open("rb") as stream:
+        next(line for line in stream if line.startswith(b"@data"))
+        pd.read_csv(stream, header=None)
+
+
+def with_lzma(path):
+    with lzma.open(path) as stream:
+        while stream.read(1 << 20):
+            pass
+
+
+def with_tarfile(path):
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if member.name.startswith("heist/"):  # a quarter of the archive: the files of the dataset
+                with_numpy(io.BytesIO(archive.extractfile(member).read()))
+            elif member.name.endswith("pickle"):
+                pickle.load(archive.extractfile(member))
+
+
+def with_isal(path):
+    from isal import igzip
+
+    igzip.decompress(path.read_bytes())
+
+
+READERS = {
+    ".h5": with_h5py,
+    ".hdf5": with_h5py,
+    ".npz": with_numpy,
+    ".arff": with_pandas,
+    ".parquet": parquet.read_table,
+    ".xz": with_lzma,
+    ".tar": with_tarfile,
+    ".gz": with_isal,
+    ".tfrecord": lambda path: crc32c(path.read_bytes()),
+}
 
 
 def converted(raw, root):

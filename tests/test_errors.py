@@ -7,13 +7,14 @@ import pickle
 import pytest
 
 from datasets_rl import errors
+from datasets_rl.remedy import Call, Remedy
 
 EXAMPLES = [
     errors.DatasetsRLError("it broke", hint="fix it"),
     errors.InvalidArgumentError("batch_size is 0; expected at least 1"),
     errors.UnknownKeyError("observations", ["observation", "action"]),
     errors.UnknownIdError("d4rl/hoper", ["d4rl/hopper-medium-v2"], "183 ids of d4rl"),
-    errors.NotADatasetError("/data/door", hint="rlds download"),
+    errors.NotADatasetError("/data/door", hint=Remedy("{}", Call("download", "d4rl/door"))),
     errors.FetchError("x.hdf5", [("https://a", "404"), ("https://b", "timed out")]),
     errors.OfflineError("x.hdf5"),
     errors.IntegrityError("x", ["too short", "too old"]),

@@ -168,7 +168,7 @@ def test_a_step_that_needs_whole_episodes_is_refused(small):
     with pytest.raises(InvalidArgumentError, match=r"keep_returns of .* need whole episodes") as raised:
         mixture([Member(str(small), transforms=["keep_returns:3"])])
 
-    assert "rlds preprocess" in raised.value.hint
+    assert "datasets_rl.preprocess(datasets_rl.locate(" in raised.value.hint
 
 
 def test_a_missing_file_is_named(tmp_path):

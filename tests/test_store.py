@@ -363,7 +363,7 @@ def test_the_paths_of_a_folder_are_those_of_its_id_if_it_ends_with_the_id(home):
 def test_a_missing_dataset_is_an_error_with_the_command_that_creates_it():
     with pytest.raises(NotADatasetError, match="it is not downloaded") as caught:
         store.locate(ID)
-    assert caught.value.hint == "rlds download demo/pendulum"
+    assert caught.value.hint == "datasets_rl.download('demo/pendulum')"
     with pytest.raises(NotADatasetError, match="it was not made"):
         load(f"{ID}@none")
     with pytest.raises(UnknownIdError):

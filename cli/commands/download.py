@@ -16,6 +16,7 @@ from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentErr
 from ..errors import code_of
 from ..options import Ids, Outcome, Shell, each, engine_of, exit_code, known, read_size
 from ..output import Block, Facts, Lines, Result, count_text, size_text
+from ..remedies import spelled
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -197,7 +198,7 @@ def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
 
     counts = f"{count_text(got.manifest.steps, 'step')} in {count_text(got.manifest.episodes, 'episode')}, {size_text(got.manifest.bytes)}"
     if got.manifest.selection:
-        counts += f"; a part: {Selection.from_json(got.manifest.selection)}"
+        counts += f"; a part: {spelled(Selection.from_json(got.manifest.selection).call())}"
     shell.printer.note(f"{dataset_id}: {'already there, ' if got.present else ''}{counts}")
     if got.manifest.history:
         shell.printer.note("  it was preprocessed, as `rlds info` says; --force makes it anew")
@@ -260,13 +261,13 @@ def _plan_facts(plan: Plan) -> Facts:
     return Facts(
         (
             ("folder", str(plan.folder)),
-            ("part", str(plan.selection) if plan.selection.to_json() else ""),
+            ("part", spelled(plan.selection.call())),
             ("files", f"{len(plan.assets):,}"),
             *urls[:_SHOWN_URLS],
             ("", f"and {len(urls) - _SHOWN_URLS:,} more addresses" if len(urls) > _SHOWN_URLS else ""),
             ("over the network", size_text(plan.wire_bytes)),
             ("stored, about", "" if plan.stored_bytes is None else size_text(plan.stored_bytes)),
-            *((f"with {choice}", size_text(size)) for choice, size in plan.choices.items()),
+            *((f"with --{choice.replace('=', ' ')}", size_text(size)) for choice, size in plan.choices.items()),
             ("peak disk use", size_text(plan.peak_bytes)),
             ("free now", size_text(plan.free_bytes)),
             ("free after", size_text(_free_after(plan))),

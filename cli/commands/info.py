@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -143,9 +142,7 @@ def _blocks(
         if known.known_issues:
             yield Lines(tuple(known.known_issues), title="known issues")
     if manifest is None:
-        yield Facts(
-            (("folder", f"not downloaded; {shell.repeated(f'rlds download {shlex.quote(name)}')}"),), title="stored"
-        )
+        yield Facts((("folder", f"not downloaded; {shell.rlds('download', name)}"),), title="stored")
         return
     yield Facts(_stored(manifest, folder), title="stored")
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _keys(manifest))

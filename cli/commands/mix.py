@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from datasets_rl.buffers.mixture import Mixture
 
 
-_HERE = {
-    "missing='drop' or 'zero'": "--missing drop|zero",
-    "missing='drop', or with a transform": "--missing drop",
-    "give members transforms that make them alike": "make them alike with rlds preprocess",
-}
-"""What hints for programs are called on the command line."""
-
-
 def run(
     shell: Shell,
     datasets: Targets,
@@ -88,12 +80,7 @@ def run(
     settings = {name: value for name, value in settings.items() if value is not None}
     steps = tuple(transforms or ())
     parts = list(zip(datasets, folders, shares, final, strict=True))
-    try:
-        mixed = mixture([Member(str(folder), one, last, steps) for _, folder, one, last in parts], **settings)
-    except InvalidArgumentError as error:
-        for theirs, ours in _HERE.items():
-            error.hint = error.hint.replace(theirs, ours)
-        raise
+    mixed = mixture([Member(str(folder), one, last, steps) for _, folder, one, last in parts], **settings)
     members = [Member(_written(name, folder, out, shell.root), one, last, steps) for name, folder, one, last in parts]
     text = mixture_toml(members, settings)
     if out is not None:

@@ -103,7 +103,8 @@ def run(
     if show:
         return _listed()
     if not datasets:
-        raise InvalidArgumentError("no dataset is named", hint="rlds preprocess ID --recipe NAME, or --list")
+        hint = f"{shell.rlds('preprocess', 'ID', '--recipe', 'NAME')}, or --list"
+        raise InvalidArgumentError("no dataset is named", hint=hint)
     if undo:
         others = {
             "--recipe": recipe,

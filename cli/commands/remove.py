@@ -88,10 +88,10 @@ def _how(shell: Shell, folder: Path) -> str:
     try:
         dataset_id = Manifest.read(folder).id
     except (ManifestError, NotADatasetError, OSError):
-        return "`rlds list --downloaded` shows the ids"
+        return f"`{shell.rlds('list', '--downloaded')}` shows the ids"
     with suppress(UnknownIdError):
         if store.dataset_paths(dataset_id, settings=shell.settings).folder.resolve() == folder.resolve():
-            return f"rlds remove {shlex.quote(dataset_id)}"
+            return shell.rlds("remove", dataset_id)
     return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
 
 

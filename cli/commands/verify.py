@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,7 +85,7 @@ def _remedy(shell: Shell, found: Verification) -> str:
     """Return what makes this folder whole again; other folders of the same id may be intact."""
     from datasets_rl import store
 
-    again = shell.repeated(f"rlds download {shlex.quote(found.id)} --force")
+    again = shell.rlds("download", found.id, "--force")
     if (
         known(found.id)
         and store.dataset_paths(found.id, settings=shell.settings).folder.resolve() == found.folder.resolve()

@@ -12,12 +12,15 @@ from tensordict import NonTensorData, TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.ted.keys import Key, as_key, dotted
 
 __all__ = ["BatchKeys", "Field", "KeyOfMembers", "Missing", "fields_of"]
 
 Missing = Literal["refuse", "drop", "zero"]
 _MAX_NAMED_KEYS = 6
+_ALIKE = Remedy("make them alike with transforms or `{}`", Call("preprocess", ...))
+_DROP, _ZERO = Argument("missing", "drop"), Argument("missing", "zero")
 """Maximum number of keys named in the first line of an error message."""
 
 
@@ -159,8 +162,7 @@ class BatchKeys:
             raise InvalidArgumentError(
                 f"the members do not fit together: {'; '.join(reasons)}"
                 + "".join(f"\n  {line.rstrip()}" for line in lines),
-                hint="give members transforms that make them alike"
-                + (", or missing='drop' or 'zero' for keys that some lack" if lacking else ""),
+                hint=Remedy("{}, or {} or {} for keys that some lack", _ALIKE, _DROP, _ZERO) if lacking else _ALIKE,
             )
         if self.missing == "zero":
             partial = {row.key for row in self.table if not row.everywhere}
@@ -168,7 +170,7 @@ class BatchKeys:
             if objects := [key for key in objects if key in partial]:
                 raise InvalidArgumentError(
                     f"missing='zero' cannot fill {', '.join(objects)}: the values are neither tensors nor text",
-                    hint="leave them out with missing='drop', or with a transform",
+                    hint=Remedy("leave them out with {}, or with a transform", _DROP),
                 )
 
     def fit(self, part: Any, name: str) -> Any:

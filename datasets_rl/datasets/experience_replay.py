@@ -315,8 +315,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
         The result is stored in the folder `dest`; use `derive` for a dataset with a separate id. With `in_place`, the
         dataset is replaced atomically at the end: this buffer, and all later ones with the same id, then show the new
-        version. All earlier versions are kept (`rlds preprocess --undo`). If the function fails, or the process dies,
-        the dataset is unchanged, and the same call resumes.
+        version. All earlier versions are kept (`undo`). If the function fails, or the process dies, the dataset is
+        unchanged, and the same call resumes.
 
         Args:
             fn: A function from a TensorDict to a TensorDict; or a `Recipe`, its name or file, a `Step` or a

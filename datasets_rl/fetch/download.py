@@ -21,6 +21,7 @@ from datasets_rl.fetch.partial_download import Digest, PartialDownload, Record, 
 from datasets_rl.fetch.plan import Do
 from datasets_rl.fetch.schemes import Get, NotThere, Remote, scheme_of, shown
 from datasets_rl.progress import Report, report, waiting
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,15 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["asking", "fetch", "fetch_local", "mirrored", "remaining_bytes", "size_of"]
 
 _ESCAPED = ("http:", "https:", "file:")
-_OTHER_BYTES = (
-    "the file changed upstream, or is an edited copy: give another copy with --mirror URL or --from-local PATH, or "
-    "accept this one with --no-hash-check"
+_COPY = Remedy("give another copy with {} or {}", Argument("mirrors"), Argument("from_local"))
+_OTHER_BYTES = Remedy(
+    "the file changed upstream, or is an edited copy: {}, or accept this one with {}",
+    _COPY,
+    Argument("hash_check", False),
 )
-
-_CUT = (
-    "none of its bytes were kept: run the same command again, or give another copy with --mirror URL or "
-    "--from-local PATH"
-)
+_CUT = Remedy("none of its bytes were kept: run it again, or {}", _COPY)
 _UNREACHED = "an address that did not answer may serve the right file later"
 
 
@@ -435,5 +434,5 @@ def _sum_up(asset: Asset, failures: Sequence[tuple[str, NotThere]]) -> DatasetsR
         return FetchError(asset.path, texts)
     hint = _CUT if all(isinstance(reason, CutShort) for reason in wrong) else _OTHER_BYTES
     if any(reason.network for _, reason in failures):
-        hint = f"{hint}; {_UNREACHED}"
+        hint = Remedy("{}; {}", hint, _UNREACHED)
     return IntegrityError(asset.path, [f"{url}: {text}" for url, text in texts], hint=hint)

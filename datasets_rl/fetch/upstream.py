@@ -18,12 +18,15 @@ from datasets_rl.fetch.download import asking, fetch, fetch_local, mirrored, siz
 from datasets_rl.fetch.plan import safe_path
 from datasets_rl.fetch.schemes import NotThere, Scheme, scheme_of, shown
 from datasets_rl.progress import waiting
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 
 __all__ = ["Upstream"]
 
 _TEXT_MAX_BYTES = 64 << 20
-_ELSEWHERE = "give the files with --from-local PATH, or a copy of the upstream with --mirror URL"
+_ELSEWHERE = Remedy(
+    "give the files with {}, or a copy of the upstream with {}", Argument("from_local"), Argument("mirrors")
+)
 
 
 class Upstream:
@@ -167,7 +170,7 @@ class Upstream:
                     failures.append((shown(url), str(reason)))
         what = f"the list of the files of {path}"
         if needs_network:
-            raise OfflineError(what, failures, hint=f"unset RLDS_OFFLINE, or {_ELSEWHERE}")
+            raise OfflineError(what, failures, hint=Remedy("unset RLDS_OFFLINE, or {}", _ELSEWHERE))
         raise FetchError(what, failures, hint=_ELSEWHERE)
 
     def _mirrored(self, folder: Folder) -> Folder:

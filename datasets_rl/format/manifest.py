@@ -1,4 +1,4 @@
-"""Manifest of a stored dataset: content, origin, and their JSON. Imports no torch, so that `rlds info` is instant."""
+"""Manifest of a stored dataset: content, origin, and their JSON. Imports no torch, so that it can be read at once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError
 from datasets_rl.format.schema import Schema, shorten, upgraded_schema
+from datasets_rl.remedy import Call, Remedy
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted
 
 __all__ = [
@@ -273,7 +274,9 @@ def read_document(folder: Path) -> Any:
             raise ManifestError(str(path), [f"it is not a regular file of at most {_MAX_BYTES:,} bytes"])
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(folder, hint="`rlds list --downloaded` shows the stored datasets") from None
+        raise NotADatasetError(
+            folder, hint=Remedy("`{}` shows the stored datasets", Call("list_datasets", downloaded=True))
+        ) from None
     except OSError as error:
         raise ManifestError(str(path), [f"it cannot be read: {error}"]) from error
     except (ValueError, RecursionError) as error:

@@ -31,6 +31,7 @@ from datasets_rl.pipeline.journal import Journal
 from datasets_rl.pipeline.partial import partials_folder
 from datasets_rl.pipeline.shards import EpisodeFilter, ReaderSpec, ShardOptions, in_order
 from datasets_rl.progress import Report
+from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.ted.keys import Key
@@ -48,6 +49,7 @@ __all__ = [
 
 _METADATA_FOLDER = "metadata"
 _SILENT = Report()
+_LEAVE_OUT = Remedy("leave the field out with {}", Argument("selection", Call("Selection", keys=...)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,7 @@ def _writer(
         Schema.layout(columns)
     except InvalidArgumentError as error:
         # The columns come from the upstream files, so that the arguments of the caller are not the cause.
-        raise ConversionError(job.entry.id, [error.message], hint="leave the field out with --keys") from error
+        raise ConversionError(job.entry.id, [error.message], hint=_LEAVE_OUT) from error
     for name, value in reader.metadata.items():
         if isinstance(value, np.ndarray):
             _file_name(name)  # fails now instead of after hours of conversion

@@ -260,7 +260,7 @@ class WorkerShard(LocalShard):
             result = self._result.get()
         except WorkerDiedError as error:
             problem = f"the process that read its files {error.how}"
-            raise ConversionError(self.options.spec.id, [problem], hint=error.hint) from error
+            raise ConversionError(self.options.spec.id, [problem], hint=error.remedy) from error
         except ConversionError:
             return None
         return result if result["schema"] == writer.schema.to_json() else None
@@ -293,7 +293,7 @@ def _conversion_errors(dataset_id: str, files: Iterable[Path]) -> Iterator[None]
         raise ConversionError(
             dataset_id,
             [f"{names}: {type(error).__name__}: {error}"],
-            hint="compare the file with its source, or give another one; -vv shows where reading it failed",
+            hint="compare the file with its source, or give another one; the traceback shows where reading failed",
         ) from error
 
 

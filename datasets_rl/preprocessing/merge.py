@@ -49,7 +49,7 @@ def opened(folders: Sequence[str]) -> StoredDataset | MergedDataset:
         raise InvalidArgumentError(
             f"{', '.join(conflicting)} has a field {dotted(DATASET)} already; a merge stores in it which dataset each "
             "step is from",
-            hint=f"merge all of them at once, or drop it before: -t exclude:{dotted(DATASET)}",
+            hint=f"merge all of them at once, or drop it before with the step exclude:{dotted(DATASET)}",
         )
     return MergedDataset(datasets)
 
@@ -208,7 +208,7 @@ def check_alike(names: Sequence[str], several: Sequence[Sequence[Column]]) -> No
     if problems:
         raise InvalidArgumentError(
             f"the datasets have different fields: {'; '.join(problems)}",
-            hint="choose fields with -t select:..., cast them with -t cast:..., or preprocess each by itself before",
+            hint="choose fields with the step select, cast them with the step cast, or preprocess each by itself before",
         )
 
 

@@ -14,8 +14,11 @@ from datasets_rl.format.schema import shorten
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps import known
 from datasets_rl.preprocessing.transforms import TransformStep, transforms
+from datasets_rl.remedy import Call, Remedy
 
-__all__ = ["Described", "described", "make"]
+__all__ = ["ALL_STEPS", "Described", "described", "make"]
+
+ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.described"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +89,8 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
     if name in transforms():
         return TransformStep.of(name, words, named)
     similar = difflib.get_close_matches(name, [*known(), *transforms()], n=3, cutoff=0.5)
-    raise InvalidArgumentError(
-        f"there is no step {name!r}",
-        hint=f"did you mean {', '.join(similar)}?" if similar else "rlds preprocess --list shows all",
-    )
+    meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
+    raise InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
 
 
 def _is_many(hint: Any) -> bool:

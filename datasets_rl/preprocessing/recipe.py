@@ -28,9 +28,10 @@ from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughM
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.digests import digest
 from datasets_rl.preprocessing.functions import Function
-from datasets_rl.preprocessing.naming import make
+from datasets_rl.preprocessing.naming import ALL_STEPS, make
 from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted
 from datasets_rl.transforms import Compose, Transform
@@ -108,7 +109,7 @@ class Recipe:
         problems: list[str] = []
         steps = _make_all(map(_parse_inline, texts), problems)
         if problems:
-            raise InvalidArgumentError("; ".join(problems))
+            raise InvalidArgumentError("; ".join(problems), hint=ALL_STEPS)
         return cls(steps, ", ".join(texts))
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
@@ -169,7 +170,7 @@ class Recipe:
         except (TypeError, pickle.PicklingError) as error:
             raise InvalidArgumentError(
                 f"the recipe {self.name!r} cannot be sent to other processes: {error}",
-                hint="one process needs no sending: --jobs 1, num_workers=1",
+                hint=Remedy("use one process: {}", Argument("jobs", 1)),
             ) from error
         return pickled
 
@@ -256,7 +257,7 @@ def _from_toml(text: str, name: str) -> Recipe:
         specs = [(entry["use"], (), {key: value for key, value in entry.items() if key != "use"}) for entry in entries]
         steps = _make_all(specs, problems)
     if problems:
-        raise InvalidArgumentError(f"the recipe {name}: {'; '.join(problems)}")
+        raise InvalidArgumentError(f"the recipe {name}: {'; '.join(problems)}", hint=ALL_STEPS)
     return Recipe(steps, name, str(document.get("purpose", "")))
 
 
@@ -371,7 +372,7 @@ def _make_all(specs: Iterable[StepArguments], problems: list[str]) -> list[Step]
         try:
             steps.append(make(name, positional, keywords))
         except InvalidArgumentError as error:
-            problems.append(f"step {number} ({name}): {error.message}{error.hint and f' ({error.hint})'}")
+            problems.append(f"step {number} ({name}): {error.message}")
     return steps
 
 
@@ -391,10 +392,10 @@ def _step_error(step: Step, number: int, block: EpisodeBatch, where: str, error:
         reason = getattr(error, "message", str(error))
         return NotEnoughMemoryError(
             f"step {number} ({_step_name(step, error)}){where} needs more memory than is available: {reason}",
-            hint="make what the step writes smaller, or give fewer processes: --jobs 1, num_workers=1",
+            hint=Remedy("make the results of the step smaller, or use fewer processes: {}", Argument("jobs", 1)),
         )
     own = isinstance(error, DatasetsRLError)
-    why, hint = (error.message, error.hint) if own else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # an error of this package has both
+    why, hint = (error.message, error.remedy) if own else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # an error of this package has both
     keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
     return PreprocessError(f"step {number} ({_step_name(step, error)}){where}, with fields {keys}: {why}", hint=hint)
 

@@ -40,6 +40,7 @@ from datasets_rl.preprocessing.merge import Stored, check_not_replaced, files_di
 from datasets_rl.preprocessing.partial import Task, drawing, fill, make, own_columns, read
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.progress import Report, report
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.sources import DERIVED
 from datasets_rl.store import (
@@ -70,6 +71,8 @@ _BATCH_BYTES = 8 << 20
 _PART_CALLS, _BATCH_CALLS = 5_000, 500
 """Steps of a partial dataset and of a batch if a function is called for each step or episode, and may be slow."""
 _MAX_COPIES = 8
+_INSIST = Argument("force", True)
+_LESS_MEMORY = Remedy("smaller values of {} and {} need less memory", Argument("jobs"), Argument("max_ram"))
 """The number of copies of a batch that a step may hold in memory at once: the maximum measured for batch functions."""
 _MAX_DERIVED_NAME = 60
 _RESULTS_VERSION = "0.1.0"
@@ -394,19 +397,24 @@ def _check_loss(
     if destination.in_place and num_frames is not None and num_frames < len(stored):
         raise InvalidArgumentError(
             f"num_frames is {num_frames:,}, and the dataset with its {len(stored):,} steps would be replaced",
-            hint="name a folder for the result (--out DIR, dest=), or insist (--force, force=True)",
+            hint=Remedy("name a folder for the result with {}, or insist with {}", Argument("dest"), _INSIST),
         )
     history = stored.manifest.history
     if not destination.in_place and history and _is_run(history[-1], recipe, num_frames, seed):
         raise InvalidArgumentError(
             f"{stored.manifest.id} is already the result of this recipe, which would be applied twice",
-            hint="preprocess the dataset that it was made of, or insist (--force, force=True)",
+            hint=Remedy("preprocess the dataset that it was made of, or insist with {}", _INSIST),
         )
     if not destination.in_place and destination.paths.exists:
         name = _last_run(destination.paths).get("recipe", {}).get("name") or "without a name"
         raise InvalidArgumentError(
             f"{destination.paths.folder} already exists: it holds the result of another recipe or of other data ({name})",
-            hint="choose another name (--as NAME, as_=) or folder, remove it first, or insist (--force, force=True)",
+            hint=Remedy(
+                "choose another name with {} or a folder with {}, remove it first, or insist with {}",
+                Argument("as_"),
+                Argument("dest"),
+                _INSIST,
+            ),
         )
 
 
@@ -461,7 +469,7 @@ class _Preprocessing:
             self.target.root,
             expected.bytes,
             "the preprocessed dataset",
-            hint="make room, or give another place with --out DIR",
+            hint=Remedy("make room, or give another place with {}", Argument("dest")),
         )
         total = min(self.num_frames or len(self.stored), len(self.stored))
         if self.jobs is None:
@@ -722,7 +730,7 @@ class _WorkerChunk(_LocalChunk):
         except WorkerDiedError as error:
             raise PreprocessError(
                 f"the process that preprocessed episodes {self.task['first']:,} to {self.task['stop']:,} {error.how}",
-                hint=error.hint or "fewer --jobs or a smaller --max-ram need less memory",
+                hint=error.remedy or _LESS_MEMORY,
             ) from error
         entry = self._entry(result)
         writer.append_partial(self._result.folder, result["commit"])

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
+from datasets_rl.remedy import Argument, Remedy
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -18,7 +20,7 @@ __all__ = ["AGAIN", "DAMAGED", "Joined", "Readable", "Span", "fill", "listed", "
 
 _ITEMS_MAX = 20
 _LFS = b"version https://git-lfs"
-AGAIN = "the file is damaged or truncated: download it again with --force"
+AGAIN = Remedy("the file is damaged or truncated: download it again with {}", Argument("force", True))
 DAMAGED = (
     OSError,
     RuntimeError,

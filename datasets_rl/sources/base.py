@@ -140,8 +140,8 @@ class Listing:
     stored_bytes: int | None = None
     """Approximate size of the converted dataset, if known without the sizes of the files."""
     growth: Mapping[str, float] = field(default_factory=dict)
-    """Approximate number of stored bytes per fetched byte, for each of the choices that it depends on (keyed as a user
-    types them); the first one is the choice in effect."""
+    """Approximate number of stored bytes per fetched byte, for each of the choices that it depends on (keyed
+    like ``images=encoded``); the first one is the choice in effect."""
     numbers: Numbers | None = None
     """Numbers of the selected trajectories, counted over all shards, if the upstream does not report how many each
     shard has. Other trajectories are dropped, and shards after the last selected trajectory are not awaited."""

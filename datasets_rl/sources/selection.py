@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.remedy import Call
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
 
 __all__ = ["Numbers", "Option", "Selection", "read_numbers"]
@@ -21,7 +22,7 @@ _LISTS = ("keys", "include", "exclude")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Option of a single source, such as ``--images encoded``."""
+    """Option of a single source, such as ``images`` of ``openx``, with the values ``decoded`` and ``encoded``."""
 
     name: str
     help: str
@@ -78,13 +79,15 @@ class Selection:
         return cls(**arguments)
 
     def __str__(self) -> str:
-        """Return the selection as command line flags."""
-        flags = [f"--episodes {self.episodes}"] if self.episodes else []
-        flags += [f"--max-size {self.max_size}"] if self.max_size else []
-        flags += [f"--keys {','.join(self.keys)}"] if self.keys else []
-        flags += [f"--{name} {pattern}" for name in ("include", "exclude") for pattern in getattr(self, name)]
-        flags += [f"--{name} {value}" for name, value in sorted(self.options.items())]
-        return " ".join(flags) or "the whole dataset"
+        """Return the fields and options that are set: ``episodes=0:100 keys=observation,action images=encoded``."""
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "options"}
+        given |= sorted(self.options.items())
+        shown = {name: ",".join(value) if name in _LISTS else value for name, value in given.items() if value}
+        return " ".join(f"{name}={value}" for name, value in shown.items()) or "the whole dataset"
+
+    def call(self) -> Call:
+        """Return the call that creates this selection, for the remedy of an error."""
+        return Call("Selection", **{each.name: value for each in fields(self) if (value := getattr(self, each.name))})
 
     def covers(self, asked: Selection, options: Sequence[Option] = ()) -> bool:
         """Return whether a dataset stored with this selection contains everything that another one selects.
@@ -252,8 +255,8 @@ def _join_numbers(left: str, right: str) -> str:
         chosen = range(part, part + 1) if isinstance(part, int) else range(sys.maxsize)[part]
         if "-" in piece:
             other[piece] = None
-        elif chosen.step == 1 and chosen:
-            spans.append((chosen.start, chosen.stop))
+        elif chosen and (chosen.step == 1 or len(chosen) == 1):
+            spans.append((chosen[0], chosen[-1] + 1))
         elif chosen:
             other[piece] = chosen
     merged: list[tuple[int, int]] = []

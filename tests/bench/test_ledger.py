@@ -1,17 +1,16 @@
 """What it costs a buffer that processes share to record each write, in turns with the same buffer without the record."""
 
+import statistics
+
 import pytest
 import torch
-from bench_data import compare
 from tensordict import TensorDict
 
 from datasets_rl import LazyMemmapStorage, TensorDictReplayBuffer
 from datasets_rl.storages.ledger import Ledger
 
-SLOTS = 200_000
 LIMITS = {"extend 1000": 1.05, "add": 1.1, "sample 256": 1.05}
 """A record takes 2 microseconds; to add a single step takes 45."""
-MEDIAN_OF = 9
 
 
 class Unrecorded(Ledger):
@@ -36,19 +35,23 @@ def steps(count):
     return TensorDict({**state(), **root, "next": following}, [count])
 
 
-def filled(*, recorded):
-    buffer = TensorDictReplayBuffer(storage=LazyMemmapStorage(SLOTS), batch_size=256)
+def filled(capacity, folder, *, recorded):
+    buffer = TensorDictReplayBuffer(storage=LazyMemmapStorage(capacity, scratch_dir=folder), batch_size=256)
     buffer.extend(steps(1))
     if not recorded:
-        buffer.storage._use_ledger(Unrecorded(buffer.storage._ledger.words, SLOTS))
-    for _ in range(SLOTS // 1000):
+        buffer.storage._use_ledger(Unrecorded(buffer.storage._ledger.words, capacity))
+    for _ in range(capacity // 1000):
         buffer.extend(steps(1000))
     return buffer
 
 
 @pytest.mark.parametrize("call", LIMITS)
-def test_the_record_of_writes_costs_a_twentieth_at_most(call, show):
-    buffers = {"recorded": filled(recorded=True), "unrecorded": filled(recorded=False)}
+def test_the_record_of_writes_costs_a_twentieth_at_most(call, tmp_path, size, compare, expect):
+    capacity = size(full=200_000, small=1_000)
+    buffers = {
+        "recorded": filled(capacity, tmp_path / "recorded", recorded=True),
+        "unrecorded": filled(capacity, tmp_path / "unrecorded", recorded=False),
+    }
     data = {"extend 1000": steps(1000), "add": steps(1)[0]}.get(call)
     calls = {
         name: {
@@ -58,9 +61,7 @@ def test_the_record_of_writes_costs_a_twentieth_at_most(call, show):
         }[call]
         for name, buffer in buffers.items()
     }
-    runs = [compare(calls, repeat=100) for _ in range(MEDIAN_OF)]
-    ratio = sorted(run["recorded"] / run["unrecorded"] for run in runs)[MEDIAN_OF // 2]
-    micro = {name: round(min(run[name] for run in runs) * 1e6, 1) for name in calls}
-    show(f"\n{call}: {micro} us; {ratio:.3f} of the time without a record (median of {MEDIAN_OF} paired runs)")
+    runs = [compare(calls) for _ in range(size(full=9, small=1))]
 
-    assert ratio <= LIMITS[call]
+    ratio = statistics.median(run["recorded"] / run["unrecorded"] for run in runs)
+    expect(f"{call}, of the time without a record", ratio, at_most=LIMITS[call])

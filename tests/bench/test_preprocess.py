@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
+import os
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from bench_data import seconds
 from stored_data import FLAGS, write_dataset
 
 from datasets_rl.datasets.stored import StoredExperienceReplay
@@ -19,59 +20,54 @@ from datasets_rl.pipeline.engines.local import Local
 from datasets_rl.preprocessing import Function, Recipe, preprocess
 from datasets_rl.ted.episode import Episode
 
-STEPS = 1000
-
 
 class _Long:
     """An episode of a locomotion task, 17 numbers wide, that `write_dataset` takes."""
 
-    def __init__(self, seed, dtype):
+    def __init__(self, seed, dtype, steps):
         dice = np.random.default_rng(seed)
-        last = (np.arange(STEPS) == STEPS - 1)[:, None]
+        last = (np.arange(steps) == steps - 1)[:, None]
         self._whole = Episode(
             {
-                ("action",): dice.normal(size=(STEPS, 6)).astype("f4"),
-                ("next", "reward"): dice.normal(size=(STEPS, 1)).astype("f4"),
+                ("action",): dice.normal(size=(steps, 6)).astype("f4"),
+                ("next", "reward"): dice.normal(size=(steps, 1)).astype("f4"),
                 ("next", "terminated"): np.zeros_like(last),
                 ("next", "truncated"): last,
             },
-            {("observation",): dice.normal(size=(STEPS + 1, 17)).astype(dtype)},
+            {("observation",): dice.normal(size=(steps + 1, 17)).astype(dtype)},
         )
 
     def pieces(self):
         yield self._whole
 
 
-def locomotion(folder, episodes, dtype="f4"):
+def locomotion(folder, episodes, dtype="f4", steps=1000):
     columns = [
         Column(("observation",), np.dtype(dtype), (17,), shared=True),
         Column(("action",), np.dtype("f4"), (6,)),
         Column(("next", "reward"), np.dtype("f4"), (1,)),
         *FLAGS,
     ]
-    return write_dataset(folder, [_Long(seed, dtype) for seed in range(episodes)], columns, id="toy/long")
+    return write_dataset(folder, [_Long(seed, dtype, steps) for seed in range(episodes)], columns, id="toy/long")
 
 
 def normed(step):
     return step.set("norm", step["observation"].norm(dim=-1))
 
 
-def timed(call):
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def least(calls, rounds):
+    """Seconds of each call, the least of some rounds; each is given the number of its round."""
+    taken = [{name: seconds(lambda call=call, n=n: call(n)) for name, call in calls.items()} for n in range(rounds)]
+    return {name: min(one[name] for one in taken) for name in calls}
 
 
-@pytest.mark.bench
-def test_a_function_of_single_steps_and_one_of_batches_against_torchrl(tmp_path, show):
-    common = pytest.importorskip("torchrl.data.datasets.common", reason="pip install --no-deps torchrl hoptorch")
-    torchrl = pytest.importorskip("torchrl.data")
-    stored = locomotion(tmp_path / "toy" / "long", 10)
+def test_a_function_of_single_steps_and_one_of_batches_are_faster_than_torchrl(torchrl_data, tmp_path, size, expect):
+    common = pytest.importorskip("torchrl.data.datasets.common")
+    stored = locomotion(tmp_path / "toy" / "long", 10, steps=size(full=1000, small=2))
     ours = StoredExperienceReplay(str(stored.folder))
-    data = ours[:].memmap(tmp_path / "theirs")
-    theirs = SimpleNamespace(_storage=torchrl.TensorStorage(data))
+    theirs = SimpleNamespace(_storage=torchrl_data.TensorStorage(ours[:].memmap(tmp_path / "theirs")))
 
-    def torchrl_run(turn):
+    def torchrl(turn):
         common.BaseDatasetExperienceReplay.preprocess(
             theirs,
             normed,
@@ -82,46 +78,33 @@ def test_a_function_of_single_steps_and_one_of_batches_against_torchrl(tmp_path,
             dest=tmp_path / f"t{turn}",
         )
 
-    taken = {"single": [], "batched": [], "torchrl": []}
-    for turn in range(3):
-        taken["single"].append(timed(lambda t=turn: ours.preprocess(normed, num_workers=1, dest=tmp_path / f"s{t}")))
-        taken["batched"].append(
-            timed(lambda t=turn: ours.preprocess(normed, num_workers=1, batched=True, dest=tmp_path / f"b{t}"))
-        )
-        taken["torchrl"].append(timed(lambda t=turn: torchrl_run(t)))
-    best = {name: min(values) for name, values in taken.items()}
-    steps = len(stored)
-    for name, value in best.items():
-        show(f"{name}: {value / steps * 1e6:.1f} us a step, {best['torchrl'] / value:.1f} times TorchRL's speed")
-    assert best["torchrl"] > 3 * best["single"]
-    assert best["torchrl"] > 50 * best["batched"]
+    took = least(
+        {
+            "steps": lambda turn: ours.preprocess(normed, num_workers=1, dest=tmp_path / f"s{turn}"),
+            "batches": lambda turn: ours.preprocess(normed, num_workers=1, batched=True, dest=tmp_path / f"b{turn}"),
+            "torchrl": torchrl,
+        },
+        size(full=3, small=1),
+    )
+    for name, goal in (("steps", 3), ("batches", 50)):
+        expect(f"a function of {name}, times TorchRL's speed", took["torchrl"] / took[name], at_least=goal)
 
 
-@pytest.mark.bench
-def test_a_cast_against_the_bare_bytes(tmp_path, show):
-    stored = locomotion(tmp_path / "toy" / "long", 1000, "f8")
+def test_a_cast_takes_little_more_than_reading_and_writing_the_bytes(tmp_path, size, expect):
+    stored = locomotion(tmp_path / "toy" / "long", size(full=1000, small=1), "f8")
     recipe = Recipe.inline(["double_to_float:in_keys=[observation]"])
-    written = {}
 
     def cast(turn):
-        written["folder"] = preprocess(stored.folder, recipe, dest=tmp_path / f"cast{turn}", jobs=1)
+        preprocess(stored.folder, recipe, dest=tmp_path / f"cast{turn}", jobs=1)
 
     def copied(turn):
-        rows = np.array(stored.rows)  # what is read
+        rows = np.array(stored.rows).view(np.uint8)
         with (tmp_path / f"bare{turn}").open("wb") as file:
-            file.write(rows.view(np.uint8)[: (written["folder"] / "rows.npy").stat().st_size])
+            file.write(rows[: (tmp_path / f"cast{turn}" / "rows.npy").stat().st_size])
+            os.fsync(file.fileno())
 
-    taken = {"cast": [], "bare": [], "memcpy": []}
-    rows = np.array(stored.rows)
-    for turn in range(5):
-        taken["cast"].append(timed(lambda t=turn: cast(t)))
-        taken["bare"].append(timed(lambda t=turn: copied(t)))
-        taken["memcpy"].append(timed(rows.copy))
-    best = {name: min(values) for name, values in taken.items()}
-    ratios = {name: best[name] / best["cast"] for name in ("bare", "memcpy")}
-    size = stored.manifest.bytes / 1e6
-    show(f"cast of {size:.0f} MB: {best['cast']:.2f} s, {ratios['bare']:.2f} of reading and writing the bytes")
-    show(f"{ratios['memcpy']:.3f} of copying them in memory")
+    took = least({"cast": cast, "copied": copied}, size(full=5, small=1))
+    expect("a cast, of the time of reading and writing the bytes", took["cast"] / took["copied"], at_most=10)
 
 
 def slow(step):
@@ -132,59 +115,50 @@ def slow(step):
     return step.set("total", torch.tensor(total))
 
 
-@pytest.mark.bench
-def test_two_processes_against_one(tmp_path, show):
-    stored = locomotion(tmp_path / "toy" / "long", 200)
-    taken = {jobs: [] for jobs in (1, 2)}
-    for turn in range(1):
-        for jobs, values in taken.items():
-            recipe = Recipe([Function(slow)])
-            place, engine = tmp_path / f"{jobs}-{turn}", Local(jobs, threads=1)
-            values.append(
-                timed(lambda e=engine, r=recipe, p=place: preprocess(stored.folder, r, dest=p, engine=e, num_parts=16))
-            )
-    best = {jobs: min(values) for jobs, values in taken.items()}
-    show(f"one process {best[1]:.1f} s, two {best[2]:.1f} s: {best[1] / best[2]:.2f} times as fast")
+def test_two_processes_are_faster_than_one(tmp_path, size, expect):
+    stored = locomotion(tmp_path / "toy" / "long", 40, steps=size(full=1000, small=2))
+    recipe = Recipe([Function(slow)])
+
+    def run(engine, name):
+        preprocess(stored.folder, recipe, dest=tmp_path / name, engine=engine, num_parts=16)
+
+    one = seconds(lambda: run(size(full=Local(1, threads=1), small=None), "one"))
+    two = seconds(lambda: run(size(full=Local(2, threads=1), small=None), "two"))
+    expect("time with two processes, of that with one", two / one, at_most=0.8)
 
 
-PEAK = """
-import sys
-from pathlib import Path
-import torch
-from datasets_rl.preprocessing import Function, Recipe, preprocess
+def memory(small, large, folder, max_ram):
+    """MB of memory, that of mapped files not counted, by which a process grows while it preprocesses a large dataset."""
+    recipe = Recipe([Function(normed, "batch")])
+    preprocess(small, recipe, dest=folder / "small", jobs=1, max_ram=max_ram)
 
-def peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    def resident():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
-def rss():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+    idle = most = resident()
+    done = threading.Event()
 
-recipe = Recipe([Function(lambda data: data.set("norm", data["observation"].norm(dim=-1)), "batch")])
-preprocess(Path(sys.argv[1]), recipe, dest=Path(sys.argv[3] + "/small"), jobs=1, max_ram=int(sys.argv[4]))
-idle = rss()
-import threading, time
-most = [0]
-def watch():
-    while most[0] >= 0:
-        most[0] = max(most[0], rss())
-        time.sleep(0.002)
-threading.Thread(target=watch, daemon=True).start()
-preprocess(Path(sys.argv[2]), recipe, dest=Path(sys.argv[3] + "/large"), jobs=1, max_ram=int(sys.argv[4]))
-print((most[0] - idle) / 1024)
-"""
+    def watch():
+        nonlocal most
+        while not done.wait(0.002):
+            most = max(most, resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    preprocess(large, recipe, dest=folder / "large", jobs=1, max_ram=max_ram)
+    done.set()
+    watcher.join()
+    return most - idle
 
 
-@pytest.mark.bench
-def test_the_memory_stays_below_what_was_allowed(tmp_path, show):
-    small = locomotion(tmp_path / "toy" / "small", 4)
-    large = locomotion(tmp_path / "toy" / "large", 2500)
-    allowed = large.manifest.bytes // 4
-    words = [sys.executable, "-c", PEAK, small.folder, large.folder, tmp_path, str(allowed)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr
-    grown = float(done.stdout)
-    show(f"{large.manifest.bytes / 1e6:.0f} MB with max_ram {allowed / 1e6:.0f} MB: {grown:.0f} MB over idle")
-    assert StoredDataset(tmp_path / "large").schema
-    assert grown * 1e6 < allowed
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is read from /proc")
+def test_the_memory_stays_below_what_was_allowed(tmp_path, size, expect, run_in_child):
+    small = locomotion(tmp_path / "toy" / "small", size(full=4, small=1))
+    large = locomotion(tmp_path / "toy" / "large", size(full=2500, small=1))
+    allowed = large.manifest.bytes * size(full=1, small=64) // 4  # an episode is processed as a whole
+
+    grown = run_in_child(memory, small.folder, large.folder, tmp_path, allowed)
+
+    assert len(StoredDataset(tmp_path / "large")) == len(large)
+    expect("memory over idle, of what was allowed", grown * (1 << 20) / allowed, at_most=1)

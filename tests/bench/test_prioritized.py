@@ -5,7 +5,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from bench_data import compare
 
 from datasets_rl import LazyTensorStorage, PrioritizedSampler, SamplerWithoutReplacement, TensorDictReplayBuffer
 
@@ -22,8 +21,8 @@ SHAPES = {
 
 
 @pytest.fixture(scope="module")
-def prioritised(ours):
-    """The transitions in memory, each with a priority of its own."""
+def prioritized(ours):
+    """The transitions in memory, each with another priority."""
     steps = len(ours)
     rb = TensorDictReplayBuffer(
         storage=LazyTensorStorage(steps), sampler=PrioritizedSampler(steps, alpha=0.6, beta=0.4), batch_size=256
@@ -38,9 +37,10 @@ def prioritised(ours):
 def cpprb_buffer(ours):
     cpprb = pytest.importorskip("cpprb", reason="pip install cpprb")
     steps = len(ours)
-    buffer = cpprb.PrioritizedReplayBuffer(steps, {name: {"shape": size} for name, size in SHAPES.items()}, alpha=0.6)
-    chunk = {name: np.random.default_rng(0).random((50_000, size), np.float32) for name, size in SHAPES.items()}
-    for _ in range(0, steps, 50_000):
+    buffer = cpprb.PrioritizedReplayBuffer(steps, {name: {"shape": width} for name, width in SHAPES.items()}, alpha=0.6)
+    chunk_steps = min(steps, 50_000)
+    chunk = {name: np.random.default_rng(0).random((chunk_steps, width), np.float32) for name, width in SHAPES.items()}
+    for _ in range(0, steps, chunk_steps):
         buffer.add(**chunk)
     buffer.update_priorities(np.arange(steps), np.random.default_rng(0).random(steps))
     return buffer
@@ -60,35 +60,35 @@ def steps_of_training(sample, update, *, repeat):
 
 
 @pytest.mark.parametrize("batch_size", [256, 4096])
-def test_training_by_priorities_takes_less_than_half_of_the_time_of_cpprb(prioritised, cpprb_buffer, batch_size, show):
-    rows, values = list(torch.randint(len(prioritised), (64, batch_size))), list(torch.rand(64, batch_size))
+def test_training_by_priorities_takes_less_than_half_of_the_time_of_cpprb(
+    cpprb_buffer, prioritized, batch_size, size, expect
+):
+    rows, values = list(torch.randint(len(prioritized), (64, batch_size))), list(torch.rand(64, batch_size))
     indices, priorities = [one.numpy() for one in rows], [one.numpy() for one in values]
     calls = {
         "ours": (
-            lambda: prioritised.sample(batch_size),
-            lambda number: prioritised.update_priority(rows[number], values[number]),
+            lambda: prioritized.sample(batch_size),
+            lambda number: prioritized.update_priority(rows[number], values[number]),
         ),
         "cpprb": (
             lambda: cpprb_buffer.sample(batch_size, beta=0.4),
             lambda number: cpprb_buffer.update_priorities(indices[number], priorities[number]),
         ),
     }
-    taken = {name: [] for name in calls}
-    for _ in range(15):
+    taken, repeat = {name: [] for name in calls}, size(full=25_600 // batch_size, small=1)
+    for _ in range(size(full=15, small=1)):
         for name, (sample, update) in calls.items():
-            taken[name].append(steps_of_training(sample, update, repeat=25_600 // batch_size))
+            taken[name].append(steps_of_training(sample, update, repeat=repeat))
 
     (ours, our_update), (cpprb, their_update) = (np.median(taken[name], axis=0) * 1e6 for name in ("ours", "cpprb"))
-    show(
-        f"\nprioritised {batch_size}: sample {ours:.0f} us, cpprb {cpprb:.0f} ({cpprb / ours:.1f} times); "
-        f"update {our_update:.0f} us, cpprb {their_update:.0f} ({their_update / our_update:.1f} times)"
-    )
-    assert cpprb / ours >= SAMPLE
-    assert (cpprb + their_update) / (ours + our_update) >= BOTH
+    print(f"\nsample {ours:.0f} us, cpprb {cpprb:.0f} us; update {our_update:.0f} us, cpprb {their_update:.0f} us")
+    expect(f"sample({batch_size}) by priorities, times cpprb's speed", cpprb / ours, at_least=SAMPLE)
+    both = (cpprb + their_update) / (ours + our_update)
+    expect(f"sample({batch_size}) and update, times cpprb's speed", both, at_least=BOTH)
 
 
 @pytest.mark.parametrize("batch_size", [256, 4096])
-def test_an_epoch_costs_no_more_than_uniform_draws(ours, batch_size, show):
+def test_an_epoch_costs_no_more_than_uniform_draws(ours, batch_size, compare, expect):
     """The epoch's beginning is in the rounds: a million rows take 4,000 or 250 batches."""
     sampler, uniform = SamplerWithoutReplacement(), ours.sampler
     batches = -(-len(ours) // batch_size)
@@ -103,6 +103,5 @@ def test_an_epoch_costs_no_more_than_uniform_draws(ours, batch_size, show):
         repeat=batches,
     )
 
-    micro = {name: round(value * 1e6, 1) for name, value in took.items()}
-    show(f"\nrows of a batch of {batch_size}: {micro} us")
-    assert took["without replacement"] - took["uniform"] < 0.25 * took["rows"]
+    more = (took["without replacement"] - took["uniform"]) / took["rows"]
+    expect(f"what {batch_size} rows without replacement take longer, of their gather", more, at_most=0.25)

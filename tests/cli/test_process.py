@@ -60,21 +60,6 @@ def test_the_opening_time_does_not_include_the_import_of_torch(process_env):
     assert done.stderr == "True\n"
 
 
-@pytest.mark.bench
-@pytest.mark.usefixtures("stored")
-@pytest.mark.parametrize("words", [["--help"], ["list"], ["info", "demo/pendulum"]], ids=" ".join)
-def test_commands_that_only_print_take_less_than_half_a_second(command, process_env, words):
-    def seconds():
-        began = time.perf_counter()
-        subprocess.run([command, *words], env=process_env, capture_output=True, check=True)
-        return time.perf_counter() - began
-
-    best = min(seconds() for _ in range(5))
-
-    print(f"\nrlds {' '.join(words)}: {best:.3f} s")
-    assert best < 0.5
-
-
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["list", "-q"]], ids=" ".join)
 def test_a_pipe_that_is_closed_early_is_not_an_error(command, process_env, words):
     done = subprocess.run(

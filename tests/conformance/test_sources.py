@@ -635,9 +635,7 @@ def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, home
         assert {key for key in fields if key[0] != "next"} <= {*ROOT_FLAGS, EPISODE, ("X",), ("y",)}
         if "images" in part.get("options", {}):
             asked = Selection(options={"images": made.case.options.get("images", "decoded")})
-            with pytest.raises(
-                InvalidArgumentError, match=r"was downloaded with --images .*; --images .* was requested"
-            ):
+            with pytest.raises(InvalidArgumentError, match=r"was downloaded with images=.*; images=.* was requested"):
                 kind(made.name, root=root, selection=asked)
             continue
         more = {"keys": ("no_such_field",), "episodes": ":", "exclude": ("nothing",), "options": {"checkpoints": "0:9"}}

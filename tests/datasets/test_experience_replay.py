@@ -145,7 +145,7 @@ def test_changes_to_a_batch_do_not_change_the_dataset(pendulum):
 def test_a_missing_dataset_is_downloaded_only_on_request(tmp_path):
     with pytest.raises(NotADatasetError, match="not downloaded") as caught:
         DemoExperienceReplay("pendulum", root=tmp_path, download=False)
-    assert caught.value.hint == "rlds download demo/pendulum"
+    assert caught.value.hint == "datasets_rl.download('demo/pendulum')"
     assert not list(tmp_path.iterdir())
 
 

@@ -134,7 +134,7 @@ def test_a_list_is_requested_once_and_available_offline(ask, on_hub):
 
 
 def test_offline_without_a_cached_list_is_an_error_with_the_alternatives(ask, on_hub):
-    with pytest.raises(OfflineError, match=r"--from-local PATH, or a copy of the upstream with --mirror"):
+    with pytest.raises(OfflineError, match=r"from_local=\.\.\., or a copy of the upstream with mirrors=\.\.\."):
         ask(offline=True).folder("up", [URL])
     assert on_hub.requests == []
 

@@ -167,8 +167,8 @@ def _levels(folder: Path) -> list[Episode]:
 
 
 def _many_expert(folder: Path, size: int) -> None:
-    """Write episodes of 200 steps; the frames are compressed once, because xz needs a second per episode."""
-    level = play(200, 0)
+    """Episodes of 200 steps at most; frames are packed once, because xz takes a second for each."""
+    level = play(max(2, min(200, size // 10_000)), 0)
     noise = np.random.default_rng(0).integers(0, 3, level.frames.shape, dtype=np.uint8)
     level = Level(np.minimum(level.frames, 252) + noise, level.action, level.reward, 0, 0)
     content = as_npy(level)

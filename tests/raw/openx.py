@@ -549,12 +549,12 @@ ARCHIVE_FAULTS = {
 
 
 def many_records(root: Path, size: int) -> None:
-    """Write about `size` bytes of records: episodes of 100 steps with images of 128 x 128, in files of about 16 MB."""
+    """Write about `size` bytes of records, 100 steps of 128 x 128 an episode, files of some 16 MB, at least two."""
     side = 128
     drawn = replace(draw(100, 1, side), depth=np.zeros((100, side, side, 1), np.uint16))
     made = flat(drawn)
     each = len(tfrecords.example(made))
-    in_file = max(1, (16 << 20) // each)
+    in_file = max(1, min(size, 16 << 20) // each)
     count = max(2, size // (each * in_file))
     write_records(root, [[made] * in_file] * count, document=features(side))
 

@@ -224,7 +224,7 @@ class TestDamage:
             Hdf5File(path)
 
         assert "x.hdf5" in str(caught.value)
-        assert "--force" in caught.value.hint
+        assert "force=True" in caught.value.hint
 
     @pytest.mark.parametrize("kept", [9, 100, 2000, -1])
     def test_a_truncated_file_is_refused(self, tmp_path, kept):

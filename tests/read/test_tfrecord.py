@@ -34,7 +34,7 @@ def read(data, name="x.tfrecord"):
 def faults(data):
     with pytest.raises(ConversionError) as caught:
         read(data)
-    assert "--force" in caught.value.hint
+    assert "force=True" in caught.value.hint
     return caught.value.problems
 
 

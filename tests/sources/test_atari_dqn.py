@@ -102,7 +102,7 @@ def test_the_error_for_the_closed_bucket_names_the_alternatives(tree, settings, 
         with pytest.raises(FetchError) as other:
             downloading.download("atari_dqn/Tennis/1", settings=settings)
 
-    for way in ("since 2025 the bucket denies access", "--from-local", "--mirror", "--upstream rlu"):
+    for way in ("since 2025 the bucket denies access", "from_local=", "mirrors=", "options={'upstream': 'rlu'}"):
         assert way in caught.value.hint
     assert "rlu" not in other.value.hint
     assert [*store.stored(settings.home)] == []

@@ -568,7 +568,7 @@ def test_the_estimate_has_the_size_of_decoded_and_of_encoded_images(tmp_path, se
         for images in ("decoded", "encoded")
     ]
 
-    assert [next(iter(plan.choices)) for plan in plans] == ["--images decoded", "--images encoded"]
+    assert [next(iter(plan.choices)) for plan in plans] == ["images=decoded", "images=encoded"]
     assert plans[0].choices == dict(reversed(plans[1].choices.items()))
     assert plans[0].stored_bytes > plans[1].stored_bytes
 

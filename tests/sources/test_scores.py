@@ -102,7 +102,7 @@ def test_a_dataset_that_is_not_downloaded_is_an_error_with_a_remedy(tmp_path):
 
     with pytest.raises(InvalidArgumentError, match=r"no reference scores in the catalog") as caught:
         normalized_score("minari/D4RL/door/human-v2", 1.0, settings=settings)
-    assert "rlds download minari/D4RL/door/human-v2" in caught.value.hint
+    assert "datasets_rl.download('minari/D4RL/door/human-v2')" in caught.value.hint
     with pytest.raises(NotADatasetError):
         normalized_score(tmp_path, 1.0)
 

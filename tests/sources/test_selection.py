@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
@@ -142,6 +142,7 @@ numbers = st.lists(pieces, min_size=1, max_size=4).map(",".join)
 
 
 @given(numbers, numbers)
+@example("4:7:3", "0,4")
 def test_joined_numbers_are_the_union(left, right):
     here, there = ({*read_numbers(text, 20)} for text in (left, right))
     stored, asked = Selection(episodes=left), Selection(episodes=right)
@@ -155,13 +156,12 @@ def test_joined_numbers_are_the_union(left, right):
         assert there <= here
 
 
-def test_a_selection_is_restored_from_the_manifest_and_printed_as_options():
+def test_a_selection_is_restored_from_the_manifest_and_shows_its_fields():
     one = Selection("0:5", ("a", "b"), 99, ("*.x",), ("y", "z"), {"images": "encoded"})
 
     assert Selection.from_json(one.to_json()) == one
-    assert str(one) == (
-        "--episodes 0:5 --max-size 99 --keys a,b --include *.x --exclude y --exclude z --images encoded"
-    )
+    assert str(one) == "episodes=0:5 keys=a,b max_size=99 include=*.x exclude=y,z images=encoded"
+    assert eval(str(one.call()).replace("datasets_rl.", "")) == one
     assert (Selection().to_json(), str(Selection())) == ({}, "the whole dataset")
 
 

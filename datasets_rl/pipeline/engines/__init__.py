@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from datasets_rl.progress import Report
+from datasets_rl.remedy import Remedy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -70,7 +71,7 @@ class WorkerDiedError(Exception):
         hint: What to do next, if the engine knows.
     """
 
-    def __init__(self, how: str, *, hint: str = "") -> None:
+    def __init__(self, how: str, *, hint: str | Remedy = "") -> None:
         super().__init__(how)
         self.how = how
-        self.hint = hint
+        self.remedy = Remedy.of(hint)

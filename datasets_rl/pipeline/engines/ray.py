@@ -19,6 +19,7 @@ from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.format.manifest import converter_version
 from datasets_rl.pipeline.engines import TaskFunction, TaskResult, WorkerDiedError
 from datasets_rl.progress import Report
+from datasets_rl.remedy import Argument, Remedy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -136,6 +137,6 @@ def _call(make: TaskFunction, task: Mapping[str, Any], version: str) -> Mapping[
     if not folder.is_dir():
         raise InvalidArgumentError(
             f"{socket.gethostname()} does not see {folder}",
-            hint="the datasets must lie in a folder that all nodes share: --root DIR or RLDS_HOME",
+            hint=Remedy("store the datasets in a folder that all nodes share: {} or RLDS_HOME", Argument("root")),
         )
     return make(task, Report())

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, OfflineError
+from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.selection import Option, read_numbers
 from datasets_rl.ted.keys import PLAIN
@@ -41,6 +42,7 @@ _RECORDS = re.compile(r".*rlu_atari\w*-(?:checkpoint_(\d{1,4})|train)\.tfrecord-
 """Files of episodes; files that are not sorted by checkpoint form a single checkpoint."""
 _PLAIN = re.compile(r"(replay_logs|\d+\.\d+\.\d+)?")
 """Folders allowed between the listed folder and the files: none whose name could be the number of a run."""
+_UPSTREAM = Argument("selection", Call("Selection", options={"upstream": _RLU}))
 _GZIP = b"\x1f\x8b"
 _GROWTH = {_DQN: 25.0, _RLU: 8.0}
 """Assumed number of decoded bytes per fetched byte, of a log and of records with PNG images, to estimate sizes."""
@@ -96,7 +98,7 @@ class AtariDQN(Source):
         if not entry.params["rlu"]:
             raise InvalidArgumentError(
                 f"RL Unplugged has no {entry.name}; it has {len(self.catalog['rlu_games'])} of the 60 games",
-                hint=f"omit --upstream {_RLU}",
+                hint=Remedy("omit {}", _UPSTREAM),
             )
         path = f"rlu_atari_checkpoints_ordered/{entry.name.replace('/', '_run_')}"
         folder = upstream.folder(path, [f"{self.catalog['rlu_bucket']}/{path}"])
@@ -129,11 +131,12 @@ class AtariDQN(Source):
         return compare_logs(_by_checkpoint(files), column, episodes)
 
 
-def _closed(entry: Entry) -> str:
-    alternative = f", or take the run from RL Unplugged with --upstream {_RLU}" if entry.params["rlu"] else ""
-    return (
-        "since 2025 the bucket denies access to everyone: give the files with --from-local PATH, or a copy of the "
-        f"bucket with --mirror URL{alternative}"
+def _closed(entry: Entry) -> Remedy:
+    return Remedy(
+        "since 2025 the bucket denies access to everyone: give the files with {}, or a copy of the bucket with {}{}",
+        Argument("from_local"),
+        Argument("mirrors"),
+        Remedy(", or take the run from RL Unplugged with {}", _UPSTREAM) if entry.params["rlu"] else "",
     )
 
 

@@ -29,8 +29,8 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
     frame after the last action of an episode is not known and reads as zeros.
 
     Since 2025 the bucket of the dataset denies access to everyone. ``Selection(options={"upstream": "rlu"})`` takes the
-    run from RL Unplugged, which has 46 of the 60 games; ``rlds download atari_dqn/Pong/1 --from-local PATH`` converts
-    files that were downloaded before.
+    run from RL Unplugged, which has 46 of the 60 games; ``download("atari_dqn/Pong/1", from_local=path)``
+    converts files that were downloaded before.
 
     Args:
         dataset_id: The game and the run, 1 to 5: ``"Pong/1"``.

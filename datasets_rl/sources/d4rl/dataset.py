@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.remedy import Call, Remedy
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.storages.dataset import DatasetStorage
@@ -109,7 +110,9 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         from_env = from_env or bool(direct_download)
         id_or_alias = dataset_id if dataset_id is not None else name
         if id_or_alias is None:
-            raise InvalidArgumentError("no dataset_id was given", hint="`rlds list d4rl/*` shows the ids")
+            raise InvalidArgumentError(
+                "no dataset_id was given", hint=Remedy("`{}` shows the ids", Call("list_datasets", source="d4rl"))
+            )
         if from_env and terminate_on_end is False:
             raise InvalidArgumentError(
                 "terminate_on_end=False drops steps, but from_env=True or direct_download=True shows the whole file",

@@ -1,6 +1,6 @@
 """Custom datasets: a folder of npz, HDF5 or Parquet files with a ``dataset.toml`` that describes them.
 
-    rlds download local/gripper --from-local ~/data/gripper
+    download("local/gripper", from_local="~/data/gripper")
 
 The id is any name. A folder that contains many such folders, local or on a server, can be set as a mirror of ``local``.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_choice
 from datasets_rl.sources.selection import read_numbers
@@ -63,7 +64,7 @@ class Local(Source):
         try:
             folder = upstream.folder(name, ())
         except FetchError as error:
-            error.hint = f"give the folder with the files and a {FILE}: --from-local DIR"
+            error.hint = Remedy("give the folder with the files and a {}: {}", FILE, Argument("from_local"))
             raise
         inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
         if FILE not in inside:

@@ -25,6 +25,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 __all__ = ["ALIGNMENTS", "ENDINGS", "FILE", "WAYS", "Description", "Field", "no_choice", "usual"]
@@ -174,7 +175,11 @@ def no_choice(by: str) -> InvalidArgumentError:
     """Return the error for a selection of episodes by number if the files are not single episodes."""
     return InvalidArgumentError(
         f"episodes can be selected by number only if each file is one episode; here {by} mark the episodes",
-        hint=f'set [episodes] by = "file" in {FILE}, or select files with --include',
+        hint=Remedy(
+            'set [episodes] by = "file" in {}, or select files with {}',
+            FILE,
+            Argument("selection", Call("Selection", include=...)),
+        ),
     )
 
 

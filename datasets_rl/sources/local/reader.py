@@ -135,7 +135,7 @@ class LocalReader(EpisodeReader):
                 if (rest := len(problems) - _PROBLEMS_MAX) > 0:
                     problems = [*problems[:_PROBLEMS_MAX], f"and {rest:,} more"]
                 raise ConversionError(
-                    self._what, problems, hint=error.hint or f"correct the files, or {FILE}"
+                    self._what, problems, hint=error.remedy or f"correct the files, or {FILE}"
                 ) from error
         texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {listed(self._plan.left_out)}"}
         self.decisions = [

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
+from datasets_rl.remedy import Call, Remedy
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.sources.minari.episodes import (
     Faults,
@@ -213,8 +214,10 @@ class MinariReader(EpisodeReader):
             parts = self._metadata.get("combined_datasets", ())
             if isinstance(error, Linked) and len(parts):
                 # Minari copies episodes when it combines datasets; its first versions created links.
-                ids = " ".join(f"minari/{name}" for name in parts)
-                failed.hint = f"download the combined datasets instead: rlds download {ids}"
+                calls = [Call("download", f"minari/{name}") for name in parts]
+                failed.hint = Remedy(
+                    f"download the combined datasets instead: {'; '.join(['{}'] * len(calls))}", *calls
+                )
             raise failed from None
 
     def _failed(self, number: int, problems: Any) -> ConversionError:

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, MissingDependencyError
+from datasets_rl.remedy import Call, Remedy
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.ted.keys import PLAIN
 
@@ -209,7 +210,7 @@ def _table(description: Any, entry: Entry) -> Asset:
     if pieces.scheme not in {"http", "https"} or not pieces.path.strip("/"):
         problems.append(f"its description has the url {url!r:.80}; expected a web address")
     if problems:
-        hint = "another version may be in use: rlds download openml/NAME@VERSION"
+        hint = Remedy("another version may be in use: {}", Call("download", "openml/NAME@VERSION"))
         raise ConversionError(entry.id, problems, hint=hint)
     md5 = str(description.get("md5_checksum") or "").lower() or None
     return Asset((url,), unquote(pieces.path).lstrip("/"), kind="ARFF", md5=md5)

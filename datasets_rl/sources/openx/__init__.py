@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
+from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.selection import Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
@@ -108,7 +109,10 @@ class OpenX(Source):
         choice, split = selection.options.get("upstream"), selection.options.get("split") or _TRAIN
         if choice == "hub" and split != _TRAIN:
             raise InvalidArgumentError(
-                f"split is {split!r}; the mirror has only {_TRAIN}", hint="--upstream rlds has all splits"
+                f"split is {split!r}; the mirror has only {_TRAIN}",
+                hint=Remedy(
+                    "{} has all splits", Argument("selection", Call("Selection", options={"upstream": "rlds"}))
+                ),
             )
         records = [url.format(id=name) for url in self.catalog["rlds"]]
         mirror = [self.catalog["hub"].format(id=name)] if split == _TRAIN else []
@@ -282,7 +286,7 @@ def _of_archives(entry: Entry, folder: Folder, selection: Selection, params: Map
 
 def _growth(sizes: tuple[float, float, float], images: str) -> dict[str, float]:
     fetched, decoded, encoded = sizes
-    growth = {"--images decoded": decoded / fetched, "--images encoded": encoded / fetched}
+    growth = {"images=decoded": decoded / fetched, "images=encoded": encoded / fetched}
     return dict(sorted(growth.items(), key=lambda item: not item[0].endswith(images)))
 
 

@@ -11,7 +11,7 @@ A record has n = T + 1 steps. The last step is the state in which the robot stop
 
 If the last step is not marked with is_last, the episode was cut off: all its n steps have an action, and the state
 after the last one is not known. Many datasets mark the last step although it has an action; with
-``--last-step transition`` they are read in the same way.
+the option ``last-step=transition`` they are read in the same way.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PROBLEMS_MAX = 20
 _TEXTS = {
     "rlds-last-step": "the last step of an episode has only an observation: the state after the last action",
     "reward-at-last-step": "last steps have a nonzero reward without an action: it was left out "
-    "(--last-step transition keeps such steps)",
+    "(the option last-step=transition keeps such steps)",
     "last-step-kept": "the last step of an episode was kept as a transition: its next observation is not known",
     "end-without-flag": "records end without is_last: their last row was marked truncated, and its next observation is "
     "not known",

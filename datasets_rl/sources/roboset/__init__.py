@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.selection import Numbers
 
@@ -27,6 +28,7 @@ __all__ = ["SOURCE", "RoboSet"]
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _PICKLES = (".pickle", ".pkl")
+_EXCLUDE = Remedy("exclude them with {}", Argument("selection", Call("Selection", exclude=("*.pickle", "*.pkl"))))
 _SHARD_BYTES = 64 << 20
 
 
@@ -100,7 +102,7 @@ class RoboSet(Source):
         pickles = [path for path in by_path if path.endswith(_PICKLES) and selection.keeps_file(path)]
         if pickles:
             problem = f"{pickles[0]} and {len(pickles) - 1:,} other files are pickles, which can run code"
-            raise ConversionError(entry.id, [problem], hint="exclude them with --exclude '*.pickle' --exclude '*.pkl'")
+            raise ConversionError(entry.id, [problem], hint=_EXCLUDE)
         assets = tuple(
             replace(by_path[path], magic=_MAGIC, kind="HDF5") for path in sorted(by_path) if path.endswith(".h5")
         )

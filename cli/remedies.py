@@ -1,0 +1,93 @@
+"""Remedies in the words of the shell: options for arguments of the library, commands for calls of its functions."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from datasets_rl.remedy import Argument, Call
+
+__all__ = ["COMMANDS", "OPTIONS", "command", "spelled"]
+
+COMMANDS = {
+    "download": ("download",),
+    "info": ("info",),
+    "list_datasets": ("list",),
+    "mixing.mixture_toml": ("mix",),
+    "preprocess": ("preprocess",),
+    "preprocessing.naming.described": ("preprocess", "--list"),
+}
+"""The words after ``rlds`` for each function that is a command."""
+
+OPTIONS = {
+    "as_": ("--as", "NAME"),
+    "dest": ("--out", "DIR"),
+    "downloaded": ("--downloaded",),
+    "episodes": ("--episodes", "RANGE"),
+    "exclude": ("--exclude", "GLOB"),
+    "force": ("--force",),
+    "from_local": ("--from-local", "PATH"),
+    "hash_check": ("--no-hash-check",),
+    "include": ("--include", "GLOB"),
+    "jobs": ("--jobs", "N"),
+    "keep_raw": ("--keep-raw",),
+    "keys": ("--keys", "NAMES"),
+    "max_ram": ("--max-ram", "SIZE"),
+    "max_size": ("--max-size", "SIZE"),
+    "mirrors": ("--mirror", "URL"),
+    "missing": ("--missing", "HOW"),
+    "recipe": ("--recipe", "NAME"),
+    "root": ("--root", "DIR"),
+    "source": ("--source", "NAME"),
+}
+"""The option for each argument, and what stands for a value that the user chooses."""
+
+
+def command(*words: object, root: Path | None = None) -> str:
+    """Return a command line of ``rlds``, quoted for the shell, with ``--root`` if it was given."""
+    return shlex.join(map(str, ["rlds", *(() if root is None else ("--root", root)), *words]))
+
+
+def spelled(action: Any, root: Path | None = None) -> str:
+    """Return an action of a remedy as the shell reads it.
+
+    Args:
+        action: An argument, a call, or a value that is shown unchanged.
+        root: The value of ``--root``, which commands repeat.
+    """
+    if isinstance(action, Call) and action.function in COMMANDS:
+        return command(*COMMANDS[action.function], *_words(action), root=root)
+    if isinstance(action, (Argument, Call)):
+        return shlex.join(_words(action))
+    return str(action)
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Yield the words for an argument of a command, before they are quoted."""
+    if isinstance(value, Call):  # a selection, or the folder of an id: commands take the id itself
+        for argument in value.arguments:
+            yield from _words(argument)
+    elif not isinstance(value, Argument):
+        yield "..." if value is ... else str(value)
+    elif isinstance(value.value, Call):
+        yield from _words(value.value)
+    elif isinstance(value.value, Mapping):  # the options of a source have the names of the command line
+        for name, choice in value.value.items():
+            yield from (f"--{name}", str(choice))
+    else:
+        yield from _option(value.name, value.value)
+
+
+def _option(name: str, value: Any) -> Iterator[str]:
+    # Sources of other packages may have further arguments.
+    option, *placeholder = OPTIONS.get(name, (f"--{name.replace('_', '-')}", "..."))
+    if isinstance(value, bool):
+        yield option
+    elif value is ...:
+        yield from (option, *placeholder)
+    else:
+        several = value if isinstance(value, (list, tuple)) else [value]
+        for one in [",".join(several)] if name == "keys" else several:
+            yield from (option, str(one))

@@ -1,0 +1,41 @@
+"""What the reader of HDF5, and the episodes of a D4RL file, cost: against h5py alone."""
+
+from __future__ import annotations
+
+import pytest
+from bench_data import NAME, peak, seconds, with_h5py
+
+from datasets_rl.read.hdf5 import Hdf5File
+from datasets_rl.sources import source
+
+
+def reader(path):
+    with Hdf5File(path) as file:
+        names = list(file.arrays)
+        for _ in file.blocks(names, rows=(8 << 20) // sum(file.arrays[name].row_bytes for name in names)):
+            pass
+
+
+def episodes(path):
+    d4rl = source("d4rl")
+    with d4rl.open(NAME, {d4rl.assets(NAME)[0].path: path}) as opened:
+        for _ in opened.episodes():
+            pass
+
+
+def cost(call, path):
+    """Seconds, the least of three, and MB over the idle process."""
+    idle = peak()
+    return min(seconds(lambda: READ[call](path)) for _ in range(3)), peak() - idle
+
+
+READ = {"h5py": with_h5py, "reader": reader, "episodes": episodes}
+
+
+@pytest.mark.parametrize("call", ["reader", "episodes"])
+def test_reading_takes_less_time_than_h5py_alone_and_little_memory(call, raw_file, size, expect, run_in_child):
+    rounds = [[run_in_child(cost, name, raw_file) for name in ("h5py", call)] for _ in range(size(full=3, small=1))]
+
+    alone, ours = (min(one[place][0] for one in rounds) for place in (0, 1))
+    expect(f"{call}, of the time of h5py", ours / alone, at_most=1)
+    expect(f"{call}, MB over the idle process", max(one[1][1] for one in rounds), at_most=150)
