@@ -25,7 +25,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -60,6 +60,7 @@ __all__ = [
     "derived_paths",
     "discard_work",
     "id_or_path",
+    "last_run",
     "locate",
     "named_paths",
     "paths_of",
@@ -353,6 +354,15 @@ def derived_paths(base: DatasetPaths) -> list[DatasetPaths]:
     names = sorted(path.name for path in parent.iterdir() if path.name.startswith(prefix)) if parent.is_dir() else []
     candidates = [DatasetPaths(base.root, f"{base.name}{name.removeprefix(base.folder.name)}") for name in names]
     return [paths for paths in candidates if paths.exists]
+
+
+def last_run(paths: DatasetPaths) -> Mapping[str, Any]:
+    """Return the last entry in the history of a dataset; an empty one if it is not stored, or not preprocessed."""
+    from datasets_rl.format.manifest import Manifest
+
+    with suppress(NotADatasetError, ManifestError):  # a damaged dataset is not the result of any run
+        return next(reversed(Manifest.read(paths.folder).history), {})
+    return {}
 
 
 def versions(paths: DatasetPaths) -> list[Version]:

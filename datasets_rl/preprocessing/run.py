@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datasets_rl import disk
-from datasets_rl.errors import InvalidArgumentError, ManifestError, PreprocessError
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
@@ -49,6 +49,7 @@ from datasets_rl.store import (
     check_own_files,
     derived_paths,
     discard_work,
+    last_run,
     named_paths,
     paths_of,
     sweep_folder,
@@ -311,7 +312,7 @@ def _destination(
     check_derived_name(name)
     target = DatasetPaths(base.root, f"{base.name}{DERIVED}{name}")
     if not as_ and not target.exists:
-        same = (paths for paths in derived_paths(base) if _last_run(paths).get("fingerprint") == mark)
+        same = (paths for paths in derived_paths(base) if last_run(paths).get("fingerprint") == mark)
         target = next(same, target)
     return _Destination(target, f"{manifest.id}{DERIVED}{target.name[len(base.name) + 1 :]}")
 
@@ -331,22 +332,11 @@ def _manifest(folders: Sequence[Path]) -> Manifest:
     return manifests[0] if len(manifests) == 1 else merged_manifest(manifests, folders)
 
 
-def _last_run(target: DatasetPaths) -> Mapping[str, Any]:
-    """Return the last entry in the history of a dataset; an empty one for a dataset that is not preprocessed."""
-    try:
-        history = Manifest.read(target.folder).history
-    except ManifestError:  # a damaged dataset is not the result of any run
-        return {}
-    return history[-1] if history else {}
-
-
 def _present(
     destination: _Destination, recipe: Mapping[str, Any], mark: str, num_frames: int | None, seed: int
 ) -> bool:
     """Return whether the result exists; in place, whether the recipe is the last one that was applied."""
-    if not destination.paths.exists:
-        return False
-    last = _last_run(destination.paths)
+    last = last_run(destination.paths)
     return _is_run(last, recipe, num_frames, seed) if destination.in_place else last.get("fingerprint") == mark
 
 
@@ -406,7 +396,7 @@ def _check_loss(
             hint=Remedy("preprocess the dataset that it was made of, or insist with {}", _INSIST),
         )
     if not destination.in_place and destination.paths.exists:
-        name = _last_run(destination.paths).get("recipe", {}).get("name") or "without a name"
+        name = last_run(destination.paths).get("recipe", {}).get("name") or "without a name"
         raise InvalidArgumentError(
             f"{destination.paths.folder} already exists: it holds the result of another recipe or of other data ({name})",
             hint=Remedy(

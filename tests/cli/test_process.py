@@ -21,7 +21,19 @@ from servers import Slow, serve
 import datasets_rl.sources.demo
 from datasets_rl.format.manifest import Manifest
 
-HEAVY = ("torch", "tensordict", "h5py", "httpx", "pandas", "sklearn", "minari", "huggingface_hub")
+HEAVY = (
+    "torch",
+    "tensordict",
+    "h5py",
+    "PIL",
+    "simplejpeg",
+    "pyarrow",
+    "httpx",
+    "pandas",
+    "sklearn",
+    "minari",
+    "huggingface_hub",
+)
 RAW = importlib.resources.files(datasets_rl.sources.demo).joinpath("pendulum.hdf5")
 WORDS = [
     ["--help"],

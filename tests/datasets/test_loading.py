@@ -109,6 +109,15 @@ def test_every_class_has_the_parameters_of_load_and_a_selection():
         assert dataset_class(source).source == source
 
 
+@pytest.mark.parametrize("source", sources.names())
+def test_the_signature_of_every_class_names_its_arguments_and_those_of_its_base(source):
+    parameters = inspect.signature(dataset_class(source)).parameters
+
+    assert [*parameters][1] == "batch_size"
+    assert {"transform", "selection", "final_unknown"} < {*parameters}
+    assert all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
 def test_d4rl_shows_the_fields_of_a_selection_with_and_without_the_environment(raw):
     folder = store(raw)
     whole = D4RLExperienceReplay(NAME, from_env=False)
