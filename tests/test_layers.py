@@ -17,7 +17,7 @@ FOLDERS = {
 }
 
 LAYERS = [
-    {"compiled", "errors", "settings", "ted.keys"},
+    {"compiled", "deprecation", "errors", "settings", "ted.keys"},
     {"checkpoint", "disk", "format.schema", "progress"},
     {"format.manifest", "specs"},
     {"ted"},

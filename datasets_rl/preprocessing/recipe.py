@@ -24,18 +24,20 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughMemoryError, PreprocessError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.digests import digest
+from datasets_rl.preprocessing.former import Arguments, renamed
 from datasets_rl.preprocessing.functions import Function
-from datasets_rl.preprocessing.naming import make
+from datasets_rl.preprocessing.naming import in_current_names, make, written
 from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted
 from datasets_rl.transforms import Compose, Transform
 
-__all__ = ["Recipe", "shipped"]
+__all__ = ["Recipe", "parse_inline", "same_steps", "shipped"]
 
 _PYTHON = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
 _INSTALLED = tuple(
@@ -43,6 +45,8 @@ _INSTALLED = tuple(
     for path in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 )
 """The folders of installed code, as opposed to code of the user."""
+_RENAMED = {"normalised_observation": "normalized_observation"}
+"""The recipes of this package that had other names in version 0.1."""
 _ARGUMENT = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
 
 
@@ -52,8 +56,8 @@ class Recipe:
 
         >>> Recipe.of("iql_antmaze")                       a recipe of this package
         >>> Recipe.of("my.toml"), Recipe.of("my.py:fn")    recipes of the user
-        >>> Recipe.inline(["resize:64", "cat_frames:4"])
-        >>> Recipe([KeepReturns(least=3000), fn])
+        >>> Recipe.inline(["resize:64", "stack_frames:4"])
+        >>> Recipe([KeepReturns(min=3000), fn])
 
     Args:
         steps: Steps, transforms, functions of a transition, classes of steps without required arguments, or recipes.
@@ -90,6 +94,9 @@ class Recipe:
             except UnicodeDecodeError as error:
                 raise InvalidArgumentError(f"the recipe {text} cannot be read as TOML: {error}") from error
         texts = _shipped()
+        if text in _RENAMED:
+            warn_deprecated(f"the recipe {text} is called {_RENAMED[text]} now")
+            text = _RENAMED[text]
         if text not in texts:
             similar = difflib.get_close_matches(text, texts, n=3, cutoff=0.5)
             raise InvalidArgumentError(
@@ -100,16 +107,19 @@ class Recipe:
 
     @classmethod
     def inline(cls, texts: Sequence[str]) -> Recipe:
-        """Read steps as written on the command line, ``cat_frames:4,dim=-1``; positional arguments come first.
+        """Read steps as written on the command line, ``stack_frames:4,dim=-1``; positional arguments come first.
 
         Raises:
             InvalidArgumentError: If a step is invalid; the error names all problems.
         """
         problems: list[str] = []
-        steps = _make_all(map(_parse_inline, texts), problems)
+        specs = [parse_inline(text) for text in texts]
+        steps = _make_all(specs, problems)
         if problems:
             raise InvalidArgumentError("; ".join(problems))
-        return cls(steps, ", ".join(texts))
+        pairs = zip(texts, specs, strict=True)
+        names = [text if spec == renamed(spec) else written(renamed(spec)) for text, spec in pairs]
+        return cls(steps, ", ".join(names))
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return a batch of whole episodes transformed by all steps; None if no steps of the episodes remain.
@@ -212,6 +222,12 @@ class Recipe:
         return {"name": self.name, "steps": [{**step.to_json(), **_code(step)} for step in self.steps]}
 
 
+def same_steps(stored: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
+    """Return whether the description of a recipe in a manifest has the steps of another one, under former names."""
+    steps = [in_current_names(step) for step in stored.get("steps", ())]
+    return steps != stored.get("steps") and steps == recipe["steps"]
+
+
 def _not_finite(step: Step, number: int) -> Iterator[str]:
     """Yield a problem for each argument of a step that a manifest cannot record: NaN and infinite numbers."""
     # Functions and transforms of the user are recorded as a digest.
@@ -246,7 +262,10 @@ def _from_toml(text: str, name: str) -> Recipe:
         document = parse_toml(text)
     except ValueError as error:
         raise InvalidArgumentError(f"the recipe {name} cannot be read as TOML: {error}") from error
-    problems = [f"it has {key!r}; expected purpose and step" for key in sorted(document.keys() - {"purpose", "step"})]
+    if "purpose" in document and "summary" not in document:
+        warn_deprecated(f"the key purpose of the recipe {name} is called summary now")
+        document["summary"] = document.pop("purpose")
+    problems = [f"it has {key!r}; expected summary and step" for key in sorted(document.keys() - {"summary", "step"})]
     entries, steps = document.get("step"), []
     if not isinstance(entries, list) or not all(
         isinstance(entry, dict) and isinstance(entry.get("use"), str) for entry in entries
@@ -257,7 +276,7 @@ def _from_toml(text: str, name: str) -> Recipe:
         steps = _make_all(specs, problems)
     if problems:
         raise InvalidArgumentError(f"the recipe {name}: {'; '.join(problems)}")
-    return Recipe(steps, name, str(document.get("purpose", "")))
+    return Recipe(steps, name, str(document.get("summary", "")))
 
 
 def _from_python(path: Path, attribute: str) -> Recipe:
@@ -326,11 +345,8 @@ def _instantiate(cls: type[Step | Transform]) -> Step | Transform:
         ) from error
 
 
-StepArguments = tuple[str, Sequence[Any], Mapping[str, Any]]
-"""The name of a step, its positional and its keyword arguments."""
-
-
-def _parse_inline(text: str) -> StepArguments:
+def parse_inline(text: str) -> Arguments:
+    """Parse a step as written on the command line, ``stack_frames:4,dim=-1``."""
     name, _, rest = text.partition(":")
     positional, keywords = [], {}
     for argument in _split(rest):
@@ -364,7 +380,7 @@ def _value(text: str) -> Any:
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _make_all(specs: Iterable[StepArguments], problems: list[str]) -> list[Step]:
+def _make_all(specs: Iterable[Arguments], problems: list[str]) -> list[Step]:
     """Return the valid steps, and append the problems of the others to a list."""
     steps = []
     for number, (name, positional, keywords) in enumerate(specs):

@@ -100,7 +100,7 @@ def test_a_function_of_single_steps_and_one_of_batches_against_torchrl(tmp_path,
 @pytest.mark.bench
 def test_a_cast_against_the_bare_bytes(tmp_path, show):
     stored = locomotion(tmp_path / "toy" / "long", 1000, "f8")
-    recipe = Recipe.inline(["double_to_float:in_keys=[observation]"])
+    recipe = Recipe.inline(["cast:float32,observation"])
     written = {}
 
     def cast(turn):

@@ -55,18 +55,18 @@ def test_several_become_one_that_says_which_each_step_is_from(folders, given, tm
 
 
 def test_what_is_known_of_all_is_kept_with_where_it_came_from(folders, tmp_path):
-    preprocess(folders[0], Recipe.inline(["normalise"]), in_place=True)
+    preprocess(folders[0], Recipe.inline(["normalize"]), in_place=True)
     made = strict(preprocess(folders, Recipe.inline(["keep_episodes:1:4"]), dest=tmp_path / "all"))
 
     manifest = made.manifest
     assert manifest.id == "a/data + b/data + c/data"
     assert manifest.episodes == 3
     assert [one["id"] for one in manifest.history[0]["merged"]] == ["a/data", "b/data", "c/data"]
-    assert manifest.history[0]["merged"][0]["history"][0]["recipe"]["steps"] == [{"use": "normalise"}]
+    assert manifest.history[0]["merged"][0]["history"][0]["recipe"]["steps"] == [{"use": "normalize"}]
     assert manifest.history[1]["of"]["episodes"] == 5
     assert [manifest.metadata[f"{number}/seed"] for number in range(3)] == [0, 1, 2]
-    fitted = StoredDataset(folders[0]).manifest.metadata["preprocess/0/0.normalise/observation/scale"]["file"]
-    kept = manifest.metadata["0/preprocess/0/0.normalise/observation/scale"]["file"]
+    fitted = StoredDataset(folders[0]).manifest.metadata["preprocess/0/0.normalize/observation/scale"]["file"]
+    kept = manifest.metadata["0/preprocess/0/0.normalize/observation/scale"]["file"]
     assert np.array_equal(np.load(made.folder / kept), np.load(folders[0] / fitted))
 
 

@@ -86,7 +86,7 @@ def test_learning_draws_by_the_seed_too(folder, tmp_path):
 
     recipes = [
         Recipe([Function(lambda data: data.set("action", torch.rand_like(data["action"])), "batch"), *steps])
-        for steps in [Recipe.inline(["normalise:keys=[action]"]).steps] * 2
+        for steps in [Recipe.inline(["normalize:keys=[action]"]).steps] * 2
     ]
     one, two = (preprocess(folder, recipe, dest=tmp_path / str(n)) for n, recipe in enumerate(recipes))
 
