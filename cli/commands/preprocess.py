@@ -338,7 +338,7 @@ def _keys(found: Preview) -> Iterator[dict[str, Any]]:
 def _stored(column: Column, found: Preview) -> str:
     if column.shared:
         return "once for t and t + 1"
-    return "for t and for t + 1" if column.key in found.twice else "once a step"
+    return "for t and for t + 1" if column.key in found.unshared else "once a step"
 
 
 def _short(value: Any) -> str:

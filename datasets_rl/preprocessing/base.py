@@ -33,13 +33,13 @@ class Step(ABC):
             InvalidArgumentError: If the batch lacks a field that the step needs, or a value is out of range.
         """
 
-    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Fit the parameters of the step to all episodes; called once if `requires_fit` is set.
 
         Args:
-            blocks: Batches of all episodes, as transformed by the previous steps.
+            batches: Batches of all episodes, as transformed by the previous steps.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no parameters to fit to {blocks}")
+        raise NotImplementedError(f"{type(self).__name__} has no parameters to fit to {batches}")
 
     @property
     def fitted(self) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from datasets_rl.deprecation import former_arguments
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.digests import digest
-from datasets_rl.preprocessing.tensors import apart, from_tensors, leaves_of, to_tensors, twice_in
+from datasets_rl.preprocessing.tensors import from_tensors, leaves_of, to_tensors, unshare, unshared_keys
 from datasets_rl.ted.episode import end_to_end
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import as_key, dotted
@@ -92,8 +92,8 @@ def joined(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
     """
     if len(parts) < 2:
         return parts[0] if parts else None
-    unshared = frozenset().union(*map(twice_in, parts))
-    batches = [apart(batch, unshared) for batch in parts]
+    unshared = frozenset().union(*map(unshared_keys, parts))
+    batches = [unshare(batch, unshared) for batch in parts]
     first = batches[0]
     for batch in batches[1:]:
         for attribute in ("steps", "states"):

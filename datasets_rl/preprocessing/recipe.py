@@ -121,36 +121,37 @@ class Recipe:
         names = [text if spec == renamed(spec) else written(renamed(spec)) for text, spec in pairs]
         return cls(steps, ", ".join(names))
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         """Return a batch of whole episodes transformed by all steps; None if no steps of the episodes remain.
 
         Raises:
             PreprocessError: If a step fails; the error names the step, the episode and the fields.
         """
-        return self.first(len(self.steps), block)
+        return self.first(len(self.steps), batch)
 
-    def first(self, count: int, block: EpisodeBatch, reached: Sequence[set[int]] = ()) -> EpisodeBatch | None:
+    def first(self, count: int, batch: EpisodeBatch, reached: Sequence[set[int]] = ()) -> EpisodeBatch | None:
         """Return a batch transformed by the first steps; None if no steps of the episodes remain.
 
         Args:
             count: The number of steps of the recipe to apply.
-            block: A batch of whole episodes.
+            batch: A batch of whole episodes.
             reached: A set for each step, to which the numbers of the episodes that reach this step are added.
         """
-        batch: EpisodeBatch | None = block
+        result: EpisodeBatch | None = batch
         for number, step in enumerate(self.steps[:count]):
-            if batch is None:
+            if result is None:
                 return None
             if reached:
-                reached[number].update(batch.numbers.tolist())
-            batch = _apply(step, number, batch)
-        return batch
+                reached[number].update(result.numbers.tolist())
+            result = _apply(step, number, result)
+        return result
 
-    def told(self, number: int) -> str:
+    def step_label(self, number: int) -> str:
         """Return the name of a step with the values of its arguments: ``step 0 (keep_lengths: 10, 20)``."""
-        description = {} if isinstance(self.steps[number], Function) else self.steps[number].to_json()
+        step = self.steps[number]
+        description = {"use": step.use()} if isinstance(step, Function) else step.to_json()
         arguments = ", ".join(str(value) for name, value in description.items() if name != "use")
-        return f"step {number} ({self.steps[number].use()}{': ' if arguments else ''}{arguments})"
+        return f"step {number} ({description['use']}{': ' if arguments else ''}{arguments})"
 
     @property
     def one_by_one(self) -> bool:
@@ -183,23 +184,24 @@ class Recipe:
             ) from error
         return pickled
 
-    def fit(self, blocks: Any) -> None:
+    def fit(self, batches: Any) -> None:
         """Fit the steps that require it to all episodes, as transformed by the previous steps.
 
         Args:
-            blocks: A function that returns an iterable of all batches, called once for each of these steps.
+            batches: A function that returns an iterable of all batches, called once for each of these steps.
 
         Raises:
             PreprocessError: If the previous steps keep no episodes, or a step fails.
         """
         for number, step in enumerate(self.steps):
             if step.requires_fit:
-                batches = (batch for batch in (self.first(number, block) for block in blocks()) if batch is not None)
-                first = next(batches, None)
+                results = (self.first(number, batch) for batch in batches())
+                transformed = (result for result in results if result is not None)
+                first = next(transformed, None)
                 if first is None:
                     raise PreprocessError(f"no episodes are left to fit step {number} ({step.use()}) to")
                 try:
-                    step.fit(chain([first], batches))
+                    step.fit(chain([first], transformed))
                 except (
                     ArithmeticError,
                     LookupError,
@@ -391,18 +393,18 @@ def _make_all(specs: Iterable[Arguments], problems: list[str]) -> list[Step]:
     return steps
 
 
-def _apply(step: Step, number: int, block: EpisodeBatch) -> EpisodeBatch | None:
+def _apply(step: Step, number: int, batch: EpisodeBatch) -> EpisodeBatch | None:
     """Apply a step; if it fails, apply it to each episode alone, so that the error names the episode."""
     try:
-        return step(block)
+        return step(batch)
     except Exception as error:
-        for episode in range(len(block)) if len(block) > 1 else ():
-            _apply(step, number, block.pick(np.array([episode])))
-        where = f" at episode {block.numbers[0]}" if len(block) == 1 else ""
-        raise _step_error(step, number, block, where, error) from error
+        for episode in range(len(batch)) if len(batch) > 1 else ():
+            _apply(step, number, batch.pick(np.array([episode])))
+        where = f" at episode {batch.numbers[0]}" if len(batch) == 1 else ""
+        raise _step_error(step, number, batch, where, error) from error
 
 
-def _step_error(step: Step, number: int, block: EpisodeBatch, where: str, error: Exception) -> DatasetsRLError:
+def _step_error(step: Step, number: int, batch: EpisodeBatch, where: str, error: Exception) -> DatasetsRLError:
     if isinstance(error, (MemoryError, NotEnoughMemoryError)):
         reason = getattr(error, "message", str(error))
         return NotEnoughMemoryError(
@@ -411,7 +413,7 @@ def _step_error(step: Step, number: int, block: EpisodeBatch, where: str, error:
         )
     own = isinstance(error, DatasetsRLError)
     why, hint = (error.message, error.hint) if own else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # an error of this package has both
-    keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
+    keys = ", ".join(sorted(map(dotted, (*batch.states, *batch.steps))))
     return PreprocessError(f"step {number} ({_step_name(step, error)}){where}, with fields {keys}: {why}", hint=hint)
 
 

@@ -34,7 +34,7 @@ from datasets_rl.pipeline.engines import Engine, WorkerDiedError
 from datasets_rl.pipeline.engines.local import Local
 from datasets_rl.pipeline.journal import Journal
 from datasets_rl.pipeline.partial import partials_folder
-from datasets_rl.preprocessing.blocks import step_bytes, whole_episodes
+from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
 from datasets_rl.preprocessing.dry_run import probe
 from datasets_rl.preprocessing.merge import Stored, check_not_replaced, files_digest, members, merged_manifest, opened
 from datasets_rl.preprocessing.partial import Task, drawing, fill, make, own_columns, read
@@ -90,7 +90,7 @@ class Preview:
     present: bool
     """Whether the result exists already."""
     columns: tuple[Column, ...]
-    twice: tuple[Key, ...]
+    unshared: tuple[Key, ...]
     """Fields that are stored separately at t and at t + 1, because the recipe treats the two differently."""
     steps: int
     """The estimated number of steps."""
@@ -245,7 +245,7 @@ def preview(
         folder=destination.paths.folder,
         present=_present(destination, request),
         columns=expected.columns,
-        twice=tuple(sorted(expected.twice)),
+        unshared=tuple(sorted(expected.unshared)),
         steps=expected.steps,
         episodes=expected.episodes,
         bytes=expected.bytes,
@@ -476,7 +476,7 @@ class _Preprocessing:
         expected = probe(self.stored, recipe.copy(), self.request.num_frames)
         self.target.work.mkdir(parents=True, exist_ok=True)
         revisions = _LayoutRevisions.read(self.target.work / "late.json", self.request.fingerprint)
-        revisions.unshared |= expected.twice
+        revisions.unshared |= expected.unshared
         disk.require_free(
             self.target.root,
             expected.bytes,
@@ -540,10 +540,10 @@ class _Preprocessing:
                 folder="",
                 first=first,
                 stop=stop,
-                most=batch_steps,
+                max_steps=batch_steps,
                 rows=remaining,
                 schema=entries,
-                apart=sorted(list(key) for key in unshared),
+                unshared=sorted(list(key) for key in unshared),
                 specs=specs,
                 seed=_seed(self.request.seed, number),
             )
@@ -613,7 +613,7 @@ class _Preprocessing:
             return change.layout
         finally:
             writer.discard()
-        outside_spec = {name for entry in entries for name in entry["unfit"]}
+        outside_spec = {name for entry in entries for name in entry["outside_spec"]}
         self._write_manifest(build_folder, written, recipe, outside_spec)
         return None
 
@@ -696,9 +696,9 @@ class _LocalChunk:
 
     @staticmethod
     def _entry(result: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "again" in result:
-            raise _LayoutChanged(result["again"])
-        return {"unfit": result["unfit"]}
+        if "revision" in result:
+            raise _LayoutChanged(result["revision"])
+        return {"outside_spec": result["outside_spec"]}
 
     def release(self) -> None:
         """Do nothing: there are no files to delete."""
@@ -788,17 +788,17 @@ class _LayoutRevisions:
         with suppress(OSError, ValueError, KeyError):
             document = json.loads(file.read_text())
             if document["fingerprint"] == fingerprint:
-                unshared = {tuple(key) for key in document["apart"]}
+                unshared = {tuple(key) for key in document["unshared"]}
                 return cls(file, fingerprint, unshared, {tuple(key) for key in document["decoded"]})
         return cls(file, fingerprint, set(), set())
 
     def add(self, revision: Mapping[str, Any]) -> None:
         """Add the revision that a chunk requires, and store all."""
-        self.unshared |= {tuple(key) for key in revision["apart"]}
+        self.unshared |= {tuple(key) for key in revision["unshared"]}
         self.decoded |= {tuple(key) for key in revision["decoded"]}
         disk.write_json(
             self.file,
-            {"fingerprint": self.fingerprint, "apart": sorted(self.unshared), "decoded": sorted(self.decoded)},
+            {"fingerprint": self.fingerprint, "unshared": sorted(self.unshared), "decoded": sorted(self.decoded)},
         )
 
 

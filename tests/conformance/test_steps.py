@@ -21,7 +21,7 @@ from datasets_rl.preprocessing.functions import joined
 from datasets_rl.preprocessing.naming import described, make
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.steps import known
-from datasets_rl.preprocessing.tensors import apart
+from datasets_rl.preprocessing.tensors import unshare
 from datasets_rl.preprocessing.transforms import transforms
 from datasets_rl.ted.episode_batch import EpisodeBatch
 
@@ -240,7 +240,7 @@ def test_what_comes_out_does_not_depend_on_where_blocks_are_cut(name, arguments,
     came = [one for one in map(recipe, [whole, *parts]) if one is not None]
     # As parts are written: what one of them has to store twice, all do.
     twice = frozenset(key for one in came for key in one.steps if ("next", *key) in one.steps)
-    came = [apart(one, twice) for one in came]
+    came = [unshare(one, twice) for one in came]
 
     assert not came or same(came[0], joined(came[1:]))
 

@@ -134,7 +134,7 @@ def test_functions_that_are_called_again_and_again_get_small_parts(folder, tmp_p
 
     def fill(writer, task, *others):
         begun.append(task.first)
-        assert task.most == 2 or per == "batch"
+        assert task.max_steps == 2 or per == "batch"
         return partial.fill(writer, task, *others)
 
     monkeypatch.setattr(run, "_PART_CALLS", 5)

@@ -160,9 +160,9 @@ class KeepTopReturns(Step):
         if not 0 < self.percent <= 100:
             raise InvalidArgumentError(f"percent is {self.percent}; expected a number greater than 0 and at most 100")
 
-    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest return to keep."""
-        pairs = [(returns(batch), batch.lengths) for batch in blocks]
+        pairs = [(returns(batch), batch.lengths) for batch in batches]
         episode_returns, lengths = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
         best = np.argsort(-episode_returns, kind="stable")
         if self.of == "episodes":

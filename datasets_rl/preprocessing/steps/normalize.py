@@ -50,10 +50,10 @@ class _Affine(Step):
     def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
         """Return the shift and the scale of a field, [...], from its moments in each batch."""
 
-    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the shift and the scale of each field."""
         totals: dict[Key, list[Array]] = {}
-        for batch in blocks:
+        for batch in batches:
             for key in need(batch, self.keys):
                 values = self._values(batch, key)
                 if key in batch.vocabulary or values.dtype.kind not in "iuf":

@@ -135,9 +135,9 @@ class ScaleByReturns(Step):
 
     requires_fit = True
 
-    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest and the highest return."""
-        episode_returns = np.concatenate([returns(batch) for batch in blocks])
+        episode_returns = np.concatenate([returns(batch) for batch in batches])
         self._lowest, self._highest = float(episode_returns.min()), float(episode_returns.max())
         if self._lowest == self._highest:
             raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}; expected returns that differ")
