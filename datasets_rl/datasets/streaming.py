@@ -149,7 +149,7 @@ class Stream(Storage):
         return True
 
     @property
-    def held(self) -> int:
+    def filled_count(self) -> int:
         """Raise `NoLength`: the total number of steps is unknown."""
         raise NoLength(f"{self.dataset_id} is streamed and has no length", hint="use download=True")
 

@@ -475,7 +475,7 @@ class _Preprocessing:
         recipe = _fitted(self.recipe, self.stored, self.request.num_frames, self.request.seed, show=settings.progress)
         expected = probe(self.stored, recipe.copy(), self.request.num_frames)
         self.target.work.mkdir(parents=True, exist_ok=True)
-        revisions = _LayoutRevisions.read(self.target.work / "late.json", self.request.fingerprint)
+        revisions = _LayoutRevisions.read(self.target.work / "revisions.json", self.request.fingerprint)
         revisions.unshared |= expected.unshared
         disk.require_free(
             self.target.root,

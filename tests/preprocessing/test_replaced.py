@@ -121,8 +121,8 @@ def test_what_was_found_out_late_is_known_to_the_run_that_goes_on(folder, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
     assert calls.read_text().split() == ["0", "0", "1", "2", "0", "1", "2", "3", "4"]
-    found = json.loads((tmp_path / ".work" / "out" / "late.json").read_text())
-    assert found["apart"] == [["observation"]]
+    found = json.loads((tmp_path / ".work" / "out" / "revisions.json").read_text())
+    assert found["unshared"] == [["observation"]]
     calls.write_text("")
     preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
     assert calls.read_text().split() == ["0", "3", "4"]

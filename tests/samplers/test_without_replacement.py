@@ -149,7 +149,7 @@ def test_steps_that_come_in_mid_epoch_join_it(sizes, batch_size, shuffle, at):
         for _ in range(at):
             if len(seen) + batch_size < len(storage):
                 seen += sampler.sample(storage, batch_size)[0].tolist()
-        storage.set(range(storage.held, storage.held + size), torch.arange(size))
+        storage.set(range(storage.filled_count, storage.filled_count + size), torch.arange(size))
     if not seen:
         return
     seen += itertools.chain(*epoch(sampler, storage, batch_size))
@@ -186,7 +186,7 @@ def test_what_the_caller_does_with_a_batch_does_not_reach_the_sampler():
 
 def state(*, left=(), held, joining=(), envs=1):
     rows = {name: torch.tensor(rows, dtype=torch.int64) for name, rows in {"left": left, "joining": joining}.items()}
-    return {**rows, "held": held, "lanes": envs, "ran_out": False}
+    return {**rows, "held": held, "envs": envs, "ran_out": False}
 
 
 class TestState:

@@ -85,7 +85,7 @@ def test_a_chunk_that_fills_the_rest_and_replaces_lies_where_the_rows_say():
 
     assert writer.extend(data([2, 9, 0, 3], 2)).tolist() == [2, 3, -1, 1]
     assert storage.get(slice(None))["number"].tolist() == [0, 5, 2, 3]
-    assert (storage.held, storage.written) == (4, 4)
+    assert (storage.filled_count, storage.write_count) == (4, 4)
 
 
 @pytest.mark.parametrize(
