@@ -242,7 +242,7 @@ class TestState:
     @pytest.mark.parametrize(
         ("state", "message"),
         [
-            ({}, "held is None.*lanes is None.*left is not an int64 tensor.*joining is not an int64 tensor"),
+            ({}, "held is None.*envs is None.*left is not an int64 tensor.*joining is not an int64 tensor"),
             (state(held=4) | {"left": torch.tensor([0.5])}, "left is not an int64 tensor"),
             (state(left=[4], held=4), "left has rows from 4 to 4; expected 0 to 3"),
             (state(left=[0], held=4, joining=[-1]), "joining has rows from -1 to -1"),

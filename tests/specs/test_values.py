@@ -358,6 +358,6 @@ def test_two_ellipses_are_refused():
 
 
 def test_misfits_is_the_former_name_of_problems():
-    spec = Bounded(0, 1, (2,))
+    spec = BoundedTensorSpec(0, 1, (2,))
     with pytest.warns(DeprecationWarning, match="misfits is called problems now"):
         assert spec.misfits(5) == spec.problems(5)

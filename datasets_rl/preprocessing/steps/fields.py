@@ -106,7 +106,7 @@ class Cast(Step):
         dtype: bool, uint8, int8 to int64, or float16 to float64.
         keys: The fields; by default all fields of the dtype `only`, or else all floating-point fields if `dtype` is a
             floating-point dtype.
-        only: The dtype of the fields to cast: ``cast:float32,only=float64`` leaves float16 as it is.
+        only: The dtype of the fields to cast: ``cast:float32,only=float64`` does not change float16.
     """
 
     dtype: str
