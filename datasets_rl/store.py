@@ -160,7 +160,7 @@ class DatasetPaths:
         return (self.folder / MANIFEST_FILE).is_file()
 
     @property
-    def trees(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """The existing folders of the dataset: the dataset itself, its earlier versions, unfinished and raw files."""
         hidden = [path for path in (self.raw, self.work, self.versions) if path.exists()]
         return hidden + [self.folder] * self.exists
@@ -425,16 +425,16 @@ def _remove(paths: DatasetPaths, what: str) -> int:
         with transaction(paths, what, ["remove"], wait=_SHORT_WAIT) as change:
             if change.finished:
                 return change.freed
-            freed = sum(map(disk.tree_bytes, paths.trees))
+            freed = sum(map(disk.tree_bytes, paths.folders))
             if paths.exists:
                 check_own_files(paths.folder)
             change.remove(freed)
     except DiskFullError:
         # The disk has no room for a lock or a record. Deleting the manifest first means that a kill leaves no dataset.
-        freed = sum(map(disk.tree_bytes, paths.trees))
-        trees = paths.trees
+        freed = sum(map(disk.tree_bytes, paths.folders))
+        folders = paths.folders
         (paths.folder / MANIFEST_FILE).unlink(missing_ok=True)
-        for path in trees:
+        for path in folders:
             disk.remove_tree(path)
             _drop_empty(path, paths.root)
     return freed

@@ -101,7 +101,7 @@ class NpyStream:
         self._write(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
         self._rows += len(block)
 
-    def amend(self, row: int, item: NDArray[Any]) -> None:
+    def patch(self, row: int, item: NDArray[Any]) -> None:
         """Overwrite a row that this process wrote, with an item [1, ...]."""
         self._hash_on_write = False
         with disk.disk_errors(self._path.parent):

@@ -130,7 +130,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             f"{self.source}/{dataset_id}",
             root=folder,
             selection=self._stream_selection,
-            room=cache_size,
+            cache_bytes=cache_size,
             shuffle=shuffle,
             pad=self.pad,
             settings=settings,
