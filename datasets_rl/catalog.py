@@ -37,14 +37,14 @@ class DatasetInfo:
 def list_datasets(
     pattern: str = "", *, source: str = "", downloaded: bool = False, settings: Settings | None = None
 ) -> list[str]:
-    """Return the ids of datasets, sorted; no network.
+    """Return the sorted ids of datasets, without network access.
 
         >>> list_datasets("hopper-*-v2", source="d4rl")
 
     Args:
         pattern: A substring of an id, or a glob; by default all ids match.
         source: The name of a source; by default all sources.
-        downloaded: Whether only stored datasets are listed, derived ones among them.
+        downloaded: Whether to list only stored datasets, including derived ones.
         settings: The settings; by default those of the environment.
 
     Raises:

@@ -56,15 +56,16 @@ def load(
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         download: True downloads a dataset that is not stored; False never downloads; "force" downloads and converts the
             dataset again. By default True, but a dataset of openx that is not stored is streamed.
-        selection: The selection to open, `Selection(episodes="0:100")`. The stored selection decides everything that it
-            leaves open; without it, the stored dataset is opened, whatever its selection. Of a larger stored selection,
-            only the requested one is visible; a smaller one grows by a download.
-        **options: Further arguments of the class of the source in `datasets_rl.datasets`, as `from_env` of d4rl.
+        selection: The selection to open, for example `Selection(episodes="0:100")`. What it does not specify is that of
+            the stored dataset; by default the stored dataset is opened with its own selection. Of a larger stored
+            selection, only the requested part is visible; a smaller one is extended by a download.
+        **options: Additional arguments of the class of the source in `datasets_rl.datasets`, such as `from_env` of
+            d4rl.
 
     Raises:
-        UnknownIdError: If there is no such id; `NotADatasetError` if the folder holds no dataset.
+        UnknownIdError: If there is no such id; `NotADatasetError` if the folder is not a dataset.
         InvalidArgumentError: If the class of the source has no such argument (the error names similar ones); if a
-            choice of the selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
+            option of the selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
         FetchError: If a file cannot be fetched from any address.
     """
     dataset = store.id_or_path(dataset_id)

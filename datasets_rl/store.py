@@ -561,7 +561,7 @@ class Transaction:
         self._make(disk.identity(paths.folder), disk.identity(version.folder), version.folder, "", (paths.work,))
 
     def remove(self, freed: int) -> None:
-        """Delete the dataset with its earlier versions and its raw and unfinished files."""
+        """Delete the dataset with its earlier versions and its raw and unfinished files: `freed` bytes in total."""
         paths = self.paths
         drop = (paths.versions, paths.raw, paths.work)
         self._make(disk.identity(paths.folder), None, paths.build, "", drop, freed)

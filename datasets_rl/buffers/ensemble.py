@@ -370,7 +370,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
 
     def _numbers(self, index: Any) -> int | list[int]:
-        """Return the selected buffers: one number, or several."""
+        """Return the number of one selected buffer, or the list of the numbers of several."""
         numbers = range(len(self._members))
         if index is Ellipsis or isinstance(index, slice):
             return list(numbers[slice(None) if index is Ellipsis else index])

@@ -350,7 +350,7 @@ class _Job:
             return self._network
 
     def run(self, assets: Sequence[Asset]) -> list[Fetched]:
-        """Fetch all files, several at once."""
+        """Fetch all files concurrently, and return them in order."""
         fetched: dict[int, Fetched] = {}
         workers = max(1, min(self.settings.jobs, len(assets)))
         # Few files get several connections each, many files get one each: never more than `jobs` in total.

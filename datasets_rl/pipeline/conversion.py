@@ -106,7 +106,7 @@ def convert(
             `settings` allow several and the files are large. The result does not depend on the engine.
         settings: The settings, which have the number of processes.
         keep_raw: Whether fetched files are kept once their rows are on the disk.
-        report: Called with each number of further steps.
+        report: Called with the number of steps since its last call.
 
     Returns:
         The manifest.

@@ -107,7 +107,7 @@ class Hdf5Array:
         return self.chunks[0] if self.chunks else 1
 
     def faults(self) -> Iterator[str]:
-        """Yield the reasons not to read the dataset: its bytes are in other files, or were never written."""
+        """Yield the errors of the dataset: data in other files, or far less data than its shape declares."""
         dataset = self.dataset
         if dataset.is_virtual or dataset.external:
             yield f"{self.name} stores its data in other files; expected it in this one"
@@ -404,7 +404,11 @@ def _decode(
 
 
 def _decompress(data: bytes, size: int) -> bytes:
-    """Decompress a chunk of known size, and never more than that."""
+    """Decompress a chunk of `size` bytes, without allocating more.
+
+    Raises:
+        ValueError: If the chunk is truncated, or has more bytes.
+    """
     stream = zlib.decompressobj()
     data = stream.decompress(data, size)
     if not stream.eof and stream.decompress(stream.unconsumed_tail, 1):

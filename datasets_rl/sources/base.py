@@ -171,7 +171,7 @@ class Listing:
     shard has. Other trajectories are dropped, and shards after the last selected trajectory are not awaited."""
 
     def groups(self, shards: Sequence[Shard]) -> list[list[Asset]]:
-        """Return the files to fetch for each of some shards: those that none of the shards before it needs."""
+        """Return the files to fetch for each shard: those that it needs and no earlier shard has."""
         assets = {asset.path: asset for asset in self.assets}
         seen: set[str] = set()
         groups: list[list[Asset]] = []
@@ -253,7 +253,7 @@ class EpisodeReader(ABC):
         """
 
     def specs(self) -> Mapping[str, Any]:
-        """Return the specs of the fields that the upstream declares, by dotted key, as `TensorSpec.to_json` gives."""
+        """Return the specs that the upstream declares, by dotted key, as documents of `TensorSpec.to_json`."""
         return {}
 
     def __enter__(self) -> Self:

@@ -60,7 +60,9 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
 
 
 def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], Any], steps: int) -> list[str]:
-    """Return which values of a stored dataset are not in its spec: for each field, those of the first invalid chunk.
+    """Return the values of a stored dataset that are outside its spec, as messages.
+
+    For each field, only the first chunk with such values is reported.
 
     Args:
         spec: Spec of one transition.

@@ -72,7 +72,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         self.update_mask(mask)
 
     def _with_last_axis(self, value: Any) -> Any:
-        """Return a value with the last axis restored that `remove_singleton` may have removed."""
+        """Return a value with its last axis, which `remove_singleton` removes from draws of size 1."""
         removable = self.remove_singleton and self.shape == (1,) and isinstance(value, Tensor)
         return value.unsqueeze(-1) if removable and not self._suits(value.shape) else value
 

@@ -200,9 +200,10 @@ class DatasetStorage(EpisodicStorage):
 
 
 def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
-    """Return the windows of all rows, words [N, W], overlapping; rows.npy ends with a record of zeros for the last row.
+    """Return a view of rows.npy, words of 8 bytes [N, W]: window i is record i and the start of record i + 1.
 
-    Words are 8 bytes: torch counts elements, not bytes, when it decides whether to gather with several threads.
+    Windows overlap, and the record of zeros at the end of rows.npy completes the last one. The elements are words of
+    8 bytes because torch decides by their number whether to gather with several threads.
     """
     schema = stored.schema
     count, path = len(stored.rows), stored.folder / ROWS_FILE

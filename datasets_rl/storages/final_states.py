@@ -1,4 +1,4 @@
-"""A view of a dataset without the transitions whose next observation is unknown; no data are copied."""
+"""A view of a dataset without the transitions whose next observation is unknown; no data is copied."""
 
 from __future__ import annotations
 

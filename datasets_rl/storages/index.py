@@ -188,7 +188,7 @@ class TrajectoryIndex:
         self._free: Index = np.zeros(0, np.int64)
 
     def _evict(self, rows: Index) -> None:
-        """Remove overwritten rows from the heads of their lists."""
+        """Remove overwritten rows, which are always the first of their trajectories."""
         owners = self._owners[rows]
         removed = np.bincount(owners[owners >= 0], minlength=len(self._lengths))
         self._firsts += removed

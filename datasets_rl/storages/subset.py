@@ -1,4 +1,4 @@
-"""Some rows and fields of a dataset as a dataset; no data are copied."""
+"""A view of selected rows and fields of a dataset; no data is copied."""
 
 from __future__ import annotations
 

@@ -303,7 +303,14 @@ class StepCounter(OverTime):
 
 
 def _cumulative_sums(rewards: Tensor, ends: Tensor) -> Tensor:
-    """Return the sum of the rewards up to each step: the sum to go, computed on the reversed time axis."""
+    """Return the sum of the rewards of each trajectory up to each step, [N, ...].
+
+    Computed as the sum to go on the reversed time axis.
+
+    Args:
+        rewards: Rewards of consecutive steps, [N, ...].
+        ends: Whether each step is the last one of its trajectory, bool [N].
+    """
     opens = ends.roll(1).flip(0)
     carry = (~opens).to(rewards.dtype).reshape(-1, *[1] * (rewards.ndim - 1))
     return discounted(rewards.flip(0), carry).flip(0)

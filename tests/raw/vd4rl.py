@@ -180,6 +180,7 @@ def _episodes_84(folder: Path) -> list[Episode]:
 
 
 def _many_64(folder: Path, size: int) -> None:
+    """Write about `size` bytes of episodes of 64 pixels."""
     one = as_npz(_noisy(min(501, size // 5_000), 64, 0))
     path = write_npz(folder / "vd4rl" / EPISODES_64, one, 0)
     for number in range(1, max(2, size // path.stat().st_size)):
@@ -187,6 +188,7 @@ def _many_64(folder: Path, size: int) -> None:
 
 
 def _many_84(folder: Path, size: int) -> None:
+    """Write about `size` bytes of rows of 84 pixels in three files."""
     rollouts = [replace(_noisy(min(501, size // 5_000), 84, 0), state={})]
     place = folder / "vd4rl" / EPISODES_84
     write_shards(place, rollouts, 1)

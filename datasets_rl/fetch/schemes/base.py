@@ -59,7 +59,7 @@ class Remote:
 
 
 class Scheme(Protocol):
-    """Interface of a module of this folder."""
+    """Interface of a module of this folder, which resolves the addresses of one URL scheme."""
 
     IN_PLACE: bool
 

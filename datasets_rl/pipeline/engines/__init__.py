@@ -54,7 +54,7 @@ class Engine(Protocol):
         Args:
             make: A function of this package.
             task: Its first argument; the key ``folder`` has the folder of the partial dataset.
-            report: Called with each number of further steps, if the engine supports it.
+            report: Called with the number of steps since its last call, if the engine supports it.
         """
         ...
 

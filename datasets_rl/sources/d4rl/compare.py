@@ -65,7 +65,7 @@ def _differences(path: Path, column: _Column, limit: int | None, episodes: Episo
 
 
 def datasets(group: h5py.Group, prefix: str, above: tuple[h5py.Group, ...]) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yield the datasets below a group under all their names; `visititems` yields a single one and follows no links."""
+    """Yield each dataset below a group once per name; `visititems` gives only one name each, and follows no links."""
     for name, item in group.items():
         if isinstance(item, h5py.Dataset):
             yield f"{prefix}{name}", item
@@ -93,7 +93,7 @@ def _values(dataset: h5py.Dataset, key: tuple[str, ...], column: _Column, rows: 
 
 
 def _inside(raw: dict[str, h5py.Dataset], column: _Column, rows: int) -> Iterator[str]:
-    """Compare the next observation and info with those of the next row, within trajectories."""
+    """Compare the next observation and info of each step within a trajectory with the next row of the raw file."""
     for name, dataset in raw.items():
         root, _, rest = name.partition("/")
         has_next = "/".join(filter(None, ("next_observations", rest))) in raw if root == "observations" else False

@@ -211,7 +211,13 @@ class _FileReader:
         """Mask of rows whose observation differs by rounding from the next observation of the previous row, [N]."""
 
     def piece(self, episode: int, rows: slice, *, ends: bool) -> tuple[dict[Key, Any], dict[Key, Any]]:
-        """Read a range of steps of one episode, and their states."""
+        """Return the columns of a range of steps of one episode, and the columns of their states.
+
+        Args:
+            episode: The number of the episode.
+            rows: The range of steps among all steps of the file.
+            ends: Whether the range includes the last step, so that the states include the final one.
+        """
         steps: dict[Key, Any] = {}
         states: dict[Key, Any] = {}
         for part in self._parts:

@@ -44,7 +44,7 @@ class _Rows(NamedTuple):
 
 
 def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every value of every episode: numbers, pixels and strings.
+    """Compare every converted value with the raw files: numbers, pixels and strings.
 
     Args:
         files: The local raw files, by path.

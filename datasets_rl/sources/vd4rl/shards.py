@@ -98,10 +98,11 @@ class RowFiles(RowReader):
         return {name: column.key for name, column in columns.items() if column.key in self.wanted}
 
     def _marks(self, path: str, file: Hdf5File) -> Marks:
-        """Read the marks of the rows.
+        """Return the first, last and terminal rows of a file, from its step_type and discount.
 
         Raises:
-            ConversionError: If an episode continues after its last row, or another one begins before it.
+            ConversionError: If a step_type is invalid, an episode continues after its last row, or another one begins
+                before it.
         """
         kinds, discounts = (file.read(name).reshape(-1) for name in ("step_type", "discount"))
         problems = [
