@@ -18,7 +18,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
@@ -33,7 +33,17 @@ from torch import Tensor
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 
-__all__ = ["STATE_FILE", "Stateful", "check_start_method", "part_misfits", "pieces", "read", "refuse", "write"]
+__all__ = [
+    "STATE_FILE",
+    "Stateful",
+    "check_start_method",
+    "ensemble_problems",
+    "pieces",
+    "read",
+    "refuse",
+    "with_renamed_keys",
+    "write",
+]
 
 STATE_FILE = "state.json"
 """The file that is written last: a folder without it is not a checkpoint."""
@@ -75,9 +85,9 @@ class Stateful:
         Raises:
             InvalidArgumentError: If the state does not fit; nothing has changed.
         """
-        refuse(self.misfits(state_dict))
+        refuse(self.state_problems(state_dict))
 
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         """Return all reasons why a state cannot be restored; empty if it can."""
         del state_dict
         return []
@@ -112,12 +122,17 @@ class Stateful:
         self.load_state_dict(read(path))
 
 
+def with_renamed_keys(state: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
+    """Return a state of this or an earlier version with present keys, given as former=present."""
+    return {renamed.get(key, key): value for key, value in state.items()}
+
+
 def pieces(rows: Tensor) -> list[Tensor]:
     """Split rows, [N, ...], into views of about 16 MiB."""
     return list(torch.split(rows, max(_PIECE_BYTES // max(rows[:1].nbytes, 1), 1)))
 
 
-def part_misfits(kind: str, parts: Sequence[Stateful], states: Any) -> list[str]:
+def ensemble_problems(kind: str, parts: Sequence[Stateful], states: Any) -> list[str]:
     """Return all reasons why the components of an ensemble, all of the same type, cannot restore their states."""
     if not isinstance(states, (list, tuple)) or not all(isinstance(state, dict) for state in states):
         return [f"{kind}s are not a list of states"]
@@ -126,7 +141,7 @@ def part_misfits(kind: str, parts: Sequence[Stateful], states: Any) -> list[str]
     return [
         f"{kind} {number}: {reason}"
         for number, (part, state) in enumerate(zip(parts, states, strict=True))
-        for reason in part.misfits(state)
+        for reason in part.state_problems(state)
     ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import ConversionError, InvalidArgumentError, ManifestError, UnknownKeyError
+from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.growth import missing_part, require_part
 from datasets_rl.planning import DownloadOptions, checked_entry, find_files, require_room
 from datasets_rl.progress import report
@@ -21,6 +21,7 @@ from datasets_rl.store import (
     DatasetPaths,
     check_own_files,
     dataset_paths,
+    last_run,
     locate,
     transaction,
     unfinished,
@@ -135,7 +136,7 @@ def download(
         _convert(dataset_id, listing, paths, settings, options, selection, engine)
         # A version that was preprocessed in place cannot be downloaded again, so it is kept.
         given = options.local is not None and options.local.is_relative_to(paths.raw)
-        change.publish(keep=_was_preprocessed(paths), drop=() if keep_raw or given else (paths.raw,))
+        change.publish(keep=bool(last_run(paths)), drop=() if keep_raw or given else (paths.raw,))
     return paths.known_as
 
 
@@ -172,17 +173,6 @@ def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | s
             f"{dataset_id} is stored, and was converted from other files: {', '.join(changed[:3])}{more}",
             hint=Remedy("{} converts these files and replaces it", Argument("force", True)),
         )
-
-
-def _was_preprocessed(paths: DatasetPaths) -> bool:
-    from datasets_rl.format.manifest import Manifest
-
-    if not paths.exists:
-        return False
-    try:
-        return bool(Manifest.read(paths.folder).history)
-    except ManifestError:
-        return False
 
 
 def _keeps_raw(paths: DatasetPaths) -> bool:

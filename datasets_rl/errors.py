@@ -26,11 +26,10 @@ maps each class to an exit code (``cli/errors.py``).
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from datasets_rl.deprecation import former_names
 from datasets_rl.remedy import Argument, Call, Remedy
 
 __all__ = [
@@ -74,16 +73,7 @@ RENAMED = {
 """Names of version 0.1, which version 0.2 still has."""
 
 
-def __getattr__(name: str) -> Any:
-    """Return a class under its former name, with a `DeprecationWarning`.
-
-    Raises:
-        AttributeError: If no class has or had this name.
-    """
-    if name not in RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} is called {RENAMED[name]} now", DeprecationWarning, stacklevel=2)
-    return globals()[RENAMED[name]]
+__getattr__ = former_names(globals(), RENAMED)
 
 
 class DatasetsRLError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
 
 
 def _check_arguments(cls: type[BaseDatasetExperienceReplay], arguments: Mapping[str, Any]) -> None:
-    parameters = list(dict.fromkeys(_parameters(cls)))
+    _id, *parameters = inspect.signature(cls).parameters
     for name in arguments:
         if name not in parameters:
             similar = difflib.get_close_matches(name, parameters, n=3)
@@ -116,14 +116,3 @@ def _check_arguments(cls: type[BaseDatasetExperienceReplay], arguments: Mapping[
                 f"{cls.__name__} has no argument {name!r}; it has {', '.join(parameters)}",
                 hint=f"did you mean {', '.join(similar)}?" if similar else "",
             )
-
-
-def _parameters(cls: type[BaseDatasetExperienceReplay]) -> Iterator[str]:
-    """Yield the names of the parameters after the id, including those of base classes if keywords are passed on."""
-    for base in cls.__mro__:
-        if "__init__" in vars(base):
-            _self, _id, *rest = inspect.signature(vars(base)["__init__"]).parameters.values()
-            named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-            yield from (parameter.name for parameter in rest if parameter.kind in named)
-            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in rest):
-                return

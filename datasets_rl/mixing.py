@@ -31,8 +31,8 @@ from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, ope
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.naming import make
-from datasets_rl.preprocessing.recipe import Recipe
-from datasets_rl.preprocessing.transforms import TransformStep
+from datasets_rl.preprocessing.recipe import parse_inline
+from datasets_rl.preprocessing.transforms import TransformStep, named_transforms
 from datasets_rl.read.toml import parse_toml
 from datasets_rl.remedy import Call, Remedy
 from datasets_rl.samplers import (
@@ -317,12 +317,16 @@ def _transforms(member: Member) -> list[Any]:
 
 def _step(given: Any, member: Member) -> Any:
     if isinstance(given, str):
-        return Recipe.inline([given]).steps[0]
-    if isinstance(given, Mapping) and isinstance(given.get("use"), str):
-        return make(given["use"], (), {key: value for key, value in given.items() if key != "use"})
-    raise InvalidArgumentError(
-        f'a transform of {member.dataset} is {given!r}; expected "resize:64", or a table with use = "resize"'
-    )
+        name, positional, named = parse_inline(given)
+    elif isinstance(given, Mapping) and isinstance(given.get("use"), str):
+        name, positional, named = given["use"], (), {key: value for key, value in given.items() if key != "use"}
+    else:
+        raise InvalidArgumentError(
+            f'a transform of {member.dataset} is {given!r}; expected "resize:64", or a table with use = "resize"'
+        )
+    # Batches are transformed by the transforms themselves, also by those that recipes have as steps of episodes.
+    step: Any = TransformStep.of if name in named_transforms() else make
+    return step(name, positional, named)
 
 
 def _sampler(options: Mapping[str, Any] | None) -> Sampler | None:

@@ -25,7 +25,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -60,6 +60,7 @@ __all__ = [
     "derived_paths",
     "discard_work",
     "id_or_path",
+    "last_run",
     "locate",
     "named_paths",
     "paths_of",
@@ -159,7 +160,7 @@ class DatasetPaths:
         return (self.folder / MANIFEST_FILE).is_file()
 
     @property
-    def trees(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """The existing folders of the dataset: the dataset itself, its earlier versions, unfinished and raw files."""
         hidden = [path for path in (self.raw, self.work, self.versions) if path.exists()]
         return hidden + [self.folder] * self.exists
@@ -355,6 +356,15 @@ def derived_paths(base: DatasetPaths) -> list[DatasetPaths]:
     return [paths for paths in candidates if paths.exists]
 
 
+def last_run(paths: DatasetPaths) -> Mapping[str, Any]:
+    """Return the last entry in the history of a dataset; an empty one if it is not stored, or not preprocessed."""
+    from datasets_rl.format.manifest import Manifest
+
+    with suppress(NotADatasetError, ManifestError):  # a damaged dataset is not the result of any run
+        return next(reversed(Manifest.read(paths.folder).history), {})
+    return {}
+
+
 def versions(paths: DatasetPaths) -> list[Version]:
     """Return the earlier versions of a dataset, the oldest first."""
     earlier = []
@@ -415,16 +425,16 @@ def _remove(paths: DatasetPaths, what: str) -> int:
         with transaction(paths, what, ["remove"], wait=_SHORT_WAIT) as change:
             if change.finished:
                 return change.freed
-            freed = sum(map(disk.tree_bytes, paths.trees))
+            freed = sum(map(disk.tree_bytes, paths.folders))
             if paths.exists:
                 check_own_files(paths.folder)
             change.remove(freed)
     except DiskFullError:
         # The disk has no room for a lock or a record. Deleting the manifest first means that a kill leaves no dataset.
-        freed = sum(map(disk.tree_bytes, paths.trees))
-        trees = paths.trees
+        freed = sum(map(disk.tree_bytes, paths.folders))
+        folders = paths.folders
         (paths.folder / MANIFEST_FILE).unlink(missing_ok=True)
-        for path in trees:
+        for path in folders:
             disk.remove_tree(path)
             _drop_empty(path, paths.root)
     return freed

@@ -20,8 +20,9 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from crc32c import crc32c
+from PIL import Image
 from pyarrow import parquet
+from raw.tfrecords import messages
 
 from datasets_rl import Selection
 from datasets_rl.downloading import download
@@ -30,10 +31,10 @@ from datasets_rl.settings import Settings
 
 NAME = "halfcheetah-medium-v2"
 CHILD = """
-import pickle, runpy, sys
-folder, file, name, arguments = pickle.load(sys.stdin.buffer)
-sys.path.insert(0, folder)
-pickle.dump(runpy.run_path(file)[name](*arguments), sys.stdout.buffer)
+import importlib, pickle, sys
+folders, module, name, arguments = pickle.load(sys.stdin.buffer)
+sys.path[:0] = folders
+pickle.dump(getattr(importlib.import_module(module), name)(*arguments), sys.stdout.buffer)
 """
 
 
@@ -58,7 +59,8 @@ def compare(calls, *, rounds=15, repeat=100):
 
 def run_in_child(function, *arguments):
     """Call a function of a test file, or of this one, in another process; arguments and result can be pickled."""
-    task = pickle.dumps([str(Path(__file__).parent), function.__code__.co_filename, function.__name__, arguments])
+    file = Path(function.__code__.co_filename)
+    task = pickle.dumps([[str(file.parent), str(Path(__file__).parent)], file.stem, function.__name__, arguments])
     return pickle.loads(subprocess.run([sys.executable, "-c", CHILD], input=task, stdout=-1, check=True).stdout)
 
 
@@ -146,7 +148,26 @@ def with_tarfile(path):
             if member.name.startswith("heist/"):  # a quarter of the archive: the files of the dataset
                 with_numpy(io.BytesIO(archive.extractfile(member).read()))
             elif member.name.endswith("pickle"):
-                pickle.load(archive.extractfile(member))
+                with_pillow(pickle.load(archive.extractfile(member)))
+
+
+def with_protobuf(path):
+    data, example, start = path.read_bytes(), messages()["t.Example"], 0
+    while start < len(data):
+        stop = start + 12 + int.from_bytes(data[start : start + 8], "little")
+        for feature in example.FromString(data[start + 12 : stop]).features.feature.values():
+            values = getattr(feature, feature.WhichOneof("kind")).value
+            with_pillow(list(values)) if feature.bytes_list.value else np.asarray(values)
+        start = stop + 4
+
+
+def with_pillow(value):
+    """Decode the images among nested values."""
+    if isinstance(value, bytes) and value.startswith((b"\x89PNG", b"\xff\xd8\xff")):
+        np.asarray(Image.open(io.BytesIO(value)))
+    elif isinstance(value, (dict, list)):
+        for one in value.values() if isinstance(value, dict) else value:
+            with_pillow(one)
 
 
 def with_isal(path):
@@ -164,7 +185,7 @@ READERS = {
     ".xz": with_lzma,
     ".tar": with_tarfile,
     ".gz": with_isal,
-    ".tfrecord": lambda path: crc32c(path.read_bytes()),
+    ".tfrecord": with_protobuf,
 }
 
 

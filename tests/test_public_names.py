@@ -13,7 +13,20 @@ import pytest
 import datasets_rl
 from datasets_rl import errors
 
-HEAVY = ("torch", "tensordict", "h5py", "httpx", "pandas", "sklearn", "minari", "huggingface_hub", "rich")
+HEAVY = (
+    "torch",
+    "tensordict",
+    "h5py",
+    "PIL",
+    "simplejpeg",
+    "pyarrow",
+    "httpx",
+    "pandas",
+    "sklearn",
+    "minari",
+    "huggingface_hub",
+    "rich",
+)
 
 
 def loaded_by(statement: str, *, env: dict[str, str] | None = None) -> set[str]:
@@ -23,6 +36,15 @@ def loaded_by(statement: str, *, env: dict[str, str] | None = None) -> set[str]:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **(env or {})}
     )
     return set(done.stdout.rpartition("loaded:")[2].split())
+
+
+def test_opening_a_stored_dataset_of_vectors_loads_no_reader_of_raw_files(tmp_path):
+    env = {"RLDS_HOME": str(tmp_path)}
+    datasets_rl.load("demo/pendulum", root=tmp_path / "demo")
+
+    opened = loaded_by("from datasets_rl import load; load('demo/pendulum', 4, download=False).sample()", env=env)
+    assert "torch" in opened
+    assert not opened & {"h5py", "PIL", "simplejpeg", "pyarrow"}
 
 
 def test_names_are_sorted_and_unique():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -125,7 +127,8 @@ def run(
         return _undone(shell, datasets)
     together = out is not None and len(datasets) > 1
     items = _items(datasets, together=together)
-    steps = _recipe(recipe, transform or [], merge=together)
+    with _former_names(shell):
+        steps = _recipe(recipe, transform or [], merge=together)
     where = {"dest": out, "as_": as_, "in_place": in_place, "num_frames": num_frames}
     if dry_run:
         return _dry_run(shell, items, steps, where)
@@ -173,6 +176,19 @@ def _recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
     )
 
 
+@contextmanager
+def _former_names(shell: Shell) -> Iterator[None]:
+    """Print a line for each former name in a recipe, with its present one; other warnings are shown as usual."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DeprecationWarning)
+        yield
+    for one in caught:
+        if issubclass(one.category, DeprecationWarning):
+            shell.printer.note(str(one.message))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
 def _listed() -> Result:
     from datasets_rl.preprocessing.naming import described
     from datasets_rl.preprocessing.recipe import shipped
@@ -180,13 +196,13 @@ def _listed() -> Result:
     recipes, steps = list(shipped()), described()
     return Result(
         {
-            "recipes": [{"name": one.name, "purpose": one.summary} for one in recipes],
+            "recipes": [{"name": one.name, "summary": one.summary, "purpose": one.summary} for one in recipes],
             "steps": [dataclasses.asdict(one) for one in steps],
         },
         [
-            Table(("name", "purpose"), tuple((one.name, one.summary) for one in recipes), title="recipes"),
+            Table(("name", "summary"), tuple((one.name, one.summary) for one in recipes), title="recipes"),
             Table(
-                ("name", "arguments", "purpose"),
+                ("name", "arguments", "summary"),
                 tuple((one.name, one.arguments, one.summary) for one in steps),
                 title="steps",
             ),
@@ -323,7 +339,7 @@ def _keys(found: Preview) -> Iterator[dict[str, Any]]:
 def _stored(column: Column, found: Preview) -> str:
     if column.shared:
         return "once for t and t + 1"
-    return "for t and for t + 1" if column.key in found.twice else "once a step"
+    return "for t and for t + 1" if column.key in found.unshared else "once a step"
 
 
 def _short(value: Any) -> str:

@@ -75,9 +75,9 @@ def _look(shell: Shell, dataset_id: str) -> _There:
             f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_how(shell, folder)
         )
     paths = store.dataset_paths(dataset_id, settings=shell.settings)
-    if not paths.trees:  # a command that was killed may have removed it, and not known that it had
+    if not paths.folders:  # a command that was killed may have removed it, and not known that it had
         store.sweep(paths.root)
-    return _There(str(paths.folder), sum(map(disk.tree_bytes, paths.trees)))
+    return _There(str(paths.folder), sum(map(disk.tree_bytes, paths.folders)))
 
 
 def _how(shell: Shell, folder: Path) -> str:

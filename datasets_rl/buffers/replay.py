@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +30,15 @@ from datasets_rl.buffers.display import as_html, as_text
 from datasets_rl.buffers.fields import field_of, key_of, write_field
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.prefetch import Prefetch
-from datasets_rl.buffers.state import form_problems, misfits_of, read_batch, saved_batch, saved_batch_problems, turned
+from datasets_rl.buffers.state import (
+    component_problems,
+    form_problems,
+    read_batch,
+    saved_batch,
+    saved_batch_problems,
+    saved_envs,
+    turned,
+)
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
@@ -199,7 +206,7 @@ class ReplayBuffer(Stateful):
     @property
     def write_count(self) -> int:
         """Number of slots written since the buffer was empty, including slots that have been overwritten."""
-        return self._storage.written
+        return self._storage.write_count
 
     @property
     def torn_count(self) -> int:
@@ -605,25 +612,23 @@ class ReplayBuffer(Stateful):
         return {"storage": self._storage, "sampler": self._sampler, "writer": self._writer}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         components = self._components
         reasons = form_problems([*components], state_dict)
         if reasons:
             return reasons
         ahead = state_dict.get("ahead", [])
-        if not misfits_of(self._storage, state_dict["storage"]):
+        if not component_problems(self._storage, state_dict["storage"]):
             state_dict = self._turned(state_dict)
         storage_state = state_dict["storage"]["state"]
         reasons = [
-            f"{name}: {reason}" for name, part in components.items() for reason in misfits_of(part, state_dict[name])
+            f"{name}: {reason}"
+            for name, part in components.items()
+            for reason in component_problems(part, state_dict[name])
         ]
         if reasons:
             return reasons
-        steps = (
-            storage_state["held"] * math.prod(storage_state.get("lanes", ()))
-            if "held" in storage_state
-            else self._storage.max_size
-        )
+        steps = storage_state["held"] * saved_envs(storage_state) if "held" in storage_state else self._storage.max_size
         return saved_batch_problems(ahead, steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -633,7 +638,7 @@ class ReplayBuffer(Stateful):
             InvalidArgumentError: If the state does not fit; nothing has changed.
         """
         with self._changing():
-            checkpoint.refuse(self._state_problems(state_dict))
+            checkpoint.refuse(self._readable_state_problems(state_dict))
             state_dict = self._turned(state_dict)
             for name, part in self._components.items():
                 part.load_state_dict(state_dict[name]["state"])
@@ -645,9 +650,9 @@ class ReplayBuffer(Stateful):
                         drawn.data = self._gathered(drawn)
                     self._prefetch.start(drawn)
 
-    def _state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+    def _readable_state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         try:
-            return self.misfits(state_dict)
+            return self.state_problems(state_dict)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             # States of older releases have no digest: an edited one may hold anything anywhere.
             return [f"it cannot be read: {type(error).__name__}: {error}"]

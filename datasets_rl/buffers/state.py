@@ -13,7 +13,15 @@ from torch import Tensor
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.storages.base import Storage
 
-__all__ = ["form_problems", "misfits_of", "read_batch", "saved_batch", "saved_batch_problems", "turned"]
+__all__ = [
+    "component_problems",
+    "form_problems",
+    "read_batch",
+    "saved_batch",
+    "saved_batch_problems",
+    "saved_envs",
+    "turned",
+]
 
 _INDEX = "index"
 
@@ -28,10 +36,10 @@ def form_problems(names: list[str], state: Any) -> list[str]:
     return [f"it has no {', no '.join(missing)}; expected the state of a replay buffer"] if missing else []
 
 
-def misfits_of(part: Stateful, saved: Mapping[str, Any]) -> list[str]:
+def component_problems(part: Stateful, saved: Mapping[str, Any]) -> list[str]:
     """Return all reasons why a component cannot restore a saved component."""
     saved_class, state = saved.get("kind"), saved["state"]
-    reasons = part.misfits(state)
+    reasons = part.state_problems(state)
     if state and saved_class != type(part).__name__ and not isinstance(part, Storage):
         return [f"the saved component is a {saved_class}; expected a {type(part).__name__}", *reasons]
     return reasons
@@ -53,12 +61,17 @@ def turned(parts: Mapping[str, Stateful], state: dict[str, Any], max_size: int) 
     if slots is None or written is None or written < slots:
         return state
     # The environment axes of an empty storage are unknown, so the saved ones are used.
-    if slots == max_size // math.prod(ring.get("lanes", ())):
+    if slots == max_size // saved_envs(ring):
         return state
     result = {**state, "ahead": []}
     for name, part in parts.items():
         result[name] = {**state[name], "state": part.renumbered(state[name]["state"], written % slots, slots)}
     return result
+
+
+def saved_envs(storage_state: Mapping[str, Any]) -> int:
+    """Return the number of steps of a slot in the state of a storage; states of version 0.1 have another key."""
+    return math.prod(storage_state.get("env_shape", storage_state.get("lanes", ())))
 
 
 def saved_batch(index: Any, info: dict[Any, Any], *, last: bool) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from typing_extensions import Unpack
+
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.sources import importable, module_name
 from datasets_rl.sources import source as get_source
@@ -54,14 +56,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def open_dataset(path: Path | str, **options: Any) -> StoredExperienceReplay:
+def open_dataset(
+    path: Path | str, batch_size: int | None = None, **options: Unpack[DatasetOptions]
+) -> StoredExperienceReplay:
     """Open the folder of any stored dataset as a replay buffer.
 
     Args:
         path: The folder of the dataset.
-        **options: Arguments of `BaseDatasetExperienceReplay`.
+        batch_size: The default number of steps (with `split_trajs`, episodes) of a batch.
+        **options: The other arguments of `BaseDatasetExperienceReplay`.
 
     Raises:
         NotADatasetError: If the folder holds no finished dataset.
     """
-    return StoredExperienceReplay(str(path), **options)
+    return StoredExperienceReplay(str(path), batch_size, **options)

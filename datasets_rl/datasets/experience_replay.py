@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from datasets_rl import downloading, growth, sources, store
+from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
@@ -40,10 +41,31 @@ if TYPE_CHECKING:
     from datasets_rl.preprocessing import Recipe, Step
     from datasets_rl.preprocessing.functions import Per
 
-__all__ = ["BaseDatasetExperienceReplay", "Download"]
+__all__ = ["BaseDatasetExperienceReplay", "BufferOptions", "DatasetOptions", "Download"]
 
 Download = bool | Literal["force"]
-Transform = Callable[[Any], Any]
+
+
+class BufferOptions(TypedDict, total=False):
+    """Arguments that every dataset class passes on to its buffer; `BaseDatasetExperienceReplay` describes them."""
+
+    writer: Writer | None
+    collate_fn: Callable[[Any], Any] | None
+    pin_memory: bool
+    prefetch: int | None
+    transform: Transform | Sequence[Transform] | None
+
+
+class DatasetOptions(BufferOptions, total=False):
+    """Keyword arguments of every dataset class; `BaseDatasetExperienceReplay` describes them."""
+
+    sampler: Sampler | None
+    split_trajs: bool
+    root: Path | str | None
+    download: Download
+    selection: Selection | None
+    final_unknown: FinalUnknown | None
+
 
 _warned: set[tuple[int, str, str]] = set()
 """The warnings about unknown final observations that were issued: process, folder, number of episodes."""
@@ -108,8 +130,25 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     """
 
     source: ClassVar[str]
+    __signature__: ClassVar[inspect.Signature]
     available_datasets = _Available()
     """The ids that the class accepts; no network."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give the class a signature that names the arguments of its base class instead of ``**options``."""
+        super().__init_subclass__(**options)
+        if "__init__" not in vars(cls):
+            return
+        own = inspect.signature(vars(cls)["__init__"])
+        _self, *parameters = own.parameters.values()
+        if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+            inherited = inspect.signature(cls.__bases__[0]).parameters.values()
+            parameters[-1:] = [
+                parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+                for parameter in inherited
+                if parameter.name not in own.parameters
+            ]
+        cls.__signature__ = own.replace(parameters=parameters)
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class Stream(Storage):
         dataset_id: The id with its source.
         root: The folder of the source, in which the stream has a folder below ``.stream``.
         selection: The selection to stream.
-        room: The maximum size in bytes of the shards on the disk, in addition to those that are open or being fetched.
+        cache_bytes: The maximum size in bytes of the shards on the disk, in addition to those that are open or being fetched.
         shuffle: Whether the shards, and the trajectories of each, are in random order.
         pad: The value with which short trajectories are padded; None does not pad.
         settings: The settings; by default those of the environment.
@@ -90,7 +90,7 @@ class Stream(Storage):
         *,
         root: Path,
         selection: Selection,
-        room: int,
+        cache_bytes: int,
         shuffle: bool = True,
         pad: float | None = None,
         settings: Settings | None = None,
@@ -102,7 +102,7 @@ class Stream(Storage):
         self.vocabulary: dict[Key, dict[str, int]] = {}
         """The texts read so far, by field, with their numbers."""
         self._settings = replace(settings or Settings.from_env(), progress=False)
-        self._selection, self._room = selection, room
+        self._selection, self._cache_bytes = selection, cache_bytes
         self._opened: OrderedDict[int, _Shard] = OrderedDict()
         self._numbers = itertools.count()
         self._episodes = 0
@@ -149,7 +149,7 @@ class Stream(Storage):
         return True
 
     @property
-    def held(self) -> int:
+    def filled_count(self) -> int:
         """Raise `NoLength`: the total number of steps is unknown."""
         raise NoLength(f"{self.dataset_id} is streamed and has no length", hint="use download=True")
 
@@ -215,7 +215,7 @@ class Stream(Storage):
             (path for path in newest.parent.iterdir() if path != newest), key=lambda path: path.stat().st_mtime_ns
         )
         sizes = {path: disk.tree_bytes(path) for path in folders}
-        while folders and sum(sizes[path] for path in folders) > self._room:
+        while folders and sum(sizes[path] for path in folders) > self._cache_bytes:
             disk.remove_tree(folders.pop(0))
 
     def get(self, index: Any) -> TensorDict:

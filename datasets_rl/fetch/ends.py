@@ -142,18 +142,16 @@ def _tar(stream: BinaryIO, size: int) -> str | None:
 def _npy(stream: BinaryIO, size: int) -> str | None:
     """Compare the size with the shape and the dtype in the header."""
     # Imported here because most files do not need numpy.
-    from numpy.lib import format as npy
+    from datasets_rl.read.npy import read_header
 
     try:
-        version = npy.read_magic(stream)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read(stream)
-    except (ValueError, SyntaxError, OverflowError):
+        header = read_header(stream)
+    except ValueError:
         return "it ends within its header" if size < _TAR_BLOCK else None
-    if dtype.hasobject:
+    if header.dtype.hasobject:
         # A pickle follows, whose end is found only by reading it.
         return None
-    expected = stream.tell() + dtype.itemsize * math.prod(shape)
+    expected = header.size + header.dtype.itemsize * math.prod(header.shape)
     return f"its header states {expected:,} bytes, and it has {size:,}" if size < expected else None
 
 

@@ -28,7 +28,7 @@ from datasets_rl import disk
 from datasets_rl.fetch import plan
 from datasets_rl.fetch.plan import Wanted
 
-__all__ = ["Digest", "PartialDownload", "Record", "Span", "digest_file", "read_record"]
+__all__ = ["Digest", "PartialDownload", "Record", "Span", "digest_file", "read_record", "remove"]
 
 SAVE_EVERY = 1.0
 """Seconds between two writes of the sidecar: the most that a killed process loses."""
@@ -98,12 +98,12 @@ class Record:
 
     def write(self, file: Path) -> None:
         """Write the record next to its file."""
-        disk.write_json(_beside(file, ".fetched.json"), asdict(self))
+        disk.write_json(_record_of(file), asdict(self))
 
 
 def read_record(file: Path) -> Record | None:
     """Return the record next to a file; None if it does not exist or cannot be parsed."""
-    value = _read_object(_beside(file, ".fetched.json"))
+    value = _read_object(_record_of(file))
     try:
         return Record(
             str(value["url"]),
@@ -115,6 +115,12 @@ def read_record(file: Path) -> Record | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def remove(file: Path) -> None:
+    """Delete a finished file and its record."""
+    file.unlink(missing_ok=True)
+    _record_of(file).unlink(missing_ok=True)
 
 
 @dataclass(slots=True)
@@ -310,9 +316,13 @@ class PartialDownload:
 
     def _sweep(self) -> None:
         """Delete the temporary files of a process that was killed while it wrote a sidecar or a record."""
-        for file in (self._sidecar, _beside(self.target, ".fetched.json")):
+        for file in (self._sidecar, _record_of(self.target)):
             for temporary in self.target.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
                 temporary.unlink(missing_ok=True)
+
+
+def _record_of(file: Path) -> Path:
+    return _beside(file, ".fetched.json")
 
 
 def _beside(file: Path, ending: str) -> Path:

@@ -66,7 +66,7 @@ class ImageColumn:
         repeated: NDArray[np.uint8] = images[positions]
         return repeated
 
-    def undecoded(self, start: int, stop: int) -> EncodedColumn:
+    def read_encoded(self, start: int, stop: int) -> EncodedColumn:
         """Return the images of rows `start` to `stop` without decoding them."""
         return EncodedColumn(self._encoded(np.arange(start, stop)), self.shape[1:], self._path)
 

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.manifest import StoredFile
+from datasets_rl.read.npy import read_header
 
 __all__ = ["NpyStream", "begun_blocks", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
 
@@ -30,18 +30,6 @@ _HASH_BYTES = 1 << 20
 # Linux's value: Python defines the constant only since 3.11, and other systems do not reserve memory.
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _MAX_HEADER = 1 << 20  # numpy's default limit is reached with about 300 fields
-# The exceptions that numpy's parser was observed to raise on damaged headers.
-_HEADER_ERRORS = (
-    ValueError,
-    OSError,
-    EOFError,
-    TypeError,
-    KeyError,
-    SyntaxError,
-    TokenError,
-    ArithmeticError,
-    MemoryError,
-)
 
 
 class NpyStream:
@@ -75,13 +63,13 @@ class NpyStream:
         self._hash_on_write = written is None and expected is not None
         if written is None:
             self._stream: IO[bytes] = path.open("wb")
-            self._write(self._header(self._expected))
+            self._write(_header(self.dtype, self.shape, self._expected))
         else:
             self._resume(written)
 
     def _resume(self, written: int) -> None:
         """Truncate the file after the rows to keep, and position the stream there."""
-        end = len(self._header(self._expected)) + written * self.item_bytes
+        end = len(_header(self.dtype, self.shape, self._expected)) + written * self.item_bytes
         size = self._path.stat().st_size if self._path.is_file() else 0
         if size < end:
             raise IntegrityError(str(self._path), [f"it has {size:,} bytes; {written:,} rows need {end:,}"])
@@ -113,7 +101,7 @@ class NpyStream:
         self._write(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
         self._rows += len(block)
 
-    def amend(self, row: int, item: NDArray[Any]) -> None:
+    def patch(self, row: int, item: NDArray[Any]) -> None:
         """Overwrite a row that this process wrote, with an item [1, ...]."""
         self._hash_on_write = False
         with disk.disk_errors(self._path.parent):
@@ -131,7 +119,7 @@ class NpyStream:
             if not header_is_final:
                 # numpy pads the header, so a larger number of rows fits in place.
                 self._stream.seek(0)
-                self._stream.write(self._header(self._rows))
+                self._stream.write(_header(self.dtype, self.shape, self._rows))
             self._stream.close()
         digest = self._hash.hexdigest() if digest_is_final else file_sha256(self._path)
         return StoredFile(self._path.name, self._path.stat().st_size, digest)
@@ -160,19 +148,16 @@ class NpyStream:
             if in_thread:
                 thread.join()
 
-    def _header(self, rows: int) -> bytes:
-        description = {
-            "descr": npy.dtype_to_descr(self.dtype),
-            "fortran_order": False,
-            "shape": (rows, *self.shape),
-        }
+
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> bytes:
+    description = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, *shape)}
+    stream = io.BytesIO()
+    try:
+        npy.write_array_header_1_0(stream, description)
+    except ValueError:  # more than 65,535 characters of field names
         stream = io.BytesIO()
-        try:
-            npy.write_array_header_1_0(stream, description)
-        except ValueError:  # more than 65,535 characters of field names
-            stream = io.BytesIO()
-            npy.write_array_header_2_0(stream, description)
-        return stream.getvalue()
+        npy.write_array_header_2_0(stream, description)
+    return stream.getvalue()
 
 
 def begun_blocks(
@@ -199,15 +184,13 @@ def begun_blocks(
     block = np.empty((min(most, rows), *shape), dtype)
     try:
         with path.open("rb") as stream:
-            if rows:
-                read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
-                read(stream, max_header_size=_MAX_HEADER)
+            stream.seek(len(_header(dtype, shape, rows)))
             for start in range(0, rows, most):
                 chunk = block[: rows - start]
                 if stream.readinto(chunk.reshape(-1).view(np.uint8).data) < chunk.nbytes:
-                    raise EOFError(f"it ends before row {start + len(chunk):,}")
+                    raise IntegrityError(str(path), [f"it does not have {rows:,} rows"])
                 yield chunk
-    except _HEADER_ERRORS as error:
+    except OSError as error:
         raise IntegrityError(str(path), [f"it does not have {rows:,} rows: {error}"]) from error
 
 
@@ -266,12 +249,15 @@ def map_npy(path: Path) -> np.memmap[Any, Any]:
         IntegrityError: If the file cannot be mapped.
     """
     try:
-        array: np.memmap[Any, Any] = npy.open_memmap(path, mode="r", max_header_size=_MAX_HEADER)
-    except _HEADER_ERRORS as error:
+        with path.open("rb") as stream:
+            header = read_header(stream, most=_MAX_HEADER)
+        if header.dtype.hasobject:
+            raise IntegrityError(str(path), ["it has Python objects; expected numbers or text"])
+        return np.memmap(path, header.dtype, "r", header.size, header.shape, "F" if header.fortran else "C")
+    except (OSError, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             raise  # the file is intact
         raise IntegrityError(str(path), [f"it cannot be mapped: {error}"]) from error
-    return array
 
 
 def expect_random_reads(mapped: NDArray[Any]) -> None:

@@ -211,12 +211,12 @@ class DatasetWriter:
             if batch.filled == batch.capacity:
                 self._submit_batch()
 
-    def amend(self, late: DeferredStates) -> None:
+    def patch(self, late: DeferredStates) -> None:
         """Overwrite the placeholder zeros of deferred states, in a row that was appended after the last commit."""
         self._submit_batch()
         self._await_write()
         for key, state in late.states.items():
-            self._streams[self.schema[key].file].amend(self._steps - late.back, state)
+            self._streams[self.schema[key].file].patch(self._steps - late.rows_ago, state)
 
     def extend(self, block: EpisodeBatch) -> None:
         """Append whole episodes.

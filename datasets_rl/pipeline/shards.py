@@ -328,7 +328,7 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
 def _append(writer: DatasetWriter, piece: Episode | DeferredStates | EpisodeBatch, kept: Collection[Key]) -> int:
     """Append the stored fields of a piece, and return the number of steps."""
     if isinstance(piece, DeferredStates):
-        writer.amend(piece)
+        writer.patch(piece)
         return 0
     if isinstance(piece, EpisodeBatch):
         writer.extend(piece.only(kept))

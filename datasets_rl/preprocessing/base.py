@@ -6,7 +6,7 @@ import dataclasses
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from datasets_rl.ted.episode_batch import EpisodeBatch
 
@@ -20,10 +20,10 @@ class Step(ABC):
     contains it: it depends on that episode alone, and on the parameters that `fit` computed from all episodes.
     """
 
-    requires_fit: ClassVar[bool] = False
+    requires_fit = False
     """Whether `fit` must be called with all episodes before the first call."""
-    summary: ClassVar[str] = ""
-    """A one-line description for listings."""
+    former: Mapping[str, str] = {}
+    """Arguments by their former names, which recipes may still use."""
 
     @abstractmethod
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
@@ -33,13 +33,13 @@ class Step(ABC):
             InvalidArgumentError: If the batch lacks a field that the step needs, or a value is out of range.
         """
 
-    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Fit the parameters of the step to all episodes; called once if `requires_fit` is set.
 
         Args:
-            blocks: Batches of all episodes, as transformed by the previous steps.
+            batches: Batches of all episodes, as transformed by the previous steps.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no parameters to fit to {blocks}")
+        raise NotImplementedError(f"{type(self).__name__} has no parameters to fit to {batches}")
 
     @property
     def fitted(self) -> Mapping[str, Any]:
@@ -48,7 +48,7 @@ class Step(ABC):
 
     @classmethod
     def use(cls) -> str:
-        """Return the name of the step in recipes: ``keep_returns`` for ``KeepReturns``."""
+        """Return the name of the step in recipes, the name of the class in snake case: ``keep_returns``."""
         return snake(cls.__name__)
 
     def to_json(self) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from itertools import pairwise
 from datasets_rl.errors import PreprocessError
 from datasets_rl.format.schema import Column
 from datasets_rl.pipeline.conversion import converted_bytes
-from datasets_rl.preprocessing.blocks import step_bytes
+from datasets_rl.preprocessing.batches import step_bytes
 from datasets_rl.preprocessing.functions import Function
 from datasets_rl.preprocessing.merge import MergedDataset, Stored, check_alike
 from datasets_rl.preprocessing.partial import columns_of, decoded_in, drawing, read
 from datasets_rl.preprocessing.recipe import Recipe
-from datasets_rl.preprocessing.tensors import twice_in
+from datasets_rl.preprocessing.tensors import unshared_keys
 from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
@@ -36,7 +36,7 @@ class DryRun:
     sample: EpisodeBatch
     """The first batch of the result."""
     columns: tuple[Column, ...]
-    twice: frozenset[Key]
+    unshared: frozenset[Key]
     """Fields that are stored separately at t and at t + 1."""
     as_many: bool
     """Whether the recipe keeps the number of steps."""
@@ -80,7 +80,7 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
     return DryRun(
         batches[0],
         tuple(columns),
-        frozenset().union(*map(twice_in, batches)),
+        frozenset().union(*map(unshared_keys, batches)),
         as_many=all(sample.steps_read == sum(batch.count for batch in sample.batches) for sample in samples),
         steps=round(sum(sample.scale * batch.count for sample in samples for batch in sample.batches)),
         episodes=round(sum(sample.scale * len(batch) for sample in samples for batch in sample.batches)),
@@ -111,7 +111,7 @@ def _why_empty(recipe: Recipe, reached: Sequence[Sequence[set[int]]]) -> str:
     if last is None:
         return ""
     before = f"; {counts[last]:,} of {counts[0]:,} reach it" if counts[last] < counts[0] else ""
-    return f": 0 of {counts[last]:,} episodes pass {recipe.told(last)}{before}"
+    return f": 0 of {counts[last]:,} episodes pass {recipe.step_label(last)}{before}"
 
 
 def _take_sample(stored: Stored, recipe: Recipe, first: int, stop: int, total: int) -> _Sample:

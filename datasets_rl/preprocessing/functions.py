@@ -12,10 +12,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.deprecation import former_arguments
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.digests import digest
-from datasets_rl.preprocessing.tensors import apart, from_tensors, leaves_of, to_tensors, twice_in
+from datasets_rl.preprocessing.tensors import from_tensors, leaves_of, to_tensors, unshare, unshared_keys
 from datasets_rl.ted.episode import end_to_end
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import as_key, dotted
@@ -28,6 +29,7 @@ _UNBIND_STEPS = 256
 """Steps that are split into transitions at once: Python's garbage collector repeatedly visits all live tensors."""
 
 
+@former_arguments(most="batch_size")
 @dataclass
 class Function(Step):
     """A function of transitions as a step.
@@ -39,12 +41,12 @@ class Function(Step):
     Args:
         fn: The function.
         per: Whether the function is called with a transition, a batch or an episode.
-        most: The maximum number of steps of a batch; 0 passes whole batches of episodes.
+        batch_size: The maximum number of transitions of a batch; 0 passes whole batches of episodes.
     """
 
     fn: Callable[[TensorDictBase], Any]
     per: Per = "step"
-    most: int = 0
+    batch_size: int = 0
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -57,7 +59,7 @@ class Function(Step):
         if self.per == "episode":
             return joined([piece for index in range(len(batch)) for piece in self._of_episode(batch, index)])
         data = to_tensors(batch)
-        chunks = data.split(self.most or (_UNBIND_STEPS if self.per == "step" else max(len(data), 1)), 0)
+        chunks = data.split(self.batch_size or (_UNBIND_STEPS if self.per == "step" else max(len(data), 1)), 0)
         call = self.fn if len(chunks) == 1 else lambda chunk: _copied(self.fn(chunk))
         results = [_of_steps(self.fn, chunk) if self.per == "step" else call(chunk) for chunk in chunks]
         invalid = [result for result in results if not isinstance(result, TensorDictBase)]
@@ -75,8 +77,8 @@ class Function(Step):
     def to_json(self) -> dict[str, Any]:
         """Return the description of the step for the manifest, with the name of the function and its digest."""
         name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)
-        most = {"most": self.most} if self.most else {}
-        return {"use": "function", "name": name, "per": self.per, **most, "digest": digest(self.fn)}
+        size = {"batch_size": self.batch_size} if self.batch_size else {}
+        return {"use": "function", "name": name, "per": self.per, **size, "digest": digest(self.fn)}
 
 
 def joined(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
@@ -90,8 +92,8 @@ def joined(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
     """
     if len(parts) < 2:
         return parts[0] if parts else None
-    unshared = frozenset().union(*map(twice_in, parts))
-    batches = [apart(batch, unshared) for batch in parts]
+    unshared = frozenset().union(*map(unshared_keys, parts))
+    batches = [unshare(batch, unshared) for batch in parts]
     first = batches[0]
     for batch in batches[1:]:
         for attribute in ("steps", "states"):

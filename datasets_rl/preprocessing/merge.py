@@ -15,7 +15,7 @@ from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
-from datasets_rl.preprocessing.blocks import blocks
+from datasets_rl.preprocessing.batches import episode_batches
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -93,12 +93,12 @@ class MergedDataset:
         """The first episode of each dataset, followed by the total number of episodes."""
         return [0, *np.cumsum([len(member.episodes) for member in self.members]).tolist()]
 
-    def blocks(self, first: int, stop: int, most: int) -> Iterator[EpisodeBatch]:
-        """Yield the episodes [first, stop) in batches of about `most` steps, with the index of their dataset."""
+    def episode_batches(self, first: int, stop: int, max_steps: int) -> Iterator[EpisodeBatch]:
+        """Yield the episodes [first, stop) in batches of about `max_steps` steps, with the index of their dataset."""
         shared = set.intersection(*(set(member.episodes.names) for member in self.members))
         for index, (member, start) in enumerate(zip(self.members, self.firsts, strict=False)):
             low, high = max(first - start, 0), min(stop - start, len(member.episodes))
-            for batch in blocks(member, low, high, most) if low < high else ():
+            for batch in episode_batches(member, low, high, max_steps) if low < high else ():
                 yield replace(
                     batch,
                     steps={**batch.steps, DATASET: np.full(batch.count, index)},

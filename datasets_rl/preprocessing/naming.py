@@ -1,22 +1,25 @@
-"""Steps by name: created from the arguments in a recipe, and described for listings."""
+"""Steps by name: created from the arguments in a recipe, described for listings, and recognized in manifests."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import inspect
+import json
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import shorten
 from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.former import Arguments, renamed
 from datasets_rl.preprocessing.steps import known
-from datasets_rl.preprocessing.transforms import TransformStep, transforms
+from datasets_rl.preprocessing.transforms import SUPERSEDED, TransformStep, named_transforms, transforms
 from datasets_rl.remedy import Call, Remedy
 
-__all__ = ["ALL_STEPS", "Described", "described", "make"]
+__all__ = ["ALL_STEPS", "Described", "described", "in_current_names", "make", "written"]
 
 ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.described"))
 
@@ -33,12 +36,16 @@ class Described:
 
 def described() -> list[Described]:
     """Return the descriptions of all steps, and of all transforms that recipes can name, sorted by name."""
-    descriptions = [Described(name, ", ".join(_arguments(cls)), cls.summary) for name, cls in known().items()]
+    descriptions = [Described(name, ", ".join(_arguments(cls)), _summary(cls)) for name, cls in known().items()]
     for name, cls in transforms().items():
         parameters = inspect.signature(cls).parameters.values()
         text = ", ".join(str(parameter).partition(":")[0] for parameter in parameters)
-        descriptions.append(Described(name, text, (cls.__doc__ or "").partition("\n")[0].removesuffix(".")))
+        descriptions.append(Described(name, text, _summary(cls)))
     return sorted(descriptions, key=lambda description: description.name)
+
+
+def _summary(cls: type) -> str:
+    return (cls.__doc__ or "").partition("\n")[0].removesuffix(".")
 
 
 def _arguments(cls: type[Step]) -> Iterator[str]:
@@ -48,33 +55,37 @@ def _arguments(cls: type[Step]) -> Iterator[str]:
             yield field.name if field.default is dataclasses.MISSING else f"{field.name}={default}"
 
 
-def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
-    """Return a new step for a name and arguments.
+def make(name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Step:
+    """Return a new step for a name and arguments; former names issue a `DeprecationWarning`.
 
     Args:
         name: The name of the step or the transform in recipes.
-        words: The positional arguments.
+        positional: The positional arguments.
         named: The keyword arguments.
 
     Raises:
         InvalidArgumentError: If there is no such step, or it does not accept these arguments.
     """
+    given = name, positional, named
+    name, positional, named = renamed(given)
+    if (name, named) != (given[0], given[2]):
+        warn_deprecated(f"the step {written(given)} is written {written((name, positional, named))} now")
     if name in known():
         cls = known()[name]
         fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]  # steps are dataclasses
         names = [field.name for field in fields]
         hints = typing.get_type_hints(cls)
-        if names and _is_many(hints[names[0]]) and words and not isinstance(words[0], (list, tuple)):
-            words = [tuple(words)]
+        if names and _is_many(hints[names[0]]) and positional and not isinstance(positional[0], (list, tuple)):
+            positional = [tuple(positional)]
         required = {field.name for field in fields if field.default is dataclasses.MISSING}
-        arguments = dict(zip(names, words, strict=False)) | dict(named)
+        arguments = dict(zip(names, positional, strict=False)) | dict(named)
         problems = [
             f"it has no argument {key!r} (its arguments: {', '.join(names) or 'none'})"
             for key in arguments.keys() - set(names)
         ]
         problems += [f"{key} is missing" for key in sorted(required - arguments.keys())]
-        if len(words) > len(names):
-            problems.append(f"it was given {shorten(list(words))}; expected at most {len(names)} arguments")
+        if len(positional) > len(names):
+            problems.append(f"it was given {shorten(list(positional))}; expected at most {len(names)} arguments")
         if not problems:
             arguments = {key: _as(value, hints[key]) for key, value in arguments.items()}
             forms = {field.name: field.metadata["form"] for field in fields if "form" in field.metadata}
@@ -86,11 +97,42 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
         if problems:
             raise InvalidArgumentError("; ".join(problems))
         return cls(**arguments)
-    if name in transforms():
-        return TransformStep.of(name, words, named)
+    if name in SUPERSEDED:
+        cls_name = named_transforms()[name].__name__
+        warn_deprecated(
+            f"the step {name} is called {SUPERSEDED[name]} now; for arguments that it lacks, pass {cls_name} in Python"
+        )
+    if name in named_transforms():
+        return TransformStep.of(name, positional, named)
     similar = difflib.get_close_matches(name, [*known(), *transforms()], n=3, cutoff=0.5)
     meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
     raise InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
+
+
+def in_current_names(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a step in a manifest, of this or an earlier version, as this version writes it."""
+    if "digest" in step:
+        is_function = step["use"] == "function"
+        return {"batch_size" if is_function and name == "most" else name: value for name, value in step.items()}
+    named = dict(step)
+    arguments = renamed((named.pop("use"), named.pop("args", ()), named))
+    try:
+        return make(*arguments).to_json() if arguments[0] in known() else dict(step)
+    except InvalidArgumentError:  # an argument that this version does not have
+        return dict(step)
+
+
+def written(arguments: Arguments) -> str:
+    """Return a step as written on the command line: ``cast:float32,keys=[observation,action]``."""
+    name, positional, named = arguments
+    values = [*map(_text, positional), *(f"{key}={_text(value)}" for key, value in named.items())]
+    return ":".join([name, *[",".join(values)] * bool(values)])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_text, value))}]"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _is_many(hint: Any) -> bool:

@@ -22,10 +22,10 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.pipeline.partial import make_partial
-from datasets_rl.preprocessing.blocks import blocks
+from datasets_rl.preprocessing.batches import episode_batches
 from datasets_rl.preprocessing.merge import MergedDataset, check_not_replaced, members, opened
 from datasets_rl.preprocessing.recipe import Recipe
-from datasets_rl.preprocessing.tensors import apart, twice_in
+from datasets_rl.preprocessing.tensors import unshare, unshared_keys
 from datasets_rl.progress import Report
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.episode import EncodedImages, end_to_end
@@ -53,13 +53,13 @@ class Task:
     """The first episode to read."""
     stop: int
     """The end of the episodes to read, exclusive."""
-    most: int
-    """The approximate number of steps of a batch."""
+    max_steps: int
+    """The approximate maximum number of steps of a batch."""
     rows: int
     """The maximum number of steps to read of these episodes."""
     schema: Sequence[Any]
     """The fields of the result, as in a manifest."""
-    apart: Sequence[Sequence[str]]
+    unshared: Sequence[Sequence[str]]
     """The fields that are stored separately at t and at t + 1."""
     specs: Mapping[str, Any]
     """The specs of the dataset that is read, by dotted key."""
@@ -75,8 +75,8 @@ def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
         report: Called with each number of further steps that were read.
 
     Returns:
-        ``commit``, the commit of the writer, and ``unfit``, the dotted keys of fields with values outside their specs.
-        Or ``again`` if the values do not fit the layout, in which case nothing was written: as ``apart`` the fields
+        ``commit``, the commit of the writer, and ``outside_spec``, the dotted keys of fields with values outside their specs.
+        Or ``revision`` if the values do not fit the layout, in which case nothing was written: as ``unshared`` the fields
         whose values at t + 1 differ from those of the next step, and must be stored separately; as ``decoded`` the
         fields whose images are no longer encoded.
     """
@@ -114,21 +114,21 @@ def fill(
     Returns:
         The result of `make`, without the commit.
     """
-    unshared = frozenset(tuple(key) for key in task.apart)
+    unshared = frozenset(tuple(key) for key in task.unshared)
     specs: dict[Key, Any] = {
         field.key: TensorSpec.from_json(task.specs[field.name]) for field in writer.schema if field.name in task.specs
     }
     outside_spec: set[str] = set()
-    for batch in read(stored, task.first, task.stop, task.most, task.rows):
+    for batch in read(stored, task.first, task.stop, task.max_steps, task.rows):
         result = recipe(batch)
         report(batch.count)
         if result is None:
             continue
-        result = apart(result, unshared)
-        split = twice_in(result) & {field.key for field in writer.schema if field.shared}
+        result = unshare(result, unshared)
+        split = unshared_keys(result) & {field.key for field in writer.schema if field.shared}
         decoded = decoded_in(result, writer.schema)
         if split or decoded:
-            return {"again": {"apart": sorted(map(list, split)), "decoded": sorted(map(list, decoded))}}
+            return {"revision": {"unshared": sorted(map(list, split)), "decoded": sorted(map(list, decoded))}}
         outside_spec |= {dotted(key) for key in _outside_spec(result, specs, outside_spec)}
         try:
             writer.extend(result)
@@ -137,7 +137,7 @@ def fill(
                 f"the recipe does not give all episodes the same fields: {'; '.join(error.problems)}",
                 hint="a step must give every episode the same fields, dtypes and shapes",
             ) from error
-    return {"unfit": sorted(outside_spec)}
+    return {"outside_spec": sorted(outside_spec)}
 
 
 def own_columns(schema: Schema) -> list[Column]:
@@ -145,10 +145,12 @@ def own_columns(schema: Schema) -> list[Column]:
     return [field for field in schema if field.key not in _ADDED_BY_WRITER]
 
 
-def read(stored: StoredDataset | MergedDataset, first: int, stop: int, most: int, rows: int) -> Iterator[EpisodeBatch]:
+def read(
+    stored: StoredDataset | MergedDataset, first: int, stop: int, max_steps: int, rows: int
+) -> Iterator[EpisodeBatch]:
     """Yield batches of the episodes [first, stop), with at most `rows` steps in all; the last batch may be cut."""
-    batches = stored.blocks if isinstance(stored, MergedDataset) else partial(blocks, stored)
-    for batch in batches(first, stop, most):
+    batches = stored.episode_batches if isinstance(stored, MergedDataset) else partial(episode_batches, stored)
+    for batch in batches(first, stop, max_steps):
         if rows <= 0:
             return
         yield batch if batch.count <= rows else _cut(batch, rows)
@@ -180,22 +182,22 @@ def _cut(batch: EpisodeBatch, rows: int) -> EpisodeBatch:
     )
 
 
-def columns_of(block: EpisodeBatch, like: Schema) -> list[Column]:
+def columns_of(batch: EpisodeBatch, like: Schema) -> list[Column]:
     """Return the columns of a batch: first those that the schema `like` has, in its order, then the others by key."""
 
     def column(key: Key, values: Any, *, shared: bool) -> Column:
-        text, encoded = key in block.vocabulary, isinstance(values, EncodedImages)
+        text, encoded = key in batch.vocabulary, isinstance(values, EncodedImages)
         return Column(key, values.dtype, values.shape[1:], shared=shared, text=text, encoded=encoded)
 
-    columns = {key: column(key, values, shared=True) for key, values in block.states.items()}
-    columns |= {key: column(key, values, shared=False) for key, values in block.steps.items()}
+    columns = {key: column(key, values, shared=True) for key, values in batch.states.items()}
+    columns |= {key: column(key, values, shared=False) for key, values in batch.steps.items()}
     order = [field.key for field in like if field.key in columns]
     return [columns[key] for key in [*order, *sorted(columns.keys() - order)]]
 
 
-def decoded_in(block: EpisodeBatch, columns: Iterable[Column]) -> set[Key]:
+def decoded_in(batch: EpisodeBatch, columns: Iterable[Column]) -> set[Key]:
     """Return the keys of the columns of encoded images that hold decoded pixels in a batch."""
-    arrays = {**block.steps, **block.states}
+    arrays = {**batch.steps, **batch.states}
     return {
         column.key for column in columns if column.encoded and not isinstance(arrays.get(column.key), EncodedImages)
     }

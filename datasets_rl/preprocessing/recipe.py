@@ -24,11 +24,13 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughMemoryError, PreprocessError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.digests import digest
+from datasets_rl.preprocessing.former import Arguments, renamed
 from datasets_rl.preprocessing.functions import Function
-from datasets_rl.preprocessing.naming import ALL_STEPS, make
+from datasets_rl.preprocessing.naming import ALL_STEPS, in_current_names, make, written
 from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
 from datasets_rl.remedy import Argument, Remedy
@@ -36,7 +38,7 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted
 from datasets_rl.transforms import Compose, Transform
 
-__all__ = ["Recipe", "shipped"]
+__all__ = ["Recipe", "parse_inline", "same_steps", "shipped"]
 
 _PYTHON = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
 _INSTALLED = tuple(
@@ -44,6 +46,8 @@ _INSTALLED = tuple(
     for path in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 )
 """The folders of installed code, as opposed to code of the user."""
+_RENAMED = {"normalised_observation": "normalized_observation"}
+"""The recipes of this package that had other names in version 0.1."""
 _ARGUMENT = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
 
 
@@ -53,8 +57,8 @@ class Recipe:
 
         >>> Recipe.of("iql_antmaze")                       a recipe of this package
         >>> Recipe.of("my.toml"), Recipe.of("my.py:fn")    recipes of the user
-        >>> Recipe.inline(["resize:64", "cat_frames:4"])
-        >>> Recipe([KeepReturns(least=3000), fn])
+        >>> Recipe.inline(["resize:64", "stack_frames:4"])
+        >>> Recipe([KeepReturns(min=3000), fn])
 
     Args:
         steps: Steps, transforms, functions of a transition, classes of steps without required arguments, or recipes.
@@ -91,6 +95,9 @@ class Recipe:
             except UnicodeDecodeError as error:
                 raise InvalidArgumentError(f"the recipe {text} cannot be read as TOML: {error}") from error
         texts = _shipped()
+        if text in _RENAMED:
+            warn_deprecated(f"the recipe {text} is called {_RENAMED[text]} now")
+            text = _RENAMED[text]
         if text not in texts:
             similar = difflib.get_close_matches(text, texts, n=3, cutoff=0.5)
             raise InvalidArgumentError(
@@ -101,47 +108,51 @@ class Recipe:
 
     @classmethod
     def inline(cls, texts: Sequence[str]) -> Recipe:
-        """Read steps as written on the command line, ``cat_frames:4,dim=-1``; positional arguments come first.
+        """Read steps as written on the command line, ``stack_frames:4,dim=-1``; positional arguments come first.
 
         Raises:
             InvalidArgumentError: If a step is invalid; the error names all problems.
         """
         problems: list[str] = []
-        steps = _make_all(map(_parse_inline, texts), problems)
+        specs = [parse_inline(text) for text in texts]
+        steps = _make_all(specs, problems)
         if problems:
             raise InvalidArgumentError("; ".join(problems), hint=ALL_STEPS)
-        return cls(steps, ", ".join(texts))
+        pairs = zip(texts, specs, strict=True)
+        names = [text if spec == renamed(spec) else written(renamed(spec)) for text, spec in pairs]
+        return cls(steps, ", ".join(names))
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         """Return a batch of whole episodes transformed by all steps; None if no steps of the episodes remain.
 
         Raises:
             PreprocessError: If a step fails; the error names the step, the episode and the fields.
         """
-        return self.first(len(self.steps), block)
+        return self.first(len(self.steps), batch)
 
-    def first(self, count: int, block: EpisodeBatch, reached: Sequence[set[int]] = ()) -> EpisodeBatch | None:
+    def first(self, count: int, batch: EpisodeBatch, reached: Sequence[set[int]] = ()) -> EpisodeBatch | None:
         """Return a batch transformed by the first steps; None if no steps of the episodes remain.
 
         Args:
             count: The number of steps of the recipe to apply.
-            block: A batch of whole episodes.
+            batch: A batch of whole episodes.
             reached: A set for each step, to which the numbers of the episodes that reach this step are added.
         """
-        batch: EpisodeBatch | None = block
+        result: EpisodeBatch | None = batch
         for number, step in enumerate(self.steps[:count]):
-            if batch is None:
+            if result is None:
                 return None
             if reached:
-                reached[number].update(batch.numbers.tolist())
-            batch = _apply(step, number, batch)
-        return batch
+                reached[number].update(result.numbers.tolist())
+            result = _apply(step, number, result)
+        return result
 
-    def told(self, number: int) -> str:
+    def step_label(self, number: int) -> str:
         """Return the name of a step with the values of its arguments: ``step 0 (keep_lengths: 10, 20)``."""
-        description = {} if isinstance(self.steps[number], Function) else self.steps[number].to_json()
+        step = self.steps[number]
+        description = {"use": step.use()} if isinstance(step, Function) else step.to_json()
         arguments = ", ".join(str(value) for name, value in description.items() if name != "use")
-        return f"step {number} ({self.steps[number].use()}{': ' if arguments else ''}{arguments})"
+        return f"step {number} ({description['use']}{': ' if arguments else ''}{arguments})"
 
     @property
     def one_by_one(self) -> bool:
@@ -174,23 +185,24 @@ class Recipe:
             ) from error
         return pickled
 
-    def fit(self, blocks: Any) -> None:
+    def fit(self, batches: Any) -> None:
         """Fit the steps that require it to all episodes, as transformed by the previous steps.
 
         Args:
-            blocks: A function that returns an iterable of all batches, called once for each of these steps.
+            batches: A function that returns an iterable of all batches, called once for each of these steps.
 
         Raises:
             PreprocessError: If the previous steps keep no episodes, or a step fails.
         """
         for number, step in enumerate(self.steps):
             if step.requires_fit:
-                batches = (batch for batch in (self.first(number, block) for block in blocks()) if batch is not None)
-                first = next(batches, None)
+                results = (self.first(number, batch) for batch in batches())
+                transformed = (result for result in results if result is not None)
+                first = next(transformed, None)
                 if first is None:
                     raise PreprocessError(f"no episodes are left to fit step {number} ({step.use()}) to")
                 try:
-                    step.fit(chain([first], batches))
+                    step.fit(chain([first], transformed))
                 except (
                     ArithmeticError,
                     LookupError,
@@ -211,6 +223,12 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Return the description of the recipe for the manifest."""
         return {"name": self.name, "steps": [{**step.to_json(), **_code(step)} for step in self.steps]}
+
+
+def same_steps(stored: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
+    """Return whether the description of a recipe in a manifest has the steps of another one, under former names."""
+    steps = [in_current_names(step) for step in stored.get("steps", ())]
+    return steps != stored.get("steps") and steps == recipe["steps"]
 
 
 def _not_finite(step: Step, number: int) -> Iterator[str]:
@@ -247,7 +265,10 @@ def _from_toml(text: str, name: str) -> Recipe:
         document = parse_toml(text)
     except ValueError as error:
         raise InvalidArgumentError(f"the recipe {name} cannot be read as TOML: {error}") from error
-    problems = [f"it has {key!r}; expected purpose and step" for key in sorted(document.keys() - {"purpose", "step"})]
+    if "purpose" in document and "summary" not in document:
+        warn_deprecated(f"the key purpose of the recipe {name} is called summary now")
+        document["summary"] = document.pop("purpose")
+    problems = [f"it has {key!r}; expected summary and step" for key in sorted(document.keys() - {"summary", "step"})]
     entries, steps = document.get("step"), []
     if not isinstance(entries, list) or not all(
         isinstance(entry, dict) and isinstance(entry.get("use"), str) for entry in entries
@@ -258,7 +279,7 @@ def _from_toml(text: str, name: str) -> Recipe:
         steps = _make_all(specs, problems)
     if problems:
         raise InvalidArgumentError(f"the recipe {name}: {'; '.join(problems)}", hint=ALL_STEPS)
-    return Recipe(steps, name, str(document.get("purpose", "")))
+    return Recipe(steps, name, str(document.get("summary", "")))
 
 
 def _from_python(path: Path, attribute: str) -> Recipe:
@@ -327,11 +348,8 @@ def _instantiate(cls: type[Step | Transform]) -> Step | Transform:
         ) from error
 
 
-StepArguments = tuple[str, Sequence[Any], Mapping[str, Any]]
-"""The name of a step, its positional and its keyword arguments."""
-
-
-def _parse_inline(text: str) -> StepArguments:
+def parse_inline(text: str) -> Arguments:
+    """Parse a step as written on the command line, ``stack_frames:4,dim=-1``."""
     name, _, rest = text.partition(":")
     positional, keywords = [], {}
     for argument in _split(rest):
@@ -365,7 +383,7 @@ def _value(text: str) -> Any:
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _make_all(specs: Iterable[StepArguments], problems: list[str]) -> list[Step]:
+def _make_all(specs: Iterable[Arguments], problems: list[str]) -> list[Step]:
     """Return the valid steps, and append the problems of the others to a list."""
     steps = []
     for number, (name, positional, keywords) in enumerate(specs):
@@ -376,18 +394,18 @@ def _make_all(specs: Iterable[StepArguments], problems: list[str]) -> list[Step]
     return steps
 
 
-def _apply(step: Step, number: int, block: EpisodeBatch) -> EpisodeBatch | None:
+def _apply(step: Step, number: int, batch: EpisodeBatch) -> EpisodeBatch | None:
     """Apply a step; if it fails, apply it to each episode alone, so that the error names the episode."""
     try:
-        return step(block)
+        return step(batch)
     except Exception as error:
-        for episode in range(len(block)) if len(block) > 1 else ():
-            _apply(step, number, block.pick(np.array([episode])))
-        where = f" at episode {block.numbers[0]}" if len(block) == 1 else ""
-        raise _step_error(step, number, block, where, error) from error
+        for episode in range(len(batch)) if len(batch) > 1 else ():
+            _apply(step, number, batch.pick(np.array([episode])))
+        where = f" at episode {batch.numbers[0]}" if len(batch) == 1 else ""
+        raise _step_error(step, number, batch, where, error) from error
 
 
-def _step_error(step: Step, number: int, block: EpisodeBatch, where: str, error: Exception) -> DatasetsRLError:
+def _step_error(step: Step, number: int, batch: EpisodeBatch, where: str, error: Exception) -> DatasetsRLError:
     if isinstance(error, (MemoryError, NotEnoughMemoryError)):
         reason = getattr(error, "message", str(error))
         return NotEnoughMemoryError(
@@ -396,7 +414,7 @@ def _step_error(step: Step, number: int, block: EpisodeBatch, where: str, error:
         )
     own = isinstance(error, DatasetsRLError)
     why, hint = (error.message, error.remedy) if own else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # an error of this package has both
-    keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
+    keys = ", ".join(sorted(map(dotted, (*batch.states, *batch.steps))))
     return PreprocessError(f"step {number} ({_step_name(step, error)}){where}, with fields {keys}: {why}", hint=hint)
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datasets_rl import disk
-from datasets_rl.errors import InvalidArgumentError, ManifestError, PreprocessError
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
@@ -34,11 +34,11 @@ from datasets_rl.pipeline.engines import Engine, WorkerDiedError
 from datasets_rl.pipeline.engines.local import Local
 from datasets_rl.pipeline.journal import Journal
 from datasets_rl.pipeline.partial import partials_folder
-from datasets_rl.preprocessing.blocks import step_bytes, whole_episodes
+from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
 from datasets_rl.preprocessing.dry_run import probe
 from datasets_rl.preprocessing.merge import Stored, check_not_replaced, files_digest, members, merged_manifest, opened
 from datasets_rl.preprocessing.partial import Task, drawing, fill, make, own_columns, read
-from datasets_rl.preprocessing.recipe import Recipe
+from datasets_rl.preprocessing.recipe import Recipe, same_steps
 from datasets_rl.progress import Report, report
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings, memory_bytes
@@ -49,6 +49,7 @@ from datasets_rl.store import (
     check_own_files,
     derived_paths,
     discard_work,
+    last_run,
     named_paths,
     paths_of,
     sweep_folder,
@@ -93,7 +94,7 @@ class Preview:
     present: bool
     """Whether the result exists already."""
     columns: tuple[Column, ...]
-    twice: tuple[Key, ...]
+    unshared: tuple[Key, ...]
     """Fields that are stored separately at t and at t + 1, because the recipe treats the two differently."""
     steps: int
     """The estimated number of steps."""
@@ -163,27 +164,32 @@ def preprocess(
     if not recipe.steps and len(folders) == 1:
         raise InvalidArgumentError(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
     # Described before it runs: the digest of a function includes its state, which a call may change.
-    described = recipe.to_json()
-    mark = fingerprint(_manifest(folders), described, num_frames, seed)
-    destination = _destination(folder, dest, as_, described, mark, in_place=in_place)
+    request = _Request(_manifest(folders), recipe.to_json(), num_frames, seed)
+    destination = _destination(folder, dest, as_, request, in_place=in_place)
     target = destination.paths
-    request = ["preprocess", described, num_frames, seed, force, "in place" if in_place else mark]
+    change_request = [
+        "preprocess",
+        request.recipe,
+        num_frames,
+        seed,
+        force,
+        "in place" if in_place else request.fingerprint,
+    ]
     settled = not target.work.exists() and not unfinished(target)
-    if settled and not force and _present(destination, described, mark, num_frames, seed):
+    if settled and not force and _present(destination, request):
         sweep_folder(target.folder)
         return target.folder
     repeatable = not (in_place and force)
-    with transaction(target, str(target.folder), request, wait=wait, repeatable=repeatable) as change:
-        if change.finished or (not force and _present(destination, described, mark, num_frames, seed)):
+    with transaction(target, str(target.folder), change_request, wait=wait, repeatable=repeatable) as change:
+        if change.finished or (not force and _present(destination, request)):
             return target.folder
         stored = opened([str(path) for path in folders])
         if not force:
-            _check_loss(stored, destination, described, num_frames, seed)
+            _check_loss(stored, destination, request)
         if target.exists:
             check_own_files(target.folder)
-        run = _Preprocessing(
-            stored, recipe, described, destination, num_frames, max_ram, jobs, seed, threads, num_parts
-        )
+        request = replace(request, manifest=stored.manifest)
+        run = _Preprocessing(stored, recipe, request, destination, max_ram, jobs, threads, num_parts)
         try:
             run.make(engine, settings)
             check_not_replaced([Manifest.read(path) for path in folders], run.digests)
@@ -210,9 +216,8 @@ def result_folder(
     Raises:
         InvalidArgumentError: If the folder contains something else.
     """
-    folders, described = _folders(folder), recipe.to_json()
-    mark = fingerprint(_manifest(folders), described, num_frames, seed)
-    return _destination(folder, dest, as_, described, mark, in_place=in_place).paths.folder
+    request = _Request(_manifest(_folders(folder)), recipe.to_json(), num_frames, seed)
+    return _destination(folder, dest, as_, request, in_place=in_place).paths.folder
 
 
 def preview(
@@ -232,19 +237,19 @@ def preview(
         PreprocessError: If a step fails, or no steps of any episode remain.
     """
     folders = _folders(folder)
-    stored, described = opened([str(path) for path in folders]), recipe.to_json()
-    mark = fingerprint(stored.manifest, described, num_frames, seed)
-    destination = _destination(folder, dest, as_, described, mark, in_place=in_place)
+    stored = opened([str(path) for path in folders])
+    request = _Request(stored.manifest, recipe.to_json(), num_frames, seed)
+    destination = _destination(folder, dest, as_, request, in_place=in_place)
     show = (settings or Settings.from_env()).progress
     expected = probe(stored, _fitted(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
     return Preview(
         id=stored.manifest.id,
-        recipe=described,
-        fingerprint=mark,
+        recipe=request.recipe,
+        fingerprint=request.fingerprint,
         folder=destination.paths.folder,
-        present=_present(destination, described, mark, num_frames, seed),
+        present=_present(destination, request),
         columns=expected.columns,
-        twice=tuple(sorted(expected.twice)),
+        unshared=tuple(sorted(expected.unshared)),
         steps=expected.steps,
         episodes=expected.episodes,
         bytes=expected.bytes,
@@ -254,14 +259,43 @@ def preview(
     )
 
 
-def fingerprint(manifest: Manifest, recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> str:
-    """Return the fingerprint of a result: a digest of the input files and the recipe.
+@dataclass(frozen=True)
+class _Request:
+    """What determines a result: the input files, the recipe, the number of steps to read, and the seed."""
 
-    `_RESULTS_VERSION` is part of it, so that results are made anew once the same recipe gives other results.
-    """
-    files = [[file.path, file.sha256] for file in manifest.files]
-    metadata = [_RESULTS_VERSION, files, recipe, num_frames, seed]
-    return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
+    manifest: Manifest
+    """The manifest of the input."""
+    recipe: Mapping[str, Any]
+    """The description of the recipe for the manifest."""
+    num_frames: int | None
+    seed: int
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The digest of the request.
+
+        `_RESULTS_VERSION` is part of it, so that results are made anew once the same recipe gives other results.
+        """
+        files = [[file.path, file.sha256] for file in self.manifest.files]
+        metadata = [_RESULTS_VERSION, files, self.recipe, self.num_frames, self.seed]
+        return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
+
+    def is_recipe_of(self, run: Mapping[str, Any]) -> bool:
+        """Return whether a run in the history of a dataset applied this recipe, to whatever input."""
+        if [run.get("num_frames"), run.get("seed")] != [self.num_frames, self.seed]:
+            return False
+        recipe = run.get("recipe", {})
+        return bool(recipe == self.recipe) or same_steps(recipe, self.recipe)
+
+    def is_met_by(self, run: Mapping[str, Any]) -> bool:
+        """Return whether a run in the history of a dataset had the same result.
+
+        The fingerprint of a run is that of the names of its version: if the recipe is the same under former names, it
+        is computed from these.
+        """
+        if run.get("fingerprint") == self.fingerprint:
+            return True
+        return self.is_recipe_of(run) and replace(self, recipe=run["recipe"]).fingerprint == run.get("fingerprint")
 
 
 @dataclass(frozen=True)
@@ -277,8 +311,7 @@ def _destination(
     folder: Path | Sequence[Path],
     dest: Path | None,
     as_: str,
-    recipe: Mapping[str, Any],
-    mark: str,
+    request: _Request,
     *,
     in_place: bool,
 ) -> _Destination:
@@ -291,29 +324,28 @@ def _destination(
     if sum(is_given.values()) > 1:
         given = " and ".join(name for name, value in is_given.items() if value)
         raise InvalidArgumentError(f"{given} name different destinations for one result", hint="give one of them")
-    folders = _folders(folder)
-    manifest = _manifest(folders)
+    folders, base_id = _folders(folder), request.manifest.id
     if dest is not None:
-        target = named_paths(dest.expanduser().resolve(), manifest.id)
+        target = named_paths(dest.expanduser().resolve(), base_id)
         _check_destination(target, folders)
-        return _Destination(target, manifest.id)
+        return _Destination(target, base_id)
     if len(folders) > 1:
         raise InvalidArgumentError(
             f"the merge of {len(folders)} datasets has no destination", hint="name a folder for it"
         )
     base = paths_of(folders[0])
     if in_place:
-        return _Destination(base, manifest.id, in_place=True)
+        return _Destination(base, base_id, in_place=True)
     if isinstance(folder, Path) and folder.expanduser().is_symlink():
         # Next to the link that the user refers to, where `list` and `load` find the derived dataset.
-        base = named_paths(folder.expanduser().absolute(), manifest.id)
-    name = as_ or derived_name(recipe)
+        base = named_paths(folder.expanduser().absolute(), base_id)
+    name = as_ or derived_name(request.recipe)
     check_derived_name(name)
     target = DatasetPaths(base.root, f"{base.name}{DERIVED}{name}")
     if not as_ and not target.exists:
-        same = (paths for paths in derived_paths(base) if _last_run(paths).get("fingerprint") == mark)
+        same = (paths for paths in derived_paths(base) if request.is_met_by(last_run(paths)))
         target = next(same, target)
-    return _Destination(target, f"{manifest.id}{DERIVED}{target.name[len(base.name) + 1 :]}")
+    return _Destination(target, f"{base_id}{DERIVED}{target.name[len(base.name) + 1 :]}")
 
 
 def derived_name(recipe: Mapping[str, Any]) -> str:
@@ -331,27 +363,12 @@ def _manifest(folders: Sequence[Path]) -> Manifest:
     return manifests[0] if len(manifests) == 1 else merged_manifest(manifests, folders)
 
 
-def _last_run(target: DatasetPaths) -> Mapping[str, Any]:
-    """Return the last entry in the history of a dataset; an empty one for a dataset that is not preprocessed."""
-    try:
-        history = Manifest.read(target.folder).history
-    except ManifestError:  # a damaged dataset is not the result of any run
-        return {}
-    return history[-1] if history else {}
-
-
-def _present(
-    destination: _Destination, recipe: Mapping[str, Any], mark: str, num_frames: int | None, seed: int
-) -> bool:
+def _present(destination: _Destination, request: _Request) -> bool:
     """Return whether the result exists; in place, whether the recipe is the last one that was applied."""
     if not destination.paths.exists:
         return False
-    last = _last_run(destination.paths)
-    return _is_run(last, recipe, num_frames, seed) if destination.in_place else last.get("fingerprint") == mark
-
-
-def _is_run(run: Mapping[str, Any], recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> bool:
-    return [run.get("recipe"), run.get("num_frames"), run.get("seed")] == [recipe, num_frames, seed]
+    last = last_run(destination.paths)
+    return request.is_recipe_of(last) if destination.in_place else request.is_met_by(last)
 
 
 def _folders(folder: Path | Sequence[Path]) -> list[Path]:
@@ -385,28 +402,26 @@ def _check_destination(target: DatasetPaths, folders: Sequence[Path]) -> None:
         raise InvalidArgumentError(f"{target.folder} already exists: it holds files that are not a dataset")
 
 
-def _check_loss(
-    stored: Stored, destination: _Destination, recipe: Mapping[str, Any], num_frames: int | None, seed: int
-) -> None:
+def _check_loss(stored: Stored, destination: _Destination, request: _Request) -> None:
     """Check that a run would not lose data, or apply a recipe twice.
 
     Raises:
         InvalidArgumentError: If the run would replace a dataset by some of its steps, replace another dataset, or apply
             a recipe to its own result.
     """
-    if destination.in_place and num_frames is not None and num_frames < len(stored):
+    if destination.in_place and request.num_frames is not None and request.num_frames < len(stored):
         raise InvalidArgumentError(
-            f"num_frames is {num_frames:,}, and the dataset with its {len(stored):,} steps would be replaced",
+            f"num_frames is {request.num_frames:,}, and the dataset with its {len(stored):,} steps would be replaced",
             hint=Remedy("name a folder for the result with {}, or insist with {}", Argument("dest"), _INSIST),
         )
     history = stored.manifest.history
-    if not destination.in_place and history and _is_run(history[-1], recipe, num_frames, seed):
+    if not destination.in_place and history and request.is_recipe_of(history[-1]):
         raise InvalidArgumentError(
             f"{stored.manifest.id} is already the result of this recipe, which would be applied twice",
             hint=Remedy("preprocess the dataset that it was made of, or insist with {}", _INSIST),
         )
     if not destination.in_place and destination.paths.exists:
-        name = _last_run(destination.paths).get("recipe", {}).get("name") or "without a name"
+        name = last_run(destination.paths).get("recipe", {}).get("name") or "without a name"
         raise InvalidArgumentError(
             f"{destination.paths.folder} already exists: it holds the result of another recipe or of other data ({name})",
             hint=Remedy(
@@ -441,13 +456,10 @@ class _Preprocessing:
 
     stored: Stored
     recipe: Recipe
-    described: Mapping[str, Any]
-    """The description of the recipe for the manifest."""
+    request: _Request
     destination: _Destination
-    num_frames: int | None
     max_ram: int | None
     jobs: int | None
-    seed: int
     threads: int
     num_parts: int | None
 
@@ -458,20 +470,20 @@ class _Preprocessing:
 
     def make(self, engine: Engine | None, settings: Settings) -> None:
         """Build the result in the build folder."""
-        if self.num_frames is not None and self.num_frames < 1:
-            raise InvalidArgumentError(f"num_frames is {self.num_frames}; expected at least 1")
-        recipe = _fitted(self.recipe, self.stored, self.num_frames, self.seed, show=settings.progress)
-        expected = probe(self.stored, recipe.copy(), self.num_frames)
+        if self.request.num_frames is not None and self.request.num_frames < 1:
+            raise InvalidArgumentError(f"num_frames is {self.request.num_frames}; expected at least 1")
+        recipe = _fitted(self.recipe, self.stored, self.request.num_frames, self.request.seed, show=settings.progress)
+        expected = probe(self.stored, recipe.copy(), self.request.num_frames)
         self.target.work.mkdir(parents=True, exist_ok=True)
-        revisions = _LayoutRevisions.read(self.target.work / "late.json", self.mark)
-        revisions.unshared |= expected.twice
+        revisions = _LayoutRevisions.read(self.target.work / "revisions.json", self.request.fingerprint)
+        revisions.unshared |= expected.unshared
         disk.require_free(
             self.target.root,
             expected.bytes,
             "the preprocessed dataset",
             hint=Remedy("make room, or give another place with {}", Argument("dest")),
         )
-        total = min(self.num_frames or len(self.stored), len(self.stored))
+        total = min(self.request.num_frames or len(self.stored), len(self.stored))
         if self.jobs is None:
             self.jobs = (
                 self._jobs(self._step_bytes(Schema.layout(expected.columns)), settings.jobs)
@@ -502,16 +514,11 @@ class _Preprocessing:
         """The digest of the files of each dataset that is read."""
         return [files_digest(member.manifest) for member in members(self.stored)]
 
-    @cached_property
-    def mark(self) -> str:
-        """The fingerprint of the result."""
-        return fingerprint(self.stored.manifest, self.described, self.num_frames, self.seed)
-
     def _tasks(self, schema: Schema, unshared: set[Key]) -> list[dict[str, Any]]:
         """Return a task for each partial dataset; `_build` sets the paths of the folder and of the recipe."""
         lengths = self.stored.episodes.lengths
-        if self.num_frames is not None:
-            stop = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
+        if self.request.num_frames is not None:
+            stop = int(np.searchsorted(np.cumsum(lengths), self.request.num_frames)) + 1
             lengths = lengths[:stop]
         bytes_per_step = self._step_bytes(schema)
         steps = PART_BYTES // bytes_per_step
@@ -524,7 +531,7 @@ class _Preprocessing:
         batch_steps = self._batch_steps(bytes_per_step)
         specs = {name: spec for name, spec in self.stored.manifest.specs.items() if spec.get("kind") != "unbounded"}
         tasks = []
-        remaining = self.num_frames or len(self.stored)
+        remaining = self.request.num_frames or len(self.stored)
         for number, (first, stop) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
             task = Task(
                 dataset=folders,
@@ -533,12 +540,12 @@ class _Preprocessing:
                 folder="",
                 first=first,
                 stop=stop,
-                most=batch_steps,
+                max_steps=batch_steps,
                 rows=remaining,
                 schema=entries,
-                apart=sorted(list(key) for key in unshared),
+                unshared=sorted(list(key) for key in unshared),
                 specs=specs,
-                seed=_seed(self.seed, number),
+                seed=_seed(self.request.seed, number),
             )
             tasks.append(asdict(task))
             remaining -= int(lengths[first:stop].sum())
@@ -574,7 +581,7 @@ class _Preprocessing:
         """
         build_folder, manifest = self.target.build, self.stored.manifest
         fitted = {name: np.asarray(value).tolist() for name, value in recipe.fitted.items()}
-        key = hashlib.sha256(json.dumps([self.mark, fitted, tasks]).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps([self.request.fingerprint, fitted, tasks]).encode()).hexdigest()
         partials = partials_folder(self.target.work / "partials", key)
         recipe_file = partials / "recipe.bin"
         if engine is not None and len(tasks) > 1:
@@ -606,7 +613,7 @@ class _Preprocessing:
             return change.layout
         finally:
             writer.discard()
-        outside_spec = {name for entry in entries for name in entry["unfit"]}
+        outside_spec = {name for entry in entries for name in entry["outside_spec"]}
         self._write_manifest(build_folder, written, recipe, outside_spec)
         return None
 
@@ -636,10 +643,10 @@ class _Preprocessing:
         fitted = {f"preprocess/{len(before.history)}/{name}": value for name, value in recipe.fitted.items()}
         metadata, files = write_metadata(build, {**arrays, **fitted})
         run = {
-            "recipe": dict(self.described),
-            "num_frames": self.num_frames,
-            "seed": self.seed,
-            "fingerprint": self.mark,
+            "recipe": dict(self.request.recipe),
+            "num_frames": self.request.num_frames,
+            "seed": self.request.seed,
+            "fingerprint": self.request.fingerprint,
             "version": converter_version(),
             "of": {"id": before.id, "steps": before.steps, "episodes": before.episodes, "files": files_digest(before)},
         }
@@ -689,9 +696,9 @@ class _LocalChunk:
 
     @staticmethod
     def _entry(result: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "again" in result:
-            raise _LayoutChanged(result["again"])
-        return {"unfit": result["unfit"]}
+        if "revision" in result:
+            raise _LayoutChanged(result["revision"])
+        return {"outside_spec": result["outside_spec"]}
 
     def release(self) -> None:
         """Do nothing: there are no files to delete."""
@@ -769,27 +776,30 @@ class _LayoutRevisions:
     """Revisions of the layout that later episodes require; stored, so that a build that is run again has them."""
 
     file: Path
-    mark: str
+    fingerprint: str
     unshared: set[Key]
     """Fields that are stored separately at t and at t + 1."""
     decoded: set[Key]
     """Fields whose images cannot be stored encoded."""
 
     @classmethod
-    def read(cls, file: Path, mark: str) -> _LayoutRevisions:
+    def read(cls, file: Path, fingerprint: str) -> _LayoutRevisions:
         """Read the revisions of an earlier attempt at the same run; empty ones if there was none."""
         with suppress(OSError, ValueError, KeyError):
             document = json.loads(file.read_text())
-            if document["mark"] == mark:
-                unshared = {tuple(key) for key in document["apart"]}
-                return cls(file, mark, unshared, {tuple(key) for key in document["decoded"]})
-        return cls(file, mark, set(), set())
+            if document["fingerprint"] == fingerprint:
+                unshared = {tuple(key) for key in document["unshared"]}
+                return cls(file, fingerprint, unshared, {tuple(key) for key in document["decoded"]})
+        return cls(file, fingerprint, set(), set())
 
     def add(self, revision: Mapping[str, Any]) -> None:
         """Add the revision that a chunk requires, and store all."""
-        self.unshared |= {tuple(key) for key in revision["apart"]}
+        self.unshared |= {tuple(key) for key in revision["unshared"]}
         self.decoded |= {tuple(key) for key in revision["decoded"]}
-        disk.write_json(self.file, {"mark": self.mark, "apart": sorted(self.unshared), "decoded": sorted(self.decoded)})
+        disk.write_json(
+            self.file,
+            {"fingerprint": self.fingerprint, "unshared": sorted(self.unshared), "decoded": sorted(self.decoded)},
+        )
 
 
 def _seed(seed: int, number: int) -> int:

@@ -41,39 +41,39 @@ from datasets_rl.ted.keys import (
 )
 from datasets_rl.ted.steps import next_of
 
-__all__ = ["apart", "from_tensors", "leaves_of", "to_tensors", "twice_in"]
+__all__ = ["from_tensors", "leaves_of", "to_tensors", "unshare", "unshared_keys"]
 
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 
 
-def to_tensors(block: EpisodeBatch) -> TensorDictBase:
+def to_tensors(batch: EpisodeBatch) -> TensorDictBase:
     """Return the transitions of a batch in TED, [N], in new memory.
 
     They always include ``("next", "final_known")``, so that the fields that a function sees do not depend on the batch.
     """
-    count = block.count
+    count = batch.count
     leaves: dict[Key, Tensor] = {key: torch.zeros(count, 1, dtype=torch.bool) for key in ROOT_FLAGS}
-    for key, values in {**block.steps, **block.states}.items():
+    for key, values in {**batch.steps, **batch.states}.items():
         leaves[key] = torch.from_numpy(np.array(values))
-    for key, values in block.states.items():
-        following = next_of(np.asarray(values), np.asarray(block.final_states[key]), block.table, 0, count)
+    for key, values in batch.states.items():
+        following = next_of(np.asarray(values), np.asarray(batch.final_states[key]), batch.table, 0, count)
         leaves[(NEXT, *key)] = torch.from_numpy(following)
     leaves[NEXT_DONE] = leaves[NEXT_TERMINATED] | leaves[NEXT_TRUNCATED]
     known = np.ones((count, 1), np.bool_)
-    known[block.table.stops - 1, 0] = block.final_known
+    known[batch.table.stops - 1, 0] = batch.final_known
     leaves[NEXT_FINAL_KNOWN] = torch.from_numpy(known)
-    leaves[EPISODE] = torch.from_numpy(np.repeat(block.numbers, block.lengths))
+    leaves[EPISODE] = torch.from_numpy(np.repeat(batch.numbers, batch.lengths))
     return nest(leaves, torch.Size((count,)))
 
 
-def from_tensors(data: Any, block: EpisodeBatch, *, whole: bool) -> EpisodeBatch | None:
-    """Return the result of a function on `to_tensors(block)` as a batch of episodes.
+def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch | None:
+    """Return the result of a function on `to_tensors(batch)` as a batch of episodes.
 
     Args:
         data: The result, a TensorDict [M] in chronological order. Episodes end where ``("next", "done")``,
             ``("next", "terminated")`` or ``("next", "truncated")`` is True; a last row without any of them is
             truncated.
-        block: The batch that the function was given, which has the metadata of the episodes.
+        batch: The batch that the function was given, which has the metadata of the episodes.
         whole: Whether `data` is the result for one whole episode, and may have any length; otherwise its rows must
             correspond to those of the batch.
 
@@ -83,27 +83,27 @@ def from_tensors(data: Any, block: EpisodeBatch, *, whole: bool) -> EpisodeBatch
     Raises:
         InvalidArgumentError: If `data` is not such a TensorDict; the error names all problems.
     """
-    leaves = _leaves(data, block, whole=whole)
+    leaves = _leaves(data, batch, whole=whole)
     count = data.batch_size[0]
     if not count:
         return None
     terminated, truncated, done = (leaves.pop(key, np.zeros((count, 1), np.bool_)) for key in _FLAGS)
     ends = (terminated | truncated | done)[:, 0]
-    cut = whole and count < block.count and not ends[-1]
+    cut = whole and count < batch.count and not ends[-1]
     if not whole:
         ends = ends.copy()
-        ends[block.table.stops - 1] = True
+        ends[batch.table.stops - 1] = True
     ends[-1] = True
     stops = np.flatnonzero(ends) + 1
     # An end that is only "done" counts as truncation.
     truncated = truncated | (ends[:, None] & ~terminated)
     lengths = np.diff(stops, prepend=0)
-    origin = np.zeros(len(stops), np.int64) if whole else block.table.episode_of(stops - 1)
+    origin = np.zeros(len(stops), np.int64) if whole else batch.table.episode_of(stops - 1)
     # The final state can be unknown only for the last piece of an episode, and only if its last steps were not dropped.
     last = np.append(origin[1:] != origin[:-1], True)
-    known = block.final_known[origin] | ~last | cut
-    pairs = [key for key in leaves if (NEXT, *key) in leaves and key not in block.steps]
-    if whole and not block.final_known[0]:
+    known = batch.final_known[origin] | ~last | cut
+    pairs = [key for key in leaves if (NEXT, *key) in leaves and key not in batch.steps]
+    if whole and not batch.final_known[0]:
         known[:-1] &= _continues(leaves, pairs, ends)
     states, final_states = {}, {}
     for key in pairs:
@@ -116,21 +116,21 @@ def from_tensors(data: Any, block: EpisodeBatch, *, whole: bool) -> EpisodeBatch
             continue
         states[key] = leaves.pop(key)
         final_states[key] = leaves.pop((NEXT, *key))[stops - 1]
-    vocabulary = {key: texts for key, texts in block.vocabulary.items() if key in leaves or key in states}
+    vocabulary = {key: texts for key, texts in batch.vocabulary.items() if key in leaves or key in states}
     steps = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated, **leaves}
-    metadata = {name: values[origin] for name, values in block.metadata.items()}
-    result = EpisodeBatch(lengths, steps, states, final_states, known, metadata, vocabulary, block.numbers[origin])
-    return _restore_encoded(result, block)
+    metadata = {name: values[origin] for name, values in batch.metadata.items()}
+    result = EpisodeBatch(lengths, steps, states, final_states, known, metadata, vocabulary, batch.numbers[origin])
+    return _restore_encoded(result, batch)
 
 
-def _restore_encoded(result: EpisodeBatch, block: EpisodeBatch) -> EpisodeBatch:
+def _restore_encoded(result: EpisodeBatch, batch: EpisodeBatch) -> EpisodeBatch:
     """Replace pixels by the encoded images of a batch, in each field whose images are all among them."""
     steps, states, final_states = dict(result.steps), dict(result.states), dict(result.final_states)
-    for key, images in {**block.steps, **block.states}.items():
+    for key, images in {**batch.steps, **batch.states}.items():
         names = {key, (NEXT, *key)} & steps.keys()
         if not isinstance(images, EncodedImages) or not (names or key in states):
             continue
-        arrays = [images, block.final_states[key]] if key in block.states else [images]
+        arrays = [images, batch.final_states[key]] if key in batch.states else [images]
         encoded, indices = end_to_end(arrays), _image_indices([np.asarray(array) for array in arrays])
         if key in states:
             rows, ends = (_find_images(values[key], indices, encoded) for values in (states, final_states))
@@ -162,23 +162,23 @@ def _find_images(values: NDArray[Any], indices: Mapping[bytes, int], encoded: An
     return None if -1 in result else np.array(result, np.int64)
 
 
-def twice_in(block: EpisodeBatch) -> frozenset[Key]:
+def unshared_keys(batch: EpisodeBatch) -> frozenset[Key]:
     """Return the keys of the fields that a batch has separately at t and at t + 1."""
-    return frozenset(key for key in block.steps if (NEXT, *key) in block.steps)
+    return frozenset(key for key in batch.steps if (NEXT, *key) in batch.steps)
 
 
-def apart(block: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
+def unshare(batch: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
     """Return the same episodes with some states as two separate fields, at t and at t + 1."""
-    separate = [key for key in block.states if key in keys]
+    separate = [key for key in batch.states if key in keys]
     if not separate:
-        return block
-    steps = dict(block.steps) | {key: block.states[key] for key in separate}
-    steps |= {(NEXT, *key): block.following(key) for key in separate}
+        return batch
+    steps = dict(batch.steps) | {key: batch.states[key] for key in separate}
+    steps |= {(NEXT, *key): batch.following(key) for key in separate}
     return replace(
-        block,
+        batch,
         steps=steps,
-        states={key: values for key, values in block.states.items() if key not in keys},
-        final_states={key: values for key, values in block.final_states.items() if key not in keys},
+        states={key: values for key, values in batch.states.items() if key not in keys},
+        final_states={key: values for key, values in batch.final_states.items() if key not in keys},
     )
 
 
@@ -205,7 +205,7 @@ def _continues(leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: N
     return continues
 
 
-def _leaves(data: Any, block: EpisodeBatch, *, whole: bool) -> dict[Key, NDArray[Any]]:
+def _leaves(data: Any, batch: EpisodeBatch, *, whole: bool) -> dict[Key, NDArray[Any]]:
     if not isinstance(data, TensorDictBase):
         raise InvalidArgumentError(f"it returned a {type(data).__name__}; expected a TensorDict")
     if data.ndim != 1:
@@ -213,9 +213,9 @@ def _leaves(data: Any, block: EpisodeBatch, *, whole: bool) -> dict[Key, NDArray
             f"it returned a TensorDict of batch size {list(data.batch_size)}; expected one axis, the steps"
         )
     problems = [*_problems_of_required(arrays := _tensors(data)), *_problems_of_values(data)]
-    if not whole and len(data) != block.count:
+    if not whole and len(data) != batch.count:
         problems.append(
-            f"it returned {len(data):,} steps for {block.count:,}; only functions per episode may change lengths"
+            f"it returned {len(data):,} steps for {batch.count:,}; only functions per episode may change lengths"
         )
     if problems:
         raise InvalidArgumentError("; ".join(problems))

@@ -34,7 +34,7 @@ from datasets_rl.transforms import Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _Picture
 
-__all__ = ["TransformStep", "transforms"]
+__all__ = ["SUPERSEDED", "TransformStep", "named_transforms", "transforms"]
 
 _NO_STEPS = frozenset(
     {
@@ -53,12 +53,29 @@ _NO_STEPS = frozenset(
 )
 """Transforms that need a model or a function, take text, have no effect on stored data, or depend on the order of
 batches; and rewards-to-go, for which there is the step `returns_to_go`."""
-_INSTEAD = {Reward2GoTransform: "returns_to_go", VecNorm: "normalise"}
+SUPERSEDED: Mapping[str, str] = {
+    "binarize_reward": "binarize_rewards",
+    "cat_frames": "stack_frames",
+    "cat_tensors": "concatenate",
+    "d_type_cast": "cast",
+    "double_to_float": "cast",
+    "multi_step": "n_step_targets",
+    "observation_norm": "normalize",
+    "reward_clipping": "clip_rewards",
+    "reward_scaling": "scale_rewards",
+}
+"""The names of transforms for which there is a step of whole episodes, with the name of the step."""
+_INSTEAD = {Reward2GoTransform: "returns_to_go", VecNorm: "normalize"}
+
+
+def transforms() -> Mapping[str, type[Transform]]:
+    """Return the transforms that are steps of recipes, by name: "reward_sum"."""
+    return {name: cls for name, cls in named_transforms().items() if name not in SUPERSEDED}
 
 
 @cache
-def transforms() -> Mapping[str, type[Transform]]:
-    """Return the transforms that recipes can name, unless a step has the same name, by name: "cat_frames"."""
+def named_transforms() -> Mapping[str, type[Transform]]:
+    """Return the transforms that have no step with their name, by name: "reward_sum", "cat_frames"."""
     classes = {}
     for name in library.__all__:
         cls = getattr(library, name)
@@ -91,7 +108,7 @@ class TransformStep(Step):
         Raises:
             InvalidArgumentError: If the transform does not accept the arguments.
         """
-        transform_class = transforms()[name]
+        transform_class = named_transforms()[name]
         keys = {
             key: [tuple(item.split(".")) if isinstance(item, str) else item for item in _as_list(value)]
             for key, value in named.items()

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, unlike
@@ -41,7 +39,6 @@ _DECODE_ERRORS = (
     IndexError,
     struct.error,
     zlib.error,
-    Image.DecompressionBombError,
 )
 _JPEG_CHANNELS = {"Gray": 1, "YCbCr": 3, "RGB": 3}
 _JPEG_SPACES = {1: "GRAY", 3: "RGB"}
@@ -120,6 +117,8 @@ def _decode(image: EncodedImages, out: NDArray[Any]) -> str:
         if info.shape != out.shape or info.dtype != out.dtype:
             return f"is {list(info.shape)} of {info.dtype}; expected {list(out.shape)} of {out.dtype}"
         if info.format == "jpeg":
+            import simplejpeg
+
             simplejpeg.decode_jpeg(image, _JPEG_SPACES[info.shape[2]], buffer=out)
         else:
             _png(image, out)
@@ -156,6 +155,8 @@ def _png_header(head: bytes) -> Header:
 
 
 def _jpeg_header(image: EncodedImages) -> Header:
+    import simplejpeg
+
     try:
         rows, columns, space, _ = simplejpeg.decode_jpeg_header(image)
     except ValueError as error:
@@ -191,7 +192,12 @@ def _png(image: EncodedImages, out: NDArray[Any]) -> None:
 
         png.decode(packed, out)
         return
-    with Image.open(io.BytesIO(image), formats=("PNG",)) as opened:
-        opened.load()
-        mode = opened.mode if bits == 16 else _PNG_MODES[out.shape[2]]
-        out[...] = np.asarray(opened if opened.mode == mode else opened.convert(mode)).reshape(out.shape)
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(image), formats=("PNG",)) as opened:
+            opened.load()
+            mode = opened.mode if bits == 16 else _PNG_MODES[out.shape[2]]
+            out[...] = np.asarray(opened if opened.mode == mode else opened.convert(mode)).reshape(out.shape)
+    except Image.DecompressionBombError as error:  # a second header declares another shape
+        raise _Damaged(f"cannot be decoded: {error}") from error

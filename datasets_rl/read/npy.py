@@ -1,4 +1,4 @@
-"""Sequential reader of ``.npy`` arrays from any stream."""
+"""Headers of ``.npy`` files, and a sequential reader of their arrays from any stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from tokenize import TokenError
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
 
-__all__ = ["MAGIC", "NpyReader"]
+__all__ = ["MAGIC", "NpyHeader", "NpyReader", "read_header"]
 
 MAGIC = b"\x93NUMPY"
 _PLAIN = "biufcSU"
+_FORMATS: dict[tuple[int, ...], tuple[int, Callable[..., Any]]] = {
+    (1, 0): (2, npy.read_array_header_1_0),
+    (2, 0): (4, npy.read_array_header_2_0),
+}
+"""For each version of the format, the number of bytes of the length of the header, and numpy's parser."""
 # Exceptions that numpy's parser raises for damaged headers.
 _HEADER_ERRORS = (
     ValueError,
@@ -34,12 +39,55 @@ _HEADER_ERRORS = (
 )
 
 
+class NpyHeader(NamedTuple):
+    """Header of a ``.npy`` file."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    """Stored dtype, with its byte order."""
+    size: int
+    """Number of bytes before the array."""
+
+
+def read_header(stream: BinaryIO | Readable, *, most: int = 1 << 16) -> NpyHeader:
+    """Read the header of a ``.npy`` file from a stream at its beginning; the array follows.
+
+    Args:
+        stream: The file.
+        most: Maximum number of bytes of the header.
+
+    Raises:
+        ValueError: If the file has no valid header; the message is a sentence about the file.
+    """
+    head = bytearray(12)
+    count = fill(stream, memoryview(head))
+    if not head.startswith(MAGIC):
+        raise ValueError(unlike(bytes(head[:count]), "a .npy array"))
+    if count < len(head):
+        raise ValueError("its header is truncated")
+    version = tuple(head[6:8])
+    if version not in _FORMATS:
+        raise ValueError(f"its format is {version}; expected (1, 0) or (2, 0)")
+    width, _ = _FORMATS[version]
+    size = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
+    rest = size - len(head)
+    if not 0 <= rest <= most:
+        raise ValueError(f"its header has {rest:,} bytes; expected at most {most:,}")
+    text = bytearray(rest)
+    count = fill(stream, memoryview(text))
+    try:
+        return NpyHeader(*_parsed(version, bytes(head[8:] + text[:count])), size)
+    except _HEADER_ERRORS as error:
+        raise ValueError(f"its header is damaged or truncated: {error}") from error
+
+
 @lru_cache(maxsize=256)
-def _parsed(
-    read: Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]], header: bytes
-) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _parsed(version: tuple[int, ...], header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     # numpy parses the header as Python code, which costs more than reading the array of a short episode.
-    return read(io.BytesIO(header))
+    _, parse = _FORMATS[version]
+    shape, fortran, dtype = parse(io.BytesIO(header), max_header_size=len(header))
+    return shape, fortran, dtype
 
 
 class NpyReader:
@@ -58,10 +106,10 @@ class NpyReader:
         self.name = name
         self._stream = stream
         self._row = 0
-        self.shape: tuple[int, ...]
-        self.dtype: np.dtype[Any]
-        """Stored dtype, with its byte order."""
-        self.shape, self.fortran, self.dtype = self._header()
+        try:
+            self.shape, self.fortran, self.dtype, _ = read_header(stream)
+        except ValueError as error:
+            raise ConversionError(name, [str(error)], hint=AGAIN) from error
         if self.pickled:
             return
         size = self.dtype.itemsize * math.prod(self.shape)
@@ -142,31 +190,6 @@ class NpyReader:
         """Read the end of the file: no data may follow the array, and streams compare their checksum there."""
         if fill(self._stream, memoryview(bytearray(1))):
             raise ConversionError(self.name, ["more bytes follow its array"], hint=AGAIN)
-
-    def _header(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-        head = bytearray(12)
-        count = fill(self._stream, memoryview(head))
-        if not head.startswith(MAGIC):
-            raise ConversionError(self.name, [unlike(bytes(head[:count]), "a .npy array")], hint=AGAIN)
-        if count < len(head):
-            raise ConversionError(self.name, ["its header is truncated"], hint=AGAIN)
-        version, read = tuple(head[6:8]), npy.read_array_header_1_0
-        size = int.from_bytes(head[8:10], "little")
-        rest = 10 + size - len(head)
-        if version == (2, 0):
-            read, rest = npy.read_array_header_2_0, int.from_bytes(head[8:12], "little")
-        elif version != (1, 0):
-            raise ConversionError(self.name, [f"its format is {version}; expected (1, 0) or (2, 0)"])
-        if not 0 <= rest <= 1 << 16:
-            raise ConversionError(
-                self.name, [f"its header has {rest:,} bytes; expected at most {1 << 16:,}"], hint=AGAIN
-            )
-        text = bytearray(rest)
-        count = fill(self._stream, memoryview(text))
-        try:
-            return _parsed(read, bytes(head[8:] + text[:count]))
-        except _HEADER_ERRORS as error:
-            raise ConversionError(self.name, [f"its header is damaged or truncated: {error}"], hint=AGAIN) from error
 
     def _fill(self, out: NDArray[Any]) -> None:
         if not out.nbytes:

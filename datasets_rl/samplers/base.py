@@ -102,7 +102,7 @@ class Sampler(Stateful, ABC):
         return {} if self.generator is None else {"generator": self.generator.get_state()}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         state = state_dict.get("generator")
         expected = Generator().get_state()
         if "generator" not in state_dict:

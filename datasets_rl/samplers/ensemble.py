@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import part_misfits
+from datasets_rl.checkpoint import ensemble_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.prioritized import PRIORITY_WEIGHT
@@ -200,15 +200,15 @@ class SamplerEnsemble(Sampler):
         return {**super().state_dict(), "p": self._p, "samplers": states}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        reasons = super().misfits(state_dict)
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        reasons = super().state_problems(state_dict)
         p = state_dict.get("p")
         try:
             if p is not None:
                 self._probabilities(p)
         except (InvalidArgumentError, TypeError, ValueError, RuntimeError) as error:
             reasons.append(f"p: {error}")
-        return reasons + part_misfits("sampler", self.samplers, state_dict.get("samplers"))
+        return reasons + ensemble_problems("sampler", self.samplers, state_dict.get("samplers"))
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -140,8 +140,8 @@ class MixtureSampler(SamplerEnsemble):
         return {**super().state_dict(), "batches": self._batches, "behind": self._deficits}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        reasons = super().misfits(state_dict)
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        reasons = super().state_problems(state_dict)
         batches, deficits = state_dict.get("batches"), state_dict.get("behind")
         if not isinstance(batches, int) or batches < 0:
             reasons.append(f"batches is {batches!r}; expected an integer >= 0")

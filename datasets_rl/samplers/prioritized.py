@@ -346,8 +346,8 @@ class PrioritizedSampler(Sampler):
         }
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        reasons = super().misfits(state_dict)
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        reasons = super().state_problems(state_dict)
         names = ("highest", "alpha", "beta", "eps")
         numbers: dict[str, Any] = {name: state_dict.get(name) for name in names}
         problems = _number_problems(**numbers)
@@ -373,7 +373,7 @@ class PrioritizedSampler(Sampler):
 
     @override
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
-        if self.misfits(state_dict):
+        if self.state_problems(state_dict):
             return state_dict  # unchanged: load_state_dict rejects it
         priorities = state_dict["priorities"]
         if len(priorities) % slots:

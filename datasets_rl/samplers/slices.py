@@ -274,7 +274,7 @@ class SliceSampler(Sampler):
 
     def _scan(self, storage: Storage) -> Trajectories:
         """Find the trajectories from the `ends` or `trajectories` tensor."""
-        version = (storage, storage.written, storage.rewritten)
+        version = (storage, storage.write_count, storage.rewrite_count)
         if self._scanned is None or self._scanned[0] != version:
             markers = self._ends if self._ids is None else self._ids
             name = "ends" if self._ids is None else "trajectories"
@@ -369,10 +369,12 @@ class SliceSampler(Sampler):
         return {**super().state_dict(), "drawn": self._drawn}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         drawn = state_dict.get("drawn")
         is_valid = isinstance(drawn, int) and drawn >= 0
-        return super().misfits(state_dict) + ([] if is_valid else [f"drawn is {drawn!r}; expected an integer >= 0"])
+        return super().state_problems(state_dict) + (
+            [] if is_valid else [f"drawn is {drawn!r}; expected an integer >= 0"]
+        )
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -141,9 +141,9 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         return {**super().state_dict(), "left": torch.from_numpy(self._remaining), "of": outline}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         remaining, outline = state_dict.get("left"), state_dict.get("of")
-        reasons = super().misfits(state_dict)
+        reasons = super().state_problems(state_dict)
         if not isinstance(remaining, Tensor) or remaining.dtype != torch.int64 or remaining.ndim != 1:
             reasons.append(
                 "left is not an int64 tensor [n]; expected the numbers of the epoch's remaining trajectories"

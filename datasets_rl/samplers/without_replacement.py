@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import override
 
+from datasets_rl.checkpoint import with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import Share, expect_valid
@@ -73,7 +74,7 @@ class SamplerWithoutReplacement(Sampler):
         held = len(storage)
         if held != self._held or self._stop - self._position < batch_size:
             self._prepare(storage, held, batch_size)
-        if storage.torn and storage.rewritten != self._rewritten:
+        if storage.torn and storage.rewrite_count != self._rewritten:
             self._leave_out_torn(storage, batch_size)
         rows = self._epoch_rows[self._position : min(self._position + batch_size, self._stop)].clone()
         self._position += len(rows)
@@ -105,7 +106,7 @@ class SamplerWithoutReplacement(Sampler):
         if not self._keep_valid(storage, batch_size):
             self._begin_epoch(storage, self._share.size(len(storage)))
             expect_valid(storage, self._keep_valid(storage, batch_size))
-        self._rewritten = storage.rewritten
+        self._rewritten = storage.rewrite_count
 
     def _keep_valid(self, storage: Storage, batch_size: int) -> int:
         """Keep the valid rows of the epoch, and return their number; 0 if there are too few for a batch."""
@@ -161,7 +162,7 @@ class SamplerWithoutReplacement(Sampler):
             # Reuses the memory of the last epoch: new pages would take most of the time.
             self._share.rows(torch.randperm(count, generator=self.generator, out=self._remaining()))
         else:
-            oldest = storage.written % storage.slots * storage.envs
+            oldest = storage.write_count % storage.slot_count * storage.envs
             self._remaining().copy_(self._rows(0, len(storage)).roll(-self._share.size(oldest)))
 
     def _rows(self, start: int, stop: int) -> Tensor:
@@ -174,14 +175,15 @@ class SamplerWithoutReplacement(Sampler):
             "left": self._remaining().clone(),
             "joining": self._epoch_rows[:0].clone(),
             "held": self._held,
-            "lanes": self._envs,
+            "envs": self._envs,
             "ran_out": self.ran_out,
         }
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        reasons = super().misfits(state_dict)
-        for name in ("held", "lanes", "ran_out"):
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        state_dict = with_renamed_keys(state_dict, lanes="envs")
+        reasons = super().state_problems(state_dict)
+        for name in ("held", "envs", "ran_out"):
             if not isinstance(state_dict.get(name), int):
                 expected = "a boolean" if name == "ran_out" else "an integer"
                 reasons.append(f"{name} is {state_dict.get(name)!r}; expected {expected}")
@@ -198,19 +200,21 @@ class SamplerWithoutReplacement(Sampler):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
+        state_dict = with_renamed_keys(state_dict, lanes="envs")
         self._epoch_rows = state_dict["left"].clone()
         self._position, self._stop = 0, len(self._epoch_rows)
         self._rewritten = -1
-        self._held, self._envs = state_dict["held"], state_dict["lanes"]
+        self._held, self._envs = state_dict["held"], state_dict["envs"]
         self.ran_out = state_dict["ran_out"]
         if len(state_dict["joining"]):
             self._join(state_dict["joining"])
 
     @override
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
-        if self.misfits(state_dict):
+        if self.state_problems(state_dict):
             return state_dict  # unchanged: load_state_dict rejects it
-        envs, remaining, held = state_dict["lanes"], state_dict["left"], slots * state_dict["lanes"]
+        state_dict = with_renamed_keys(state_dict, lanes="envs")
+        envs, remaining, held = state_dict["envs"], state_dict["left"], slots * state_dict["envs"]
         # Between two epochs, new rows have no epoch to join.
         new_rows = self._rows(state_dict["held"], held) if len(remaining) else remaining
         moved = {"left": remaining, "joining": torch.cat([state_dict["joining"], new_rows])}

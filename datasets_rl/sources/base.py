@@ -13,12 +13,13 @@ from __future__ import annotations
 import difflib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.sources.selection import Numbers, Option, Selection
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     # Listing ids needs none of these at run time, and numpy takes longer to import than all the catalogs together.
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
@@ -47,7 +49,10 @@ __all__ = [
     "Selection",
     "Shard",
     "Source",
+    "grouped",
 ]
+
+_Item = TypeVar("_Item")
 
 NO_TRANSITION = {"no-transition": "episodes without a transition, and files without a row, were left out"}
 """Rule and text of the decision that every source records for empty episodes and files. A dataset that has nothing
@@ -115,6 +120,25 @@ class Shard:
     """Files that the shard is read from; several shards may share a file."""
     part: Any = None
     """Part of these files that the shard covers, as a JSON value that only the source interprets."""
+
+
+def grouped(items: Iterable[_Item], sizes: Iterable[int], max_bytes: int) -> Iterator[list[_Item]]:
+    """Group items for shards, because each shard costs a commit.
+
+    Args:
+        items: The items, at least one.
+        sizes: The bytes of each item.
+        max_bytes: Maximum bytes of a group; a larger item is a group of its own.
+    """
+    group: list[_Item] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if group and total + size > max_bytes:
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    yield group
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +224,7 @@ class Listing:
 class EpisodeReader(ABC):
     """Reader of opened upstream files: the columns are known on opening, the episodes are read in one pass.
 
-    A context manager, because it keeps files open.
+    A context manager, because it may keep files open.
     """
 
     columns: Sequence[Column]
@@ -232,11 +256,11 @@ class EpisodeReader(ABC):
         """Return the specs that the upstream declares, by dotted key, as documents of `TensorSpec.to_json`."""
         return {}
 
-    @abstractmethod
-    def __enter__(self) -> EpisodeReader: ...
+    def __enter__(self) -> Self:
+        return self
 
-    @abstractmethod
-    def __exit__(self, *details: object) -> None: ...
+    def __exit__(self, *details: object) -> None:
+        """Close the files; by default none is open, because `episodes` closes those that it opens."""
 
 
 class Source(ABC):
@@ -256,9 +280,9 @@ class Source(ABC):
         """Content of ``catalog.json`` in the folder of the source's class."""
         return dict(json.loads(files(type(self).__module__).joinpath("catalog.json").read_text("utf-8")))
 
-    @abstractmethod
     def ids(self) -> Sequence[str]:
-        """Return every id of this source, sorted, without network access."""
+        """Return every id of this source, sorted, without network access; by default the ids of the catalog."""
+        return sorted(self.catalog["ids"])
 
     def listed(self, upstream: Upstream) -> Sequence[str]:
         """Return every id that the upstream currently lists; by default the ids of the catalog.
@@ -276,6 +300,11 @@ class Source(ABC):
         Raises:
             UnknownIdError: If this source has no such id; the error suggests the closest ids.
         """
+
+    def described(self, name: str, **fields: Any) -> Entry:
+        """Return an entry with the license, the citation and the homepage of the catalog, and with further fields."""
+        shared = {field: self.catalog.get(field, "") for field in ("license", "citation", "homepage")}
+        return Entry(self.name, name, **shared, **fields)
 
     def assets(self, name: str) -> Sequence[Asset]:
         """Return the files of an id, if the catalog lists them."""
@@ -329,11 +358,12 @@ class Source(ABC):
             ConversionError: If the files lack a column or contradict each other; the error names every problem.
         """
 
-    @abstractmethod
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
     ) -> list[str]:
         """Compare a converted dataset with its raw files, column by column, without using the `EpisodeReader`.
+
+        By default, this is the function ``compare`` of the module ``compare`` in the folder of the source, without the id.
 
         Args:
             name: The id.
@@ -345,6 +375,11 @@ class Source(ABC):
         Returns:
             Every difference, with the column, the row and both values; empty if there is none.
         """
+        del name
+        if episodes is None:
+            return []
+        differences: list[str] = import_module(f"{type(self).__module__}.compare").compare(files, column, episodes)
+        return differences
 
     def unknown(self, name: str) -> UnknownIdError:
         """Return the error for an id that this source does not have."""

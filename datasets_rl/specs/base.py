@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import override
 
+from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import KINDS, Entry, dtype_name
 from datasets_rl.specs.space import Space
@@ -111,7 +112,7 @@ class TensorSpec(ABC):
         return self.one(shape)
 
     @abstractmethod
-    def misfits(self, value: Any, place: str = "value") -> list[str]:
+    def problems(self, value: Any, place: str = "value") -> list[str]:
         """Return the reasons why a value is not in the set; an empty list if it is in the set.
 
         Args:
@@ -119,9 +120,14 @@ class TensorSpec(ABC):
             place: Name of the value in the reasons.
         """
 
+    def misfits(self, value: Any, place: str = "value") -> list[str]:
+        """Return `problems` under its former name."""
+        warn_deprecated("misfits is called problems now")
+        return self.problems(value, place)
+
     def is_in(self, value: Any) -> bool:
         """Return whether a value, which may have extra leading axes, is in the set."""
-        return not self.misfits(value)
+        return not self.problems(value)
 
     def contains(self, item: Any) -> bool:
         """Return whether a value is in the set; an alias of `is_in`."""
@@ -134,7 +140,7 @@ class TensorSpec(ABC):
             InvalidArgumentError: If the value is not in the set. For each leaf, the message shows the key, the first
                 invalid element with its index, and the valid range.
         """
-        reasons = self.misfits(value)
+        reasons = self.problems(value)
         if reasons:
             raise InvalidArgumentError(
                 f"not in the spec: {'; '.join(reasons)}", hint="`project` moves a value into the spec"
@@ -443,7 +449,7 @@ class LeafSpec(TensorSpec):
         inside = self._inside(value)
         return inside is None or bool(inside.all())
 
-    def misfits(self, value: Any, place: str = "value") -> list[str]:
+    def problems(self, value: Any, place: str = "value") -> list[str]:
         """Return why a value is not in the set: its type, shape, dtype, or the first invalid element and their count."""
         if not isinstance(value, Tensor):
             return [f"{place} is a {type(value).__name__}; expected a tensor"]
@@ -473,7 +479,7 @@ class LeafSpec(TensorSpec):
             return tensor
         if not isinstance(value, Tensor) or not self._suits(value.shape):
             raise InvalidArgumentError(
-                "; ".join(self.misfits(value)),
+                "; ".join(self.problems(value)),
                 hint="`project` corrects elements, not types or shapes: `encode` the value first",
             )
         return self._nearest(value)

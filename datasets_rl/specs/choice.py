@@ -94,7 +94,7 @@ class ChoiceSpec(TensorSpec):
         lead, second = sizes(shape), min(1, self.num_choices - 1)
         return self._choices[0].one(lead) if self._of_specs else self._select(torch.full(lead, second))
 
-    def misfits(self, value: Any, place: str = "value") -> list[str]:
+    def problems(self, value: Any, place: str = "value") -> list[str]:
         """Return why a value is not in the set: for each spec, the first reason why the value is not in that spec."""
         if not self._of_specs:
             choices = [choice.tolist() for choice in self._choices]
@@ -104,7 +104,7 @@ class ChoiceSpec(TensorSpec):
                     return []
                 value = value.tolist()
             return [f"{place} is {value!r}; expected one of {choices}"]
-        reasons = [choice.misfits(value, place) for choice in self._choices]
+        reasons = [choice.problems(value, place) for choice in self._choices]
         if not all(reasons):
             return []
         lead = getattr(value, "ndim", 0) - self.ndim
@@ -125,7 +125,7 @@ class ChoiceSpec(TensorSpec):
             return value
         lead = getattr(value, "ndim", 0) - self.ndim
         if not isinstance(value, Tensor) or lead < 0 or not self._of_specs:
-            raise InvalidArgumentError("; ".join(self.misfits(value)), hint="only tensors can be projected")
+            raise InvalidArgumentError("; ".join(self.problems(value)), hint="only tensors can be projected")
         nearest = [self._nearest(element) for element in _elements(value, lead)]
         return torch.stack(nearest).reshape(value.shape)
 

@@ -424,7 +424,7 @@ class CompositeSpec(TensorSpec):
             return type(value) is self.data_cls
         return isinstance(value, Mapping) or is_tensor_collection(value)
 
-    def misfits(self, value: Any, place: str = "value") -> list[str]:
+    def problems(self, value: Any, place: str = "value") -> list[str]:
         """Return why a value is not in the set; every reason begins with the path of its key."""
         if not self._is_container(value):
             expected = "a TensorDict" if self.data_cls is None else f"a {self.data_cls.__name__}"
@@ -436,7 +436,7 @@ class CompositeSpec(TensorSpec):
                 continue
             entry = value.get(name, _MISSING)
             missing = entry is _MISSING
-            reasons += [f"{outer}{name} is missing"] if missing else spec.misfits(entry, f"{outer}{name}")
+            reasons += [f"{outer}{name} is missing"] if missing else spec.problems(entry, f"{outer}{name}")
         return reasons
 
     def project(self, value: Any) -> Any:
@@ -451,7 +451,7 @@ class CompositeSpec(TensorSpec):
         if not self._is_container(value) or any(
             spec is not None and name not in value for name, spec in self._specs.items()
         ):
-            raise InvalidArgumentError("; ".join(self.misfits(value)), hint="`project` cannot add missing keys")
+            raise InvalidArgumentError("; ".join(self.problems(value)), hint="`project` cannot add missing keys")
         projected = dict(value) if isinstance(value, Mapping) else value.copy()
         for name, spec in self._specs.items():
             if spec is not None:

@@ -78,7 +78,7 @@ def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], An
         rows = max(_CHUNK_BYTES // max(leaf.zero().nbytes, 1), 1)
         for start in range(0, steps, rows):
             values = torch.from_numpy(np.array(column(key, start, min(start + rows, steps))))
-            problems = leaf.misfits(values.to(leaf.dtype), f"{dotted(key)}[{start}:]")
+            problems = leaf.problems(values.to(leaf.dtype), f"{dotted(key)}[{start}:]")
             if problems:
                 reasons += problems
                 break

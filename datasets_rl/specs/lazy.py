@@ -111,7 +111,7 @@ class _Stacked(TensorSpec):
             spec.is_in(component) for spec, component in zip(self._members, components, strict=True)
         )
 
-    def misfits(self, value: Any, place: str = "value") -> list[str]:
+    def problems(self, value: Any, place: str = "value") -> list[str]:
         """Return why a value is not in the set: the reasons for each of its components."""
         components = self._components(value)
         if components is None:
@@ -120,7 +120,9 @@ class _Stacked(TensorSpec):
             return [f"{place} is {described}; expected {len(self._members)} components along axis {self.dim}"]
         numbered = enumerate(zip(self._members, components, strict=True))
         return [
-            reason for number, (spec, component) in numbered for reason in spec.misfits(component, f"{place}[{number}]")
+            reason
+            for number, (spec, component) in numbered
+            for reason in spec.problems(component, f"{place}[{number}]")
         ]
 
     def project(self, value: Any) -> Any:

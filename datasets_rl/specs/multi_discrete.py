@@ -86,8 +86,8 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         return super().is_in(self._with_last_axis(value))
 
     @override
-    def misfits(self, value: Any, place: str = "value") -> list[str]:
-        return super().misfits(self._with_last_axis(value), place)
+    def problems(self, value: Any, place: str = "value") -> list[str]:
+        return super().problems(self._with_last_axis(value), place)
 
     @override
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:

@@ -90,7 +90,7 @@ class NonTensorSpec(TensorSpec):
             value = lazy_stack([value.copy() for _ in range(size)])
         return value
 
-    def misfits(self, value: Any, place: str = "value") -> list[str]:
+    def problems(self, value: Any, place: str = "value") -> list[str]:
         """Return why a value is not in the set: it is a tensor, or its batch size does not end with the shape."""
         if isinstance(value, torch.Tensor) or (hasattr(value, "batch_size") and not is_non_tensor(value)):
             return [f"{place} is a {type(value).__name__}; expected a non-tensor value"]

@@ -40,7 +40,7 @@ class AliasedStorage(EpisodicStorage):
 
     @property
     @override
-    def held(self) -> int:
+    def filled_count(self) -> int:
         return len(self.steps)
 
     @override

@@ -79,25 +79,25 @@ class Storage(Stateful, ABC):
         return 1
 
     @property
-    def slots(self) -> int:
+    def slot_count(self) -> int:
         """Capacity of the storage in slots."""
         return self.max_size // self.envs
 
     @property
-    def held(self) -> int:
+    def filled_count(self) -> int:
         """Number of slots that currently hold data."""
         return self._counts[0]
 
     @property
-    def written(self) -> int:
+    def write_count(self) -> int:
         """Number of slots written in ring order since the storage was last empty.
 
-        The write index is ``written % slots``: that slot is free or holds the oldest data.
+        The write index is ``write_count % slot_count``: that slot is free or holds the oldest data.
         """
         return self._counts[1]
 
     @property
-    def rewritten(self) -> int:
+    def rewrite_count(self) -> int:
         """Number of changes made out of ring order; information cached about the rows is stale after each of them."""
         return self._counts[2]
 
@@ -127,7 +127,7 @@ class Storage(Stateful, ABC):
         """Return which of these rows [n] are followed by a torn row, bool [n]; a trajectory ends there."""
         slots, torn = rows // self.envs, self.torn_rows() // self.envs
         # The slot after the newest one is the write index: even if it is torn, no trajectory continues into it.
-        return torch.isin((slots + 1) % self.slots, torn) & (slots != (self.written - 1) % self.slots)
+        return torch.isin((slots + 1) % self.slot_count, torn) & (slots != (self.write_count - 1) % self.slot_count)
 
     def recover(self) -> None:
         """Roll back or complete a write that another process left unfinished; the caller holds the buffer's lock.
@@ -140,7 +140,7 @@ class Storage(Stateful, ABC):
 
         If the process dies, one slice is torn and the slices before it have been changed.
         """
-        yield slice(0, self.held)
+        yield slice(0, self.filled_count)
         self.changed()
 
     @property
@@ -150,7 +150,7 @@ class Storage(Stateful, ABC):
 
     def __len__(self) -> int:
         """Return the number of steps stored, including torn ones."""
-        return self.held * self.envs
+        return self.filled_count * self.envs
 
     @abstractmethod
     def get(self, index: Any) -> Any:
@@ -232,9 +232,9 @@ class Storage(Stateful, ABC):
 
         The rows of one slot belong to the same time step.
         """
-        slots = torch.arange(self.held)
-        if self.held == self.slots:
-            slots = (slots + self.written) % self.slots
+        slots = torch.arange(self.filled_count)
+        if self.filled_count == self.slot_count:
+            slots = (slots + self.write_count) % self.slot_count
         rows = slots if self.envs == 1 else (slots.unsqueeze(1) * self.envs + torch.arange(self.envs)).reshape(-1)
         return rows[~torch.isin(rows, self.torn_rows())] if self.torn else rows
 
@@ -294,7 +294,7 @@ class Storage(Stateful, ABC):
         self.set(index, data)
 
     def __iter__(self) -> Iterator[Any]:
-        return (self.get(index) for index in range(self.held))
+        return (self.get(index) for index in range(self.filled_count))
 
     def attach(self, buffer: Any) -> None:
         """Register a buffer that reads from this storage; several buffers may register."""

@@ -71,7 +71,7 @@ class DatasetStorage(EpisodicStorage):
 
     @property
     @override
-    def held(self) -> int:
+    def filled_count(self) -> int:
         return len(self.stored)
 
     def get(self, index: Any) -> TensorDict:

@@ -10,7 +10,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import part_misfits, refuse
+from datasets_rl.checkpoint import ensemble_problems, refuse
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN
@@ -49,14 +49,14 @@ class StorageEnsemble(Storage):
         self.transforms = tuple(transforms) if transforms is not None else (None,) * len(storages)
 
     @property
-    def held(self) -> int:
+    def filled_count(self) -> int:
         """Number of steps in all storages."""
         return sum(len(storage) for storage in self.storages)
 
     @property
-    def written(self) -> int:
+    def write_count(self) -> int:
         """Number of slots written in all storages."""
-        return sum(storage.written for storage in self.storages)
+        return sum(storage.write_count for storage in self.storages)
 
     @property
     @override
@@ -123,12 +123,12 @@ class StorageEnsemble(Storage):
         return {"storages": [storage.state_dict() for storage in self.storages]}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        return part_misfits("storage", self.storages, state_dict.get("storages"))
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        return ensemble_problems("storage", self.storages, state_dict.get("storages"))
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        refuse(self.misfits(state_dict))
+        refuse(self.state_problems(state_dict))
         for storage, state in zip(self.storages, state_dict["storages"], strict=True):
             storage.load_state_dict(state)
 

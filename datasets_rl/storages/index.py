@@ -136,7 +136,7 @@ class TrajectoryIndex:
             InvalidArgumentError: If no key of the data marks where trajectories end.
             UnknownKeyError: If a key that was named does not exist.
         """
-        counts = (storage.written, storage.rewritten)
+        counts = (storage.write_count, storage.rewrite_count)
         # Prefetching threads call this without the buffer's lock, at times when no write is in progress.
         with self._lock:
             if counts != self._indexed_counts:
@@ -156,18 +156,18 @@ class TrajectoryIndex:
             rows, keys = storage.chronological_rows().numpy(), _Keys.of(storage, *self._requested_keys)
             self._trajectories = Trajectories.scan(keys.read(storage, rows), rows, frozenset(keys.ends))
         else:
-            if 0 <= new_slots <= storage.slots:
-                rows = _rows(np.arange(counts[0] - new_slots, counts[0]) % storage.slots, storage.envs)
+            if 0 <= new_slots <= storage.slot_count:
+                rows = _rows(np.arange(counts[0] - new_slots, counts[0]) % storage.slot_count, storage.envs)
                 self._evict(rows)
             else:
                 rows = storage.chronological_rows().numpy()
                 self._keys = _Keys.of(storage, *self._requested_keys)
-                self._clear(storage.slots * storage.envs)
+                self._clear(storage.slot_count * storage.envs)
             markers = self._keys.read(storage, rows)
             if storage.torn:
                 markers = markers.ending(storage.before_torn(torch.from_numpy(rows)).numpy())
             self._append(rows, markers)
-            live = self._by_age(counts[0] % storage.slots * storage.envs)
+            live = self._by_age(counts[0] % storage.slot_count * storage.envs)
             firsts, lengths = self._firsts[live], self._lengths[live]
             self._trajectories = Trajectories(firsts, lengths, self._order, self._places, frozenset(self._keys.ends))
 

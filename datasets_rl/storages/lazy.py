@@ -123,10 +123,10 @@ class LazyTensorStorage(TensorStorage):
         return leaves
 
     def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
-        parts = [self._delivered(table[: self.held][where]) for table in self._tables]
+        parts = [self._delivered(table[: self.filled_count][where]) for table in self._tables]
         leaves = self._unpacked(parts)
         for number, column in self._objects.items():
-            leaves[number] = as_non_tensor(column[: self.held][where])
+            leaves[number] = as_non_tensor(column[: self.filled_count][where])
         return leaves, parts[0].shape[:-1]
 
     def _flat(self, column: Any) -> Any:
@@ -184,7 +184,7 @@ class LazyTensorStorage(TensorStorage):
     def _restore(self, state: Mapping[str, Any]) -> None:
         if self.device is None:
             self.device = state["tables"][0][0].device if state["tables"][0] else torch.device("cpu")
-        self._allocate(Structure.from_json(state["structure"]), tuple(state["lanes"]))
+        self._allocate(Structure.from_json(state["structure"]), tuple(state["env_shape"]))
 
     def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
         derived = {"_views", "_columns", "_ledger", "_shared_words"}

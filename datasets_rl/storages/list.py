@@ -77,15 +77,15 @@ class ListStorage(Storage):
         """
         single = names_one(cursor)
         items = [data] if single else self._several(data)
-        goal = target(cursor, len(items), held=self.held, slots=self.slots)
+        goal = target(cursor, len(items), held=self.filled_count, slots=self.slot_count)
         numbers = (
-            [(goal.first + offset) % self.slots for offset in range(goal.count)]
+            [(goal.first + offset) % self.slot_count for offset in range(goal.count)]
             if isinstance(goal, Segment)
             else goal.tolist()
         )
         for number, item in zip(numbers, map(self._moved, items), strict=True):
             self._items[number : number + 1] = [item]
-        self._count(*outcome(self._counted(), goal, self.slots))
+        self._count(*outcome(self._counted(), goal, self.slot_count))
 
     def _several(self, data: Any) -> Sequence[Any]:
         if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
@@ -110,10 +110,10 @@ class ListStorage(Storage):
             InvalidArgumentError: If an element has another type.
         """
         items = [_encoded(item, f"element {number}") for number, item in enumerate(self._items)]
-        return {"items": items, "slots": self.slots, "held": self.held, "written": self.written}
+        return {"items": items, "slots": self.slot_count, "held": self.filled_count, "written": self.write_count}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         items = state_dict.get("items")
         counts: list[Any] = [state_dict.get(name) for name in ("held", "slots", "written")]
         if not isinstance(items, list) or any(type(count) is not int for count in counts):
@@ -121,8 +121,8 @@ class ListStorage(Storage):
         held, slots, written = counts
         if held != len(items) or (written != held and not 0 < held == slots < written):
             return [f"it has {len(items):,} items, but the counts are held {held}, slots {slots}, written {written}"]
-        if len(items) > self.slots:
-            return [f"it holds {len(items):,} elements; {self.slots:,} fit"]
+        if len(items) > self.slot_count:
+            return [f"it holds {len(items):,} elements; {self.slot_count:,} fit"]
         try:
             list(map(_decoded, items))
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -131,14 +131,14 @@ class ListStorage(Storage):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state; a full list that is restored into a larger one starts with its oldest element."""
-        refuse(self.misfits(state_dict))
+        refuse(self.state_problems(state_dict))
         held, written = len(state_dict["items"]), state_dict["written"]
-        if written > held and held != self.slots:
+        if written > held and held != self.slot_count:
             state_dict = self.renumbered(state_dict, written % held, held)
             written = held
         self.empty()
         self._items = [self._moved(_decoded(item)) for item in state_dict["items"]]
-        self._count(held, written, self.rewritten)
+        self._count(held, written, self.rewrite_count)
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Rotate a full list, so that the oldest element comes first."""
@@ -149,7 +149,7 @@ class ListStorage(Storage):
     @override
     def empty(self) -> None:
         self._items.clear()
-        self._count(0, 0, self.rewritten + 1)
+        self._count(0, 0, self.rewrite_count + 1)
 
     def __repr__(self) -> str:
         return f"ListStorage({len(self._items):,} elements)"

@@ -16,6 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl import disk
+from datasets_rl.checkpoint import with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import shorten
 from datasets_rl.storages.lazy import LazyTensorStorage, layout
@@ -104,9 +105,9 @@ class LazyMemmapStorage(LazyTensorStorage):
             with ProcessLock.at(self.lock_path):
                 self.recover()
         held, written, _ = self._counted()
-        if (written != held and not 0 <= held == self.slots < written) or not 0 <= held <= self.slots:
+        if (written != held and not 0 <= held == self.slot_count < written) or not 0 <= held <= self.slot_count:
             raise InvalidArgumentError(
-                f"{self.scratch_dir / _COUNTS} has inconsistent counts: held {held}, slots {self.slots}, written {written}",
+                f"{self.scratch_dir / _COUNTS} has inconsistent counts: held {held}, slots {self.slot_count}, written {written}",
                 hint="delete the folder, or restore it from a backup",
             )
 
@@ -130,8 +131,8 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     @property
     @override
-    def held(self) -> int:
-        return super().held if self.initialized else 0
+    def filled_count(self) -> int:
+        return super().filled_count if self.initialized else 0
 
     @property
     @override
@@ -161,14 +162,14 @@ class LazyMemmapStorage(LazyTensorStorage):
         if not path.exists():
             return
         try:
-            description = json.loads(path.read_text(encoding="utf-8"))
+            description = with_renamed_keys(json.loads(path.read_text(encoding="utf-8")), lanes="env_shape")
             problems = [
                 f"{name} is {shorten(description.get(name))}; expected {expected}"
                 for name, expected in (("format", _FORMAT), ("max_size", self.max_size), ("ndim", self.ndim))
                 if description.get(name) != expected
             ]
             structure = Structure.from_json(description["structure"], self._sender_structure)
-            env_shape = tuple(description["lanes"])
+            env_shape = tuple(description["env_shape"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{path} does not describe a storage: {error}") from error
         slots = self._slots_for(env_shape)
@@ -204,7 +205,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             )
         with disk.lock(self.scratch_dir / "storage.lock", str(self.scratch_dir)):
             if self.initialized:  # another process was first
-                problems = self._initialized_structure().misfits(structure)
+                problems = self._initialized_structure().problems(structure)
                 if problems or env_shape != self._env_shape:
                     raise InvalidArgumentError(
                         f"another process has written data of another structure first: {'; '.join(problems)}"
@@ -215,7 +216,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 "format": _FORMAT,
                 "max_size": self.max_size,
                 "ndim": self.ndim,
-                "lanes": list(env_shape),
+                "env_shape": list(env_shape),
                 "structure": structure.to_json(),
             }
             disk.write_json(self.scratch_dir / _DESCRIPTION, description)
@@ -226,7 +227,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         missing = sum(size * 8 for path, size in files if not path.exists())
         disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps", hint=_SPACE_HINT)
         self._use(structure, env_shape, [_mapped(path, size, shape) for path, size in files])
-        self._map_ledger(self.slots)
+        self._map_ledger(self.slot_count)
 
     def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
         return [self._delivered(part) for part in super()._selected(flat, steps)]

@@ -203,7 +203,7 @@ class Structure:
             hint=_hint(self.leaves, actual.leaves, lead),
         )
 
-    def misfits(self, other: Structure) -> list[str]:
+    def problems(self, other: Structure) -> list[str]:
         """Return the differences of another structure from this one; the types of the containers are not compared."""
         return _differences(self.leaves, other.leaves, ())
 

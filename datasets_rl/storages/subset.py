@@ -81,7 +81,7 @@ class SubsetStorage(EpisodicStorage):
 
     @property
     @override
-    def held(self) -> int:
+    def filled_count(self) -> int:
         return self._rows.shape[0]
 
     def get(self, index: Any) -> TensorDict:

@@ -13,7 +13,7 @@ from tensordict import MemoryMappedTensor, TensorDict
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import pieces, refuse
+from datasets_rl.checkpoint import pieces, refuse, with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.schema import shorten
 from datasets_rl.storages.base import Storage
@@ -25,6 +25,8 @@ from datasets_rl.ted.keys import Key, dotted, nested
 
 __all__ = ["TensorStorage"]
 
+_FORMER_KEYS = {"lanes": "env_shape"}
+"""The keys of a state that had other names in version 0.1."""
 _MAX_CHUNKS, _MAX_CHUNK_SLOTS = 64, 4096
 """Maximum number of chunks of a change in place, and of slots in one, which bounds what a dead process can tear."""
 
@@ -101,7 +103,7 @@ class TensorStorage(Storage):
     @property
     def shape(self) -> torch.Size:
         """Number of slots held, and the sizes of the environment axes."""
-        return torch.Size((self.held, *self._env_shape))
+        return torch.Size((self.filled_count, *self._env_shape))
 
     def _initialized_structure(self) -> Structure:
         if not self.initialized or self._structure is None:
@@ -119,7 +121,7 @@ class TensorStorage(Storage):
             IndexError: If the index is out of range.
         """
         structure = self._initialized_structure()
-        location = positions(index, (self.held, *self._env_shape))
+        location = positions(index, (self.filled_count, *self._env_shape))
         if isinstance(location, Tensor):
             return self._gather(location)
         return structure.build(*self._view(location), self.device)
@@ -147,7 +149,7 @@ class TensorStorage(Storage):
             # An out-of-range index in a CUDA kernel would make the device unusable for the whole process.
             flat = wrapped(flat, steps).to(self._tables[0].device, non_blocking=True)
         last = self.ndim - 1
-        return [table[: self.held].flatten(0, last).index_select(0, flat) for table in self._tables]
+        return [table[: self.filled_count].flatten(0, last).index_select(0, flat) for table in self._tables]
 
     def _leaves(self, parts: Sequence[Tensor], rows: Tensor, batch: torch.Size) -> Sequence[Any]:
         """Return all leaves, [*batch, *shape], from rows gathered from the tables."""
@@ -155,7 +157,7 @@ class TensorStorage(Storage):
         return parts
 
     def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
-        leaves = [column[: self.held][where] for column in self._columns]
+        leaves = [column[: self.filled_count][where] for column in self._columns]
         return leaves, leaves[0].shape[: leaves[0].ndim - len(self._initialized_structure().leaves[0].shape)]
 
     def set(self, cursor: Any, data: Any) -> None:
@@ -272,7 +274,7 @@ class TensorStorage(Storage):
         Raises:
             UnknownKeyError: If there is no such key.
         """
-        structure, held = self._initialized_structure(), self.held
+        structure, held = self._initialized_structure(), self.filled_count
         leaf_numbers = structure.under(tuple(key))
         if not leaf_numbers:
             raise UnknownKeyError(dotted(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
@@ -284,7 +286,7 @@ class TensorStorage(Storage):
 
     @override
     def unravel(self, rows: Tensor) -> tuple[Tensor, ...]:
-        return (rows,) if self.ndim == 1 else tuple(torch.unravel_index(rows, (self.slots, *self._env_shape)))
+        return (rows,) if self.ndim == 1 else tuple(torch.unravel_index(rows, (self.slot_count, *self._env_shape)))
 
     @override
     def ravel(self, index: Any) -> Tensor:
@@ -303,7 +305,7 @@ class TensorStorage(Storage):
     def _recount(self, held: int, written: int) -> None:
         """Set the counts after all stored data were replaced; no step is torn after this call."""
         if self._ledger is None:
-            self._count(held, written, self.rewritten + 1)
+            self._count(held, written, self.rewrite_count + 1)
         else:
             self._ledger.reset(held, written)
 
@@ -331,12 +333,12 @@ class TensorStorage(Storage):
             yield from super().rewriting()
             return
         self.recover()
-        chunk_size = min(-(-self.held // _MAX_CHUNKS), _MAX_CHUNK_SLOTS)
-        for start in range(0, self.held, max(chunk_size, 1)):
-            chunk = slice(start, min(start + chunk_size, self.held))
+        chunk_size = min(-(-self.filled_count // _MAX_CHUNKS), _MAX_CHUNK_SLOTS)
+        for start in range(0, self.filled_count, max(chunk_size, 1)):
+            chunk = slice(start, min(start + chunk_size, self.filled_count))
             where = self._ledger.begin_change(chunk)
             yield chunk
-            self._ledger.commit((self.held, self.written, self.rewritten + 1), where)
+            self._ledger.commit((self.filled_count, self.write_count, self.rewrite_count + 1), where)
 
     def share(self) -> None:
         """Move the data to shared memory.
@@ -359,12 +361,12 @@ class TensorStorage(Storage):
             words = torch.from_numpy(self._ensure_ledger().words).clone()
             words.untyped_storage().share_memory_()
             self._shared_words = words
-            self._use_ledger(Ledger(words.numpy(), self.slots))
+            self._use_ledger(Ledger(words.numpy(), self.slot_count))
 
     def _ensure_ledger(self) -> Ledger:
         """Return the ledger; create one from the current counts if the storage has none."""
         if self._ledger is None:
-            ledger = Ledger.of(self.slots)
+            ledger = Ledger.of(self.slot_count)
             ledger.words[:4] = self._counts
             self._use_ledger(ledger)
             return ledger
@@ -386,10 +388,10 @@ class TensorStorage(Storage):
             "layout": self._layout,
             "structure": self._structure.to_json() if self.initialized and self._structure is not None else None,
             "ndim": self.ndim,
-            "lanes": list(self._env_shape),
-            "slots": self.slots,
-            "held": self.held,
-            "written": self.written,
+            "env_shape": list(self._env_shape),
+            "slots": self.slot_count,
+            "held": self.filled_count,
+            "written": self.write_count,
             "tables": [pieces(table.flatten(0, self.ndim - 1)[:steps]) for table in self._saved()],
             **torn,
         }
@@ -399,7 +401,8 @@ class TensorStorage(Storage):
         return [self._tables[number] for number in self._initialized_structure().by_name]
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
         reasons = _document_problems(state_dict, self._layout, self.ndim)
         if reasons or state_dict["structure"] is None:
             return reasons
@@ -407,10 +410,10 @@ class TensorStorage(Storage):
             structure = Structure.from_json(state_dict["structure"], self._structure if self.initialized else None)
         except InvalidArgumentError as error:
             return [error.message]
-        env_shape = tuple(state_dict["lanes"])
+        env_shape = tuple(state_dict["env_shape"])
         reasons += [f"the leaf {leaf.path} is not a tensor" for leaf in structure.leaves if leaf.dtype is None]
         if self.initialized:
-            reasons += self._initialized_structure().misfits(structure)
+            reasons += self._initialized_structure().problems(structure)
             if env_shape != self._env_shape:
                 reasons.append(f"its environment axes are {list(env_shape)}; expected {list(self._env_shape)}")
         slots = self.max_size // max(math.prod(env_shape), 1)
@@ -420,7 +423,7 @@ class TensorStorage(Storage):
 
     def _table_problems(self, structure: Structure, state: Mapping[str, Any]) -> list[str]:
         expected = self._table_shapes(structure)
-        envs = math.prod(state["lanes"])
+        envs = math.prod(state["env_shape"])
         steps = state["held"] * envs
         if len(expected) != len(state["tables"]):
             return [f"it has {len(state['tables'])} tables; expected {len(expected)}"]
@@ -442,14 +445,15 @@ class TensorStorage(Storage):
         Raises:
             InvalidArgumentError: If the state does not fit; nothing has changed.
         """
-        refuse(self.misfits(state_dict))
+        refuse(self.state_problems(state_dict))
+        state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
         self.empty()
         if state_dict["structure"] is None:
             return
         if not self.initialized:
             self._restore(state_dict)
         held, written = state_dict["held"], state_dict["written"]
-        if written > held and held != self.slots:
+        if written > held and held != self.slot_count:
             state_dict = self.renumbered(state_dict, written % held, held)
             written = held
         for table, parts in zip(self._saved(), state_dict["tables"], strict=True):
@@ -469,7 +473,8 @@ class TensorStorage(Storage):
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Rotate a full ring, so that the oldest step comes first; no data are copied."""
         del slots
-        rows = shift * math.prod(state_dict["lanes"])
+        state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
+        rows = shift * math.prod(state_dict["env_shape"])
         tables = [_rotated(parts, rows) for parts in state_dict["tables"]]
         held, torn = state_dict["held"], state_dict.get("torn")
         moved = {} if torn is None else {"torn": ((torn - shift) % held).sort().values}
@@ -496,7 +501,7 @@ class TensorStorage(Storage):
         self.__dict__.update(state)
         if words is not None:
             self._shared_words = words if words.untyped_storage().is_shared() else None
-            self._use_ledger(Ledger(words.numpy(), self.slots))
+            self._use_ledger(Ledger(words.numpy(), self.slot_count))
         self._restore_views()
 
     def _restore_views(self) -> None:
@@ -514,7 +519,7 @@ def _document_problems(state: Mapping[str, Any], layout: str, ndim: int) -> list
         ("layout", lambda value: value == layout, repr(layout)),
         ("ndim", lambda value: value == ndim, str(ndim)),
         ("structure", lambda value: value is None or isinstance(value, Mapping), "a description of the data"),
-        ("lanes", lambda value: isinstance(value, list) and all(map(_is_size, value)), "a list of sizes"),
+        ("env_shape", lambda value: isinstance(value, list) and all(map(_is_size, value)), "a list of sizes"),
         ("slots", _is_size, "an integer >= 1"),
         ("held", _is_count, "an integer >= 0"),
         ("written", _is_count, "an integer >= 0"),

@@ -49,7 +49,7 @@ class PaddedTrajectories(Storage):
 
     @property
     @override
-    def held(self) -> int:
+    def filled_count(self) -> int:
         return len(self.episodes)
 
     @property

@@ -100,7 +100,7 @@ class DeferredStates:
 
     states: Mapping[Key, NDArray[np.generic]]
     """Values by field, [1, ...] each; only for wide fields, which have separate files."""
-    back: int
+    rows_ago: int
     """Number of rows from the row to the end of the appended rows, itself included: 1 is the last row."""
 
 

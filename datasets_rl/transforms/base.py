@@ -347,7 +347,7 @@ class Compose(Transform):
         }
         return {number: state for number, state in states.items() if state}
 
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         """Return why a state cannot be loaded: the reasons of the transforms, or different transforms with a state."""
         current = self.state_dict()
         if set(current) != set(state_dict):
@@ -357,12 +357,12 @@ class Compose(Transform):
         return [
             f"transform {number}: {reason}"
             for number, state in state_dict.items()
-            for reason in self.transforms[int(number)].misfits(state)
+            for reason in self.transforms[int(number)].state_problems(state)
         ]
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        refuse(self.misfits(state_dict))
+        refuse(self.state_problems(state_dict))
         for number, state in state_dict.items():
             self.transforms[int(number)].load_state_dict(state)
 
@@ -405,14 +405,14 @@ class Seen:
         return self._storage.read_only
 
     @property
-    def written(self) -> int:
+    def write_count(self) -> int:
         """Value of `written` of the storage."""
-        return self._storage.written
+        return self._storage.write_count
 
     @property
-    def rewritten(self) -> int:
+    def rewrite_count(self) -> int:
         """Value of `rewritten` of the storage."""
-        return self._storage.rewritten
+        return self._storage.rewrite_count
 
     def __len__(self) -> int:
         """Return the number of stored steps, N."""

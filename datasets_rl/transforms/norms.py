@@ -59,7 +59,7 @@ class _Affine(Transform):
         return {"loc": self.loc, "scale": self.scale}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         return [
             f"{name} is {state_dict.get(name)!r}; expected a tensor"
             for name in ("loc", "scale")
@@ -68,7 +68,7 @@ class _Affine(Transform):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        refuse(self.misfits(state_dict))
+        refuse(self.state_problems(state_dict))
         self.loc, self.scale = (_as_tensor(state_dict[name]) for name in ("loc", "scale"))
 
     def _repr_arguments(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class VecNorm(Transform):
         return {"counts": list(self._counts), "means": list(self._means), "variances": list(self._variances)}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         return [
             f"{name} are {state_dict.get(name)!r}; expected {len(self.in_keys)}, one for each entry"
             for name in ("counts", "means", "variances")
@@ -281,7 +281,7 @@ class VecNorm(Transform):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        refuse(self.misfits(state_dict))
+        refuse(self.state_problems(state_dict))
         self._counts = list(state_dict["counts"])
         self._means, self._variances = (
             [None if value is None else value.clone() for value in state_dict[name]] for name in ("means", "variances")

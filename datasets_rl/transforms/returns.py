@@ -47,7 +47,7 @@ class _Sums(OverTime):
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         del data
-        origin, state = getattr(storage, "origin", storage), (storage.written, storage.rewritten)
+        origin, state = getattr(storage, "origin", storage), (storage.write_count, storage.rewrite_count)
         cached = self._cache
         if cached is None or cached[0] is not origin or cached[1] != state:
             self._cache = cached = (origin, state, self._all(storage))

@@ -71,7 +71,10 @@ class UnsqueezeTransform(_Axes):
 
 
 class SqueezeTransform(UnsqueezeTransform):
-    """Remove an axis of size 1; `inv` inserts it. The arguments are those of `UnsqueezeTransform`."""
+    """Remove an axis of size 1; `inv` inserts it.
+
+    The arguments are those of `UnsqueezeTransform`.
+    """
 
     @override
     def each(self, value: Tensor) -> Tensor:

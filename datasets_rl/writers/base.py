@@ -43,7 +43,7 @@ class Writer(Stateful, ABC):
         if not isinstance(data, list):
             self.spec.assert_is_in(data)
             return
-        reasons = [reason for number, step in enumerate(data) for reason in self.spec.misfits(step, f"step {number}")]
+        reasons = [reason for number, step in enumerate(data) for reason in self.spec.problems(step, f"step {number}")]
         if reasons:
             raise InvalidArgumentError(f"the data does not match the spec: {'; '.join(reasons)}")
 

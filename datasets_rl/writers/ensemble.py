@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import part_misfits
+from datasets_rl.checkpoint import ensemble_problems
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.writers.base import Writer
 
@@ -50,8 +50,8 @@ class WriterEnsemble(Writer):
         return {"writers": [writer.state_dict() for writer in self.writers]}
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        return part_misfits("writer", self.writers, state_dict.get("writers"))
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        return ensemble_problems("writer", self.writers, state_dict.get("writers"))
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -118,7 +118,7 @@ class TensorDictMaxValueWriter(Writer):
         new_ranks = self._ranks_of(data)
         storage = self._target()
         self._refresh_ranks(storage)
-        held, slots = len(self._ranks), storage.slots
+        held, slots = len(self._ranks), storage.slot_count
         ranks = np.concatenate([self._ranks, new_ranks])
         ages = np.concatenate([self._ages, self._arrived + np.arange(len(new_ranks))])
         stays = _highest(ranks, ages, slots)
@@ -134,7 +134,7 @@ class TensorDictMaxValueWriter(Writer):
         self._ages = np.resize(self._ages, held + len(free))
         self._ranks[targets], self._ages[targets] = new_ranks[accepted], ages[held:][accepted]
         self._arrived += len(new_ranks)
-        self._ranked_counts = (storage.written, storage.rewritten)
+        self._ranked_counts = (storage.write_count, storage.rewrite_count)
         return rows
 
     def empty(self) -> None:
@@ -146,16 +146,16 @@ class TensorDictMaxValueWriter(Writer):
 
     def _refresh_ranks(self, storage: Storage) -> None:
         """Read the ranks from the stored data again if the storage was changed without this writer."""
-        counts = (storage.written, storage.rewritten)
-        if self._ranked_counts == counts or (self._ranked_counts is None and len(self._ranks) == storage.held):
+        counts = (storage.write_count, storage.rewrite_count)
+        if self._ranked_counts == counts or (self._ranked_counts is None and len(self._ranks) == storage.filled_count):
             return
         self.empty()
-        if storage.held:
-            stored = storage.get(slice(0, storage.held))
+        if storage.filled_count:
+            stored = storage.get(slice(0, storage.filled_count))
             self._ranks = self._ranks_of(lazy_stack(stored) if isinstance(stored, list) else stored)
             self._ranks[storage.torn_rows().numpy()] = -np.inf  # replaced first
-            self._ages = np.arange(storage.held)
-            self._arrived = storage.held
+            self._ages = np.arange(storage.filled_count)
+            self._arrived = storage.filled_count
 
     def _ranks_of(self, data: Any) -> NDArray[np.float64]:
         """Return the rank of each element, [n]."""
@@ -188,7 +188,7 @@ class TensorDictMaxValueWriter(Writer):
         }
 
     @override
-    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         own = self.state_dict()
         reasons = [f"the writer's state has no {name!r}" for name in own if name not in state_dict]
         if reasons:
@@ -206,7 +206,7 @@ class TensorDictMaxValueWriter(Writer):
             saved = state_dict[name]
             if not isinstance(saved, Tensor) or saved.dtype != own[name].dtype or saved.shape != shape:
                 reasons.append(f"{name} of the writer is not a {own[name].dtype} tensor [n]")
-        slots = self._storage.slots if self._storage is not None else None
+        slots = self._storage.slot_count if self._storage is not None else None
         if not reasons and slots is not None and len(ranks) > slots:
             reasons.append(f"it has {len(ranks)} ranks; expected at most {slots}, one per slot")
         return reasons

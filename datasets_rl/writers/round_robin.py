@@ -40,7 +40,7 @@ class RoundRobinWriter(Writer):
             The row that was written; int64 [envs] if a slot has several rows.
         """
         storage = self._target()
-        slot = storage.written % storage.slots
+        slot = storage.write_count % storage.slot_count
         storage.set(slot, data)
         return slot if storage.ndim == 1 else self._rows(torch.tensor([slot]))
 
@@ -61,8 +61,8 @@ class RoundRobinWriter(Writer):
         count = storage.size_of(data)
         if not count:
             return torch.zeros(0, dtype=torch.int64)
-        slots = storage.slots
-        start = storage.written % slots
+        slots = storage.slot_count
+        start = storage.write_count % slots
         targets = torch.arange(start, start + count) % slots
         storage.set(targets if start + count > slots else range(start, start + count), data)
         rows = self._rows(targets)

@@ -92,7 +92,7 @@ def test_a_function_of_single_steps_and_one_of_batches_are_faster_than_torchrl(t
 
 def test_a_cast_takes_little_more_than_reading_and_writing_the_bytes(tmp_path, size, expect):
     stored = locomotion(tmp_path / "toy" / "long", size(full=1000, small=1), "f8")
-    recipe = Recipe.inline(["double_to_float:in_keys=[observation]"])
+    recipe = Recipe.inline(["cast:float32,observation"])
 
     def cast(turn):
         preprocess(stored.folder, recipe, dest=tmp_path / f"cast{turn}", jobs=1)

@@ -168,20 +168,20 @@ def test_a_checkpoint_that_was_reformatted_but_not_edited_is_loaded(saved, kind)
 
 
 @pytest.mark.parametrize("kind", ["memmap", "lanes"])
-@pytest.mark.parametrize("edit", ["structure renamed", "lanes null"])
+@pytest.mark.parametrize("edit", ["structure renamed", "env_shape null"])
 def test_the_known_edits_are_refused_and_the_buffer_does_not_change(saved, kind, edit):
     document = json.loads((saved[kind] / "state.json").read_text())
     ring = document["state"]["storage"]["state"]
     if edit == "structure renamed":
         ring["structures"] = ring.pop("structure")
     else:
-        ring["lanes"] = None
+        ring["env_shape"] = None
     assert type(load_edited(saved[kind], kind, document)) is IntegrityError
 
     document.pop("digest")
     buffer = filled(kind)
     before = buffer[:].clone()
-    with pytest.raises(InvalidArgumentError, match=r"structure|lanes"):
+    with pytest.raises(InvalidArgumentError, match=r"structure|env_shape"):
         buffer.load_state_dict(_read(saved[kind], document))
     assert (buffer[:] == before).all()
 

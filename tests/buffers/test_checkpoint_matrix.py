@@ -192,7 +192,7 @@ def test_a_larger_buffer_loads_the_steps_in_order_and_writes_after_them(parts, t
     larger.loads(tmp_path)
     before, after = content(original), content(larger)
 
-    shift = original.storage.written % SLOTS
+    shift = original.storage.write_count % SLOTS
     assert (after == torch.cat([before[shift:], before[:shift]])).all()
     rows = _rows(written(larger, 30, 3).unbind(-1) if larger.storage.ndim == 2 else written(larger, 30, 3))
     assert set(rows.tolist()) == {SLOTS, SLOTS + 1, SLOTS + 2}
@@ -228,6 +228,27 @@ def test_a_second_dump_of_the_same_state_writes_no_new_file(storage, tmp_path):
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")} == before
 
 
+@pytest.mark.parametrize("slots", [SLOTS, SLOTS + 5], ids=["same", "larger"])
+def test_a_state_with_the_keys_of_version_0_1_is_restored(slots):
+    def made(size):
+        generator = torch.Generator().manual_seed(3)
+        sampler = SamplerWithoutReplacement(generator=generator)
+        return ReplayBuffer(storage=LazyTensorStorage(size * LANES, ndim=2), sampler=sampler, batch_size=6)
+
+    original, other, twin = made(SLOTS), made(slots), made(slots)
+    original.extend(steps(0, SLOTS + 4, envs=LANES))
+    original.sample()
+    state = original.state_dict()
+    former = {name: {**part, "state": dict(part["state"])} for name, part in state.items() if name != "ahead"}
+    former["storage"]["state"]["lanes"] = former["storage"]["state"].pop("env_shape")
+    former["sampler"]["state"]["lanes"] = former["sampler"]["state"].pop("envs")
+    other.load_state_dict(former)
+    twin.load_state_dict(state)
+
+    assert (other[:] == twin[:]).all()
+    assert all((other.sample() == twin.sample()).all() for _ in range(5))
+
+
 def change(**parts):
     def apply(state):
         for name, value in parts.items():
@@ -239,7 +260,7 @@ def change(**parts):
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (change(storage={"lanes": [0]}), r"lanes is \[0\]"),
+        (change(storage={"env_shape": [0]}), r"env_shape is \[0\]"),
         (change(storage={"slots": "x"}), "slots is 'x'"),
         (change(storage={"slots": 0}), "slots is 0"),
         (lambda state: state.update(sampler={"state": [1]}), "it has no sampler"),
@@ -247,7 +268,7 @@ def change(**parts):
         (lambda state: state["ahead"][0].update(index=torch.tensor([99])), "not a batch of the 20 steps"),
         (lambda state: state["ahead"][0].update(info=[1]), "batch 0 of ahead"),
     ],
-    ids=["lanes", "slots", "none fit", "sampler", "ahead", "outside", "said"],
+    ids=["env shape", "slots", "none fit", "sampler", "ahead", "outside", "said"],
 )
 def test_a_damaged_state_is_refused_and_nothing_changes(damage, reason):
     original = ReplayBuffer(storage=LazyTensorStorage(SLOTS), batch_size=6, prefetch=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from datasets_rl.ted.episode import EncodedImages
 def test_the_recipes_and_steps_are_listed(rlds):
     ran = rlds("preprocess", "--list", "--json")
 
-    recipes = {one["name"]: one["purpose"] for one in ran.json["recipes"]}
+    recipes = {one["name"]: one["summary"] for one in ran.json["recipes"]}
     steps = {one["name"]: one["arguments"] for one in ran.json["steps"]}
     assert "Implicit Q-Learning" in recipes["iql_antmaze"]
     assert steps["keep_top_returns"] == "percent=10.0, of=episodes"
@@ -87,7 +89,7 @@ def test_steps_follow_a_recipe_and_the_result_goes_to_the_given_folder(rlds, sto
         "cast",
     ]
     returns = StoredDataset(stored).episodes["return"]
-    assert made.manifest.metadata["preprocess/0/0.keep_top_returns/least"] == np.sort(returns)[-7]
+    assert made.manifest.metadata["preprocess/0/0.keep_top_returns/min"] == np.sort(returns)[-7]
 
 
 def test_a_dry_run_shows_the_result_and_writes_nothing(rlds, stored):
@@ -96,7 +98,7 @@ def test_a_dry_run_shows_the_result_and_writes_nothing(rlds, stored):
     assert ran.code == 8
     assert "there is no field observation.achieved_goal" in ran.err
 
-    words = ("preprocess", "demo/pendulum", "-t", "returns_to_go", "-t", "multi_step:3", "--dry-run")
+    words = ("preprocess", "demo/pendulum", "-t", "returns_to_go", "-t", "n_step_targets:3", "--dry-run")
     found = rlds(*words, "--json").json["datasets"][0]
     keys = {one["key"]: one for one in found["keys"]}
     assert (found["steps"], found["episodes"], found["present"]) == (15000, 75, False)
@@ -139,12 +141,12 @@ def test_the_history_is_printed_back_to_the_raw_bytes(rlds, stored):
     assert raw.sha256 in page
     assert page.index("1. td3_bc") < page.index("2. scale_rewards:0.1")
     history = rlds("info", "demo/pendulum", "--json").json["stored"]["history"]
-    assert [one["recipe"]["steps"][0]["use"] for one in history] == ["normalise", "scale_rewards"]
+    assert [one["recipe"]["steps"][0]["use"] for one in history] == ["normalize", "scale_rewards"]
     assert history[0]["of"]["files"] != history[1]["of"]["files"]
 
 
 def test_a_user_recipe_can_be_toml_or_python(rlds, stored, tmp_path):
-    (tmp_path / "mine.toml").write_text('purpose = "mine"\n[[step]]\nuse = "clip_rewards"\nleast = -5.0\n')
+    (tmp_path / "mine.toml").write_text('summary = "mine"\n[[step]]\nuse = "clip_rewards"\nmin = -5.0\n')
     (tmp_path / "mine.py").write_text("def double(step):\n    return step.set('double', step['action'] * 2)\n")
 
     assert rlds("preprocess", stored, "-r", tmp_path / "mine.toml", "-o", tmp_path / "a").code == 0
@@ -154,6 +156,22 @@ def test_a_user_recipe_can_be_toml_or_python(rlds, stored, tmp_path):
     made = StoredDataset(tmp_path / "b")
     assert np.array_equal(made.column(("double",)), made.column(("action",)) * 2)
     assert made.episodes.lengths.tolist() == [200, 100]
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_former_name_is_accepted_with_a_line_on_stderr():
+    words = ("-t", "keep_returns:least=-2000", "-r", "normalised_observation", "--dry-run")
+    ran = subprocess.run(
+        [sys.executable, "-m", "datasets_rl.cli", "preprocess", "demo/pendulum", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ran.stderr.splitlines() == [
+        "the recipe normalised_observation is called normalized_observation now",
+        "the step keep_returns:least=-2000 is written keep_returns:min=-2000 now",
+    ]
 
 
 def test_ctrl_c_prints_how_to_continue_and_the_dataset_is_unchanged(rlds, stored, tmp_path):

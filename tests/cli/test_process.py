@@ -21,7 +21,19 @@ from servers import Slow, serve
 import datasets_rl.sources.demo
 from datasets_rl.format.manifest import Manifest
 
-HEAVY = ("torch", "tensordict", "h5py", "httpx", "pandas", "sklearn", "minari", "huggingface_hub")
+HEAVY = (
+    "torch",
+    "tensordict",
+    "h5py",
+    "PIL",
+    "simplejpeg",
+    "pyarrow",
+    "httpx",
+    "pandas",
+    "sklearn",
+    "minari",
+    "huggingface_hub",
+)
 RAW = importlib.resources.files(datasets_rl.sources.demo).joinpath("pendulum.hdf5")
 WORDS = [
     ["--help"],
@@ -240,7 +252,7 @@ def test_every_table_is_printed_to_a_pipe_as_complete_tab_separated_rows(process
 
     assert {line.count("\t") for line in lines if line.startswith(("observation\t", "next.reward\t"))} == {3, 4}
     assert "RLDS_OFFLINE\t1: no network request at all" in lines
-    assert any(line.startswith("keep_top_returns\tpercent=10.0, of=episodes\tthe episodes with") for line in lines)
+    assert any(line.startswith("keep_top_returns\tpercent=10.0, of=episodes\tKeep the episodes with") for line in lines)
     assert any(re.fullmatch(r"folder\t/\S+/d4rl/hopper-medium-v2", line) for line in lines)
     assert not re.search(r"\S  +\S", done.stdout)
 

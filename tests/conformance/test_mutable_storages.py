@@ -164,14 +164,14 @@ class Ring:
 def test_steps_are_written_in_order_and_wrap_around(variant, kind):
     storage, ring = variant(kind), Ring(8)
     for first, count in ((1, 3), (4, 4), (8, 3), (11, 8), (19, 1)):
-        slots = torch.arange(storage.written, storage.written + count) % 8
+        slots = torch.arange(storage.write_count, storage.write_count + count) % 8
         storage.set(slots, kind(np.arange(first, first + count)))
         ring.extend(range(first, first + count))
 
-        assert len(storage) == storage.held == len(ring.held)
-        assert storage.written == ring.written
+        assert len(storage) == storage.filled_count == len(ring.held)
+        assert storage.write_count == ring.written
         assert same(storage.get(slice(None)), kind(np.array(ring.held)))
-    assert storage.rewritten == (1 if variant.starts_full else 0)
+    assert storage.rewrite_count == (1 if variant.starts_full else 0)
 
 
 def test_one_step_at_a_time_is_the_same_as_several(variant, kind):
@@ -190,7 +190,7 @@ def test_of_more_steps_than_fit_the_last_are_kept(variant, kind):
     storage.set(torch.arange(21) % 8, kind(np.arange(21)))
 
     assert same(storage.get(slice(None)), kind(np.array([16, 17, 18, 19, 20, 13, 14, 15])))
-    assert (storage.written, storage.held) == (21, 8)
+    assert (storage.write_count, storage.filled_count) == (21, 8)
 
 
 def test_any_slots_can_be_written_again(variant, kind):
@@ -201,8 +201,8 @@ def test_any_slots_can_be_written_again(variant, kind):
     storage.set(range(3, 1, -1), kind(np.array([13, 12])))
 
     assert same(storage.get(slice(None)), kind(np.array([10, 11, 12, 13, 14, 15])))
-    assert storage.written == 6
-    assert storage.rewritten == 3 + variant.starts_full
+    assert storage.write_count == 6
+    assert storage.rewrite_count == 3 + variant.starts_full
 
 
 def test_a_batch_has_its_own_memory(variant, kind):
@@ -264,7 +264,7 @@ def test_data_for_another_number_of_slots_is_refused(variant, kind):
     storage = variant(kind)
     with pytest.raises(InvalidArgumentError, match="names 2 slots, and the data fills 3"):
         storage.set(range(2), kind(np.arange(3)))
-    assert storage.held == 0
+    assert storage.filled_count == 0
 
 
 def test_a_list_of_elements_is_stacked(variant, kind):
@@ -278,11 +278,11 @@ def test_a_list_of_elements_is_stacked(variant, kind):
 def test_an_emptied_storage_starts_again(variant, kind):
     storage = variant(kind)
     storage.set(range(5), kind(np.arange(5)))
-    before = storage.rewritten
+    before = storage.rewrite_count
     storage.empty()
 
-    assert len(storage) == storage.held == storage.written == 0
-    assert storage.rewritten > before
+    assert len(storage) == storage.filled_count == storage.write_count == 0
+    assert storage.rewrite_count > before
     with pytest.raises(IndexError):
         storage.get(0)
     storage.set(0, kind(9))
@@ -298,7 +298,7 @@ def test_nothing_is_written_of_data_that_does_not_fit(variant, kind):
             storage.set(slots, data)
 
     assert same(storage.get(slice(None)), kind(np.arange(4)))
-    assert (storage.written, storage.held) == (4, 4)
+    assert (storage.write_count, storage.filled_count) == (4, 4)
 
 
 def test_a_state_can_be_restored(variant, kind, tmp_path):
@@ -311,7 +311,7 @@ def test_a_state_can_be_restored(variant, kind, tmp_path):
     fitting.load_state_dict(checkpoint.read(tmp_path / "state"))
 
     assert same(fitting.get(slice(None)), kind(np.array([8, 9, 10, 3, 4, 5, 6, 7])))
-    assert (fitting.written, fitting.held) == (11, 8)
+    assert (fitting.write_count, fitting.filled_count) == (11, 8)
     fitting.set(3, kind(11))
     assert same(storage.get(3), kind(3))
 
@@ -323,7 +323,7 @@ def test_a_full_ring_loads_into_a_larger_one_in_order(variant, kind):
     larger.load_state_dict(storage.state_dict())
 
     assert same(larger.get(slice(None)), kind(np.arange(3, 11)))
-    assert (larger.written, larger.held) == (8, 8)
+    assert (larger.write_count, larger.filled_count) == (8, 8)
 
 
 def test_a_state_loads_into_a_smaller_storage_if_its_steps_fit(variant, kind):
@@ -364,7 +364,7 @@ def test_a_copy_by_pickle_is_the_same(variant, kind):
     again = pickle.loads(pickle.dumps(storage))
 
     assert same(again.get(slice(None)), kind(np.arange(5)))
-    assert (again.written, again.held, again.max_size) == (5, 5, 8)
+    assert (again.write_count, again.filled_count, again.max_size) == (5, 5, 8)
 
 
 def test_shared_memory_has_the_existing_steps(variant, kind):
@@ -391,7 +391,7 @@ def test_lanes_are_axes_of_every_slot(variant, kind):
     storage.set(torch.arange(7) % 4, kind(steps))
     held = steps[[4, 5, 6, 3]]
 
-    assert (storage.slots, storage.envs, storage.held, len(storage)) == (4, 2, 4, 8)
+    assert (storage.slot_count, storage.envs, storage.filled_count, len(storage)) == (4, 2, 4, 8)
     assert same(storage.get(slice(None)), kind(held))
     assert same(storage.get(1), kind(held[1]))
     assert same(storage.get((slice(None), 1)), kind(held[:, 1]))
@@ -407,12 +407,12 @@ def test_lanes_that_do_not_divide_the_size_leave_a_rest(kind):
     storage.set(range(2), kind(np.zeros((2, 2), int)))
     too_many = LazyTensorStorage(7, ndim=2)
 
-    assert storage.slots == 3
+    assert storage.slot_count == 3
     with pytest.raises(InvalidArgumentError, match="one slot has"):
         too_many.set(0, kind(np.zeros(8, int)))
     with pytest.raises(InvalidArgumentError):
         storage.set(0, kind(np.zeros(3, int)))
-    assert too_many.held == 0
+    assert too_many.filled_count == 0
 
 
 @st.composite
@@ -471,8 +471,8 @@ def test_any_sequence_of_writes_has_the_result_of_a_list(data):
         if slots and slots[0] == written % 7 and all((b - a) % 7 == 1 for a, b in pairwise(slots)):
             written += len(slots)
 
-        assert storage.held == len(model)
-        assert storage.written == written
+        assert storage.filled_count == len(model)
+        assert storage.write_count == written
         assert not model or storage.get(slice(None))[:, 0, 0].tolist() == model
 
 
@@ -566,12 +566,12 @@ class TestListStorage:
         assert storage.get([2, 0]) == [{"b": 1}, 30]
         assert storage.get(torch.tensor([[0, 0]])) == [[30, 30]]
         assert storage.get(-1) == {"b": 1}
-        assert (storage.written, len(storage)) == (5, 3)
+        assert (storage.write_count, len(storage)) == (5, 3)
 
     def test_an_iterable_is_several_elements(self):
         storage = ListStorage()
         for data in (range(2), np.arange(2), torch.arange(2), tensordicts(np.arange(2)), (5, 6)):
-            storage.set(range(storage.held, storage.held + 2), data)
+            storage.set(range(storage.filled_count, storage.filled_count + 2), data)
 
         assert len(storage) == 10
         assert same(storage.get(7), tensordicts(1))
@@ -605,7 +605,7 @@ class TestListStorage:
         assert same(got[3], tensordicts(2))
         assert same(got[4]["a"][1][0], torch.ones(2))
         assert got[4][3] is True
-        assert again.written == 6
+        assert again.write_count == 6
 
     def test_an_element_that_cannot_be_saved_is_named(self):
         storage = ListStorage()

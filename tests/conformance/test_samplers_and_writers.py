@@ -238,7 +238,7 @@ class Writes:
         writer.extend(self.steps(0, 3))
 
         assert writer.extend(self.steps(0, 0)).tolist() == []
-        assert storage.written == len(storage) == 3
+        assert storage.write_count == len(storage) == 3
 
     def test_it_starts_again_after_it_was_emptied(self):
         storage, writer = self.writing(4)

@@ -105,7 +105,7 @@ class SpecContract:
             drawn = spec.rand(lead)
             assert spec.is_in(drawn)
             assert spec.contains(drawn)
-            assert spec.misfits(drawn) == []
+            assert spec.problems(drawn) == []
             spec.assert_is_in(drawn)
             if -1 not in spec.shape:
                 assert tuple(drawn.shape) == (*lead, *spec.shape)

@@ -18,10 +18,10 @@ from raw.images import encoded
 from datasets_rl.format import images as pictures_module
 from datasets_rl.format.images import EncodedColumn
 from datasets_rl.preprocessing.functions import joined
-from datasets_rl.preprocessing.naming import make
+from datasets_rl.preprocessing.naming import described, make
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.steps import known
-from datasets_rl.preprocessing.tensors import apart
+from datasets_rl.preprocessing.tensors import unshare
 from datasets_rl.preprocessing.transforms import transforms
 from datasets_rl.ted.episode_batch import EpisodeBatch
 
@@ -37,19 +37,24 @@ STEPS = {("action",): ((2,), "f4"), ("success",): ((1,), "?"), ("text",): ((), "
 
 WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "action_chunk": ({"chunk_size": 3},),
-    "binarize_reward": ({},),
-    "cast": ({"dtype": "float16"}, {"dtype": "int32", "keys": ["success", "pixels"]}),
-    "cat_frames": ({"N": 3, "dim": -1, "in_keys": ["observation"]},),
-    "cat_tensors": ({"in_keys": ["goal.achieved", "goal.desired"], "out_key": "goals"},),
+    "binarize_rewards": ({}, {"threshold": 0.5}),
+    "cast": (
+        {"dtype": "float32", "only": "float64"},
+        {"dtype": "float16"},
+        {"dtype": "int32", "keys": ["success", "pixels"]},
+    ),
     "center_crop": ({"w": 4},),
-    "clip_rewards": ({"least": -0.5, "most": 0.5},),
+    "clip_rewards": ({"min": -0.5, "max": 0.5}, {"min": None, "max": 0.0}),
+    "concatenate": (
+        {"key": "goal"},
+        {"keys": ["observation", "goal.desired"]},
+        {"keys": ["goal.achieved", "goal.desired"], "key": "goals", "dim": -1},
+        {"keys": ["action", "success"], "key": "action"},
+    ),
     "crop": ({"w": 3, "top": 1},),
-    "d_type_cast": ({"dtype_in": "float32", "dtype_out": "float64", "in_keys": ["observation"]},),
     "delay_rewards": ({},),
     "drop_unknown_final": ({}, {"ends": "truncated"}),
-    "double_to_float": ({"in_keys": ["goal.achieved"]},),
     "exclude": ({"keys": ["goal", "text"]},),
-    "flat_observation": ({"key": "goal"}, {"keys": ["observation", "goal.desired"]}),
     "flatten_observation": ({"first_dim": -3, "last_dim": -1, "in_keys": ["pixels"]},),
     "frame_skip": ({"n": 2}, {"n": 3}),
     "gray_scale": ({},),
@@ -58,8 +63,8 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"strategy": "future", "achieved": "goal.achieved", "goal": "goal.desired", "seed": 3},
     ),
     "keep_episodes": ({"numbers": "0::2"},),
-    "keep_lengths": ({"least": 2, "most": 4},),
-    "keep_returns": ({"least": 0.0},),
+    "keep_lengths": ({"min": 2, "max": 4},),
+    "keep_returns": ({"min": 0.0},),
     "keep_steps": ({"span": "1:3"}, {"span": "0:2"}),
     "keep_success": ({}, {"keep": False}),
     "keep_top_returns": ({"percent": 50.0}, {"percent": 60.0, "of": "steps"}),
@@ -67,25 +72,21 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"key": "text", "test": "== open", "over": "first"},
         {"key": "action", "test": "> -0.5", "over": "last"},
     ),
-    "multi_step": ({"n_steps": 1}, {"n_steps": 3}),
-    "normalise": ({"keys": ["observation", "action"]},),
-    "normalise_range": ({},),
-    "observation_norm": ({"loc": 1.0, "scale": 2.0},),
+    "n_step_targets": ({"n_steps": 1}, {"n_steps": 3}),
+    "normalize": ({"keys": ["observation", "action"]}, {"shift": [1.0, 2.0, 3.0], "scale": [2.0]}),
+    "normalize_range": ({},),
     "permute": ({"dims": [-1, -3, -2], "in_keys": ["pixels"]},),
     "rename": ({"old": "goal", "new": "target"},),
     "resize": ({"w": 5}, {"w": 4, "in_keys": ["pixels"]}),
     "returns_to_go": ({}, {"gamma": 0.9}),
-    "reward_clipping": ({"clamp_min": 0.0},),
-    "reward_scaling": ({"loc": 0.0, "scale": 2.0},),
     "reward_sum": ({},),
     "scale_by_returns": ({"to": 10.0},),
     "scale_rewards": ({"scale": 2.0, "shift": 1.0},),
     "select": ({"keys": ["observation", "goal"]},),
     "sign": ({"in_keys": ["next.reward"]},),
-    "sparse_rewards": ({"above": 0.5},),
     "split": ({"part": "train", "validation": 0.4}, {"part": "validation", "validation": 0.4}),
     "squeeze": ({"dim": -3, "in_keys": ["light"]},),
-    "stack_frames": ({"n": 3},),
+    "stack_frames": ({"n": 3}, {"n": 3, "keys": ["observation", "action"], "dim": -1, "padding": "zeros"}),
     "step_counter": ({},),
     "success_rewards": ({"otherwise": -1.0},),
     "target_return": ({"target_return": 10.0},),
@@ -223,8 +224,8 @@ def test_the_suite_covers_every_step_and_every_transform():
     assert set(WRITTEN) == {*known(), *transforms()}
 
 
-def test_every_step_has_a_purpose_of_one_line():
-    assert all(0 < len(kind.summary) < 80 and "\n" not in kind.summary for kind in known().values())
+def test_every_step_is_described_in_one_sentence():
+    assert all(0 < len(one.summary) < 120 and ". " not in one.summary for one in described())
 
 
 @EACH
@@ -239,7 +240,7 @@ def test_the_output_does_not_depend_on_the_division_into_batches(name, arguments
     came = [one for one in map(recipe, [whole, *parts]) if one is not None]
     # As for partials: a state that one of them stores separately is stored separately in all.
     twice = frozenset(key for one in came for key in one.steps if ("next", *key) in one.steps)
-    came = [apart(one, twice) for one in came]
+    came = [unshare(one, twice) for one in came]
 
     assert not came or same(came[0], joined(came[1:]))
 

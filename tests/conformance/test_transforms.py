@@ -272,7 +272,7 @@ def test_the_output_is_in_the_transformed_spec(case, batch, axes):
         specs = dict(out.items(include_nested=True, leaves_only=True))
 
         assert specs.keys() == leaves(made).keys()
-        assert out.is_in(made), out.misfits(made)
+        assert out.is_in(made), out.problems(made)
         assert made.shape[len(made.shape) - out.ndim :] == out.shape
 
 

@@ -109,6 +109,15 @@ def test_every_class_has_the_parameters_of_load_and_a_selection():
         assert dataset_class(source).source == source
 
 
+@pytest.mark.parametrize("source", sources.names())
+def test_the_signature_of_every_class_names_its_arguments_and_those_of_its_base(source):
+    parameters = inspect.signature(dataset_class(source)).parameters
+
+    assert [*parameters][1] == "batch_size"
+    assert {"transform", "selection", "final_unknown"} < {*parameters}
+    assert all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
 def test_d4rl_shows_the_fields_of_a_selection_with_and_without_the_environment(raw):
     folder = store(raw)
     whole = D4RLExperienceReplay(NAME, from_env=False)
@@ -138,7 +147,8 @@ def test_d4rl_opens_the_fields_that_are_stored(raw, from_env):
 def test_without_a_download_a_larger_part_is_refused_with_the_command_that_adds_it(raw):
     folder = store(raw, FIELDS)
     says = (
-        r"holds --keys observation; --keys action was requested\n`rlds download d4rl/\S* --keys action` adds the rest"
+        r"holds keys=observation; keys=action was requested\n"
+        r"`datasets_rl.download\('d4rl/\S*', selection=datasets_rl.Selection\(keys=\('action',\)\)\)` adds the rest"
     )
 
     for refused in (

@@ -360,7 +360,7 @@ def test_a_stream_has_no_length_no_index_and_no_folder(streamed):
 def test_a_stream_of_an_unknown_id_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     with pytest.raises(FetchError):
-        Stream("openx/cmu_stretch", root=tmp_path, selection=Selection(), room=0)
+        Stream("openx/cmu_stretch", root=tmp_path, selection=Selection(), cache_bytes=0)
 
 
 @pytest.mark.parametrize(

@@ -228,8 +228,8 @@ def test_deferred_states_are_stored_in_their_row(tmp_path):
     made = DatasetWriter(tmp_path, wide, what="toy/data", steps=5)
 
     made.append(Episode({**steps, ("next", "truncated"): flags(*[0] * 5)}, {("observation",): seen}))
-    made.amend(DeferredStates({("observation",): frames[:1]}, back=5))
-    made.amend(DeferredStates({("observation",): frames[3:4]}, back=2))
+    made.patch(DeferredStates({("observation",): frames[:1]}, rows_ago=5))
+    made.patch(DeferredStates({("observation",): frames[3:4]}, rows_ago=2))
     written = made.finish()
     made.discard()
 

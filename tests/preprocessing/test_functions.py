@@ -102,7 +102,7 @@ def test_episodes_of_one_step_do_not_determine_what_is_shared(dataset, given, fo
     assert np.array_equal(stored.column(("next", "observation")), model.column(("next", "observation")))
 
 
-@pytest.mark.parametrize("step", ["keep_top_returns", "scale_by_returns", "flat_observation", "normalise"])
+@pytest.mark.parametrize("step", ["keep_top_returns", "scale_by_returns", "concatenate", "normalize"])
 def test_a_step_without_episodes_to_fit_is_an_error(folder, step):
     with pytest.raises(PreprocessError, match=f"no episodes are left to fit step 1 .{step}. to"):
         preprocess(folder, Recipe.inline(["keep_lengths:100", step]), in_place=True)
@@ -484,8 +484,8 @@ def test_a_dataset_accepts_a_transform(dataset, given, how):
 
 
 def test_a_step_that_cannot_be_fitted_is_an_error_with_the_existing_fields(folder):
-    with pytest.raises(PreprocessError, match=r"step 0 \(normalise\), with fields action, .*: there is no field speed"):
-        preprocess(folder, Recipe.inline(["normalise:speed"]), in_place=True)
+    with pytest.raises(PreprocessError, match=r"step 0 \(normalize\), with fields action, .*: there is no field speed"):
+        preprocess(folder, Recipe.inline(["normalize:speed"]), in_place=True)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, preview
-from datasets_rl.preprocessing.blocks import block_of
+from datasets_rl.preprocessing.batches import episode_batch
 from datasets_rl.progress import Report
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import EncodedImages
@@ -154,7 +154,7 @@ def _decode(step):
     "text", ["resize:[12,16]", "crop:10,top=3", "center_crop:[8,20]", "gray_scale", "to_tensor_image"]
 )
 def test_renamed_images_have_the_same_pixels(folder, text):
-    block = block_of(StoredDataset(folder), 0, len(LENGTHS))
+    block = episode_batch(StoredDataset(folder), 0, len(LENGTHS))
     name, _, words = text.partition(":")
     camera, small = "in_keys=observation.camera", "out_keys=observation.small"
     there = Recipe.inline([",".join(filter(None, [f"{name}:{words}", camera]))])(block)
@@ -168,7 +168,7 @@ def test_renamed_images_have_the_same_pixels(folder, text):
 
 
 def test_a_renamed_field_replaces_a_field_of_the_new_name(folder):
-    block = block_of(StoredDataset(folder), 0, len(LENGTHS))
+    block = episode_batch(StoredDataset(folder), 0, len(LENGTHS))
     came = Recipe.inline(["resize:[12,16],in_keys=observation.camera,out_keys=action"])(block)
 
     assert came.states["action",].shape == (19, 12, 16, 3)

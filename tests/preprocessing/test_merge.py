@@ -55,18 +55,18 @@ def test_a_merge_has_the_dataset_of_each_step(folders, given, tmp_path, parts):
 
 
 def test_a_merge_keeps_the_metadata_and_the_origin_of_each_dataset(folders, tmp_path):
-    preprocess(folders[0], Recipe.inline(["normalise"]), in_place=True)
+    preprocess(folders[0], Recipe.inline(["normalize"]), in_place=True)
     made = strict(preprocess(folders, Recipe.inline(["keep_episodes:1:4"]), dest=tmp_path / "all"))
 
     manifest = made.manifest
     assert manifest.id == "a/data + b/data + c/data"
     assert manifest.episodes == 3
     assert [one["id"] for one in manifest.history[0]["merged"]] == ["a/data", "b/data", "c/data"]
-    assert manifest.history[0]["merged"][0]["history"][0]["recipe"]["steps"] == [{"use": "normalise"}]
+    assert manifest.history[0]["merged"][0]["history"][0]["recipe"]["steps"] == [{"use": "normalize"}]
     assert manifest.history[1]["of"]["episodes"] == 5
     assert [manifest.metadata[f"{number}/seed"] for number in range(3)] == [0, 1, 2]
-    fitted = StoredDataset(folders[0]).manifest.metadata["preprocess/0/0.normalise/observation/scale"]["file"]
-    kept = manifest.metadata["0/preprocess/0/0.normalise/observation/scale"]["file"]
+    fitted = StoredDataset(folders[0]).manifest.metadata["preprocess/0/0.normalize/observation/scale"]["file"]
+    kept = manifest.metadata["0/preprocess/0/0.normalize/observation/scale"]["file"]
     assert np.array_equal(np.load(made.folder / kept), np.load(folders[0] / fitted))
 
 

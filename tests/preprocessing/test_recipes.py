@@ -169,7 +169,7 @@ def test_td3_bc_standardizes_observations_invertibly():
 
     assert flat(came.states[key]) == pytest.approx([-1 / 1.001, 1 / 1.001, -1 / 1.001, 1 / 1.001])
     assert flat(came.final_states[key]) == pytest.approx([3 / 1.001, 0])
-    shift, scale = (recipe.fitted[f"0.normalise/observation/{name}"] for name in ("shift", "scale"))
+    shift, scale = (recipe.fitted[f"0.normalize/observation/{name}"] for name in ("shift", "scale"))
     assert flat(came.states[key] * scale + shift) == pytest.approx([1, 3, 1, 3])
 
 
@@ -181,18 +181,18 @@ def test_merged_moments_of_batches_equal_those_of_all_values():
         episodes([len(one)], states={key: one[:, None]}, final_states={key: [[0.0]]})
         for one in np.split(values, [1, 3])
     ]
-    recipe = Recipe.inline(["normalise:observation"])
+    recipe = Recipe.inline(["normalize:observation"])
     recipe.fit(lambda: blocks)
 
     found = recipe.fitted
-    assert flat(found["0.normalise/observation/shift"]) == pytest.approx([values.mean()], rel=1e-12)
-    assert flat(found["0.normalise/observation/scale"]) == pytest.approx([values.std() + 1e-3], rel=1e-6)
+    assert flat(found["0.normalize/observation/shift"]) == pytest.approx([values.mean()], rel=1e-12)
+    assert flat(found["0.normalize/observation/scale"]) == pytest.approx([values.std() + 1e-3], rel=1e-6)
 
 
 def test_normalized_observations_range_from_minus_1_to_1():
     key = ("observation",)
     block = episodes([3], states={key: np.array([[0, 7], [1, 7], [4, 7]], "f4")}, final_states={key: [[8.0, 7.0]]})
-    came = made("normalised_observation", block)
+    came = made("normalized_observation", block)
 
     assert came.states[key].tolist() == [[-1, 0], [-0.75, 0], [0, 0]]
     assert came.final_states[key].tolist() == [[1, 0]]
@@ -299,7 +299,7 @@ def test_flat_observation_concatenates_by_name_and_records_the_order():
 
     assert came.states["observation",].tolist() == [[1, 2, 3]]
     assert came.final_states["observation",].tolist() == [[4, 5, 6]]
-    assert recipe.fitted["0.flat_observation/order"] == "observation.place 2, observation.velocity 1"
+    assert recipe.fitted["0.concatenate/order"] == "observation.place 2, observation.velocity 1"
 
 
 @pytest.mark.parametrize("layout", ["HW", "CHW", "HWC"])
@@ -413,16 +413,16 @@ def test_success_rewards_use_the_next_state():
 @pytest.mark.parametrize(
     ("step", "problem"),
     [
-        ("keep_lengths:3,2", "expected most to be at least as large as least"),
-        ("keep_lengths:few", "least is 'few'; expected an integer"),
-        ("keep_returns:least=true", "least is True; expected a number"),
+        ("keep_lengths:3,2", "expected max to be at least as large as min"),
+        ("keep_lengths:few", "min is 'few'; expected an integer"),
+        ("keep_returns:min=true", "min is True; expected a number"),
         ("keep_top_returns:0", "percent is 0"),
         ("keep_top_returns:5,of=rows", "of is 'rows'; expected 'episodes' or 'steps'"),
         ("keep_where:x,3", "expected a comparison with a number, true, false or a text, as in '> 0.5', '== true'"),
         ("keep_where:next.done,false", "test is False; expected a comparison with a number, true, false or a text"),
         ("scale_rewards:Infinity", "scale is inf; expected a finite number"),
         ("scale_rewards:shift=NaN", "shift is nan; expected a finite number"),
-        ("reward_scaling:0,Infinity", "args is inf; expected a finite number"),
+        ("target_return:Infinity", "args is inf; expected a finite number"),
         ("keep_episodes:a", "'a' is not a range"),
         ("keep_episodes:4:4", "'4:4' is an empty range"),
         ("keep_episodes:[0,1]", r"numbers is \[0, 1\]; expected a range START:STOP or START:STOP:STEP from 0"),
@@ -432,13 +432,21 @@ def test_success_rewards_use_the_next_state():
         ("split:train,1.5", "validation is 1.5"),
         ("frame_skip:0", "n is 0"),
         ("stack_frames:0", "n is 0"),
-        ("multi_step:0,gamma=2", "n_steps is 0; expected at least 1; gamma is 2"),
+        ("stack_frames:2,dim=0", "dim is 0; expected a negative axis"),
+        ("stack_frames:2,padding=none", "padding is 'none'; expected 'same' or 'zeros'"),
+        ("clip_rewards:None,None", "min and max are both unlimited"),
+        ("cast:float32,only=double", "only is 'double'; expected one of bool"),
+        ("concatenate:dim=1", "dim is 1; expected a negative axis"),
+        ("concatenate:[x,next.reward]", "every dataset has next.reward"),
+        ("normalize:scale=[1,0]", r"scale is \[1, 0\]; expected numbers other than 0"),
+        ("normalize:shift=[1,2],scale=[1,2,3]", "shift has 2 numbers and scale 3"),
+        ("n_step_targets:0,gamma=2", "n_steps is 0; expected at least 1; gamma is 2"),
         ("returns_to_go:2", "gamma is 2"),
-        ("clip_rewards:1,0", "expected most to be at least as large as least"),
+        ("clip_rewards:1,0", "expected max to be at least as large as min"),
         ("cast:float8", "dtype is 'float8'"),
         ("cast:int8", "keys is empty"),
         ("exclude:next.reward", "every dataset has next.reward"),
-        ("normalise:[]", "keys is empty"),
+        ("normalize:[]", "keys is empty"),
         ("select", "keys is missing"),
         ("scale_rewards:by=2", "it has no argument 'by'"),
         ("delay_rewards:1", "expected at most 0 arguments"),
@@ -467,7 +475,9 @@ def test_an_unknown_recipe_is_an_error_with_a_suggestion():
         ("hindsight_goals:achieved=x", "x is not a state"),
         ("resize:4", "no state holds images"),
         ("to_uint8:x", "x holds int64; expected floating point"),
-        ("stack_frames:2,x", "x is not a state"),
+        ("stack_frames:2,x,dim=-3", r"dim is -3; expected at least -1 for x \[\]"),
+        ("normalize:x,shift=[1,2]", r"expected one number, or one for each element of x \[\]"),
+        ("concatenate:[x,y]", "there is no field y"),
     ],
 )
 def test_data_that_a_step_cannot_use_is_reported(step, problem):
@@ -502,7 +512,7 @@ def test_a_custom_step_is_identified_by_its_code_and_arguments():
 def test_the_range_includes_known_final_states():
     states, final_states = {("observation",): line(1, 2, 3, 2)}, {("observation",): line(5, 0)}
     came = made(
-        Recipe.inline(["normalise_range"]),
+        Recipe.inline(["normalize_range"]),
         episodes([2, 2], known=[True, False], states=states, final_states=final_states),
     )
 
@@ -513,7 +523,7 @@ def test_the_range_includes_known_final_states():
 
 def test_the_mean_is_over_the_steps():
     states, final_states = {("observation",): line(1, 3)}, {("observation",): line(100)}
-    came = made(Recipe.inline(["normalise:eps=0.0"]), episodes([2], states=states, final_states=final_states))
+    came = made(Recipe.inline(["normalize:eps=0.0"]), episodes([2], states=states, final_states=final_states))
 
     assert flat(came.states["observation",]) == [-1, 1]
     assert flat(came.final_states["observation",]) == [98]
@@ -579,7 +589,7 @@ def test_a_transform_is_identified_by_its_code_and_state():
     assert twice[0] == twice[1] != twice[2]
 
 
-@pytest.mark.parametrize(("given", "step"), [(Reward2GoTransform(), "returns_to_go"), (VecNorm(["x"]), "normalise")])
+@pytest.mark.parametrize(("given", "step"), [(Reward2GoTransform(), "returns_to_go"), (VecNorm(["x"]), "normalize")])
 def test_a_transform_for_buffers_is_refused_with_the_name_of_the_step(given, step):
     with pytest.raises(InvalidArgumentError, match=f"{type(given).__name__} is for buffers") as caught:
         Recipe([given])
@@ -621,7 +631,7 @@ def stored(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("toy") / "toy" / "data", trajectories, of).folder
 
 
-FLAT = {"td3_bc", "normalised_observation", "diffusion_policy"}
+FLAT = {"td3_bc", "normalized_observation", "diffusion_policy"}
 """Recipes that require an observation of one vector."""
 
 
@@ -650,15 +660,15 @@ def test_all_errors_of_a_recipe_file_are_reported_at_once(tmp_path):
         [steps]
         [[step]]
         use = "keep_lengths"
-        most = "few"
+        max = "few"
         [[step]]
         use = "nothing"
     """)
 
     with pytest.raises(InvalidArgumentError) as raised:
         Recipe.of(str(file))
-    assert "it has 'steps'; expected purpose and step" in str(raised.value)
-    assert "step 0 (keep_lengths): most is 'few'" in str(raised.value)
+    assert "it has 'steps'; expected summary and step" in str(raised.value)
+    assert "step 0 (keep_lengths): max is 'few'" in str(raised.value)
     assert "step 1 (nothing): there is no step" in str(raised.value)
 
 

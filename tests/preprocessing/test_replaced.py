@@ -86,7 +86,7 @@ def test_random_numbers_of_fitting_depend_on_the_seed(folder, tmp_path):
 
     recipes = [
         Recipe([Function(lambda data: data.set("action", torch.rand_like(data["action"])), "batch"), *steps])
-        for steps in [Recipe.inline(["normalise:keys=[action]"]).steps] * 2
+        for steps in [Recipe.inline(["normalize:keys=[action]"]).steps] * 2
     ]
     one, two = (preprocess(folder, recipe, dest=tmp_path / str(n)) for n, recipe in enumerate(recipes))
 
@@ -121,8 +121,8 @@ def test_a_resumed_run_keeps_layout_revisions(folder, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
     assert calls.read_text().split() == ["0", "0", "1", "2", "0", "1", "2", "3", "4"]
-    found = json.loads((tmp_path / ".work" / "out" / "late.json").read_text())
-    assert found["apart"] == [["observation"]]
+    found = json.loads((tmp_path / ".work" / "out" / "revisions.json").read_text())
+    assert found["unshared"] == [["observation"]]
     calls.write_text("")
     preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
     assert calls.read_text().split() == ["0", "3", "4"]
@@ -134,7 +134,7 @@ def test_functions_with_growing_memory_get_small_partials(folder, tmp_path, monk
 
     def fill(writer, task, *others):
         begun.append(task.first)
-        assert task.most == 2 or per == "batch"
+        assert task.max_steps == 2 or per == "batch"
         return partial.fill(writer, task, *others)
 
     monkeypatch.setattr(run, "_PART_CALLS", 5)

@@ -74,7 +74,7 @@ def test_only_two_types_of_ends_can_be_dropped():
 @given(of=shapes, n=st.integers(1, 4))
 def test_stored_n_step_targets_are_those_of_the_transform(tmp_path_factory, of, n):
     """The transform is compared with a plain loop in tests/datasets/test_final_known.py."""
-    came = put_through(tmp_path_factory.mktemp("n"), of, f"multi_step:{n},0.5")
+    came = put_through(tmp_path_factory.mktemp("n"), of, f"n_step_targets:{n},0.5")
     wanted = MultiStepTransform(n, 0.5)(came[:])
     n_step = came["n_step"]
 

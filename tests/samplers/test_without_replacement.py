@@ -149,7 +149,7 @@ def test_steps_written_during_an_epoch_are_added_to_it(sizes, batch_size, shuffl
         for _ in range(at):
             if len(seen) + batch_size < len(storage):
                 seen += sampler.sample(storage, batch_size)[0].tolist()
-        storage.set(range(storage.held, storage.held + size), torch.arange(size))
+        storage.set(range(storage.filled_count, storage.filled_count + size), torch.arange(size))
     if not seen:
         return
     seen += itertools.chain(*epoch(sampler, storage, batch_size))
@@ -186,7 +186,7 @@ def test_changes_to_a_batch_do_not_change_the_sampler():
 
 def state(*, left=(), held, joining=(), envs=1):
     rows = {name: torch.tensor(rows, dtype=torch.int64) for name, rows in {"left": left, "joining": joining}.items()}
-    return {**rows, "held": held, "lanes": envs, "ran_out": False}
+    return {**rows, "held": held, "envs": envs, "ran_out": False}
 
 
 class TestState:
@@ -242,7 +242,7 @@ class TestState:
     @pytest.mark.parametrize(
         ("state", "message"),
         [
-            ({}, "held is None.*lanes is None.*left is not an int64 tensor.*joining is not an int64 tensor"),
+            ({}, "held is None.*envs is None.*left is not an int64 tensor.*joining is not an int64 tensor"),
             (state(held=4) | {"left": torch.tensor([0.5])}, "left is not an int64 tensor"),
             (state(left=[4], held=4), "left has rows from 4 to 4; expected 0 to 3"),
             (state(left=[0], held=4, joining=[-1]), "joining has rows from -1 to -1"),

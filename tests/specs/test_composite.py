@@ -123,7 +123,7 @@ def test_a_draw_has_the_entries_of_the_spec(tree):
     assert spec.is_in(drawn.to_dict())
     for key in drawn.keys(True, True):
         assert not spec.is_in(drawn.exclude(key))
-        assert spec.misfits(drawn.exclude(key)) == [f"{'.'.join([key] if isinstance(key, str) else key)} is missing"]
+        assert spec.problems(drawn.exclude(key)) == [f"{'.'.join([key] if isinstance(key, str) else key)} is missing"]
 
 
 def toy(**options):
@@ -138,14 +138,14 @@ def test_values_outside_of_the_spec_are_reported_with_path_value_and_bound():
     value["action"][3, 1, 1] = -9
     value["next", "flag"][0, 1] = 7
 
-    assert spec.misfits(value) == [
+    assert spec.problems(value) == [
         "action is -9.0 at [3, 1, 1] (and 1 more of 24); expected a number in [-1.0, 1.0]",
         "next.flag is 7 at [0, 1, 0]; expected an integer in [0, 2)",
     ]
     with pytest.raises(InvalidArgumentError, match=r"not in the spec: action is -9\.0 at \[3, 1, 1\]"):
         spec.assert_is_in(value)
-    assert spec.misfits(5) == ["value is a int; expected a TensorDict"]
-    assert spec.misfits(TensorDict({"action": torch.zeros(3), "next": {"flag": torch.zeros(2, 1)}})) == [
+    assert spec.problems(5) == ["value is a int; expected a TensorDict"]
+    assert spec.problems(TensorDict({"action": torch.zeros(3), "next": {"flag": torch.zeros(2, 1)}})) == [
         "action has shape [3]; expected [..., 2, 3]",
         "next.flag has dtype torch.float32; expected torch.int64",
     ]

@@ -94,7 +94,7 @@ class TestOneCategory:
         spec = datasets_rl.MultiCategorical(5)
         drawn = spec.rand((3,))
 
-        assert spec.misfits(drawn) == []
+        assert spec.problems(drawn) == []
         assert spec.project(drawn) is drawn
         assert torch.equal(spec.project(drawn + 100), torch.full((3,), 4))
         assert spec.to_one_hot(drawn).shape == (3, 5)

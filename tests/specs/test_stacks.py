@@ -50,7 +50,7 @@ def test_each_component_is_checked_against_its_own_spec(dim):
     near = spec.project(drawn.flip(axis + 1))
     assert spec.is_in(near)
     assert torch.equal(near.select(axis + 1, 1), drawn.select(axis + 1, 0))
-    assert "value[0] is" in spec.misfits(drawn.flip(axis + 1))[0]
+    assert "value[0] is" in spec.problems(drawn.flip(axis + 1))[0]
 
 
 INDICES = [0, -1, slice(1, None), slice(None, None, 2), torch.tensor([1, 0]), [1], torch.tensor([True, False, True])]
@@ -286,8 +286,8 @@ def test_a_stack_of_one_hot_specs_is_indexed_along_the_stack():
 def test_values_that_do_not_fit_a_stack_are_reported():
     spec = boxes(1, 2)
 
-    assert spec.misfits(torch.zeros(3, 3, 4)) == ["value is of shape [3, 3, 4]; expected 2 components along axis 0"]
-    assert spec.misfits(5) == ["value is a int; expected 2 components along axis 0"]
+    assert spec.problems(torch.zeros(3, 3, 4)) == ["value is of shape [3, 3, 4]; expected 2 components along axis 0"]
+    assert spec.problems(5) == ["value is a int; expected 2 components along axis 0"]
     assert spec.domain == "continuous"
     spec.type_check(torch.zeros(2, 3, 4))
     for call in (

@@ -95,7 +95,7 @@ def test_projection_goes_to_the_nearest_member(spec, value, nearest):
 )
 def test_members_are_distinguished_from_other_values(spec, value, inside):
     assert spec.is_in(torch.as_tensor(value)) is inside
-    assert (not spec.misfits(torch.as_tensor(value))) is inside
+    assert (not spec.problems(torch.as_tensor(value))) is inside
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_members_are_distinguished_from_other_values(spec, value, inside):
     ids=str,
 )
 def test_a_value_outside_is_reported_with_its_position_and_bound(spec, value, message):
-    assert spec.misfits(value) == [message]
+    assert spec.problems(value) == [message]
     with pytest.raises(InvalidArgumentError) as error:
         spec.assert_is_in(value)
     assert message in str(error.value)
@@ -355,3 +355,9 @@ def test_bounds_and_masks_are_indexed_like_tensors(shape, data):
 def test_two_ellipses_are_refused():
     with pytest.raises(IndexError, match="expected at most one"):
         _ = BoundedTensorSpec(0, 1, (2, 3))[..., ...]
+
+
+def test_misfits_is_the_former_name_of_problems():
+    spec = BoundedTensorSpec(0, 1, (2,))
+    with pytest.warns(DeprecationWarning, match="misfits is called problems now"):
+        assert spec.misfits(5) == spec.problems(5)

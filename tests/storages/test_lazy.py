@@ -196,7 +196,7 @@ class TestGivenTensors:
         storage.set(0, torch.ones(3))
 
         assert container[0].tolist() == [1, 1, 1]
-        assert (len(storage), storage.written, storage.max_size) == (4, 5, 4)
+        assert (len(storage), storage.write_count, storage.max_size) == (4, 5, 4)
 
     def test_mapped_tensors_stay_mapped(self, tmp_path):
         container = TensorDict({"a": torch.zeros(4)}, [4]).memmap_(tmp_path)
@@ -234,7 +234,7 @@ class TestEnsemble:
     def test_its_storages_are_indexed_by_number(self, ensemble):
         assert ensemble[1][2] == 12
         assert len(ensemble[:1]) == 1
-        assert (len(ensemble), ensemble.held, ensemble.max_size) == (2, 6, 10)
+        assert (len(ensemble), ensemble.filled_count, ensemble.max_size) == (2, 6, 10)
 
     def test_it_is_not_written_to(self, ensemble):
         with pytest.raises(InvalidArgumentError, match="the storage to write to is ambiguous"):
@@ -261,7 +261,7 @@ def test_a_tensor_that_is_not_dense_is_refused_and_nothing_is_written(of):
     with pytest.raises(InvalidArgumentError, match="expected a dense tensor"):
         storage.set(range(of * 3), {"a": torch.zeros(3), "b": torch.eye(3).to_sparse()})
 
-    assert storage.held == of * 3
+    assert storage.filled_count == of * 3
     assert storage.initialized is bool(of)
     if of:
         assert storage.get(slice(None))["a"].tolist() == [1, 1, 1]

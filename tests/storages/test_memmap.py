@@ -28,7 +28,7 @@ def write_elsewhere(*storages):
     for storage in storages:
         if storage.initialized:
             storage.get(slice(None))["a"][0] = 77
-        first = storage.written
+        first = storage.write_count
         storage.set(torch.arange(first, first + 10), data(torch.arange(first, first + 10)))
 
 
@@ -48,7 +48,7 @@ def test_a_copy_has_separate_files_and_steps():
         other = copy.deepcopy(storage)
         other.set(range(held, held + 2), data(torch.arange(2)))
 
-        assert (storage.held, other.held) == (held, held + 2)
+        assert (storage.filled_count, other.filled_count) == (held, held + 2)
         assert storage.scratch_dir != other.scratch_dir
         if held:
             assert (other.get(slice(0, held)) == storage.get(slice(None))).all()
@@ -86,10 +86,18 @@ class TestFolder:
     def test_an_earlier_storage_is_continued_on_request(self, tmp_path):
         LazyMemmapStorage(5, scratch_dir=tmp_path).set(torch.arange(7) % 5, data(torch.arange(7)))
         again = LazyMemmapStorage(5, scratch_dir=tmp_path, existsok=True)
-        again.set(again.written % 5, data(7))
+        again.set(again.write_count % 5, data(7))
 
         assert again.get(slice(None))["a"].tolist() == [5, 6, 7, 3, 4]
-        assert (again.written, again.held) == (8, 5)
+        assert (again.write_count, again.filled_count) == (8, 5)
+
+    def test_steps_of_a_storage_of_version_0_1_are_gone_on_with(self, tmp_path):
+        LazyMemmapStorage(5, scratch_dir=tmp_path).set(torch.arange(3), data(torch.arange(3)))
+        description = json.loads((tmp_path / "storage.json").read_text())
+        description["lanes"] = description.pop("env_shape")
+        (tmp_path / "storage.json").write_text(json.dumps(description))
+
+        assert len(LazyMemmapStorage(5, scratch_dir=tmp_path, existsok=True)) == 3
 
     def test_an_earlier_storage_that_does_not_fit_is_refused_with_all_reasons(self, tmp_path):
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
@@ -159,7 +167,7 @@ class TestFolder:
         assert not (tmp_path / "rows.0.bin").exists()
         monkeypatch.undo()
         storage.set(0, data(1))
-        assert storage.held == 1
+        assert storage.filled_count == 1
 
     def test_files_are_sparse_before_they_are_written(self, tmp_path):
         storage = LazyMemmapStorage(1_000_000, scratch_dir=tmp_path)
@@ -175,7 +183,7 @@ class TestFolder:
             storage.set(0, TensorDict({"a": torch.zeros(2), "text": NonTensorData("x")}))
         storage.set(0, data(1))
 
-        assert storage.held == 1
+        assert storage.filled_count == 1
 
     def test_batches_go_to_the_device(self):
         storage = LazyMemmapStorage(10, device="meta")
@@ -197,7 +205,7 @@ def test_another_process_reads_and_writes_the_same_steps(method):
     run(method, mapped, fresh, memory)
 
     for storage in (mapped, memory):
-        assert len(storage) == storage.written == 20
+        assert len(storage) == storage.write_count == 20
         assert storage.get(slice(None))["a"].tolist() == [77, *range(1, 20)]
     assert fresh.get(slice(None))["a"].tolist() == list(range(10))
     assert fresh.get([9])["image"][0, 0] == 9

@@ -136,7 +136,7 @@ def test_a_process_that_opens_the_folder_of_another_one_keeps_it(place):
     process.join()
     sweep_scratch()
     assert left.exists()
-    assert storage.held == 90_000
+    assert storage.filled_count == 90_000
 
     del storage
     gc.collect()

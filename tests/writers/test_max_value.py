@@ -85,7 +85,7 @@ def test_a_write_that_fills_and_replaces_goes_to_the_returned_rows():
 
     assert writer.extend(data([2, 9, 0, 3], 2)).tolist() == [2, 3, -1, 1]
     assert storage.get(slice(None))["number"].tolist() == [0, 5, 2, 3]
-    assert (storage.held, storage.written) == (4, 4)
+    assert (storage.filled_count, storage.write_count) == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from datasets_rl.deprecation import former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import FIXED, mapped, need, rekeyed
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import Key, as_key, dotted
+from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted
 
-__all__ = ["Cast", "Exclude", "FlatObservation", "Rename", "Select"]
+__all__ = ["DTYPES", "Cast", "Concatenate", "Exclude", "Rename", "Select"]
 
-_DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+__getattr__ = former_names(globals(), {"FlatObservation": "Concatenate"})
+
+DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 _MAX_AXES = 2
 """The maximum number of axes of a field that is concatenated into a vector: images have more."""
 
@@ -49,8 +52,6 @@ class Select(Step):
 
     keys: tuple[str, ...]
 
-    summary = "these fields only"
-
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         return _kept(batch, _below(batch, self.keys))
@@ -61,8 +62,6 @@ class Exclude(Step):
     """Drop these fields; a name includes the fields nested below it."""
 
     keys: tuple[str, ...]
-
-    summary = "all but these fields"
 
     def __post_init__(self) -> None:
         if fixed := [name for name in self.keys if as_key(name) in FIXED]:
@@ -80,8 +79,6 @@ class Rename(Step):
 
     old: str
     new: str
-
-    summary = "another name for a field"
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
@@ -103,30 +100,41 @@ class Rename(Step):
 class Cast(Step):
     """Cast fields to another dtype.
 
+    The values must fit: they must be in the range of `dtype`, and a cast to an integer dtype must not change them.
+
     Args:
         dtype: bool, uint8, int8 to int64, or float16 to float64.
-        keys: The fields; by default all floating-point fields if `dtype` is a floating-point dtype. The values must
-            fit: they must be in the range of `dtype`, and a cast to an integer dtype must not change them.
+        keys: The fields; by default all fields of the dtype `only`, or else all floating-point fields if `dtype` is a
+            floating-point dtype.
+        only: The dtype of the fields to cast: ``cast:float32,only=float64`` does not change float16.
     """
 
     dtype: str
     keys: tuple[str, ...] = ()
-
-    summary = "fields as another dtype"
+    only: str = ""
 
     def __post_init__(self) -> None:
-        if self.dtype not in _DTYPES:
-            raise InvalidArgumentError(f"dtype is {self.dtype!r}; expected one of {', '.join(_DTYPES)}")
-        if not self.keys and not self.dtype.startswith("float"):
+        for name, dtype in {"dtype": self.dtype, "only": self.only or self.dtype}.items():
+            if dtype not in DTYPES:
+                raise InvalidArgumentError(f"{name} is {dtype!r}; expected one of {', '.join(DTYPES)}")
+        if not (self.keys or self.only or self.dtype.startswith("float")):
             raise InvalidArgumentError(f"keys is empty; expected the fields that become {self.dtype}")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        arrays = {**batch.steps, **batch.states}
-        keys = need(batch, self.keys) or [key for key, values in arrays.items() if values.dtype.kind == "f"]
+        keys = [key for key in need(batch, self.keys) or self._all(batch) if self._casts(batch, key)]
         if texts := sorted(dotted(key) for key in keys if key in batch.vocabulary):
             raise InvalidArgumentError(f"{', '.join(texts)} holds text")
         return mapped(batch, keys, self._cast)
+
+    def _all(self, batch: EpisodeBatch) -> list[Key]:
+        """Return the numeric fields of every dtype, without those that mark the ends of episodes."""
+        fixed = {NEXT_TERMINATED, NEXT_TRUNCATED, *batch.vocabulary}
+        return [key for key in (*batch.steps, *batch.states) if key not in fixed]
+
+    def _casts(self, batch: EpisodeBatch, key: Key) -> bool:
+        dtype = (batch.steps[key] if key in batch.steps else batch.states[key]).dtype
+        return dtype == self.only if self.only else bool(self.keys) or dtype.kind == "f"
 
     def _cast(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
         dtype = np.dtype(self.dtype)
@@ -143,66 +151,91 @@ class Cast(Step):
 
 
 @dataclass
-class FlatObservation(Step):
-    """Concatenate states into one vector, [N, D], in the order of their dotted names; the order is stored.
+class Concatenate(Step):
+    """Concatenate fields into one vector, or along an axis; the order of the fields is stored.
 
         observation.position [2], observation.velocity [3]     ->     observation [5]: 2 of position, 3 of velocity
 
+    All of them are states, or none is.
+
     Args:
-        keys: The states, in the order of concatenation; by default all states below `key` except for images, sorted by
+        keys: The fields, in the order of concatenation; by default all states below `key` except for images, sorted by
             name.
-        key: The name of the vector.
+        key: The name of the result, which replaces them.
+        dim: The axis of concatenation, counted from the last one, -1; by default all axes of a field become one.
+            Without it, the result holds floating-point numbers.
     """
 
     keys: tuple[str, ...] = ()
     key: str = "observation"
+    dim: int | None = None
     _order: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     requires_fit = True
-    summary = "the parts of an observation as one vector"
 
-    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
-        """Determine the states and their sizes from the first batch."""
-        batch = next(iter(blocks))
-        keys = need(batch, self.keys) or sorted(
-            key
-            for key, values in batch.states.items()
-            if key[: len(as_key(self.key))] == as_key(self.key)
-            and values.ndim - 1 <= _MAX_AXES
-            and values.dtype != np.uint8
-        )
-        not_numeric = [dotted(key) for key in keys if key not in batch.states or key in batch.vocabulary]
-        if not_numeric or not keys:
+    def __post_init__(self) -> None:
+        if self.dim is not None and self.dim >= 0:
+            raise InvalidArgumentError(f"dim is {self.dim}; expected a negative axis, counted from the last one")
+        if fixed := [name for name in (self.key, *self.keys) if as_key(name) in FIXED]:
+            raise InvalidArgumentError(f"every dataset has {', '.join(fixed)}")
+
+    def fit(self, batches: Iterable[EpisodeBatch]) -> None:
+        """Determine the fields and their sizes from the first batch."""
+        batch = next(iter(batches))
+        keys, target = need(batch, self.keys) or self._numeric_states(batch), as_key(self.key)
+        if not keys:
+            raise InvalidArgumentError(f"there is no numeric state below {self.key}")
+        if texts := [dotted(key) for key in keys if key in batch.vocabulary]:
+            raise InvalidArgumentError(f"{', '.join(texts)} is not numeric")
+        if others := [dotted(key) for key in keys if key not in batch.states and keys[0] in batch.states]:
             raise InvalidArgumentError(
-                f"{', '.join(not_numeric)} is not a numeric state"
-                if not_numeric
-                else f"there is no numeric state below {self.key}"
+                f"{', '.join(others)} is not a state, as {dotted(keys[0])} is; expected all or none"
             )
-        target = as_key(self.key)
-        if remaining := [dotted(key) for key in batch.states if key[: len(target)] == target and key not in keys]:
+        if others := [dotted(key) for key in keys if key in batch.states and keys[0] not in batch.states]:
+            raise InvalidArgumentError(
+                f"{', '.join(others)} is a state, and {dotted(keys[0])} is not; expected all or none"
+            )
+        below = [key for key in (*batch.steps, *batch.states) if key[: len(target)] == target and key not in keys]
+        if remaining := list(map(dotted, below)):
             raise InvalidArgumentError(
                 f"{', '.join(remaining)} would stay below {self.key}",
                 hint="choose another name with key=, or exclude it",
             )
-        self._order = {dotted(key): int(np.prod(batch.states[key].shape[1:])) for key in keys}
+        arrays = {**batch.steps, **batch.states}
+        self._order = {dotted(key): self._flat(arrays[key]).shape[self.dim or -1] for key in keys}
+
+    def _numeric_states(self, batch: EpisodeBatch) -> list[Key]:
+        target = as_key(self.key)
+        return sorted(
+            key
+            for key, values in batch.states.items()
+            if key[: len(target)] == target and values.ndim - 1 <= _MAX_AXES and values.dtype != np.uint8
+        )
 
     @property
     def fitted(self) -> Mapping[str, Any]:
-        """The names of the states in order, each with its number of elements: ``a 2, b 3``."""
+        """The names of the fields in order, each with its number of elements along the axis: ``a 2, b 3``."""
         return {"order": ", ".join(f"{name} {width}" for name, width in self._order.items())}
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         keys = [as_key(name) for name in self._order]
-        dtype = np.result_type(*(batch.states[key].dtype for key in keys))
-        if dtype.kind != "f":
-            dtype = np.dtype(np.float32)
+        if keys[0] in batch.steps:
+            return replace(batch, steps=self._joined(batch.steps, keys))
+        states, final_states = (self._joined(arrays, keys) for arrays in (batch.states, batch.final_states))
+        return replace(batch, states=states, final_states=final_states)
 
-        def joined(arrays: Mapping[Key, NDArray[Any]], count: int) -> dict[Key, NDArray[Any]]:
-            parts = [np.asarray(arrays[key]).reshape(count, -1).astype(dtype, copy=False) for key in keys]
-            others = {key: values for key, values in arrays.items() if key not in keys}
-            return {**others, as_key(self.key): np.concatenate(parts, axis=1)}
+    def _joined(self, arrays: Mapping[Key, NDArray[Any]], keys: Sequence[Key]) -> dict[Key, NDArray[Any]]:
+        parts = [self._flat(arrays[key]) for key in keys]
+        try:
+            result = np.concatenate(parts, axis=self.dim or -1)
+        except ValueError as error:
+            shapes = ", ".join(f"{dotted(key)} {list(part.shape[1:])}" for key, part in zip(keys, parts, strict=True))
+            raise InvalidArgumentError(f"{shapes} cannot be concatenated along axis {self.dim}") from error
+        if self.dim is None and result.dtype.kind != "f":
+            result = result.astype(np.float32)
+        return {**{key: values for key, values in arrays.items() if key not in keys}, as_key(self.key): result}
 
-        return replace(
-            batch, states=joined(batch.states, batch.count), final_states=joined(batch.final_states, len(batch))
-        )
+    def _flat(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values with one axis for each step, [N, D], unless there is an axis of concatenation."""
+        return np.asarray(values).reshape(len(values), -1) if self.dim is None else np.asarray(values)

@@ -51,8 +51,6 @@ class HindsightGoals(Step):
     otherwise: float = -1.0
     seed: int = 0
 
-    summary = "goals that were reached later, with sparse rewards"
-
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         (key,), goal = need(batch, [self.achieved]), as_key(self.goal)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +78,6 @@ class ToUint8(Step):
 
     keys: tuple[str, ...] = ()
 
-    summary = "fractions from 0 to 1 as whole numbers to 255"
-
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         keys = need(batch, self.keys) or [key for key in images(batch) if batch.states[key].dtype.kind == "f"]
@@ -97,7 +95,7 @@ class ToUint8(Step):
 
 @dataclass
 class StackFrames(Step):
-    """Stack each frame with the previous ones; at the start of an episode the first frame is repeated.
+    """Stack each frame with the previous ones of its episode.
 
         frame     f0        f1        f2        final       n = 3, along the channels
         stack     f0 f0 f0  f0 f0 f1  f0 f1 f2  f1 f2 f
@@ -106,35 +104,66 @@ class StackFrames(Step):
 
     Args:
         n: The number of frames of a stack, at least 1.
-        keys: The states; by default all images. [H, W] becomes [n, H, W], and C channels become n * C.
+        keys: The fields; by default all images. [H, W] becomes [n, H, W], and C channels become n * C.
+        dim: The axis of concatenation, counted from the last one, -1; an axis before the first one is added. By
+            default it is that of the channels of images, and the first axis of other fields.
+        padding: The frames before the first one of an episode: "same" repeats the first one, "zeros" are zeros.
     """
 
     n: int = 4
     keys: tuple[str, ...] = ()
-
-    summary = "each frame with those before it, along the channels"
+    dim: int | None = None
+    padding: Literal["same", "zeros"] = "same"
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
+        if self.dim is not None and self.dim >= 0:
+            raise InvalidArgumentError(f"dim is {self.dim}; expected a negative axis, counted from the last one")
+        if self.padding not in {"same", "zeros"}:
+            raise InvalidArgumentError(f"padding is {self.padding!r}; expected 'same' or 'zeros'")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        states, final_states = dict(batch.states), dict(batch.final_states)
+        steps, states, final_states = dict(batch.steps), dict(batch.states), dict(batch.final_states)
         table = batch.table
         require_memory(self.n * batch.count * 8, f"stack_frames with n = {self.n:,}", hint="give a smaller n, as in 4")
-        firsts = np.repeat(table.starts, batch.lengths)
-        rows = [np.maximum(np.arange(batch.count) - offset, firsts) for offset in reversed(range(self.n))]
-        ends = [np.maximum(table.stops - offset, table.starts) for offset in reversed(range(1, self.n))]
+        starts = np.repeat(table.starts, batch.lengths)
+        rows = [np.arange(batch.count) - offset for offset in reversed(range(self.n))]
+        ends = [table.stops - offset for offset in reversed(range(1, self.n))]
         for key in need(batch, self.keys) or images(batch):
-            if key not in states:
-                raise InvalidArgumentError(f"{dotted(key)} is not a state")
-            frames, last = np.asarray(states[key]), np.asarray(final_states[key])
+            frames = np.asarray(states[key] if key in states else steps[key])
             require_memory(self.n * frames.nbytes, f"stack_frames of {dotted(key)} with n = {self.n:,}")
-            no_channels = frames.ndim - 1 == _HW
-            join: Any = np.stack if no_channels else np.concatenate
-            axis = -1 if not no_channels and _channels_last(frames) else 1
-            states[key] = join([frames[index] for index in rows], axis=axis)
-            stacked = join([*(frames[index] for index in ends), last], axis=axis)
-            final_states[key] = known_only(stacked, batch.final_known)
-        return replace(batch, states=states, final_states=final_states)
+            axis = self._axis(key, frames)
+            stack = _joined([self._frames(frames, index, starts) for index in rows], axis)
+            if key in steps:
+                steps[key] = stack
+                continue
+            states[key] = stack
+            last = [*(self._frames(frames, index, table.starts) for index in ends), np.asarray(final_states[key])]
+            final_states[key] = known_only(_joined(last, axis), batch.final_known)
+        return replace(batch, steps=steps, states=states, final_states=final_states)
+
+    def _axis(self, key: Key, frames: NDArray[Any]) -> int:
+        """Return the axis of concatenation in [N, ...]; 0 stands for an axis that is added after the first one."""
+        axes = frames.ndim - 1
+        if self.dim is None:
+            return 0 if axes in {0, _HW} else frames.ndim - 1 if _channels_last(frames) else 1
+        if -self.dim > axes + 1:
+            raise InvalidArgumentError(
+                f"dim is {self.dim}; expected at least {-axes - 1} for {dotted(key)} {list(frames.shape[1:])}"
+            )
+        return frames.ndim + self.dim
+
+    def _frames(self, frames: NDArray[Any], rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the frames of some rows, or their padding where a row is before the first one of its episode."""
+        result: NDArray[Any] = frames[np.maximum(rows, starts)]
+        if self.padding == "zeros":
+            result[rows < starts] = 0
+        return result
+
+
+def _joined(frames: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
+    """Concatenate frames along an axis; 0 adds an axis after the first one."""
+    result: NDArray[Any] = np.concatenate(frames, axis=axis) if axis else np.stack(frames, axis=1)
+    return result

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from datasets_rl.deprecation import former_arguments
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import drawn, need, unit_floats
@@ -27,6 +28,7 @@ __all__ = [
     "KeepTopReturns",
     "KeepWhere",
     "Split",
+    "check_bounds",
     "read_span",
     "returns",
     "success_key",
@@ -71,6 +73,16 @@ def success_key(batch: EpisodeBatch, name: str) -> Key:
     return candidates[0]
 
 
+def check_bounds(low: float | None, high: float | None) -> None:
+    """Check that two bounds, None for no bound, are not in the wrong order.
+
+    Raises:
+        InvalidArgumentError: If `low` is greater than `high`.
+    """
+    if low is not None and high is not None and low > high:
+        raise InvalidArgumentError(f"min is {low} and max is {high}; expected max to be at least as large as min")
+
+
 def read_span(text: str) -> tuple[int, int | None, int]:
     """Parse a range of non-negative integers, ``0:100``, ``0:100:2`` or ``7``, into start, stop and step.
 
@@ -97,40 +109,35 @@ def _any_step(batch: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]
     return result
 
 
+@former_arguments(least="min", most="max")
 @dataclass
 class KeepReturns(Step):
-    """Keep the episodes whose return is in [`least`, `most`]."""
+    """Keep the episodes whose return is in [`min`, `max`]."""
 
-    least: float = -np.inf
-    most: float = np.inf
-
-    summary = "episodes by their return"
+    min: float = -np.inf
+    max: float = np.inf
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         episode_returns = returns(batch)
-        return _kept(batch, (episode_returns >= self.least) & (episode_returns <= self.most))
+        return _kept(batch, (episode_returns >= self.min) & (episode_returns <= self.max))
 
 
+@former_arguments(least="min", most="max")
 @dataclass
 class KeepLengths(Step):
-    """Keep the episodes whose number of steps is in [`least`, `most`]."""
+    """Keep the episodes whose number of steps is in [`min`, `max`]."""
 
-    least: int = 1
-    most: int | None = None
-
-    summary = "episodes by their length"
+    min: int = 1
+    max: int | None = None
 
     def __post_init__(self) -> None:
-        if self.most is not None and self.most < self.least:
-            raise InvalidArgumentError(
-                f"least is {self.least} and most is {self.most}; expected most to be at least as large as least"
-            )
+        check_bounds(self.min, self.max)
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        most = np.inf if self.most is None else self.most
-        return _kept(batch, (batch.lengths >= self.least) & (batch.lengths <= most))
+        longest = np.inf if self.max is None else self.max
+        return _kept(batch, (batch.lengths >= self.min) & (batch.lengths <= longest))
 
 
 @dataclass
@@ -145,34 +152,33 @@ class KeepTopReturns(Step):
 
     percent: float = 10.0
     of: Literal["episodes", "steps"] = "episodes"
-    _least: float = field(default=-np.inf, init=False, repr=False)
+    _min: float = field(default=-np.inf, init=False, repr=False)
 
     requires_fit = True
-    summary = "the episodes with the highest returns, a share"
 
     def __post_init__(self) -> None:
         if not 0 < self.percent <= 100:
             raise InvalidArgumentError(f"percent is {self.percent}; expected a number greater than 0 and at most 100")
 
-    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest return to keep."""
-        pairs = [(returns(batch), batch.lengths) for batch in blocks]
+        pairs = [(returns(batch), batch.lengths) for batch in batches]
         episode_returns, lengths = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
         best = np.argsort(-episode_returns, kind="stable")
         if self.of == "episodes":
             count = int(len(episode_returns) * self.percent / 100)
         else:
             count = int((np.cumsum(lengths[best]) <= lengths.sum() * self.percent / 100).sum())
-        self._least = float(episode_returns[best[max(count, 1) - 1]])
+        self._min = float(episode_returns[best[max(count, 1) - 1]])
 
     @property
     def fitted(self) -> Mapping[str, Any]:
         """The lowest return to keep."""
-        return {"least": self._least}
+        return {"min": self._min}
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        return _kept(batch, returns(batch) >= self._least)
+        return _kept(batch, returns(batch) >= self._min)
 
 
 @dataclass
@@ -186,8 +192,6 @@ class KeepSuccess(Step):
 
     key: str = ""
     keep: bool = True
-
-    summary = "episodes that succeed"
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
@@ -217,8 +221,6 @@ class KeepWhere(Step):
     key: str
     test: str = field(metadata=TEST)
     over: Literal["any", "all", "first", "last"] = "any"
-
-    summary = "episodes in which a field passes a test, as > 0.5, == true or != text"
 
     def __post_init__(self) -> None:
         if _TEST.fullmatch(self.test) is None:
@@ -264,11 +266,9 @@ def _values(batch: EpisodeBatch, key: Key) -> NDArray[Any]:
 
 @dataclass
 class KeepEpisodes(Step):
-    """Keep the episodes with some numbers, counted from 0 in the dataset: ``0:100``, or ``0::10``."""
+    """Keep the episodes in a range of numbers, counted from 0: 0:100 for the first hundred, 0::10 for every tenth."""
 
     numbers: str = field(metadata=SPAN)
-
-    summary = "episodes by their numbers"
 
     def __post_init__(self) -> None:
         read_span(self.numbers)
@@ -298,8 +298,6 @@ class Split(Step):
     part: Literal["train", "validation"]
     validation: float = 0.1
     seed: int = 0
-
-    summary = "episodes for training, or those for validation"
 
     def __post_init__(self) -> None:
         if not 0 < self.validation < 1:

@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from datasets_rl.deprecation import former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import mapped, need
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, as_key
 
-__all__ = ["Normalise", "NormaliseRange"]
+__all__ = ["Normalize", "NormalizeRange"]
+
+__getattr__ = former_names(globals(), {"Normalise": "Normalize", "NormaliseRange": "NormalizeRange"})
 
 Array = NDArray[np.float64]
 
@@ -47,10 +50,10 @@ class _Affine(Step):
     def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
         """Return the shift and the scale of a field, [...], from its moments in each batch."""
 
-    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the shift and the scale of each field."""
         totals: dict[Key, list[Array]] = {}
-        for batch in blocks:
+        for batch in batches:
             for key in need(batch, self.keys):
                 values = self._values(batch, key)
                 if key in batch.vocabulary or values.dtype.kind not in "iuf":
@@ -78,26 +81,53 @@ class _Affine(Step):
 
         def scaled(key: Key, values: NDArray[Any]) -> NDArray[Any]:
             dtype = values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
-            result: NDArray[Any] = ((values - self._shift[key]) / self._scale[key]).astype(dtype)
+            shift, scale = self._shift[key], self._scale[key]
+            if (shift + scale).shape not in {(), values.shape[1:], values.shape[1:][-1:]}:
+                raise InvalidArgumentError(
+                    f"shift and scale have shape {list((shift + scale).shape)}; expected one number, or one for each"
+                    f" element of {'.'.join(key)} {list(values.shape[1:])}"
+                )
+            result: NDArray[Any] = ((values - shift) / scale).astype(dtype)
             return result
 
-        return mapped(batch, map(as_key, self.keys), scaled)
+        return mapped(batch, need(batch, self.keys), scaled)
 
 
 @dataclass
-class Normalise(_Affine):
-    """Normalize fields to mean 0 and standard deviation 1 over all steps; final states are transformed alike.
+class Normalize(_Affine):
+    """Normalize fields to mean 0 and standard deviation 1 over all steps, or by a given shift and scale.
 
-        y = (x - mean) / (std + eps)
+        y = (x - mean) / (std + eps)          y = (x - shift) / scale
+
+    Final states are transformed alike.
 
     Args:
         keys: The fields.
         eps: A constant that is added to the standard deviations; 1e-3 as in TD3+BC (Fujimoto and Gu, 2021).
+        shift: Numbers to subtract, one or one for each element of a field, instead of the means of this dataset: the
+            statistics of another dataset, such as the one that a policy was trained on.
+        scale: Numbers by which the differences are divided, with `shift` or alone; 1 by default.
     """
 
     eps: float = 1e-3
+    shift: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
 
-    summary = "fields to mean 0 and standard deviation 1"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 in self.scale:
+            raise InvalidArgumentError(f"scale is {list(self.scale)}; expected numbers other than 0")
+        if len({len(values) for values in (self.shift, self.scale)} - {0, 1}) > 1:
+            raise InvalidArgumentError(
+                f"shift has {len(self.shift)} numbers and scale {len(self.scale)}; expected one or equally many"
+            )
+        if self.shift or self.scale:
+            self.requires_fit = False
+            shift, scale = (
+                values[0] if len(values) == 1 else values for values in (self.shift or (0.0,), self.scale or (1.0,))
+            )
+            self._shift = {as_key(name): np.array(shift, np.float64) for name in self.keys}
+            self._scale = {as_key(name): np.array(scale, np.float64) for name in self.keys}
 
     def _moments(self, values: NDArray[Any]) -> Array:
         values = values.astype(np.float64)
@@ -113,7 +143,7 @@ class Normalise(_Affine):
 
 
 @dataclass
-class NormaliseRange(_Affine):
+class NormalizeRange(_Affine):
     """Normalize fields to [-1, 1]: the lowest value of all steps becomes -1, and the highest becomes 1.
 
     Known final states are included. Elements that are constant become 0.
@@ -121,8 +151,6 @@ class NormaliseRange(_Affine):
     Args:
         keys: The fields.
     """
-
-    summary = "fields to the range from -1 to 1"
 
     def _values(self, batch: EpisodeBatch, key: Key) -> NDArray[Any]:
         values = super()._values(batch, key)

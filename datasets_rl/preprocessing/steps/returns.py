@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from datasets_rl.deprecation import former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import with_steps
@@ -15,7 +16,9 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, as_key
 from datasets_rl.transforms._time import discounted
 
-__all__ = ["MultiStep", "ReturnsToGo"]
+__all__ = ["NStepTargets", "ReturnsToGo"]
+
+__getattr__ = former_names(globals(), {"MultiStep": "NStepTargets"})
 
 
 @dataclass
@@ -36,8 +39,6 @@ class ReturnsToGo(Step):
     key: str = "returns_to_go"
     scale: float = 1.0
 
-    summary = "the sum of the rewards that are still to come"
-
     def __post_init__(self) -> None:
         problems = [] if 0 <= self.gamma <= 1 else [f"gamma is {self.gamma}; expected a number in [0, 1]"]
         problems += ["scale is 0; expected another number"] * (self.scale == 0)
@@ -54,7 +55,7 @@ class ReturnsToGo(Step):
 
 
 @dataclass
-class MultiStep(Step):
+class NStepTargets(Step):
     """Add n-step targets as new fields; the existing fields are unchanged.
 
         step                 0                1                2          episode of 3 steps, n = 2
@@ -77,8 +78,6 @@ class MultiStep(Step):
 
     n_steps: int
     gamma: float = 0.99
-
-    summary = "rewards, states and discounts n steps ahead"
 
     def __post_init__(self) -> None:
         problems = [] if self.n_steps >= 1 else [f"n_steps is {self.n_steps}; expected at least 1"]

@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from datasets_rl.deprecation import former_arguments, former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import with_steps
-from datasets_rl.preprocessing.steps.keep import returns, success_key
+from datasets_rl.preprocessing.steps.keep import check_bounds, returns, success_key
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD
 
-__all__ = ["ClipRewards", "DelayRewards", "ScaleByReturns", "ScaleRewards", "SparseRewards", "SuccessRewards"]
+__all__ = ["BinarizeRewards", "ClipRewards", "DelayRewards", "ScaleByReturns", "ScaleRewards", "SuccessRewards"]
+
+__getattr__ = former_names(globals(), {"SparseRewards": "BinarizeRewards"})
 
 
 def _with_rewards(batch: EpisodeBatch, rewards: NDArray[Any]) -> EpisodeBatch:
@@ -32,44 +35,47 @@ class ScaleRewards(Step):
     scale: float = 1.0
     shift: float = 0.0
 
-    summary = "rewards times a number, plus a number"
-
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         return _with_rewards(batch, batch.steps[NEXT_REWARD] * self.scale + self.shift)
 
 
+@former_arguments(least="min", most="max")
 @dataclass
 class ClipRewards(Step):
-    """Clip rewards to [`least`, `most`]."""
+    """Clip rewards to [`min`, `max`].
 
-    least: float = -1.0
-    most: float = 1.0
+    Args:
+        min: The minimum; None or minus infinity for no minimum.
+        max: The maximum; None or infinity for no maximum.
+    """
 
-    summary = "rewards between two numbers"
+    min: float | None = -1.0
+    max: float | None = 1.0
 
     def __post_init__(self) -> None:
-        if self.most < self.least:
-            raise InvalidArgumentError(
-                f"least is {self.least} and most is {self.most}; expected most to be at least as large as least"
-            )
+        # Manifests record finite numbers only.
+        self.min = None if self.min == -np.inf else self.min
+        self.max = None if self.max == np.inf else self.max
+        if self.min is None and self.max is None:
+            raise InvalidArgumentError("min and max are both unlimited; expected at least one number")
+        check_bounds(self.min, self.max)
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        return _with_rewards(batch, np.clip(batch.steps[NEXT_REWARD], self.least, self.most))
+        return _with_rewards(batch, np.clip(batch.steps[NEXT_REWARD], self.min, self.max))
 
 
+@former_arguments(above="threshold")
 @dataclass
-class SparseRewards(Step):
-    """Replace rewards by 1 where they are greater than `above`, and by 0 elsewhere."""
+class BinarizeRewards(Step):
+    """Replace rewards by 1 where they are greater than `threshold`, and by 0 elsewhere."""
 
-    above: float = 0.0
-
-    summary = "1 where the reward is above a number, 0 elsewhere"
+    threshold: float = 0.0
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        return _with_rewards(batch, batch.steps[NEXT_REWARD] > self.above)
+        return _with_rewards(batch, batch.steps[NEXT_REWARD] > self.threshold)
 
 
 @dataclass
@@ -78,8 +84,6 @@ class DelayRewards(Step):
 
     This is the delayed-return setting of Decision Transformer (Chen et al., 2021).
     """
-
-    summary = "the whole return with the last step"
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
@@ -103,8 +107,6 @@ class SuccessRewards(Step):
     at: float = 1.0
     otherwise: float = 0.0
 
-    summary = "one reward at success, another elsewhere"
-
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         key = success_key(batch, self.key)
@@ -119,7 +121,7 @@ class SuccessRewards(Step):
 
 @dataclass
 class ScaleByReturns(Step):
-    """Scale rewards so that the difference between the highest and the lowest return is `to`.
+    """Scale rewards so that `to` is the difference between the highest and the lowest return.
 
         r * to / (highest return - lowest return)
 
@@ -132,11 +134,10 @@ class ScaleByReturns(Step):
     _highest: float = field(default=1.0, init=False, repr=False)
 
     requires_fit = True
-    summary = "rewards so that returns span a number"
 
-    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest and the highest return."""
-        episode_returns = np.concatenate([returns(batch) for batch in blocks])
+        episode_returns = np.concatenate([returns(batch) for batch in batches])
         self._lowest, self._highest = float(episode_returns.min()), float(episode_returns.max())
         if self._lowest == self._highest:
             raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}; expected returns that differ")

@@ -37,8 +37,6 @@ class FrameSkip(Step):
 
     n: int
 
-    summary = "one step of n, with the sum of their rewards"
-
     def __post_init__(self) -> None:
         if self.n < 1:
             raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
@@ -62,15 +60,15 @@ class FrameSkip(Step):
 
 @dataclass
 class KeepSteps(Step):
-    """Keep a range of the steps of each episode, counted from 0: ``0:100``. Episodes without such steps are dropped.
+    """Keep a range of the steps of each episode, counted from 0: 0:100 for the first hundred.
 
     state        s0 s1 s2 s3 s4 | f       1:3       s1 s2 | s3         the final state is the next one, s3
     truncated     .  .  .  .  x                      .  x              the episode is truncated there
+
+    Episodes without such steps are dropped.
     """
 
     span: str = field(metadata={"form": "a range START:STOP from 0, as in 10:60"})
-
-    summary = "a run of the steps of each episode"
 
     def __post_init__(self) -> None:
         if read_span(self.span)[2] != 1:
@@ -86,12 +84,12 @@ class KeepSteps(Step):
 
 @dataclass
 class DropUnknownFinal(Step):
-    """Drop the last step of each episode whose final observation is unknown, so that every next observation is known.
+    """Drop the last step of each episode whose final observation is unknown.
 
         state              s0 s1 s2 | f unknown          s0 s1 | s2        the final state is the next one, s2
         truncated           .  .  x                       .  x             the episode is truncated there
 
-    Targets then use no zeros in place of unknown observations, and batches have no ``("next", "final_known")``. An
+    Every next observation is then known: targets use no zeros in place of unknown observations, and batches have no ``("next", "final_known")``. An
     episode that has only this step is dropped.
 
     Args:
@@ -101,8 +99,6 @@ class DropUnknownFinal(Step):
     """
 
     ends: Literal["all", "truncated"] = "all"
-
-    summary = "drop last steps whose next observation is unknown"
 
     def __post_init__(self) -> None:
         if self.ends not in {"all", "truncated"}:

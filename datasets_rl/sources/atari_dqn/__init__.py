@@ -68,13 +68,9 @@ class AtariDQN(Source):
         catalog = self.catalog
         if game not in catalog["games"] or run not in map(str, catalog["runs"]):
             raise self.unknown(name)
-        return Entry(
-            source=self.name,
-            name=name,
+        return self.described(
+            name,
             title=f"Atari {game}: 50 million steps of a DQN agent, run {run} of 5",
-            license=catalog["license"],
-            citation=catalog["citation"],
-            homepage=catalog["homepage"],
             known_issues=tuple(catalog["known_issues"]),
             time_limit=catalog["time_limit"],
             params={"rlu": game in catalog["rlu_games"]},

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from datasets_rl.sources.atari_dqn.log_reader import ACTION, ACTIONS, COLUMNS, F
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["RecordReader"]
 
@@ -75,12 +72,6 @@ class RecordReader(EpisodeReader):
         problems = [problem for name in _KINDS if (problem := _feature_problem(name, leaves.get(name)))]
         if problems:
             raise ConversionError(f"features.json of {what}", problems)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Do nothing, because `episodes` closes the file."""
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,6 @@ from datasets_rl.read.gz import GzipNpy
 from datasets_rl.sources.base import Decision, EpisodeReader
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ACTION", "ACTIONS", "COLUMNS", "FRAME", "LogReader"]
 
@@ -151,12 +148,6 @@ class LogReader(EpisodeReader):
             rows = _Rows.of(self._log(number, last=True), None, number, goes_on=False, counts=Counter())
             # This counts rows as blank without reading their frames; `episodes` corrects the number.
             self.steps = int((~rows.blank).sum())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Do nothing, because `episodes` closes the files."""
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates]:

@@ -34,14 +34,10 @@ class D4RL(Source):
         params = self._params(name)
         catalog = self.catalog
         family = catalog["families"][params["family"]]
-        return Entry(
-            source=self.name,
-            name=name,
+        return self.described(
+            name,
             title=family["title"],
             bytes=params.get("size"),
-            license=catalog["license"],
-            citation=catalog["citation"],
-            homepage=catalog["homepage"],
             known_issues=tuple(
                 catalog["known_issues"][issue] for issue in (*family["known_issues"], *params.get("known_issues", ()))
             ),

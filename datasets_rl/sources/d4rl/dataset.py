@@ -48,16 +48,10 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
     The observation after the last step of an episode is kept if the file has it, at time-outs too. Otherwise it reads
     as zeros, and ``dataset.episodes["final_known"]`` is False. TorchRL replaces all of them with zeros.
 
+    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+
     Args:
         dataset_id: One of the 183 ids, such as ``"hopper-medium-v2"``.
-        batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
-        sampler: Sampler of the steps; uniform with replacement by default.
-        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
-        collate_fn: Function applied to the output of the storage.
-        pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Number of batches prepared in advance, by as many threads.
-        transform: Transform applied to every batch.
-        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         from_env: True shows the whole file with info and metadata, as `env.get_dataset()` does. False shows the
             transitions that `d4rl.qlearning_dataset` yields: float32, without info, without the last step of every
             episode that timed out (unless `terminate_on_end`), and without the last row of the file. An episode that
@@ -66,16 +60,11 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             ``episode``, in `episodes`, in the flags and for the samplers.
         use_truncated_as_done: False excludes time-outs from ``("next", "done")``, which then equals ``("next",
             "terminated")``; the boundaries of episodes do not change.
-        root: Folder of the source; by default ``<RLDS_HOME>/d4rl``.
-        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
         terminate_on_end: Whether to keep the last step of episodes that timed out, which `from_env=True` always does;
             by default `from_env=False` drops it.
         direct_download: As in TorchRL, True shows the whole file, whatever `from_env` is. The file is always read
             directly, without the d4rl package.
         name: Alias of `dataset_id`, as in TorchRL's first release.
-        selection: Part of the dataset, `Selection(keys=("observation", "action"))`; by default the stored part, or the
-            whole dataset if nothing is stored.
-        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
         UnknownIdError: If there is no such id.

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,6 @@ from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, ColumnSlice, explici
 from datasets_rl.sources.seams import differences
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["D4RLReader"]
 
@@ -108,9 +105,6 @@ class D4RLReader(EpisodeReader):
         self.steps = self._layout.rows
         self.columns = self._all_columns()
         self.decisions: list[Decision] = _as_decisions(self._opening)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *details: object) -> None:
         self._file.close()

@@ -52,13 +52,9 @@ class GenDGRL(Source):
     def entry(self, name: str) -> Entry:
         game, category = self._split(name)
         catalog = self.catalog
-        return Entry(
-            source=self.name,
-            name=name,
+        return self.described(
+            name,
             title=f"Procgen's {game}: {category['title']}",
-            license=catalog["license"],
-            citation=catalog["citation"],
-            homepage=catalog["homepage"],
             known_issues=tuple(catalog["known_issues"][issue] for issue in category["known_issues"]),
         )
 

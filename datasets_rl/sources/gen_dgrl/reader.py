@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,6 @@ from datasets_rl.read.streams import AGAIN, Joined, fill, unlike
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["GenDGRLReader"]
 
@@ -93,12 +90,6 @@ class GenDGRLReader(EpisodeReader):
         self.steps = None
         self.metadata = {}
         self.decisions: list[Decision] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Do nothing, because `episodes` closes the archive."""
 
     @override
     def specs(self) -> Mapping[str, Any]:

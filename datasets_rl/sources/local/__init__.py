@@ -8,7 +8,7 @@ The id is any name. A folder that contains many such folders, local or on a serv
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.remedy import Argument, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, grouped
 from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_choice
 from datasets_rl.sources.selection import read_numbers
 
@@ -94,7 +94,10 @@ class Local(Source):
         )
         return Listing(
             (inside[FILE], *(asset for _, asset in data.values())),
-            tuple(_grouped(data)),
+            tuple(
+                Shard(tuple(data[path][1].path for path in group), [[path, data[path][0]] for path in group])
+                for group in grouped(data, (asset.size or 0 for _, asset in data.values()), _SHARD_BYTES)
+            ),
             common=(inside[FILE].path, inside[first].path),
             params={
                 "document": document,
@@ -152,23 +155,6 @@ def _chosen(selection: Selection, description: Description, total: int) -> list[
     if selection.episodes and description.by not in {"file", ""}:
         raise no_choice(description.by)
     return read_numbers(selection.episodes, total)
-
-
-def _grouped(data: Mapping[str, tuple[int, Asset]]) -> Iterator[Shard]:
-    """Group files into shards of about `_SHARD_BYTES`, because each shard costs a commit."""
-    group: list[str] = []
-    size = 0
-    for name, (_, asset) in data.items():
-        if group and size + (asset.size or 0) > _SHARD_BYTES:
-            yield _shard(group, data)
-            group, size = [], 0
-        group.append(name)
-        size += asset.size or 0
-    yield _shard(group, data)
-
-
-def _shard(group: Sequence[str], data: Mapping[str, tuple[int, Asset]]) -> Shard:
-    return Shard(tuple(data[name][1].path for name in group), [[name, data[name][0]] for name in group])
 
 
 def _undescribed(entry: Entry, inside: Mapping[str, Asset]) -> ConversionError:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from typing_extensions import Unpack
+
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
 
 __all__ = ["LocalExperienceReplay"]
 
@@ -18,11 +19,11 @@ class LocalExperienceReplay(BaseDatasetExperienceReplay):
 
     The files are converted once and are not moved.
 
+    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+
     Args:
         dataset_id: Any name, under which the dataset is stored.
-        *args: Positional arguments of `BaseDatasetExperienceReplay`.
         folder: Folder of the files; required until the dataset is stored.
-        **options: Keyword arguments of `BaseDatasetExperienceReplay`.
 
     Raises:
         UnknownIdError: If the name has characters that are not allowed.
@@ -32,9 +33,16 @@ class LocalExperienceReplay(BaseDatasetExperienceReplay):
 
     source = "local"
 
-    def __init__(self, dataset_id: str, *args: Any, folder: Path | str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        *,
+        folder: Path | str | None = None,
+        **options: Unpack[DatasetOptions],
+    ) -> None:
         self.folder = None if folder is None else Path(folder).expanduser()
-        super().__init__(dataset_id, *args, **options)
+        super().__init__(dataset_id, batch_size, **options)
 
     def _local_copy(self) -> Path | None:
         return self.folder

@@ -69,8 +69,8 @@ class ArrayFile(ABC):
             return [text for block in blocks for text in block]
         return np.concatenate(blocks) if blocks else np.empty(0)
 
-    @abstractmethod
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     @abstractmethod
     def __exit__(self, *details: object) -> None: ...
@@ -152,9 +152,6 @@ class _Hdf5(ArrayFile):
         for block in self._file.blocks([name], rows=rows):
             yield block.columns[name]
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *details: object) -> None:
         self._file.close()
 
@@ -181,9 +178,6 @@ class _Npz(ArrayFile):
             raise ConversionError(self.name, [problem], hint="save it with numpy.ascontiguousarray")
         for block in reader.blocks(rows):
             yield block.tolist() if array.text else block
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)
@@ -226,9 +220,6 @@ class _Table(ArrayFile):
         if isinstance(first, list):
             return Array(self._file.rows, (), _TEXT, text=True)
         return Array(self._file.rows, first.shape[1:], first.dtype)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from datasets_rl.sources.seams import differences
 from datasets_rl.sources.selection import Selection
 from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["LocalReader"]
 
@@ -97,12 +94,6 @@ class LocalReader(EpisodeReader):
         self.metadata: Mapping[str, Any] = {}
         self.decisions: list[Decision] = []
         self._counts: Counter[str] = Counter()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Do nothing, because `episodes` closes each file."""
 
     @override
     def specs(self) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, grouped
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SOURCE", "Minari", "own_cache"]
 
@@ -48,10 +47,6 @@ class Minari(Source):
     name = "minari"
     restated = frozenset({"score"})
     selects = frozenset({"episodes"})
-
-    @override
-    def ids(self) -> Sequence[str]:
-        return sorted(self.catalog["ids"])
 
     def listed(self, upstream: Upstream) -> Sequence[str]:
         """Return the ids in the namespaces of the remote, which MINARI_REMOTE may set.
@@ -78,14 +73,7 @@ class Minari(Source):
         if not _ID.fullmatch(name):
             raise self.unknown(name)
         catalog = self.catalog
-        return Entry(
-            source=self.name,
-            name=name,
-            title=catalog["ids"].get(name, ""),
-            license=catalog["license"],
-            citation=catalog["citation"],
-            homepage=catalog["homepage"],
-        )
+        return self.described(name, title=catalog["ids"].get(name, ""))
 
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
@@ -108,7 +96,11 @@ class Minari(Source):
             assets: tuple[Asset, ...] = (common, main)
         else:
             episodes = _episode_files(entry, inside, metadata["data_format"], numbers)
-            shards = tuple(_grouped(numbers, episodes))
+            sizes = (sum(asset.size or 0 for asset in episodes[number]) for number in numbers)
+            shards = tuple(
+                Shard(tuple(asset.path for number in group for asset in episodes[number]), group)
+                for group in grouped(numbers, sizes, _SHARD_BYTES)
+            )
             assets = (common, *(asset for number in numbers for asset in episodes[number]))
         return Listing(
             assets,
@@ -125,15 +117,6 @@ class Minari(Source):
         from datasets_rl.sources.minari.reader import MinariReader
 
         return MinariReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
-
-    @override
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        from datasets_rl.sources.minari.compare import compare
-
-        del name
-        return [] if episodes is None else compare(files, column, episodes)
 
 
 def own_cache() -> Path:
@@ -260,24 +243,6 @@ def _episode_files(
         more = [f"and {len(problems) - 20:,} more"] if problems[20:] else []
         raise ConversionError(entry.id, [*problems[:20], *more])
     return files
-
-
-def _grouped(numbers: Sequence[int], episodes: Mapping[int, Sequence[Asset]]) -> Iterator[Shard]:
-    """Group episodes into shards of about `_SHARD_BYTES`, because each shard costs a commit."""
-    group: list[int] = []
-    size = 0
-    for number in numbers:
-        more = sum(asset.size or 0 for asset in episodes[number])
-        if group and size + more > _SHARD_BYTES:
-            yield _shard(group, episodes)
-            group, size = [], 0
-        group.append(number)
-        size += more
-    yield _shard(group, episodes)
-
-
-def _shard(group: list[int], episodes: Mapping[int, Sequence[Asset]]) -> Shard:
-    return Shard(tuple(asset.path for number in group for asset in episodes[number]), list(group))
 
 
 SOURCE = Minari()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,6 @@ from datasets_rl.sources.minari.spaces import Leaf, document, leaves, read_space
 from datasets_rl.sources.selection import read_numbers
 from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["MinariReader"]
 
@@ -117,9 +114,6 @@ class MinariReader(EpisodeReader):
             raise
         self._kept_keys = self._selection.kept_keys([column.key for column in self.columns])
         self._by_key = {column.key: column for column in self.columns}
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *details: object) -> None:
         self._episodes.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,10 +44,6 @@ class OpenML(Source):
     name = "openml"
     restated = frozenset({"license", "citation", "homepage", "known_issues"})
 
-    @override
-    def ids(self) -> Sequence[str]:
-        return sorted(self.catalog["ids"])
-
     def entry(self, name: str) -> Entry:
         """Return the catalog entry of an id, or an entry without a title for ``name@version``.
 
@@ -61,13 +57,9 @@ class OpenML(Source):
             if match is None:
                 raise self.unknown(name)
             params = {"name": match["name"], "version": int(match["version"]), **_OTHERS}
-        return Entry(
-            source=self.name,
-            name=name,
+        return self.described(
+            name,
             title=params.get("title", ""),
-            license=catalog["license"],
-            citation=catalog["citation"],
-            homepage=catalog["homepage"],
             known_issues=tuple(catalog["known_issues"][issue] for issue in params.get("known_issues", ())),
             time_limit=1,
             params=params,

@@ -36,20 +36,12 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
     Every row is an episode of one step: the observation is the sample, the action is its class, and the reward is 1.
     There is no next observation.
 
+    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+
     Args:
         name: One of ``adult_num``, ``adult_onehot``, ``mushroom_num``, ``mushroom_onehot``, ``covertype``, ``shuttle``
             and ``magic``, or any other classification dataset with its version, ``"iris@1"``.
-        batch_size: Number of steps in a batch, unless `sample` gets another number.
-        root: Folder of the source; by default ``<RLDS_HOME>/openml``.
         sampler: Sampler of the steps; uniform without replacement by default.
-        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
-        collate_fn: Function applied to the output of the storage.
-        pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Number of batches prepared in advance, by as many threads.
-        transform: Transform applied to every batch.
-        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
-        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
-        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
         UnknownIdError: If the name is neither in the catalog nor of the form ``name@version``.

@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from datasets_rl.read.arff import ArffFile, Rows
 from datasets_rl.sources.base import Decision, EpisodeReader
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["OpenMLReader"]
 
@@ -81,12 +78,6 @@ class OpenMLReader(EpisodeReader):
         self.metadata = self._metadata()
         self._count(recipe)
         self.decisions: list[Decision] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Do nothing, because the file is closed after each pass."""
 
     @override
     def specs(self) -> Mapping[str, Any]:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.read.tfds import Schema
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SOURCE", "OpenX"]
 
@@ -65,10 +64,6 @@ class OpenX(Source):
         ),
     )
 
-    @override
-    def ids(self) -> Sequence[str]:
-        return sorted(self.catalog["ids"])
-
     def entry(self, name: str) -> Entry:
         """Return the catalog entry of an id, or an entry without a title if the catalog does not list the id.
 
@@ -80,14 +75,10 @@ class OpenX(Source):
         catalog = self.catalog
         listed = catalog["ids"].get(name, {})
         train = listed.get("splits", {}).get(_TRAIN, {})
-        return Entry(
-            source=self.name,
-            name=name,
+        return self.described(
+            name,
             title=f"{train['episodes']:,} episodes of a robot" if train else "",
             bytes=train.get("bytes"),
-            license=catalog["license"],
-            citation=catalog["citation"],
-            homepage=catalog["homepage"],
             params=listed,
         )
 
@@ -129,15 +120,6 @@ class OpenX(Source):
         from datasets_rl.sources.openx.reader import OpenXReader
 
         return OpenXReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
-
-    @override
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        from datasets_rl.sources.openx.compare import compare
-
-        del name
-        return [] if episodes is None else compare(files, column, episodes)
 
 
 def _newest(folder: Folder) -> str | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from datasets_rl import store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, BufferOptions, Download
 from datasets_rl.datasets.streaming import Stream, StreamSampler
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.samplers.base import Sampler
@@ -19,7 +21,6 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, split_derived
 from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.ted.keys import as_key, dotted
-from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 
 __all__ = ["OpenXExperienceReplay"]
@@ -43,6 +44,8 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
     slice of each or, when iterated without a batch size, the whole trajectory. A stream has no length and no index, and
     takes no sampler.
 
+    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+
     Args:
         dataset_id: The id, such as ``"cmu_stretch"``.
         batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
@@ -55,20 +58,12 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             support replacement.
         streaming: Whether to stream instead of storing the dataset; by default if `download` is not given and the
             dataset is not stored.
-        root: Folder of the source; by default ``<RLDS_HOME>/openx``.
         download: True creates the dataset if it is missing, False without streaming requires it to exist, "force"
             creates it again.
         sampler: Sampler of the steps; uniform with replacement by default. Excludes `num_slices` and `slice_len`.
-        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
-        collate_fn: Function applied to the output of the storage.
-        pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Number of batches prepared in advance, by as many threads.
-        transform: Transform applied to every batch.
         split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`; not for streams.
         strict_length: True excludes trajectories that are too short for a slice (for streams, they raise an error);
             False uses the whole trajectory.
-        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
-        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
         cache_size: For streams: number of bytes of shards that stay on disk for the next epoch, in addition to the
             shards in use.
 
@@ -95,16 +90,12 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         root: Path | str | None = None,
         download: Download | None = None,
         sampler: Sampler | None = None,
-        writer: Writer | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
         split_trajs: bool = False,
         strict_length: bool = True,
         selection: Selection | None = None,
         final_unknown: FinalUnknown | None = None,
         cache_size: int = 4 << 30,
+        **options: Unpack[BufferOptions],
     ) -> None:
         if streaming is None:
             # A derived dataset exists only on disk.
@@ -122,16 +113,12 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
                 dataset_id,
                 batch_size,
                 sampler or self._slice_sampler(replacement),
-                writer,
-                collate_fn,
-                pin_memory,
-                prefetch,
-                transform,
-                split_trajs,
+                split_trajs=split_trajs,
                 root=root,
                 download=self.download,
                 selection=selection,
                 final_unknown=final_unknown,
+                **options,
             )
             return
         self.dataset_id = dataset_id
@@ -143,7 +130,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             f"{self.source}/{dataset_id}",
             root=folder,
             selection=self._stream_selection,
-            room=cache_size,
+            cache_bytes=cache_size,
             shuffle=shuffle,
             pad=self.pad,
             settings=settings,
@@ -152,12 +139,8 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             self,
             storage=self.stream,
             sampler=StreamSampler(num_slices=num_slices, slice_len=slice_len, strict_length=strict_length),
-            writer=writer or ImmutableDatasetWriter(),
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
             batch_size=batch_size,
+            **options,
         )
 
     def _check_arguments(

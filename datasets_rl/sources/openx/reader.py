@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,6 @@ from datasets_rl.sources.openx.episodes import Values as RawValues
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
 from datasets_rl.ted.table import EPISODE_DTYPE
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["OpenXReader", "stored_key"]
 
@@ -113,12 +110,6 @@ class OpenXReader(EpisodeReader):
             self._kept_paths = (
                 {field.path for field in self._fields} | {_LAST, _TERMINAL, _REWARD} | set(self._episode_dtypes)
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Do nothing, because `episodes` closes the files."""
 
     def _fields_of(self, first: RawEpisode) -> list[_Field]:
         problems: list[str] = []

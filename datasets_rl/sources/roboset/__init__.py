@@ -7,7 +7,7 @@ An id is the prefix of the paths of its files; a file belongs to the longest id 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,12 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.remedy import Argument, Call, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, grouped
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SOURCE", "RoboSet"]
 
@@ -39,23 +38,11 @@ class RoboSet(Source):
     selects = frozenset({"episodes"})
 
     @override
-    def ids(self) -> Sequence[str]:
-        return sorted(self.catalog["ids"])
-
-    @override
     def entry(self, name: str) -> Entry:
         catalog = self.catalog
         if name not in catalog["ids"]:
             raise self.unknown(name)
-        return Entry(
-            source=self.name,
-            name=name,
-            title=catalog["ids"][name],
-            license=catalog["license"],
-            citation=catalog["citation"],
-            homepage=catalog["homepage"],
-            known_issues=tuple(catalog["known_issues"]),
-        )
+        return self.described(name, title=catalog["ids"][name], known_issues=tuple(catalog["known_issues"]))
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """List the files whose paths begin with the id, and group small ones into shards; see `Source.resolve`."""
@@ -64,7 +51,9 @@ class RoboSet(Source):
         seeds = {asset.path: seed for seed, asset in enumerate(assets)}
         # Files are excluded before they are grouped, because a shard with an excluded file would be dropped completely.
         assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
-        shards = tuple(_grouped(assets, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)))
+        paths, sizes = [asset.path for asset in assets], [asset.size or 0 for asset in assets]
+        groups = grouped(paths, sizes, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
+        shards = tuple(Shard(tuple(group), group) for group in groups)
         return Listing(
             assets,
             shards,
@@ -79,15 +68,6 @@ class RoboSet(Source):
         from datasets_rl.sources.roboset.reader import RoboSetReader
 
         return RoboSetReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
-
-    @override
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        from datasets_rl.sources.roboset.compare import compare
-
-        del name
-        return [] if episodes is None else compare(files, column, episodes)
 
     def _files(self, entry: Entry, selection: Selection, upstream: Upstream) -> tuple[str, tuple[Asset, ...]]:
         """Return the revision and the HDF5 files of an id, sorted by path."""
@@ -115,19 +95,6 @@ class RoboSet(Source):
         """Return the id of a file: the longest one that is a prefix of its path."""
         prefixes = [id_ for id_ in self.catalog["ids"] if path.startswith(id_) and not path[len(id_) :][:1].isalnum()]
         return max(prefixes, key=len, default="")
-
-
-def _grouped(assets: Sequence[Asset], max_bytes: int) -> Iterator[Shard]:
-    """Group files into shards of at most `max_bytes`."""
-    group: list[str] = []
-    size = 0
-    for asset in assets:
-        if group and size + (asset.size or 0) > max_bytes:
-            yield Shard(tuple(group), list(group))
-            group, size = [], 0
-        group.append(asset.path)
-        size += asset.size or 0
-    yield Shard(tuple(group), list(group))
 
 
 SOURCE = RoboSet()

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,6 @@ from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, EPISODE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["RoboSetReader"]
 
@@ -124,12 +121,6 @@ class RoboSetReader(EpisodeReader):
             self.columns = _columns(next((trial for trial in trials if trial.rows), trials[0]), f"{what}: {first}")
         self._by_key = {column.key: column for column in self.columns}
         self._kept_keys = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([*self._by_key])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Do nothing, because `episodes` closes the files."""
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, grouped
 from datasets_rl.sources.selection import Numbers, read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SOURCE", "VD4RL"]
 
@@ -43,23 +42,15 @@ class VD4RL(Source):
     selects = frozenset({"episodes"})
 
     @override
-    def ids(self) -> Sequence[str]:
-        return sorted(self.catalog["ids"])
-
-    @override
     def entry(self, name: str) -> Entry:
         catalog = self.catalog
         if name not in catalog["ids"] and not _OTHERS.fullmatch(name):
             raise self.unknown(name)
         parts = name.split("/")
         titles = [{**catalog["tasks"], **catalog["words"]}.get(part, part) for part in parts[1:]]
-        return Entry(
-            source=self.name,
-            name=name,
+        return self.described(
+            name,
             title=", ".join(titles),
-            license=catalog["license"],
-            citation=catalog["citation"],
-            homepage=catalog["homepage"],
             known_issues=tuple(text for mark, text in catalog["known_issues"].items() if mark in {*parts, "all"}),
             time_limit=catalog["time_limit"],
         )
@@ -93,15 +84,6 @@ class VD4RL(Source):
         kind = EpisodeFiles if next(iter(files)).endswith(".npz") else RowFiles
         return kind(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
 
-    @override
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        from datasets_rl.sources.vd4rl.compare import compare
-
-        del name
-        return [] if episodes is None else compare(files, column, episodes)
-
 
 def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     """Group episodes into shards of about `_SHARD_BYTES`; `Shard.part` is the number and the path of each episode."""
@@ -115,14 +97,7 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
             hint=f"the path of the first file is {assets[0].path}",
         )
     shard_bytes = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
-    groups: list[list[int]] = [[]]
-    size = 0
-    for number in chosen:
-        size += assets[number].size or 0
-        if groups[-1] and size > shard_bytes:
-            groups.append([])
-            size = assets[number].size or 0
-        groups[-1].append(number)
+    groups = grouped(chosen, (assets[number].size or 0 for number in chosen), shard_bytes)
     shards = (
         Shard(tuple(assets[number].path for number in group), [[number, assets[number].path] for number in group])
         for group in groups

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
-from datasets_rl.samplers.base import Sampler
-from datasets_rl.sources import Selection
-from datasets_rl.storages.final_states import FinalUnknown
+from typing_extensions import Unpack
+
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
 from datasets_rl.transforms import Compose, Resize, ToTensorImage
 from datasets_rl.transforms.base import NestedKey
-from datasets_rl.writers.base import Writer
 
 __all__ = ["VD4RLExperienceReplay"]
 
@@ -29,27 +25,16 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
     floats when they are sampled. ``dataset["pixels"]`` returns the stored integers. Each row has the action that was
     taken on its image.
 
+    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+
     Args:
         dataset_id: The folder in the repository, without the prefix ``vd4rl/``: ``"main/walker_walk/random/64px"``.
-        batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
-        root: Folder of the source; by default ``<RLDS_HOME>/vd4rl``.
-        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
-        sampler: Sampler of the steps; uniform with replacement by default.
-        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
-        collate_fn: Function applied to the output of the storage.
-        pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Number of batches prepared in advance, by as many threads.
-        transform: Transform applied to every batch, before `totensor` and `image_size`.
-        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        totensor: Whether to append a `ToTensorImage`, unless `transform` has one.
-        image_size: Height and width to which images are resized, or a pair of both.
+        totensor: Whether to append a `ToTensorImage` to `transform`, unless it has one.
+        image_size: Height and width to which images are resized last, or a pair of both.
         num_workers: Accepted for compatibility with TorchRL and ignored; files are always fetched in parallel.
-        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
-        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
-        UnknownIdError: If there is no such id.
-        InvalidArgumentError: If the selection contradicts the stored one, or exceeds it although `download` is False.
+        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
         FetchError: If the hub does not serve the dataset.
     """
 
@@ -60,36 +45,12 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         dataset_id: str,
         batch_size: int | None = None,
         *,
-        root: Path | str | None = None,
-        download: Download = True,
-        sampler: Sampler | None = None,
-        writer: Writer | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
-        split_trajs: bool = False,
         totensor: bool = True,
         image_size: int | Sequence[int] | None = None,
         num_workers: int = 0,  # noqa: ARG002 -- TorchRL's code passes it
-        selection: Selection | None = None,
-        final_unknown: FinalUnknown | None = None,
+        **options: Unpack[DatasetOptions],
     ) -> None:
-        super().__init__(
-            dataset_id,
-            batch_size,
-            sampler,
-            writer,
-            collate_fn,
-            pin_memory,
-            prefetch,
-            transform,
-            split_trajs,
-            root=root,
-            download=download,
-            selection=selection,
-            final_unknown=final_unknown,
-        )
+        super().__init__(dataset_id, batch_size, **options)
         if "pixels" not in self:
             return
         transforms = [

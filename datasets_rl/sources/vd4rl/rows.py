@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,6 @@ from datasets_rl.format.schema import Column
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["BLOCK_BYTES", "PIXELS", "USUAL_ROWS", "Marks", "RowReader", "described"]
 
@@ -99,12 +96,6 @@ class RowReader(EpisodeReader):
         self.columns = [*self.stored, *_FLAGS]
         self.wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in self.columns])
         self._by_key = {column.key: column for column in self.columns}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Do nothing, because `pieces` closes the files."""
 
     @abstractmethod
     def _stored(self, path: str) -> Sequence[Column]:

@@ -14,7 +14,7 @@ from datasets_rl.format.schema import Schema
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 
-__all__ = ["block_of", "blocks", "step_bytes", "whole_episodes"]
+__all__ = ["episode_batch", "episode_batches", "step_bytes", "whole_episodes"]
 
 
 def step_bytes(schema: Schema) -> int:
@@ -22,14 +22,14 @@ def step_bytes(schema: Schema) -> int:
     return schema.record_bytes + sum(field.step_bytes for field in schema.wide)
 
 
-def whole_episodes(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
-    """Split E episodes into ranges of about `most` steps, (first, stop); each has at least one episode."""
+def whole_episodes(lengths: np.ndarray, max_steps: int) -> list[tuple[int, int]]:
+    """Split E episodes into ranges of about `max_steps` steps, (first, stop); each has at least one episode."""
     starts = np.cumsum(lengths) - lengths
-    cuts = np.flatnonzero(np.diff(starts // max(most, 1), prepend=-1))
+    cuts = np.flatnonzero(np.diff(starts // max(max_steps, 1), prepend=-1))
     return list(pairwise([*cuts.tolist(), len(lengths)]))
 
 
-def block_of(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
+def episode_batch(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
     """Return the episodes [first, stop) of a dataset as views of its files; encoded images stay encoded."""
     table = stored.episodes
     rows = slice(int(table.starts[first]), int(table.stops[stop - 1]))
@@ -57,10 +57,10 @@ def _column(stored: StoredDataset, key: Key, rows: slice) -> Any:
 
 
 def _span(items: Items, start: int, stop: int) -> Any:
-    return items.undecoded(start, stop) if isinstance(items, ImageColumn) else items[start:stop]
+    return items.read_encoded(start, stop) if isinstance(items, ImageColumn) else items[start:stop]
 
 
-def blocks(stored: StoredDataset, first: int, stop: int, most: int) -> Iterator[EpisodeBatch]:
-    """Yield the episodes [first, stop) in batches of about `most` steps."""
-    for start, end in whole_episodes(stored.episodes.lengths[first:stop], most):
-        yield block_of(stored, first + start, first + end)
+def episode_batches(stored: StoredDataset, first: int, stop: int, max_steps: int) -> Iterator[EpisodeBatch]:
+    """Yield the episodes [first, stop) in batches of about `max_steps` steps."""
+    for start, end in whole_episodes(stored.episodes.lengths[first:stop], max_steps):
+        yield episode_batch(stored, first + start, first + end)
