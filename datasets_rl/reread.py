@@ -21,7 +21,7 @@ from datasets_rl import sources
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.upstream import Upstream
-from datasets_rl.format.manifest import AppliedDecision, Manifest
+from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Field, shorten
@@ -158,12 +158,18 @@ def _contents_differences(
                 yield from _spec_differences(manifest, reader)
             decisions += (AppliedDecision(**asdict(decision)) for decision in reader.decisions)
     yield from episodes.finish()
-    # The texts are not compared: another release of this package may word a decision differently.
-    expected = {rule: decision.count for rule, decision in merged(decisions).items()}
-    stated = {decision.rule: decision.count for decision in manifest.decisions}
+    expected = merged(decisions)
+    stated = {decision.rule: decision for decision in manifest.decisions}
+    # Another release of this package may word a decision differently.
+    same_words = manifest.converter == converter_version()
     for rule in [*stated, *(rule for rule in expected if rule not in stated)]:
-        if stated.get(rule) != expected.get(rule):
-            yield f"decisions: {rule} applies to {stated.get(rule, 0):,} places; the raw files have {expected.get(rule, 0):,}"
+        found, wanted = stated.get(rule), expected.get(rule)
+        if found is None or wanted is None or found.count != wanted.count or (same_words and found.text != wanted.text):
+            yield f"decisions: {rule} is {_shown(found)}; the raw files lead to {_shown(wanted)}"
+
+
+def _shown(applied: AppliedDecision | None) -> str:
+    return "missing" if applied is None else f"{applied.count:,} times {shorten(applied.text)}"
 
 
 def _schema_differences(manifest: Manifest, reader: EpisodeReader, selection: Selection) -> Iterator[str]:

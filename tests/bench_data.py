@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing in turns, other processes, conversions, and one file as our dataset and as TorchRL's."""
+"""What benchmarks share: timing in turns, other processes, conversions, one file as our dataset and as TorchRL's."""
 
 from __future__ import annotations
 

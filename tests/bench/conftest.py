@@ -1,4 +1,4 @@
-"""Each benchmark runs at two sizes: with ``-m bench`` at full size and within its limits, in the default tests at a small size.
+"""Benchmarks run at two sizes: with ``-m bench`` at full size and within limits, in the default tests at a small one.
 
 The small size measures nothing, and asserts no limit: it only runs every line. Full size takes at most 5 GB of the
 temporary folder at a time.
@@ -69,7 +69,7 @@ def expect(full):
 
 @pytest.fixture(scope="session")
 def run_in_child(full):
-    """Call a function of a file in another process, whose memory and caches are its own; at a small size, in this one."""
+    """Call a function of a file in another process, whose memory can be measured; at a small size, in this one."""
     return bench_data.run_in_child if full else lambda function, *arguments: function(*arguments)
 
 

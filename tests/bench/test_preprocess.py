@@ -128,7 +128,7 @@ def test_two_processes_are_faster_than_one(tmp_path, size, expect):
 
 
 def memory(small, large, folder, max_ram):
-    """MB of memory, that of mapped files not counted, by which a process grows while it preprocesses a large dataset."""
+    """MB by which a process grows while it preprocesses a large dataset; mapped files do not count."""
     recipe = Recipe([Function(normed, "batch")])
     preprocess(small, recipe, dest=folder / "small", jobs=1, max_ram=max_ram)
 

@@ -1,4 +1,4 @@
-"""What a conversion costs, source by source: against reading and digesting the raw files with the libraries of their formats."""
+"""What a conversion costs, by source: against digesting the raw files and reading them with their formats' libraries."""
 
 import importlib
 import importlib.util
@@ -27,7 +27,7 @@ LIMITS = {
     "vd4rl0": (3, 100),
     "vd4rl1": (3, 150),
 }
-"""At most that many times the seconds of reading, and MB over the idle process: by the source, and the row in its cases."""
+"""At most so many times the seconds of reading, and MB over the idle process; by source and row of its cases."""
 
 
 def cases():

@@ -231,9 +231,7 @@ RUN_ALL = "import json, sys; from datasets_rl.cli.app import main; [print('$', *
 
 
 @pytest.mark.usefixtures("stored")
-@pytest.mark.parametrize(
-    "columns", [0, 60, pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("columns", [60, *(pytest.param(columns, marks=pytest.mark.slow) for columns in (0, 80, 200))])
 def test_no_table_of_any_command_is_wider_than_the_terminal(process_env, columns):
     """A terminal that reports 0 columns has an unknown width; 80 is assumed."""
     words = [sys.executable, "-c", RUN_ALL, json.dumps(TABLES)]

@@ -72,6 +72,13 @@ FAULTS = [
     for name, fault in one.values[0].faults.items()
 ]
 FIRST = [*{one.values[0].id.partition("/")[0]: one.values[0] for one in reversed(CASES)}.values()]
+FIRST_OF_EACH = pytest.mark.parametrize(
+    "made",
+    [pytest.param(one.values[0], id=one.id, marks=[] if one.values[0] in FIRST else pytest.mark.slow) for one in CASES],
+    indirect=True,
+    scope="module",
+)
+"""For tests that convert several times: the default run has the first case of each source, the slow run the others."""
 MANY = [one for one in CASES if one.values[0].many is not None]
 
 
@@ -211,6 +218,7 @@ def test_every_source_has_cases():
     assert there == set(sources.names())
 
 
+@FIRST_OF_EACH
 def test_the_command_converts_it(made, home, rlds, tmp_path):
     """In a separate process for one case per source, because most of the time is start-up."""
     words = ["download", made.case.id, "--json", *made.words]
@@ -232,6 +240,7 @@ def test_the_command_converts_it(made, home, rlds, tmp_path):
     assert leftovers(tmp_path / "home" / made.case.id.partition("/")[0]) == []
 
 
+@FIRST_OF_EACH
 def test_the_class_converts_it_to_the_same_with_two_processes(made, tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_JOBS", "2")
     options = {**made.case.plain, **({"selection": made.selection} if made.case.options else {})}
@@ -256,6 +265,7 @@ class Nodes(contextlib.nullcontext):
         return lambda: json.loads(said)
 
 
+@FIRST_OF_EACH
 def test_a_cluster_that_writes_each_shard_separately_makes_the_same(made, home):
     assert content(made.download(home, engine=Nodes()).folder) == content(made.stored.folder)
     assert leftovers(home / made.case.id.partition("/")[0]) == []
@@ -504,6 +514,7 @@ def changeable(made):
     return min(fields, key=lambda field: (field.key[0] != "action", field.shared))
 
 
+@FIRST_OF_EACH
 def test_only_selected_fields_are_stored(made, home):
     names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
     kept = made.download(home, part={"keys": (names[0],)})
@@ -530,6 +541,7 @@ def test_an_unknown_field_is_refused(made, home, rlds):
     assert [*store.stored(home)] == []
 
 
+@FIRST_OF_EACH
 def test_files_are_selected_by_globs(made, home):
     if not made.last:
         with pytest.raises(InvalidArgumentError, match="include and exclude match none"):
@@ -551,6 +563,7 @@ def begins_with(stored, less):
     assert np.array_equal(less.episodes.lengths[:-1], lengths)
 
 
+@FIRST_OF_EACH
 def test_the_first_files_that_fit_are_selected(made, home):
     sizes = {file.path: file.bytes for file in made.stored.manifest.raw}
     unsized = None in {asset.size for asset in made.contents.assets}
@@ -596,6 +609,7 @@ def parts(made):
         yield {"options": {**made.case.options, "images": other}}
 
 
+@FIRST_OF_EACH
 def test_every_type_of_part_opens_without_options_and_reports_its_selection(made, home, monkeypatch, rlds):
     kind = dataset_class(made.place.root.name)
     for number, part in enumerate(parts(made)):
@@ -622,6 +636,7 @@ def test_every_type_of_part_opens_without_options_and_reports_its_selection(made
     assert str(selection) in repr(load(out))
 
 
+@FIRST_OF_EACH
 def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, home):
     kind = dataset_class(made.place.root.name)
     for number, part in enumerate(parts(made)):
@@ -644,6 +659,7 @@ def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, home
             kind(made.name, root=root, selection=Selection(**{name: more[name]}), **made.closed)
 
 
+@FIRST_OF_EACH
 def test_a_download_without_options_completes_a_part(made, home, rlds, monkeypatch):
     root = made.place.root.name
     for number, part in enumerate(parts(made)):
@@ -666,6 +682,7 @@ def test_a_download_without_options_completes_a_part(made, home, rlds, monkeypat
         assert (code, document["datasets"][0]["present"]) == (0, True)
 
 
+@FIRST_OF_EACH
 def test_other_episodes_and_fields_are_added_to_a_part(made, home):
     if not (made.case.episodes and "episodes" in sources.source(made.place.root.name).selects):
         pytest.skip("it gives whole files")
@@ -690,6 +707,7 @@ class _Death(BaseException):
     """Simulates a kill; no handler in the code under test catches it."""
 
 
+@FIRST_OF_EACH
 def test_committed_shards_are_not_fetched_again(made, home, monkeypatch):
     if len(made.contents.shards) < 2:
         pytest.skip("it is one shard")
@@ -758,9 +776,8 @@ def test_fields_known_before_the_download_are_those_that_are_stored(made, home):
     ]
 
 
+@pytest.mark.parametrize("made", [pytest.param(one, id=one.id) for one in FIRST[::3]], indirect=True, scope="module")
 def test_a_killed_download_is_resumed(made, tmp_path):
-    if made.case not in FIRST:
-        pytest.skip("the other cases of a source are killed among the slow tests")
     assert killed(made, tmp_path, kills=1) == 1
 
 

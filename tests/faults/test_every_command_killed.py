@@ -77,15 +77,11 @@ SCENARIOS = {
     "cache prune": Scenario(["cache", "prune", "--versions"], [IN_PLACE, AGAIN]),
 }
 TYPICAL = [
-    "download",
     "download --force over a version made in place",
-    "preprocess",
     "preprocess --in-place",
     "preprocess --out --force",
-    "merge",
     "undo",
     "remove",
-    "cache prune",
 ]
 """The scenarios of the default run; the slow run has all scenarios."""
 OTHERS = [

@@ -104,7 +104,7 @@ def test_images_stay_encoded_where_a_function_drops_steps(folder, tmp_path):
     assert np.array_equal(came.final_states(CAMERA)[:1], image(0, 4)[None])
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_images_that_change_in_a_later_partial_are_stored_as_pixels_everywhere(folder, tmp_path, monkeypatch, jobs):
     def darker(data):
         late = (data["action"] == 4).all()

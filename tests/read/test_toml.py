@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +26,9 @@ def dotted_keys(depth):
 WAYS = [arrays, inline_tables, dotted_keys]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 2, 400, 2_000, 5_000, 50_000])
+@pytest.mark.parametrize(
+    ("way", "depth"), [*product(WAYS, [MAX_DEPTH + 2, 400, 2_000, 5_000]), (arrays, 50_000), (inline_tables, 50_000)]
+)
 def test_nesting_that_would_exhaust_the_stack_is_refused(way, depth):
     with pytest.raises(ValueError, match=f"nested more than {MAX_DEPTH} deep"):
         parse_toml(way(depth))
