@@ -71,7 +71,7 @@ class OpenX(Source):
             UnknownIdError: If the id has characters other than letters, digits and underscores.
         """
         if not _ID.fullmatch(name):
-            raise self.unknown(name)
+            raise self.unknown_id_error(name)
         catalog = self.catalog
         listed = catalog["ids"].get(name, {})
         train = listed.get("splits", {}).get(_TRAIN, {})
@@ -111,7 +111,7 @@ class OpenX(Source):
             return upstream.folder(name, {"rlds": records, "hub": mirror}.get(choice or "", records + mirror))
         except FetchError as error:
             if name not in self.catalog["ids"]:
-                nearest = self.unknown(name).nearest
+                nearest = self.unknown_id_error(name).nearest
                 error.hint = f"the catalog has no such id; similar ids: {', '.join(nearest) or 'none'}"
             raise
 
@@ -146,7 +146,7 @@ class _File:
     """Indices of the selected episodes in the file; None for all."""
 
     @property
-    def part(self) -> dict[str, Any]:
+    def reader_part(self) -> dict[str, Any]:
         """Description for the reader, as part of `Shard.part`."""
         rows = None if self.rows is None else list(self.rows)
         return {"path": self.asset.path, "first": self.first, "count": self.count, "rows": rows}
@@ -312,7 +312,7 @@ def _grouped(files: Sequence[_File]) -> Iterator[Shard]:
 
 
 def _shard(group: Sequence[_File]) -> Shard:
-    return Shard(tuple(file.asset.path for file in group), [file.part for file in group])
+    return Shard(tuple(file.asset.path for file in group), [file.reader_part for file in group])
 
 
 SOURCE = OpenX()
