@@ -174,7 +174,7 @@ class PrioritizedSampler(Sampler):
         return torch.from_numpy(rows), {PRIORITY_WEIGHT: self._weights(torch.from_numpy(masses))}
 
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
-        """Return importance weights of 1, for rows that were not drawn by priority."""
+        """Return the info of `sample` with importance weights of 1, because the rows are not drawn by priority."""
         return {**super().info_of(storage, rows), PRIORITY_WEIGHT: torch.ones(len(rows), dtype=self.dtype)}
 
     def _points(self, count: int) -> NDArray[np.float64]:

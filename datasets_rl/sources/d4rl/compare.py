@@ -116,11 +116,11 @@ def _compare_flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, lim
     terminals = raw["terminals"][:].reshape(-1) == 1
     timeouts = raw["timeouts"][:].reshape(-1) == 1 if timed else np.zeros(rows, bool)
     terminated, truncated, done = (converted(name) for name in ("terminated", "truncated", "done"))
-    yield from _first_row(
+    yield from _first_wrong_row(
         "next.terminated", np.flatnonzero(terminated != terminals), "differs from the file's terminals"
     )
-    yield from _first_row("next.truncated", np.flatnonzero(timeouts & ~truncated), "lacks the file's time-out")
-    yield from _first_row(
+    yield from _first_wrong_row("next.truncated", np.flatnonzero(timeouts & ~truncated), "lacks the file's time-out")
+    yield from _first_wrong_row(
         "next.done", np.flatnonzero(done != (terminated | truncated)), "is not terminated or truncated"
     )
     added = truncated & ~timeouts
@@ -128,7 +128,9 @@ def _compare_flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, lim
     repairs = _seams(raw, rows)
     if not timed and limit is not None:
         repairs |= _met_limit(done, limit)
-    yield from _first_row("next.truncated", np.flatnonzero(added & ~repairs), "is set, but the file has no time-out")
+    yield from _first_wrong_row(
+        "next.truncated", np.flatnonzero(added & ~repairs), "is set, but the file has no time-out"
+    )
 
 
 def _compare_episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows: int) -> Iterator[str]:
@@ -140,9 +142,9 @@ def _compare_episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows
         return
     repaired = ~marked[episodes.stops - 1]
     wrong = np.flatnonzero(episodes["repaired"] != repaired)
-    yield from _first_row("repaired", wrong, "does not match the end flags of the file", "episode")
+    yield from _first_wrong_row("repaired", wrong, "does not match the end flags of the file", "episode")
     wrong = np.flatnonzero(episodes["source"] != np.arange(len(episodes)))
-    yield from _first_row("source", wrong, "is not the number of the episode", "episode")
+    yield from _first_wrong_row("source", wrong, "is not the number of the episode", "episode")
 
 
 def _seams(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
@@ -198,7 +200,7 @@ class _Tally:
         self._count += count
 
 
-def _first_row(name: str, rows: NDArray[np.intp], text: str, what: str = "row") -> Iterator[str]:
+def _first_wrong_row(name: str, rows: NDArray[np.intp], text: str, what: str = "row") -> Iterator[str]:
     if len(rows):
         yield f"{name} at {what} {int(rows[0]):,} {text} ({len(rows):,} such {what}s)"
 
