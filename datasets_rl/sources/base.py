@@ -381,7 +381,7 @@ class Source(ABC):
         differences: list[str] = import_module(f"{type(self).__module__}.compare").compare(files, column, episodes)
         return differences
 
-    def unknown_id_error(self, name: str) -> UnknownIdError:
+    def unknown(self, name: str) -> UnknownIdError:
         """Return the error for an id that this source does not have."""
         ids = self.ids()
         close_ids = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)

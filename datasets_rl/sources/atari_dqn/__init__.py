@@ -67,7 +67,7 @@ class AtariDQN(Source):
         game, _, run = name.partition("/")
         catalog = self.catalog
         if game not in catalog["games"] or run not in map(str, catalog["runs"]):
-            raise self.unknown_id_error(name)
+            raise self.unknown(name)
         return self.described(
             name,
             title=f"Atari {game}: 50 million steps of a DQN agent, run {run} of 5",

@@ -102,7 +102,7 @@ class D4RL(Source):
     def _params(self, name: str) -> dict[str, Any]:
         params: dict[str, Any] | None = self.catalog["ids"].get(name)
         if params is None:
-            raise self.unknown_id_error(name)
+            raise self.unknown(name)
         return params
 
     def _score(self, params: Mapping[str, Any]) -> Score | None:

@@ -112,7 +112,7 @@ class GenDGRL(Source):
         """Return the game and the catalog entry of the category."""
         game, _, category = name.partition("-")
         if game not in self.catalog["games"] or category not in self.catalog["categories"]:
-            raise self.unknown_id_error(name)
+            raise self.unknown(name)
         return game, self.catalog["categories"][category]
 
     def _paths(self, name: str) -> list[str]:

@@ -71,7 +71,7 @@ class Minari(Source):
                 ``D4RL/door/human-v2``.
         """
         if not _ID.fullmatch(name):
-            raise self.unknown_id_error(name)
+            raise self.unknown(name)
         catalog = self.catalog
         return self.described(name, title=catalog["ids"].get(name, ""))
 

@@ -55,7 +55,7 @@ class OpenML(Source):
         if not params:
             match = _ID.fullmatch(name)
             if match is None:
-                raise self.unknown_id_error(name)
+                raise self.unknown(name)
             params = {"name": match["name"], "version": int(match["version"]), **_OTHERS}
         return self.described(
             name,

@@ -71,7 +71,7 @@ class OpenX(Source):
             UnknownIdError: If the id has characters other than letters, digits and underscores.
         """
         if not _ID.fullmatch(name):
-            raise self.unknown_id_error(name)
+            raise self.unknown(name)
         catalog = self.catalog
         listed = catalog["ids"].get(name, {})
         train = listed.get("splits", {}).get(_TRAIN, {})
@@ -111,7 +111,7 @@ class OpenX(Source):
             return upstream.folder(name, {"rlds": records, "hub": mirror}.get(choice or "", records + mirror))
         except FetchError as error:
             if name not in self.catalog["ids"]:
-                nearest = self.unknown_id_error(name).nearest
+                nearest = self.unknown(name).nearest
                 error.hint = f"the catalog has no such id; similar ids: {', '.join(nearest) or 'none'}"
             raise
 

@@ -41,7 +41,7 @@ class RoboSet(Source):
     def entry(self, name: str) -> Entry:
         catalog = self.catalog
         if name not in catalog["ids"]:
-            raise self.unknown_id_error(name)
+            raise self.unknown(name)
         return self.described(name, title=catalog["ids"][name], known_issues=tuple(catalog["known_issues"]))
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:

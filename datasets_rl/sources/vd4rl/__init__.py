@@ -45,7 +45,7 @@ class VD4RL(Source):
     def entry(self, name: str) -> Entry:
         catalog = self.catalog
         if name not in catalog["ids"] and not _OTHERS.fullmatch(name):
-            raise self.unknown_id_error(name)
+            raise self.unknown(name)
         parts = name.split("/")
         titles = [{**catalog["tasks"], **catalog["words"]}.get(part, part) for part in parts[1:]]
         return self.described(
