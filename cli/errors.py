@@ -138,7 +138,7 @@ _PLACE = {
 
 def _hint(error: Exception, root: Path | None) -> str:
     if isinstance(error, DatasetsRLError):
-        return error.remedy.spelled(partial(spelled, root=root))
+        return error.remedy.text_with(partial(spelled, root=root))
     if isinstance(error, OSError) and error.errno == errno.ENOENT:
         folder = Path(_place(error)).parent
         return "check the path" if folder.is_dir() else f"create the folder {folder}, or choose another place"

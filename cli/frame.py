@@ -84,7 +84,7 @@ def make_app() -> typer.Typer:
     for name in command_names():
         module = importlib.import_module(f"{commands.__name__}.{name}")
         settings = getattr(module, "CONTEXT", None)
-        more: Sequence[inspect.Parameter] = getattr(module, "more_options", tuple)()
+        more: Sequence[inspect.Parameter] = getattr(module, "source_options", tuple)()
         app.command(name, epilog=_EPILOG, context_settings=settings)(_command(module.run, more))
     return app
 
@@ -151,7 +151,7 @@ def _command(act: Callable[..., Result], more: Sequence[inspect.Parameter]) -> C
     """
 
     @functools.wraps(act)
-    def command(ctx: typer.Context, **arguments: Any) -> Result:
+    def run_command(ctx: typer.Context, **arguments: Any) -> Result:
         shell = _taken(ctx, arguments)
         if shell.version:
             return _version()
@@ -166,7 +166,7 @@ def _command(act: Callable[..., Result], more: Sequence[inspect.Parameter]) -> C
     hints = typing.get_type_hints(act, include_extras=True)
     own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(act).parameters.values()]
     named = [one for one in own[1:] if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    return _declared(command, [*named, *more], hidden=True)
+    return _declared(run_command, [*named, *more], hidden=True)
 
 
 def _root() -> Callable[..., Result | None]:

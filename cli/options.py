@@ -33,14 +33,14 @@ __all__ = [
     "Outcome",
     "Shell",
     "Targets",
-    "aim",
     "allocations",
+    "dataset_arguments",
     "each",
     "engine_of",
     "exit_code",
-    "known",
+    "id_or_folder",
+    "is_id",
     "read_size",
-    "target",
 ]
 
 T = TypeVar("T")
@@ -252,8 +252,10 @@ def read_size(text: str) -> int:
     return size
 
 
-def target(text: str) -> str | Path:
-    """Tell a dataset's folder from an id. A folder beside us never hides an id that is known.
+def id_or_folder(text: str) -> str | Path:
+    """Return a known id as text, and any other word as the path of a dataset's folder.
+
+    A known id is never read as a folder, even if a folder of that name is in the working directory.
 
     Raises:
         InvalidArgumentError: If it is an empty word.
@@ -265,8 +267,8 @@ def target(text: str) -> str | Path:
     return store.id_or_path(text)
 
 
-def aim(shell: Shell, text: str) -> dict[str, Any]:
-    """Return what `store.locate` and `verification.verify` are to be called with for an id or a path.
+def dataset_arguments(shell: Shell, text: str) -> dict[str, Any]:
+    """Return the arguments of `store.locate` and `verification.verify` for an id or a path.
 
     Raises:
         InvalidArgumentError: If it is an empty word.
@@ -274,7 +276,7 @@ def aim(shell: Shell, text: str) -> dict[str, Any]:
     """
     from datasets_rl import sources
 
-    wanted = target(text)
+    wanted = id_or_folder(text)
     if isinstance(wanted, Path):
         shell.folders.add(wanted.absolute())
         return {"dataset": wanted, "settings": shell.settings}
@@ -290,7 +292,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def known(text: str) -> bool:
+def is_id(text: str) -> bool:
     """Return whether a word is an id."""
     from datasets_rl import sources
 

@@ -400,14 +400,14 @@ _HELD: set[int] = set()
 """The file descriptors of the owner files of this process."""
 
 
-def _close_inherited() -> None:
+def _close_inherited_locks() -> None:
     """Close the owner files in a forked child, which would otherwise hold the locks after the death of its parent."""
     while _HELD:
         os.close(_HELD.pop())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_inherited)
+    os.register_at_fork(after_in_child=_close_inherited_locks)
 
 _CLAIM = ".claim"
 _TORN_SECONDS = 2.0

@@ -110,7 +110,7 @@ def download(
     is_stored = paths.exists and not force and not raw_only and not unfinished(paths)
     if is_stored and missing_part(paths.folder, selection, as_stored=as_stored) is None:
         _check_files_unchanged(dataset_id, paths, from_local, settings)
-        return paths.known_as
+        return paths.user_path
     _check_folder(paths)
     if paths.exists and not raw_only:
         check_own_files(paths.folder)
@@ -120,7 +120,7 @@ def download(
     ) as change:
         if paths.exists and not raw_only and (change.finished or not force):
             if (larger := missing_part(paths.folder, selection, as_stored=as_stored)) is None:
-                return paths.known_as
+                return paths.user_path
             selection, keep_raw = larger, keep_raw or _keeps_raw(paths)
         options = DownloadOptions(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
         if not paths.build.exists():
@@ -137,7 +137,7 @@ def download(
         # A version that was preprocessed in place cannot be downloaded again, so it is kept.
         given = options.local is not None and options.local.is_relative_to(paths.raw)
         change.publish(keep=bool(last_run(paths)), drop=() if keep_raw or given else (paths.raw,))
-    return paths.known_as
+    return paths.user_path
 
 
 def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | str | None, settings: Settings) -> None:

@@ -23,7 +23,7 @@ class Report:
     def __call__(self, units: int) -> None:
         """Count further units; a negative number subtracts units that were lost."""
 
-    def expect(self, total: int) -> None:
+    def set_total(self, total: int) -> None:
         """Set the total number of units, if it becomes known during the operation."""
 
 
@@ -135,14 +135,17 @@ class _Bar(Report):
         with self._lock:
             self._bar.update(units)
 
-    def expect(self, total: int) -> None:
+    def set_total(self, total: int) -> None:
         with self._lock:
             self._bar.total = total
             self._bar.refresh()
 
 
 class _Lines(Report):
-    """Plain lines for logs: after `SILENT` seconds, then every `LINE_EVERY`, and at the end unless it was `SHORT`."""
+    """Plain lines for logs: the first after `SILENT` seconds, then one every `LINE_EVERY` seconds, and one at the end.
+
+    An operation of at most `SHORT` seconds prints no line.
+    """
 
     def __init__(self, done: int, format_options: dict[str, Any]) -> None:
         self._done = self._initial = done
@@ -150,7 +153,7 @@ class _Lines(Report):
         self._start = self._shown = time.monotonic()
         self._lock = threading.Lock()
 
-    def expect(self, total: int) -> None:
+    def set_total(self, total: int) -> None:
         with self._lock:
             self._format_options["total"] = total
 

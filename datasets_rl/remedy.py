@@ -74,9 +74,9 @@ class Remedy:
             return hint
         return cls("{}", hint) if hint else cls("")
 
-    def spelled(self, spell: Callable[[Any], str]) -> str:
-        """Return the text, with each action as a function spells it."""
-        actions = (one.spelled(spell) if isinstance(one, Remedy) else spell(one) for one in self.actions)
+    def text_with(self, spell: Callable[[Any], str]) -> str:
+        """Return the text, in which `spell` writes each argument and call, as Python code or as a command."""
+        actions = (one.text_with(spell) if isinstance(one, Remedy) else spell(one) for one in self.actions)
         return self.text.format(*actions)
 
     def __bool__(self) -> bool:
@@ -84,7 +84,7 @@ class Remedy:
 
     def __str__(self) -> str:
         """Return the remedy in the words of Python."""
-        return self.spelled(str)
+        return self.text_with(str)
 
 
 def _code(value: Any) -> str:

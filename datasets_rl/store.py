@@ -105,7 +105,7 @@ class DatasetPaths:
     """The symbolic link that the user refers to, if the dataset is stored elsewhere."""
 
     @property
-    def known_as(self) -> Path:
+    def user_path(self) -> Path:
         """The path that the user refers to: the link, if there is one, else the folder."""
         return self.link or self.folder
 
@@ -270,7 +270,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
             make = Call("preprocess", Call("locate", base), recipe=...)
             raise NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
         raise NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
-    return paths.known_as
+    return paths.user_path
 
 
 def _settled(paths: DatasetPaths) -> bool:
@@ -643,7 +643,7 @@ def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
         disk.free_temporary_files(paths.lock.parent, f"{paths.lock.stem}*")
         for folder in (paths.work, paths.build):
             disk.free_temporary_files(folder)
-        if not set(_records(paths)) - set(keep) and not paths.journal.exists():
+        if not set(_change_records(paths)) - set(keep) and not paths.journal.exists():
             _discard(paths.build, paths.root)
 
 
@@ -659,7 +659,7 @@ _LIVE: set[Path] = set()
 
 def unfinished(paths: DatasetPaths) -> bool:
     """Return whether a change of a dataset is recorded that may be incomplete."""
-    return any(_records(paths))
+    return any(_change_records(paths))
 
 
 def recorded(root: Path) -> bool:
@@ -667,7 +667,8 @@ def recorded(root: Path) -> bool:
     return any((root / WORK_FOLDER).glob(f"*{_RECORD}*"))
 
 
-def _records(paths: DatasetPaths) -> Iterator[Path]:
+def _change_records(paths: DatasetPaths) -> Iterator[Path]:
+    """Yield the files that record the changes of a dataset, by name."""
     prefix = f"{paths.lock.stem}{_RECORD}"
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(paths.lock.parent.iterdir()):
@@ -677,7 +678,7 @@ def _records(paths: DatasetPaths) -> Iterator[Path]:
 
 def _settle(paths: DatasetPaths) -> dict[Path, _Change]:
     """Complete every recorded change; return the applied ones of dead processes, whose records the caller deletes."""
-    changes = {path: _Change.read(path) for path in _records(paths)}
+    changes = {path: _Change.read(path) for path in _change_records(paths)}
     done = {}
     for path, change in changes.items():
         if change is None or change.name != paths.name:

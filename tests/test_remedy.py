@@ -56,6 +56,6 @@ def test_a_remedy_of_another_process_is_the_same():
 
 
 def test_a_remedy_inside_a_remedy_is_spelled_by_the_same_function():
-    assert Remedy("{}!", AGAIN).spelled(lambda action: f"<{type(action).__name__}>") == (
+    assert Remedy("{}!", AGAIN).text_with(lambda action: f"<{type(action).__name__}>") == (
         "download <str> again with <Argument>!"
     )

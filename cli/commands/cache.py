@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..options import Shell, aim
+from ..options import Shell, dataset_arguments
 from ..output import Lines, Result, size_text
 
 
@@ -48,7 +48,9 @@ def run(
         freed["unfinished builds"] = sum(store.sweep_builds(root, dry_run=dry_run) for root in _roots(shell))
     if versions:
         folders = (
-            [store.locate(**aim(shell, one)) for one in datasets] if datasets else store.stored(shell.settings.home)
+            [store.locate(**dataset_arguments(shell, one)) for one in datasets]
+            if datasets
+            else store.stored(shell.settings.home)
         )
         freed["earlier versions"] = sum(store.prune(store.paths_of(one), dry_run=dry_run) for one in folders)
     verb = "would be freed" if dry_run else "freed"

@@ -14,7 +14,7 @@ import typer
 from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError
 
 from ..errors import code_of
-from ..options import Ids, Outcome, Shell, each, engine_of, exit_code, known, read_size
+from ..options import Ids, Outcome, Shell, each, engine_of, exit_code, is_id, read_size
 from ..output import Block, Facts, Lines, Result, count_text, size_text
 from ..remedies import spelled
 
@@ -28,7 +28,7 @@ FULL = code_of(DiskFullError("", 0, 0))
 
 
 @dataclass(frozen=True)
-class _Got:
+class _Downloaded:
     """A dataset that is there now."""
 
     folder: Path
@@ -127,7 +127,7 @@ def run(
         "selection": selection,
     }
     # Unknown ids come first: they are reported before hours of work on the others.
-    ids = sorted(ids, key=known)
+    ids = sorted(ids, key=is_id)
     if dry_run:
         return _dry_run(shell, ids, {**common, "settings": settings})
     rate = read_size(limit_rate) if limit_rate else None
@@ -138,7 +138,7 @@ def run(
         "engine": engine_of(engine, address),
         "settings": settings,
     }
-    found = each(shell, ids, lambda one: _get(shell, one, options))
+    found = each(shell, ids, lambda one: _download(shell, one, options))
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
         {"datasets": [_document(one) for one in found], "dry_run": False},
@@ -148,7 +148,7 @@ def run(
     )
 
 
-def more_options() -> Sequence[inspect.Parameter]:
+def source_options() -> Sequence[inspect.Parameter]:
     """Return the choices that single sources have, an option each."""
     from datasets_rl import sources
 
@@ -169,7 +169,7 @@ def more_options() -> Sequence[inspect.Parameter]:
     ]
 
 
-def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
+def _download(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Downloaded:
     from datasets_rl import downloading, growth, store
     from datasets_rl.format.manifest import Manifest
 
@@ -184,13 +184,13 @@ def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
             error.hint = f"give another file with --from-local{edited}"
         raise
     if options["raw_only"]:
-        return _Got(folder, present=False, manifest=None)
-    got = _Got(folder, present=present, manifest=Manifest.read(folder))
-    _tell(shell, dataset_id, got)
+        return _Downloaded(folder, present=False, manifest=None)
+    got = _Downloaded(folder, present=present, manifest=Manifest.read(folder))
+    _note_result(shell, dataset_id, got)
     return got
 
 
-def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
+def _note_result(shell: Shell, dataset_id: str, got: _Downloaded) -> None:
     """Say what the user should know before training on it."""
     if got.manifest is None:
         return
@@ -214,7 +214,7 @@ def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
 
 
-def _document(one: Outcome[_Got]) -> dict[str, Any]:
+def _document(one: Outcome[_Downloaded]) -> dict[str, Any]:
     manifest = one.value.manifest if one.value else None
     return {
         "id": one.item,

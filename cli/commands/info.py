@@ -12,7 +12,7 @@ import typer
 from datasets_rl.errors import NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
-from ..options import Shell, aim, target
+from ..options import Shell, dataset_arguments, id_or_folder
 from ..output import Block, Facts, Lines, Result, Table, size_text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(
     """
     from datasets_rl.format.manifest import Manifest
 
-    wanted = target(dataset)
+    wanted = id_or_folder(dataset)
     entry, folder = _find(shell, dataset)
     manifest = Manifest.read(folder) if folder is not None else None
     if entry is None and manifest is not None:
@@ -57,10 +57,10 @@ def run(
 def _find(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
     from datasets_rl import sources, store
 
-    wanted = target(dataset)
+    wanted = id_or_folder(dataset)
     entry = sources.find(wanted) if isinstance(wanted, str) else None
     try:
-        return entry, store.locate(**aim(shell, dataset))
+        return entry, store.locate(**dataset_arguments(shell, dataset))
     except NotADatasetError:
         if entry is None:
             raise

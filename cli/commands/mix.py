@@ -11,7 +11,7 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
-from ..options import Shell, Targets, aim
+from ..options import Shell, Targets, dataset_arguments
 from ..output import Lines, Result, Table
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def run(
     if out is not None:
         _check_writable(out.expanduser())
     shares, final = _numbers(weights, datasets), _numbers(final_weights, datasets)
-    folders = [store.locate(**aim(shell, one)) for one in datasets]
+    folders = [store.locate(**dataset_arguments(shell, one)) for one in datasets]
     settings: dict[str, Any] = {
         "batch_size": batch_size,
         "temperature": temperature,
@@ -93,7 +93,7 @@ def run(
         {
             "file": None if out is None else str(out),
             "toml": text,
-            "members": _members(mixed, datasets, folders),
+            "members": _members_json(mixed, datasets, folders),
             "keys": [{**asdict(one), "kinds": list(one.kinds)} for one in mixed.keys_of_members],
         },
         [Lines((text.rstrip("\n") if out is None else str(out),))],
@@ -145,7 +145,7 @@ def _written(name: str, folder: Path, out: Path | None, root: Path | None) -> st
     return str(folder) if out is None else Path(os.path.relpath(folder, out.absolute().parent)).as_posix()
 
 
-def _members(mixed: Mixture, datasets: list[str], folders: list[Path]) -> list[dict[str, Any]]:
+def _members_json(mixed: Mixture, datasets: list[str], folders: list[Path]) -> list[dict[str, Any]]:
     shares = mixed.sampler.shares.tolist()
     return [
         {"dataset": name, "folder": str(folder), "steps": len(mixed[number]), "share": share}

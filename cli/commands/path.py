@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..options import Shell, aim
+from ..options import Shell, dataset_arguments
 from ..output import Lines, Result
 
 
@@ -24,5 +24,5 @@ def run(
     """
     from datasets_rl import store
 
-    folder = str(store.locate(**aim(shell, dataset)))
+    folder = str(store.locate(**dataset_arguments(shell, dataset)))
     return Result({"id": dataset, "path": folder}, [Lines((folder,))], quiet=[folder])

@@ -15,7 +15,7 @@ import typer
 from datasets_rl.errors import DiskFullError, InvalidArgumentError
 
 from ..errors import code_of
-from ..options import Outcome, Shell, aim, each, engine_of, exit_code, read_size
+from ..options import Outcome, Shell, dataset_arguments, each, engine_of, exit_code, read_size
 from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Derived:
     """A dataset that is there now."""
 
     folder: Path
@@ -158,7 +158,7 @@ def _items(datasets: list[str], *, together: bool) -> dict[str, list[str]]:
 def _folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
     from datasets_rl import store
 
-    found = [store.locate(**aim(shell, one)) for one in datasets]
+    found = [store.locate(**dataset_arguments(shell, one)) for one in datasets]
     return found if len(found) > 1 else found[0]
 
 
@@ -217,7 +217,7 @@ def _undone(shell: Shell, datasets: list[str]) -> Result:
     from datasets_rl.preprocessing import undo
 
     def back(one: str) -> Path:
-        folder = undo(store.locate(**aim(shell, one)))
+        folder = undo(store.locate(**dataset_arguments(shell, one)))
         manifest, number = Manifest.read(folder), len(store.versions(store.paths_of(folder))) + 1
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
         shell.printer.note(f"{one}: version {number} is back, {_counts(manifest)}, made by {made or 'a recipe'}")
@@ -237,7 +237,7 @@ def _undone(shell: Shell, datasets: list[str]) -> Result:
     )
 
 
-def _make(shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]) -> _Made:
+def _make(shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]) -> _Derived:
     from datasets_rl.disk import identity
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import preprocess, result_folder
@@ -247,7 +247,7 @@ def _make(shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, op
     )
     before = identity(target)
     folder = preprocess(source, recipe, **options)
-    made = _Made(folder, present=before == identity(folder), manifest=Manifest.read(folder))
+    made = _Derived(folder, present=before == identity(folder), manifest=Manifest.read(folder))
     there = "already there, " if made.present else ""
     called = name if made.manifest.id in {name, ""} else made.manifest.id
     of = ""
@@ -261,7 +261,7 @@ def _counts(manifest: Manifest) -> str:
     return f"{count_text(manifest.steps, 'step')} in {count_text(manifest.episodes, 'episode')}"
 
 
-def _document(one: Outcome[_Made]) -> dict[str, Any]:
+def _document(one: Outcome[_Derived]) -> dict[str, Any]:
     made = one.value
     return {
         "id": one.item,

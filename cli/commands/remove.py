@@ -20,15 +20,15 @@ from datasets_rl.errors import (
 )
 
 from ..errors import code_of
-from ..options import Ids, Outcome, Shell, each, exit_code, target
+from ..options import Ids, Outcome, Shell, each, exit_code, id_or_folder
 from ..output import Lines, Result, size_text
 
 REFUSED = code_of(ConfirmationRequiredError(""))
 
 
 @dataclass(frozen=True)
-class _There:
-    """What there is to delete."""
+class _StoredFiles:
+    """The folder of a stored dataset, and the size of its files."""
 
     folder: str
     bytes: int
@@ -50,7 +50,7 @@ def run(
     """
     from datasets_rl import store
 
-    found = each(shell, ids, lambda one: _look(shell, one))
+    found = each(shell, ids, lambda one: _stored_files(shell, one))
     total = sum(one.value.bytes for one in found if one.value)
     if dry_run or total == 0:
         return _result(found, removed=False, dry_run=dry_run)
@@ -58,30 +58,30 @@ def run(
         shell.printer.note("nothing was deleted")
         return Result({"datasets": [], "dry_run": False}, code=REFUSED)
 
-    def delete(one: Outcome[_There]) -> _There:
+    def delete(one: Outcome[_StoredFiles]) -> _StoredFiles:
         freed = store.remove(one.item, settings=shell.settings)
-        return _There(one.value.folder if one.value else "", freed)
+        return _StoredFiles(one.value.folder if one.value else "", freed)
 
     by_id = {one.item: one for one in found if one.value}
     deleted = iter(each(shell, by_id, lambda item: delete(by_id[item])))
     return _result([next(deleted) if one.value else one for one in found], removed=True, dry_run=False)
 
 
-def _look(shell: Shell, dataset_id: str) -> _There:
+def _stored_files(shell: Shell, dataset_id: str) -> _StoredFiles:
     from datasets_rl import disk, store
 
-    if isinstance(folder := target(dataset_id), Path):
+    if isinstance(folder := id_or_folder(dataset_id), Path):
         raise InvalidArgumentError(
-            f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_how(shell, folder)
+            f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_removal_hint(shell, folder)
         )
     paths = store.dataset_paths(dataset_id, settings=shell.settings)
     if not paths.folders:  # a command that was killed may have removed it, and not known that it had
         store.sweep(paths.root)
-    return _There(str(paths.folder), sum(map(disk.tree_bytes, paths.folders)))
+    return _StoredFiles(str(paths.folder), sum(map(disk.tree_bytes, paths.folders)))
 
 
-def _how(shell: Shell, folder: Path) -> str:
-    """Return how a folder is removed: by its id if it lies where that id is stored."""
+def _removal_hint(shell: Shell, folder: Path) -> str:
+    """Return the command that removes a folder: by its id if the folder is where that id is stored."""
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
 
@@ -95,7 +95,7 @@ def _how(shell: Shell, folder: Path) -> str:
     return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
 
 
-def _named(found: list[Outcome[_There]]) -> list[str]:
+def _named(found: list[Outcome[_StoredFiles]]) -> list[str]:
     return [one.item for one in found if one.value and one.value.bytes]
 
 
@@ -108,7 +108,7 @@ def _confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _result(outcomes: list[Outcome[_There]], *, removed: bool, dry_run: bool) -> Result:
+def _result(outcomes: list[Outcome[_StoredFiles]], *, removed: bool, dry_run: bool) -> Result:
     documents = [_document(one, removed=removed) for one in outcomes]
     lines = tuple(_line(one, removed=removed) for one in outcomes if one.value)
     return Result(
@@ -119,7 +119,7 @@ def _result(outcomes: list[Outcome[_There]], *, removed: bool, dry_run: bool) ->
     )
 
 
-def _document(one: Outcome[_There], *, removed: bool) -> dict[str, Any]:
+def _document(one: Outcome[_StoredFiles], *, removed: bool) -> dict[str, Any]:
     size = one.value.bytes if one.value else 0
     return {
         "id": one.item,
@@ -130,7 +130,7 @@ def _document(one: Outcome[_There], *, removed: bool) -> dict[str, Any]:
     }
 
 
-def _line(one: Outcome[_There], *, removed: bool) -> str:
+def _line(one: Outcome[_StoredFiles], *, removed: bool) -> str:
     size = one.value.bytes if one.value else 0
     if not size:
         return f"{one.item}: nothing is stored"

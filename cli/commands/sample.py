@@ -11,7 +11,7 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
-from ..options import Shell, aim
+from ..options import Shell, dataset_arguments
 from ..output import Facts, Result, Table
 from .info import unknown_text
 
@@ -92,7 +92,7 @@ def _opened(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
     from datasets_rl import store
     from datasets_rl.datasets import open_dataset
 
-    folder = store.locate(**aim(shell, dataset))
+    folder = store.locate(**dataset_arguments(shell, dataset))
     replay = open_dataset(folder)
     return replay.manifest.id, folder, replay
 

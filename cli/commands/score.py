@@ -11,7 +11,7 @@ import typer
 
 from datasets_rl.errors import ManifestError, NotADatasetError
 
-from ..options import Shell, aim
+from ..options import Shell, dataset_arguments
 from ..output import Result, Table
 
 # Returns may be negative: -1205.6 is a number here, and no option.
@@ -39,7 +39,7 @@ def run(
     """
     from datasets_rl.scores import normalized_score, reference_score
 
-    place = aim(shell, dataset)
+    place = dataset_arguments(shell, dataset)
     reference = reference_score(**place)
     if _changed(place):
         shell.printer.note("it was preprocessed here; the two are returns of the rewards that it had before")

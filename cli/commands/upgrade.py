@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..options import Outcome, Shell, aim, each, exit_code
+from ..options import Outcome, Shell, dataset_arguments, each, exit_code
 from ..output import Lines, Result
 
 
@@ -30,7 +30,7 @@ def run(
     from datasets_rl import store
 
     def upgrade(dataset: str) -> tuple[Path, bool]:
-        folder = store.locate(**aim(shell, dataset))
+        folder = store.locate(**dataset_arguments(shell, dataset))
         return folder, store.upgrade(folder)
 
     outcomes = each(shell, datasets, upgrade)

@@ -10,7 +10,7 @@ import typer
 from datasets_rl.errors import IntegrityError
 
 from ..errors import code_of
-from ..options import Outcome, Shell, Targets, aim, each, exit_code, known
+from ..options import Outcome, Shell, Targets, dataset_arguments, each, exit_code, is_id
 from ..output import Lines, Result, size_text
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run(
     """
     from datasets_rl.verification import verify
 
-    found = each(shell, datasets, lambda one: verify(**aim(shell, one), deep=deep))
+    found = each(shell, datasets, lambda one: verify(**dataset_arguments(shell, one), deep=deep))
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(shell, one.value)))],
@@ -87,7 +87,7 @@ def _remedy(shell: Shell, found: Verification) -> str:
 
     again = shell.rlds("download", found.id, "--force")
     if (
-        known(found.id)
+        is_id(found.id)
         and store.dataset_paths(found.id, settings=shell.settings).folder.resolve() == found.folder.resolve()
     ):
         return f"{again}, then preprocess it again" if found.preprocessed else again

@@ -40,7 +40,7 @@ class Inverted:
 
 
 class InBuffer(Compose):
-    """The transforms of a buffer as one transform; a transform inserted here is inserted into the buffer.
+    """View of the transforms of a buffer as one `Compose`; inserting a transform here inserts it into the buffer.
 
     Args:
         transforms: The list of transforms of the buffer; the list is shared, not copied.

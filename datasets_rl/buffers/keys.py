@@ -15,7 +15,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.ted.keys import Key, as_key, dotted
 
-__all__ = ["BatchKeys", "Field", "KeyOfMembers", "Missing", "fields_of"]
+__all__ = ["BatchKeys", "Field", "Missing", "MixtureKey", "fields_of"]
 
 Missing = Literal["refuse", "drop", "zero"]
 _MAX_NAMED_KEYS = 6
@@ -51,7 +51,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class KeyOfMembers:
+class MixtureKey:
     """One key of a mixture."""
 
     key: str
@@ -111,12 +111,12 @@ class BatchKeys:
     """How to treat keys that only some of the buffers have."""
 
     @cached_property
-    def table(self) -> tuple[KeyOfMembers, ...]:
+    def table(self) -> tuple[MixtureKey, ...]:
         """Every key, with its dtype and shape in each buffer whose fields are known."""
         known = [member for member in self.members if member is not None]
         every = sorted({key for member in known for key in member})
         return tuple(
-            KeyOfMembers(dotted(key), tuple(member[key].kind if key in member else None for member in known))
+            MixtureKey(dotted(key), tuple(member[key].kind if key in member else None for member in known))
             for key in every
         )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from datasets_rl.buffers.arguments import transformed
 from datasets_rl.buffers.batch import pinned
 from datasets_rl.buffers.ensemble import ReplayBufferEnsemble, at
-from datasets_rl.buffers.keys import KeyOfMembers, Missing
+from datasets_rl.buffers.keys import Missing, MixtureKey
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.samplers.mixture import MixtureSampler
 
@@ -77,7 +77,7 @@ class Mixture(ReplayBufferEnsemble):
         self._sampler.attach(self._storage)
 
     @property
-    def keys_of_members(self) -> tuple[KeyOfMembers, ...]:
+    def keys_of_members(self) -> tuple[MixtureKey, ...]:
         """The dtype and shape of each key in each buffer that is not empty."""
         return self._keys.table
 

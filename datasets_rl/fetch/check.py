@@ -10,7 +10,7 @@ from datasets_rl.fetch.partial_download import Digest
 from datasets_rl.fetch.plan import Wanted
 from datasets_rl.fetch.schemes import NotThere
 
-__all__ = ["HEAD", "CutShort", "WrongBytes", "compare", "known", "look", "look_at_file", "wanted"]
+__all__ = ["HEAD", "CutShort", "WrongBytes", "checked_against", "compare", "wanted", "wrong_kind", "wrong_kind_of_file"]
 
 HEAD = 1024
 """Number of bytes at the start of a file that suffice to identify its format."""
@@ -37,14 +37,14 @@ def wanted(asset: Asset, *, hash_check: bool) -> Wanted:
     return Wanted(asset.size, sha256, asset.md5, asset.crc32c) if hash_check else Wanted()
 
 
-def known(want: Wanted, *, hash_check: bool) -> str:
+def checked_against(want: Wanted, *, hash_check: bool) -> str:
     """Return `Fetched.checked` for a file that matches `want`."""
     if not hash_check:
         return "skipped"
     return "catalog" if want.checksum else "recorded"
 
 
-def look(asset: Asset, head: bytes) -> str | None:
+def wrong_kind(asset: Asset, head: bytes) -> str | None:
     """Return why a file with this beginning cannot be the expected one; None if it can.
 
     Args:
@@ -67,10 +67,10 @@ def look(asset: Asset, head: bytes) -> str | None:
     return f"it begins with {start}, expected {asset.magic.hex(' ')}: it is not {kind}"
 
 
-def look_at_file(asset: Asset, path: Path) -> str | None:
-    """Apply `look` to a file on disk."""
+def wrong_kind_of_file(asset: Asset, path: Path) -> str | None:
+    """Apply `wrong_kind` to a file on disk."""
     with path.open("rb") as stream:
-        return look(asset, stream.read(HEAD))
+        return wrong_kind(asset, stream.read(HEAD))
 
 
 def compare(want: Wanted, digest: Digest) -> list[str]:

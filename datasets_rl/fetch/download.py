@@ -284,18 +284,22 @@ def _present(asset: Asset, target: Path, *, hash_check: bool) -> Fetched | None:
     step = plan.finished(want, _finished(target, record))
     if step.do is Do.HASH:
         sha256 = digest_file(target).hexdigest()
-        if sha256 != (want.sha256 or (record and record.sha256)) or check.look_at_file(asset, target):
+        if sha256 != (want.sha256 or (record and record.sha256)) or check.wrong_kind_of_file(asset, target):
             return None
         stat = target.stat()
         same = record is not None and record.sha256 == sha256
         url, etag = (record.url, record.etag) if record and same else (target.absolute().as_uri(), None)
-        record = Record(url, stat.st_size, sha256, etag, check.known(want, hash_check=hash_check), stat.st_mtime_ns)
+        record = Record(
+            url, stat.st_size, sha256, etag, check.checked_against(want, hash_check=hash_check), stat.st_mtime_ns
+        )
         record.write(target)
     elif step.do is not Do.PRESENT:
         return None
     if record is None:
         return None
-    checked = record.checked if hash_check and want.sha256 is None else check.known(want, hash_check=hash_check)
+    checked = (
+        record.checked if hash_check and want.sha256 is None else check.checked_against(want, hash_check=hash_check)
+    )
     return _fetched(asset, target, record, "recorded" if hash_check and checked == "skipped" else checked)
 
 
@@ -305,7 +309,7 @@ def _fetched(asset: Asset, path: Path, record: Record, checked: str) -> Fetched:
 
 def _use(asset: Asset, path: Path, url: str, *, hash_check: bool) -> Fetched:
     """Check a file that is used in place."""
-    if wrong_kind := check.look_at_file(asset, path):
+    if wrong_kind := check.wrong_kind_of_file(asset, path):
         raise NotThere(wrong_kind)
     want, size = check.wanted(asset, hash_check=hash_check), path.stat().st_size
     if want.size not in (None, size):
@@ -314,7 +318,7 @@ def _use(asset: Asset, path: Path, url: str, *, hash_check: bool) -> Fetched:
     digest = digest_file(path, md5=want.md5 is not None)
     if problems := check.compare(want, digest):
         raise WrongBytes("; ".join(problems))
-    return Fetched(asset, path, size, digest.hexdigest(), url, None, check.known(want, hash_check=hash_check))
+    return Fetched(asset, path, size, digest.hexdigest(), url, None, check.checked_against(want, hash_check=hash_check))
 
 
 @dataclass
@@ -396,7 +400,9 @@ class _Job:
             raise _SwitchedOff("network requests are switched off")
         remote = scheme.resolve(url, self.network().ask)
         if not isinstance(remote, Remote):
-            raise NotThere(f"its scheme returned {remote}, expected a remote address")
+            raise NotThere(
+                f"the resolver of its URL scheme returned {remote!r}; expected a Remote, or a local path for a local scheme"
+            )
         with disk.disk_errors(target):
             return self._transfer(asset, url, remote, target, connections)
 

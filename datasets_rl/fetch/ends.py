@@ -32,7 +32,7 @@ except ImportError:
     gz = zlib  # type: ignore[misc]  # a module with the same interface
     _DAMAGE = (zlib.error,)
 
-__all__ = ["cut"]
+__all__ = ["truncation"]
 
 _BLOCK = 1 << 20
 _JSON_MAX = 16 << 20
@@ -45,7 +45,7 @@ _HDF5_CHECKSUM_FROM = 2
 """First version of the superblock with the newer layout."""
 
 
-def cut(path: Path, name: str) -> str | None:
+def truncation(path: Path, name: str) -> str | None:
     """Return how a file is truncated; None if it is complete, or if its format does not define an end.
 
     The result is also None for a file that violates its format in another way, which the reader of the format reports.
@@ -69,14 +69,14 @@ def _check_for(head: bytes, name: str) -> Callable[[BinaryIO, int], str | None] 
         if head.startswith(magic):
             return check
     if head[_USTAR_AT : _USTAR_AT + 5] == b"ustar":
-        return _tar
+        return _tar_truncation
     last = name.rpartition("/")[2].lower()
     if ".tfrecord" in last:
-        return _tfrecord
-    return _json if last.endswith(".json") else None
+        return _tfrecord_truncation
+    return _json_truncation if last.endswith(".json") else None
 
 
-def _hdf5(stream: BinaryIO, size: int) -> str | None:
+def _hdf5_truncation(stream: BinaryIO, size: int) -> str | None:
     """Compare the size with the end-of-file address in the superblock (HDF5 File Format Specification, II.A)."""
     block = stream.read(_SUPERBLOCK)
     if len(block) < _SUPERBLOCK // 2:
@@ -95,7 +95,7 @@ def _hdf5(stream: BinaryIO, size: int) -> str | None:
     return f"its superblock states {end:,} bytes, and it has {size:,}" if size < end else None
 
 
-def _gzip(stream: BinaryIO, size: int) -> str | None:
+def _gzip_truncation(stream: BinaryIO, size: int) -> str | None:
     """Decompress every member up to its trailer."""
     member, pending, ended = gz.decompressobj(wbits=31), b"", False
     try:
@@ -113,12 +113,12 @@ def _gzip(stream: BinaryIO, size: int) -> str | None:
     return None if ended else f"its gzip stream does not end within {size:,} bytes"
 
 
-def _zip(stream: BinaryIO, size: int) -> str | None:
+def _zip_truncation(stream: BinaryIO, size: int) -> str | None:
     """Look for the end record, which is the last record of the file."""
     return None if zipfile.is_zipfile(stream) else f"no zip end record is in the last bytes of its {size:,}"
 
 
-def _xz(stream: BinaryIO, size: int) -> str | None:
+def _xz_truncation(stream: BinaryIO, size: int) -> str | None:
     """Look for the stream footer: checksum 4 bytes, backward size 4, flags 2, magic 2; zeros may follow."""
     stream.seek(max(0, size - _BLOCK))
     tail = stream.read().rstrip(b"\0")
@@ -130,7 +130,7 @@ def _xz(stream: BinaryIO, size: int) -> str | None:
     return None if complete else f"no xz footer is at the end of its {size:,} bytes"
 
 
-def _tar(stream: BinaryIO, size: int) -> str | None:
+def _tar_truncation(stream: BinaryIO, size: int) -> str | None:
     """Look for the two blocks of zeros that end an archive."""
     stream.seek(max(0, size - 2 * _TAR_BLOCK))
     complete = size % _TAR_BLOCK == 0 and not stream.read().strip(b"\0")
@@ -139,7 +139,7 @@ def _tar(stream: BinaryIO, size: int) -> str | None:
     )
 
 
-def _npy(stream: BinaryIO, size: int) -> str | None:
+def _npy_truncation(stream: BinaryIO, size: int) -> str | None:
     """Compare the size with the shape and the dtype in the header."""
     # Imported here because most files do not need numpy.
     from datasets_rl.read.npy import read_header
@@ -163,7 +163,7 @@ def _ends_with(mark: bytes, kind: str) -> Callable[[BinaryIO, int], str | None]:
     return check
 
 
-def _tfrecord(stream: BinaryIO, size: int) -> str | None:
+def _tfrecord_truncation(stream: BinaryIO, size: int) -> str | None:
     """Step from record to record: length 8 bytes, checksum of the length 4, payload, checksum of the payload 4."""
     at = following = 0
     if size == 0:
@@ -187,7 +187,7 @@ def _masked(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _json(stream: BinaryIO, size: int) -> str | None:
+def _json_truncation(stream: BinaryIO, size: int) -> str | None:
     """Parse the document; documents that describe other files are small."""
     if size > _JSON_MAX:
         return None
@@ -204,11 +204,11 @@ def _json(stream: BinaryIO, size: int) -> str | None:
 
 
 _BY_MAGIC: dict[bytes, Callable[[BinaryIO, int], str | None]] = {
-    b"\x89HDF\r\n\x1a\n": _hdf5,
-    b"\x1f\x8b": _gzip,
-    **dict.fromkeys(_ZIP_FIRST, _zip),
-    b"\xfd7zXZ\x00": _xz,
-    b"\x93NUMPY": _npy,
+    b"\x89HDF\r\n\x1a\n": _hdf5_truncation,
+    b"\x1f\x8b": _gzip_truncation,
+    **dict.fromkeys(_ZIP_FIRST, _zip_truncation),
+    b"\xfd7zXZ\x00": _xz_truncation,
+    b"\x93NUMPY": _npy_truncation,
     b"PAR1": _ends_with(b"PAR1", "Parquet"),
     b"ARROW1": _ends_with(b"ARROW1", "Arrow"),
 }

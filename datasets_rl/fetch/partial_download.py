@@ -57,13 +57,13 @@ class Digest:
         """Number of bytes hashed so far."""
 
     def take(self, chunk: bytes, at: int) -> None:
-        """Hash bytes as they arrive; bytes that do not continue the hashed ones are left to `catch_up`."""
+        """Hash bytes as they arrive; bytes that do not continue the hashed ones are left to `hash_file`."""
         if at == self.upto:
             for checksum in self._sums.values():
                 checksum.update(chunk)
             self.upto += len(chunk)
 
-    def catch_up(self, path: Path, stop: int) -> None:
+    def hash_file(self, path: Path, stop: int) -> None:
         """Hash the bytes up to `stop` from disk."""
         if self.upto >= stop:
             return
@@ -80,7 +80,7 @@ class Digest:
 def digest_file(path: Path, *, md5: bool = False) -> Digest:
     """Return the checksums of a complete file."""
     digest = Digest(md5=md5)
-    digest.catch_up(path, path.stat().st_size)
+    digest.hash_file(path, path.stat().st_size)
     return digest
 
 

@@ -142,7 +142,7 @@ class Network:
         if self.expected.get(path, 0) is None:
             self.expected[path] = total
             if None not in self.expected.values():
-                self.advance.expect(sum(size or 0 for size in self.expected.values()))
+                self.advance.set_total(sum(size or 0 for size in self.expected.values()))
 
     def ask(self, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Return the headers of the response to a HEAD request; see `schemes.Ask`."""
@@ -158,7 +158,7 @@ class Network:
         try:
             return json.loads(body), response.headers
         except (ValueError, RecursionError) as error:
-            problem = check.look(Asset((), ""), body[: check.HEAD]) or f"it is not JSON: {error}"
+            problem = check.wrong_kind(Asset((), ""), body[: check.HEAD]) or f"it is not JSON: {error}"
             raise NotThere(problem + _host(response)) from error
 
     def _get(self, url: str, headers: Mapping[str, str]) -> tuple[httpx.Response, bytes]:
@@ -224,7 +224,7 @@ class Transfer:
         if problem is not None:
             self._drop()
             raise problem
-        checked = check.known(self._expected(hash_check=hash_check), hash_check=hash_check)
+        checked = check.checked_against(self._expected(hash_check=hash_check), hash_check=hash_check)
         return self._part.publish(self._part.digest.hexdigest(), checked)
 
     def _expected(self, *, hash_check: bool) -> plan.Wanted:
@@ -234,11 +234,11 @@ class Transfer:
         try:
             with disk.disk_errors(self._part.path):
                 self._fill_with_restarts()
-                self._part.digest.catch_up(self._part.path, self._part.done)
+                self._part.digest.hash_file(self._part.path, self._part.done)
         finally:
             if self._part.done:
                 self._save_even_on_a_full_disk()
-        if wrong_kind := check.look_at_file(self._asset, self._part.path):
+        if wrong_kind := check.wrong_kind_of_file(self._asset, self._part.path):
             return WrongBytes(wrong_kind)
         expected = self._expected(hash_check=hash_check)
         if problems := check.compare(expected, self._part.digest):
@@ -247,7 +247,7 @@ class Transfer:
         if (
             expected.size is None
             and not expected.checksum
-            and (truncated := ends.cut(self._part.path, self._asset.path))
+            and (truncated := ends.truncation(self._part.path, self._asset.path))
         ):
             return CutShort(truncated)
         return None
@@ -300,7 +300,7 @@ class Transfer:
             if step.do is Do.WHOLE:
                 part.end()
                 return
-            if step.wrong_bytes and start == 0 and (problem := self._look(_first(response.iter_raw())[0])):
+            if step.wrong_bytes and start == 0 and (problem := self._look(_read_head(response.iter_raw())[0])):
                 # For a web page, the message should name the web page rather than its size.
                 raise NotThere(problem + _host(response))
             obey(step, response)
@@ -314,12 +314,12 @@ class Transfer:
         return {"Range": f"bytes={span.at}-{stop}", **condition}
 
     def _look(self, head: bytes) -> str | None:
-        return check.look(self._asset, head)
+        return check.wrong_kind(self._asset, head)
 
     def _receive(self, response: httpx.Response, span: Span, answer: plan.Answer) -> None:
         part, chunks = self._part, response.iter_raw()
         if part.done == 0:
-            head, chunks = _first(chunks)
+            head, chunks = _read_head(chunks)
             if problem := self._look(head):
                 raise NotThere(problem + _host(response))
             self._network.advance(-part.begin())
@@ -436,7 +436,7 @@ def _as_hex(encoded: str) -> str | None:
         return None
 
 
-def _first(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+def _read_head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
     """Return the first `check.HEAD` bytes, or all if there are fewer, and an iterator over all chunks."""
     head: list[bytes] = []
     while sum(map(len, head)) < check.HEAD and (chunk := next(chunks, b"")):

@@ -99,7 +99,7 @@ class Upstream:
             except NotThere as reason:
                 raise FetchError(what, [(f"hf://datasets/{owner}", str(reason))]) from None
 
-    def below_mirrors(self, path: str) -> tuple[str, ...]:
+    def mirror_urls(self, path: str) -> tuple[str, ...]:
         """Return the addresses of a path below the mirrors, for a file that the upstream has under several paths."""
         return mirrored(Asset((), path), self._mirrors).urls
 

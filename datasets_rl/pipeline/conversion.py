@@ -210,7 +210,7 @@ def _writer(
     if steps is not None:
         committed = commits[-1]["steps"] if commits else 0
         disk.require_free(folder, converted_bytes(columns, steps - committed), "the converted dataset")
-        report.expect(steps)
+        report.set_total(steps)
         report(committed)
     return DatasetWriter(folder, columns, what=job.entry.id, steps=steps, commits=commits)
 

@@ -71,15 +71,15 @@ class EpisodeFilter:
         self._numbers = numbers
         self.seen = seen
 
-    def piece(self, piece: Episode) -> Episode | None:
-        """Return a piece of an episode with the number of the episode, or None if that is not selected."""
+    def select_piece(self, piece: Episode) -> Episode | None:
+        """Return a piece of an episode with the number of the episode, or None if that episode is not selected."""
         number = self.seen
         self.seen += not piece.continues
         if self._numbers is None:
             return piece
         return replace(piece, metadata={**piece.metadata, "source": number}) if number in self._numbers else None
 
-    def batch(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+    def select_batch(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         """Return the selected episodes of a batch with their numbers, or None if there are none."""
         if self._numbers is None:
             self.seen += len(batch)
@@ -187,7 +187,9 @@ class LocalShard:
                 if isinstance(piece, DeferredStates):
                     _append(writer, piece, kept)
                     continue
-                picked = selected.batch(piece) if isinstance(piece, EpisodeBatch) else selected.piece(piece)
+                picked = (
+                    selected.select_batch(piece) if isinstance(piece, EpisodeBatch) else selected.select_piece(piece)
+                )
                 self.options.report(0 if picked is None else _append(writer, picked, kept))
         return [asdict(decision) for decision in reader.decisions]
 

@@ -465,7 +465,7 @@ class _Preprocessing:
 
     @property
     def target(self) -> DatasetPaths:
-        """The paths of the result."""
+        """The paths of the dataset that preprocessing writes."""
         return self.destination.paths
 
     def make(self, engine: Engine | None, settings: Settings) -> None:

@@ -163,7 +163,7 @@ class TransformStep(Step):
 
     def _each_image(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return transformed images, given in the layout that the transform requires."""
-        result: NDArray[Any] = np.ascontiguousarray(self.transform.each(torch.from_numpy(values)).numpy())
+        result: NDArray[Any] = np.ascontiguousarray(self.transform.transform_value(torch.from_numpy(values)).numpy())
         return result
 
     def _of_states(self, batch: EpisodeBatch, keys: set[Key]) -> EpisodeBatch:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ALLOWED", "Damaged", "Empty", "Name", "keys"]
+__all__ = ["ALLOWED", "Damaged", "GlobalName", "Unfilled", "checked_keys"]
 
 _TYPE = re.compile("[biufc][0-9]{1,2}|[SU][1-9][0-9]{0,8}|O8?")
 _NUMPY_CORES = ("numpy.core", "numpy._core")
@@ -24,15 +24,15 @@ class Damaged(Exception):
     """Raised if a pickle cannot be read; the argument is the reason."""
 
 
-class Name:
+class GlobalName:
     """Global that the pickle names; `call` is None if it is not allowed."""
 
     def __init__(self, call: Callable[..., Any] | None) -> None:
         self.call = call
 
 
-class Empty:
-    """Array or dtype whose content follows in a BUILD instruction."""
+class Unfilled:
+    """Array or dtype without content yet, which follows in a BUILD instruction."""
 
     def __init__(self, build: Callable[[Any], Any]) -> None:
         self.build = build
@@ -40,7 +40,7 @@ class Empty:
         """Numbers of its entries in the memo."""
 
 
-def keys(values: Sequence[Any]) -> Sequence[Any]:
+def checked_keys(values: Sequence[Any]) -> Sequence[Any]:
     """Check that keys are plain values or flat tuples of them, because hashing nested keys may exhaust the stack."""
     for value in values:
         for part in value if type(value) is tuple else (value,):
@@ -49,7 +49,7 @@ def keys(values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> Empty:  # noqa: ARG001  # as numpy calls it
+def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> Unfilled:  # noqa: ARG001  # as numpy calls it
     if not isinstance(code, str) or not _TYPE.fullmatch(code):
         raise Damaged(f"the numpy dtype {code!r:.80} is not allowed; expected numbers, text or objects")
     dtype = np.dtype(code)
@@ -62,11 +62,11 @@ def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> Empty:  # 
             raise Damaged(f"a numpy dtype has the byte order {order!r:.20}; expected <, >, | or =")
         return dtype if order == "|" else dtype.newbyteorder(order)
 
-    return Empty(build)
+    return Unfilled(build)
 
 
-def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> Empty:  # noqa: ARG001  # the content comes with BUILD
-    if not isinstance(kind, Name) or kind.call is not _NDARRAY:
+def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> Unfilled:  # noqa: ARG001  # the content comes with BUILD
+    if not isinstance(kind, GlobalName) or kind.call is not _NDARRAY:
         raise Damaged("an array is of a custom class; expected numpy.ndarray")
 
     def build(state: Any) -> NDArray[Any]:
@@ -75,7 +75,7 @@ def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> Empty:  # noqa: ARG0
         _, shape, dtype, fortran, content = state
         return _array(content, dtype, shape, "F" if fortran is True else "C")
 
-    return Empty(build)
+    return Unfilled(build)
 
 
 def _ndarray(*_: Any) -> None:
@@ -141,11 +141,11 @@ def _bytearray(content: Any = b"", encoding: Any = "latin-1") -> bytearray:
 
 
 def _set(values: Any = ()) -> set[Any]:
-    return set(keys(_only(values, list, tuple)))
+    return set(checked_keys(_only(values, list, tuple)))
 
 
 def _frozenset(values: Any = ()) -> frozenset[Any]:
-    return frozenset(keys(_only(values, list, tuple)))
+    return frozenset(checked_keys(_only(values, list, tuple)))
 
 
 def _complex(real: Any, imaginary: Any) -> complex:
@@ -154,7 +154,7 @@ def _complex(real: Any, imaginary: Any) -> complex:
 
 def _ordered(items: Any = ()) -> OrderedDict[Any, Any]:
     pairs = [_only(item, list, tuple) for item in _only(items, list, tuple)]
-    return OrderedDict(zip(keys([key for key, _ in pairs]), (value for _, value in pairs), strict=True))
+    return OrderedDict(zip(checked_keys([key for key, _ in pairs]), (value for _, value in pairs), strict=True))
 
 
 def _deque(values: Any = (), most: Any = None) -> deque[Any]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
-from datasets_rl.read.pickle_calls import ALLOWED, Damaged, Empty, Name, keys
+from datasets_rl.read.pickle_calls import ALLOWED, Damaged, GlobalName, Unfilled, checked_keys
 from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
 
 __all__ = ["load", "load_npy"]
@@ -204,11 +204,11 @@ class _Machine:
         self.stack.append(self._top())
         return at
 
-    def marked_tuple(self, at: int) -> int:
+    def tuple_since_mark(self, at: int) -> int:
         self.stack.append(tuple(self._since_mark()))
         return at
 
-    def marked_list(self, at: int) -> int:
+    def list_since_mark(self, at: int) -> int:
         self.stack.append(self._since_mark())
         return at
 
@@ -229,7 +229,7 @@ class _Machine:
         elif not _foreign(target):
             raise Damaged(f"values are appended to a {type(target).__name__}")
 
-    def marked_dict(self, at: int) -> int:
+    def dict_since_mark(self, at: int) -> int:
         values = self._since_mark()
         self.stack.append({})
         self._update(values)
@@ -250,7 +250,7 @@ class _Machine:
         if len(values) % 2:
             raise Damaged("a key has no value")
         if isinstance(target, dict):
-            target.update(zip(keys(values[::2]), values[1::2], strict=True))
+            target.update(zip(checked_keys(values[::2]), values[1::2], strict=True))
         elif not _foreign(target):
             raise Damaged(f"items are added to a {type(target).__name__}")
 
@@ -259,11 +259,11 @@ class _Machine:
         target = self._top()
         if not isinstance(target, set):
             raise Damaged(f"values are added to a {type(target).__name__}")
-        target.update(keys(values))
+        target.update(checked_keys(values))
         return at
 
     def frozen_set(self, at: int) -> int:
-        self.stack.append(frozenset(keys(self._since_mark())))
+        self.stack.append(frozenset(checked_keys(self._since_mark())))
         return at
 
     # --- the memo
@@ -280,7 +280,7 @@ class _Machine:
     def put(self, number: int) -> None:
         value = self._top()
         self._memo[number] = value
-        if isinstance(value, Empty):
+        if isinstance(value, Unfilled):
             value.places.append(number)
 
     def get_line(self, at: int) -> int:
@@ -292,7 +292,7 @@ class _Machine:
         if number not in self._memo:
             raise Damaged(f"value {number:,} is used before it is defined")
         value = self._memo[number]
-        if isinstance(value, Empty):
+        if isinstance(value, Unfilled):
             raise Damaged("an array contains itself")
         self.stack.append(value)
 
@@ -316,14 +316,14 @@ class _Machine:
         call = ALLOWED.get((module, name))
         if call is None:
             self.problems.append(f"byte {self.at:,}: {module}.{name} is not allowed: it is not plain data"[:300])
-        self.stack.append(Name(call))
+        self.stack.append(GlobalName(call))
 
     def instance(self, at: int) -> int:
         module, at = self._line(at, 1000)
         name, at = self._line(at, 1000)
         self._since_mark()
         self.problems.append(f"byte {self.at:,}: {module!r}.{name!r} is not allowed: it is not plain data"[:300])
-        self.stack.append(Name(None))
+        self.stack.append(GlobalName(None))
         return at
 
     def make_object(self, at: int) -> int:
@@ -349,14 +349,14 @@ class _Machine:
     def reduce(self, at: int) -> int:
         name, arguments = self.last(2)
         del self.stack[-2:]
-        if not isinstance(name, Name) or not isinstance(arguments, tuple):
+        if not isinstance(name, GlobalName) or not isinstance(arguments, tuple):
             raise Damaged("it calls a value that is not a name")
         if name.call is None or any(map(_foreign, arguments)):
-            self.stack.append(Name(None))
+            self.stack.append(GlobalName(None))
             return at
         self._spend(arguments)
         result = name.call(*arguments)
-        self._open += isinstance(result, Empty)
+        self._open += isinstance(result, Unfilled)
         self.stack.append(result)
         return at
 
@@ -365,10 +365,10 @@ class _Machine:
         self.stack.pop()
         if _foreign(empty):
             return at
-        if not isinstance(empty, Empty):
+        if not isinstance(empty, Unfilled):
             raise Damaged(f"it sets the state of a {type(empty).__name__}; expected plain data")
         if self.problems:
-            self.stack[-1] = Name(None)
+            self.stack[-1] = GlobalName(None)
             return at
         self._spend(state)
         self.stack[-1] = result = empty.build(state)
@@ -418,7 +418,7 @@ class _Machine:
 
 
 def _foreign(value: Any) -> bool:
-    return isinstance(value, Name) and value.call is None
+    return isinstance(value, GlobalName) and value.call is None
 
 
 def _measure(value: Any) -> None:
@@ -436,8 +436,10 @@ def _measure(value: Any) -> None:
             if count > _VALUES_MAX:
                 raise Damaged(f"it has more than {_VALUES_MAX:,} values, counting shared ones repeatedly")
             sizes[id(node)] = count, depth
-        elif isinstance(node, Name | Empty):
-            raise Damaged("a name, or an array without content, is used as a value")
+        elif isinstance(node, GlobalName | Unfilled):
+            raise Damaged(
+                "the global of a pickle, or an array without content, is used as a value; expected only plain data"
+            )
         elif id(node) not in sizes:
             sizes[id(node)] = None
             waiting.append((node, True))
@@ -460,7 +462,7 @@ def _containers(value: Any) -> Iterator[Any]:
 
 
 def _is_container(value: Any) -> bool:
-    return isinstance(value, (*_CONTAINERS, Name, Empty)) or _is_object_array(value)
+    return isinstance(value, (*_CONTAINERS, GlobalName, Unfilled)) or _is_object_array(value)
 
 
 def _is_object_array(value: Any) -> bool:
@@ -591,13 +593,13 @@ _STEPS: dict[int, _Step] = {
         "\x85": _tuple_of(1),
         "\x86": _tuple_of(2),
         "\x87": _tuple_of(3),
-        "t": _Machine.marked_tuple,
+        "t": _Machine.tuple_since_mark,
         "]": _fresh(list),
-        "l": _Machine.marked_list,
+        "l": _Machine.list_since_mark,
         "a": _Machine.append,
         "e": _Machine.appends,
         "}": _fresh(dict),
-        "d": _Machine.marked_dict,
+        "d": _Machine.dict_since_mark,
         "s": _Machine.set_item,
         "u": _Machine.set_items,
         "\x8f": _fresh(set),

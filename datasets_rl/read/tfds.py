@@ -327,7 +327,7 @@ _COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
 def _shaped(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """Read arrays that each have a separate shape."""
+    """Decode one array per string, each in its own shape from `shapes`, [N, axes]."""
     if len(shapes) != len(strings):
         raise _Wrong(f"has {len(strings):,} values and {len(shapes):,} shapes")
     for shape in shapes.tolist():

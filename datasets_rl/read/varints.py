@@ -20,7 +20,7 @@ _SIGNATURE = numba.int64(numba.types.Array(numba.uint8, 1, "C", readonly=True), 
 
 
 def decode(raw: NDArray[np.uint8], out: NDArray[np.int64]) -> int:
-    """Decode integers.
+    """Decode consecutive variable-length integers (varints of protocol buffers).
 
     Args:
         raw: The bytes; the last one must be the end of an integer.

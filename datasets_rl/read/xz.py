@@ -93,7 +93,7 @@ def inflated(file: BinaryIO, wanted: Sequence[Block], name: str) -> Unxz:
         members = list(group)
         last = members[-1]
         body = Span(file, members[0].start, last.start + last.stored + -last.stored % 4 - members[0].start)
-        index = _written([(block.stored, block.size) for block in members])
+        index = _index_bytes([(block.stored, block.size) for block in members])
         header = Span(file, stream, _HEADER)
         flags = Span(file, stream + 6, 2).read() or b""
         size = struct.pack("<I", len(index) // 4 - 1)
@@ -143,21 +143,21 @@ class Unxz(io.RawIOBase):
         stream = self._decompressor
         if stream is None or stream.eof:
             # Streams may be followed by zeros, in multiples of four, and by other streams.
-            while self._more():
+            while self._fill_buffer():
                 self._left = self._left.lstrip(b"\0")
                 if self._left:
                     break
             else:
                 return None
             self._decompressor = stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
-        elif stream.needs_input and not self._more():
+        elif stream.needs_input and not self._fill_buffer():
             raise ConversionError(self._name, ["the xz stream is truncated"], hint=AGAIN)
         data, self._left = stream.decompress(self._left, most), b""
         if stream.eof:
             self._left = stream.unused_data
         return data
 
-    def _more(self) -> bool:
+    def _fill_buffer(self) -> bool:
         """Read compressed bytes if none are buffered; return whether there are any."""
         if not self._left:
             self._left = bytes(memoryview(self._buffer)[: self._source.readinto(self._buffer)])
@@ -208,8 +208,8 @@ def _numbers(text: bytes) -> Iterator[int]:
             value = shift = 0
 
 
-def _written(records: Sequence[tuple[int, int]]) -> bytes:
-    """Return the bytes of an index, as xz writes it."""
+def _index_bytes(records: Sequence[tuple[int, int]]) -> bytes:
+    """Encode the index of a stream, which lists (unpadded size, uncompressed size) of each block, as xz writes it."""
     text = bytearray(1)
     for number in (len(records), *(number for record in records for number in record)):
         rest = number

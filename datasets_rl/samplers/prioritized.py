@@ -95,7 +95,7 @@ class PrioritizedSampler(Sampler):
         self.reduction = reduction
         self.generator = generator
         self._within = max_priority_within_buffer
-        _refuse(self._mass_problems(self._alpha, self._eps, 1.0))
+        _refuse(self._overflow_problems(self._alpha, self._eps, 1.0))
         self.empty()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class PrioritizedSampler(Sampler):
         _refuse(_number_problems(alpha=value))
         alpha = float(value)
         problems = self._priority_problems(self.priorities, alpha, self._eps)
-        _refuse([*problems, *self._mass_problems(alpha, self._eps, self._highest)])
+        _refuse([*problems, *self._overflow_problems(alpha, self._eps, self._highest)])
         self._alpha = alpha
         self._write(np.arange(self._held), self.priorities.numpy().copy())
 
@@ -174,7 +174,7 @@ class PrioritizedSampler(Sampler):
         return torch.from_numpy(rows), {PRIORITY_WEIGHT: self._weights(torch.from_numpy(masses))}
 
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
-        """Return weights of 1."""
+        """Return the info of `sample` with importance weights of 1, because the rows are not drawn by priority."""
         return {**super().info_of(storage, rows), PRIORITY_WEIGHT: torch.ones(len(rows), dtype=self.dtype)}
 
     def _points(self, count: int) -> NDArray[np.float64]:
@@ -209,16 +209,16 @@ class PrioritizedSampler(Sampler):
             self.empty()
             self._held, self._highest = held, highest
             self._write(np.arange(held), priorities)
-        self._grow(held)
+        self._add_rows_to(held)
         if storage.torn or len(self._torn):
-            self._leave_out_torn(storage)
+            self._zero_torn_masses(storage)
         if not self._tree.total:
             raise InvalidArgumentError(
                 f"the priorities of all {held:,} steps are 0, and so is eps: no step can be drawn",
                 hint="update a priority, or pass eps > 0",
             )
 
-    def _leave_out_torn(self, storage: Storage) -> None:
+    def _zero_torn_masses(self, storage: Storage) -> None:
         """Set the mass of torn rows to 0, and give rows that another process has rewritten the default priority."""
         expect_valid(storage, len(storage) - storage.torn)
         torn = storage.torn_rows().numpy()
@@ -230,7 +230,8 @@ class PrioritizedSampler(Sampler):
             self._tree.write(newly_torn, np.zeros(1), 0.0, 1.0)
         self._torn = torn
 
-    def _grow(self, held: int) -> None:
+    def _add_rows_to(self, held: int) -> None:
+        """Give the rows up to `held` that the sampler does not have yet the default priority."""
         if held > self._held:
             rows = np.arange(self._held, held)
             self._held = held
@@ -250,7 +251,7 @@ class PrioritizedSampler(Sampler):
                 # The replaced priorities must not count in the default priority of the new steps.
                 self._tree.write(replaced, np.zeros(1), self._eps, self._alpha)
             self._write(replaced, np.array([self.default_priority]))
-        self._grow(stop)
+        self._add_rows_to(stop)
 
     def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
         """Set the priorities of rows.
@@ -282,7 +283,7 @@ class PrioritizedSampler(Sampler):
             if not len(targets):
                 return
         if limit > self._held:
-            self._grow(int(targets.max()) + 1)
+            self._add_rows_to(int(targets.max()) + 1)
         self._write(targets, values)
 
     @override
@@ -313,7 +314,7 @@ class PrioritizedSampler(Sampler):
         largest = math.log(sys.float_info.max / (2 * self._capacity))
         return math.exp(min(largest / alpha, largest) if alpha else largest) - eps
 
-    def _mass_problems(self, alpha: float, eps: float, highest: float) -> list[str]:
+    def _overflow_problems(self, alpha: float, eps: float, highest: float) -> list[str]:
         """Return a problem if the mass of the largest priority of new rows would overflow."""
         highest = max(highest, 1.0)
         if self._largest(alpha, eps) >= highest:
@@ -352,7 +353,7 @@ class PrioritizedSampler(Sampler):
         numbers: dict[str, Any] = {name: state_dict.get(name) for name in names}
         problems = _number_problems(**numbers)
         highest, alpha, _, eps = (1.0, self._alpha, 0.0, self._eps) if problems else map(float, numbers.values())
-        reasons += problems + self._mass_problems(alpha, eps, highest)
+        reasons += problems + self._overflow_problems(alpha, eps, highest)
         priorities = state_dict.get("priorities")
         if not isinstance(priorities, Tensor) or priorities.dtype != torch.float64 or priorities.ndim != 1:
             return [*reasons, "priorities are not a float64 tensor [rows]"]

@@ -75,7 +75,7 @@ class SamplerWithoutReplacement(Sampler):
         if held != self._held or self._stop - self._position < batch_size:
             self._prepare(storage, held, batch_size)
         if storage.torn and storage.rewrite_count != self._rewritten:
-            self._leave_out_torn(storage, batch_size)
+            self._drop_torn_rows(storage, batch_size)
         rows = self._epoch_rows[self._position : min(self._position + batch_size, self._stop)].clone()
         self._position += len(rows)
         self.ran_out = self._stop - self._position < (batch_size if self.drop_last else 1)
@@ -101,7 +101,7 @@ class SamplerWithoutReplacement(Sampler):
             self._join(self._rows(self._held, held))
         self._held, self._envs = held, storage.envs
 
-    def _leave_out_torn(self, storage: Storage, batch_size: int) -> None:
+    def _drop_torn_rows(self, storage: Storage, batch_size: int) -> None:
         """Remove the torn rows from the epoch; after they are rewritten, the next epoch draws them."""
         if not self._keep_valid(storage, batch_size):
             self._begin_epoch(storage, self._share.size(len(storage)))

@@ -22,7 +22,7 @@ _SPACINGS = 8
 
 
 def differences(reached: NDArray[Any], begun: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Compare states row by row.
+    """Compare the next state of each row with the state of the following row.
 
     Args:
         reached: The next state of each row, [T, ...].

@@ -133,7 +133,8 @@ class FiniteSpec(LeafSpec):
             allowed = self._allowed.reshape(-1, len(choices), self._allowed.shape[-1])
             if bool((allowed != allowed[:1]).any()):
                 raise InvalidArgumentError(
-                    f"the outcomes of {self._named()} cannot be enumerated: its mask differs along the leading axes"
+                    f"the outcomes of {self._named()} cannot be enumerated: its mask differs along the leading axes",
+                    hint="`unbind` it first",
                 )
             choices = [choice[mask[: len(choice)]] for choice, mask in zip(choices, allowed[0], strict=True)]
         outcomes = torch.cartesian_prod(*choices).reshape(-1, len(choices))

@@ -646,7 +646,7 @@ def _with_longer_lead(spec: TensorSpec, count: int, shape: torch.Size) -> Tensor
 
 
 def _expanded(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
-    """Replace the first `count` axes of a spec, which are those of `shape`, by all axes of `shape`."""
+    """Expand the leading axes of a spec to `shape`; the spec has only the first `count` axes of `shape` yet."""
     ones = (1,) * (len(shape) - count)
     reshaped: TensorSpec = spec.reshape((*spec.shape[:count], *ones, *spec.shape[count:]))
     return reshaped.expand(*shape, *spec.shape[count:])

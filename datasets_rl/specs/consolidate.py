@@ -57,7 +57,8 @@ def _empty_spec(name: str, specs: list[Any], parent: CompositeSpec) -> Any:
         return first.empty()
     if isinstance(first, LazyStackedTensorSpec):
         raise InvalidArgumentError(
-            f"{name} is missing in some composites and a lazy stack in others; an empty spec cannot replace it"
+            f"{name} is missing in some composites and a lazy stack in others; expected it in all of them, because no empty "
+            "spec can replace a lazy stack"
         )
     same_shape = all(spec.shape == first.shape for spec in specs)
     shape = [

@@ -20,7 +20,7 @@ from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import RowViews, nest, spots_of
+from datasets_rl.storages.packed import RowViews, nest, row_slots
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, ROOT_FLAGS, Key
 from datasets_rl.ted.table import EpisodeTable
 
@@ -56,7 +56,7 @@ class DatasetStorage(EpisodicStorage):
     def _open(self) -> None:
         stored = self.stored
         schema = stored.schema
-        self._views = RowViews(spots_of(schema), schema.window_bytes)
+        self._views = RowViews(row_slots(schema), schema.window_bytes)
         # Files larger than the memory are read row by row; smaller ones load faster with read-ahead.
         scattered = stored.manifest.bytes > memory_bytes() / 2
         self._windows = _windows(stored, scattered=scattered)

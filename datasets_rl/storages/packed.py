@@ -24,7 +24,7 @@ from torch import Tensor
 from datasets_rl.format.schema import Field, Schema
 from datasets_rl.ted.keys import NEXT, Key, nested
 
-__all__ = ["RowSlot", "RowViews", "nest", "spots_of", "torch_dtype"]
+__all__ = ["RowSlot", "RowViews", "nest", "row_slots", "torch_dtype"]
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -47,21 +47,23 @@ class RowSlot:
     """The dtype of the result; None if it equals `dtype`."""
 
 
-def spots_of(schema: Schema) -> list[RowSlot]:
+def row_slots(schema: Schema) -> list[RowSlot]:
     """Return the positions of the narrow fields of a stored dataset, and of the next value of every shared field."""
-    spots = [_spot(field, field.key, field.offset) for field in schema.narrow]
-    return spots + [
-        _spot(field, (NEXT, *field.key), schema.record_bytes + field.offset) for field in schema.narrow if field.shared
+    slots = [_row_slot(field, field.key, field.offset) for field in schema.narrow]
+    return slots + [
+        _row_slot(field, (NEXT, *field.key), schema.record_bytes + field.offset)
+        for field in schema.narrow
+        if field.shared
     ]
 
 
-def _spot(field: Field, key: Key, offset: int) -> RowSlot:
+def _row_slot(field: Field, key: Key, offset: int) -> RowSlot:
     memory_dtype = torch_dtype(field.memory_dtype) if field.memory_dtype is not None else None
     return RowSlot(key, offset, torch_dtype(field.dtype), field.shape, memory_dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _DtypeGroup:
     """All leaves of one dtype in a window."""
 
     dtype: torch.dtype
@@ -77,14 +79,14 @@ class RowViews:
     """Views of all leaves of a window, compiled once.
 
     Args:
-        spots: The positions of the leaves.
+        slots: The positions of the leaves.
         window_bytes: Size of one window in bytes.
     """
 
-    def __init__(self, spots: Sequence[RowSlot], window_bytes: int) -> None:
+    def __init__(self, slots: Sequence[RowSlot], window_bytes: int) -> None:
         self._groups = tuple(
-            _group(dtype, [spot for spot in spots if spot.dtype == dtype], window_bytes)
-            for dtype in dict.fromkeys(spot.dtype for spot in spots)
+            _dtype_group(dtype, [slot for slot in slots if slot.dtype == dtype], window_bytes)
+            for dtype in dict.fromkeys(slot.dtype for slot in slots)
         )
 
     def __call__(self, windows: Tensor, leaves: Any) -> None:
@@ -107,20 +109,20 @@ class RowViews:
                 leaves[name] = piece if memory_dtype is None else piece.to(memory_dtype)
 
 
-def _group(dtype: torch.dtype, spots: Sequence[RowSlot], window_bytes: int) -> _Group:
+def _dtype_group(dtype: torch.dtype, slots: Sequence[RowSlot], window_bytes: int) -> _DtypeGroup:
     sizes: list[int] = []
     leaves: list[tuple[int, Any, tuple[int, ...] | None, torch.dtype | None]] = []
     end = 0
-    for spot in sorted((spot for spot in spots if spot.shape), key=lambda spot: spot.offset):
-        gap = spot.offset // dtype.itemsize - end
+    for slot in sorted((slot for slot in slots if slot.shape), key=lambda slot: slot.offset):
+        gap = slot.offset // dtype.itemsize - end
         if gap:
             sizes.append(gap)
-        leaves.append((len(sizes), spot.name, None if len(spot.shape) == 1 else spot.shape, spot.memory_dtype))
-        sizes.append(math.prod(spot.shape))
-        end = spot.offset // dtype.itemsize + sizes[-1]
+        leaves.append((len(sizes), slot.name, None if len(slot.shape) == 1 else slot.shape, slot.memory_dtype))
+        sizes.append(math.prod(slot.shape))
+        end = slot.offset // dtype.itemsize + sizes[-1]
     rest = window_bytes // dtype.itemsize - end
-    scalars = tuple((spot.offset // dtype.itemsize, spot.name, spot.memory_dtype) for spot in spots if not spot.shape)
-    return _Group(dtype, tuple(sizes + [rest] * bool(rest)), tuple(leaves), scalars)
+    scalars = tuple((slot.offset // dtype.itemsize, slot.name, slot.memory_dtype) for slot in slots if not slot.shape)
+    return _DtypeGroup(dtype, tuple(sizes + [rest] * bool(rest)), tuple(leaves), scalars)
 
 
 def nest(leaves: dict[Key, Tensor], batch_size: torch.Size) -> TensorDict:

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import shorten
 
-__all__ = ["Leaf", "Structure", "leading", "stacked"]
+__all__ = ["Leaf", "Structure", "leading_sizes", "stacked"]
 
 Path = tuple[Any, ...]
 Lead = Sequence[int | None]
@@ -262,7 +262,7 @@ def _rebuilt(leaves: Sequence[Leaf], nodes: Sequence[_Node], tree: Any) -> Struc
     return Structure(leaves, nodes, None if tree is None else pytree.tree_structure(tree))
 
 
-def leading(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
+def leading_sizes(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
     """Return the number of elements, and the sizes of the leading axes after the first.
 
     Args:

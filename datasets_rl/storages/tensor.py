@@ -20,7 +20,7 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import wrapped
 from datasets_rl.storages.ledger import Ledger, Slots
 from datasets_rl.storages.positions import Segment, names_one, outcome, positions, target
-from datasets_rl.storages.structure import Structure, leading, stacked
+from datasets_rl.storages.structure import Structure, leading_sizes, stacked
 from datasets_rl.ted.keys import Key, dotted, nested
 
 __all__ = ["TensorStorage"]
@@ -250,7 +250,7 @@ class TensorStorage(Storage):
         Raises:
             InvalidArgumentError: If the data has too few axes, or one slot exceeds `max_size`.
         """
-        count, env_shape = leading(data, self.ndim)
+        count, env_shape = leading_sizes(data, self.ndim)
         if count and not self.initialized:
             self._slots_for(env_shape)
             self._env_shape = env_shape

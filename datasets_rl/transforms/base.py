@@ -132,7 +132,7 @@ class Transform(Stateful):
 
     def _apply_transform(self, obs: Any) -> Any:
         """Return one transformed entry of a batch: a hook for subclasses, see `Transform`."""
-        return self.each(obs)
+        return self.transform_value(obs)
 
     def _inv_call(self, tensordict: Any) -> Any:
         """Transform data for the buffer in place and return it: a hook for subclasses, see `Transform`."""
@@ -140,7 +140,7 @@ class Transform(Stateful):
 
     def _inv_apply_transform(self, state: Any) -> Any:
         """Return one transformed entry of data for the buffer: a hook for subclasses, see `Transform`."""
-        return self.each_inv(state)
+        return self.invert_value(state)
 
     def inv(self, data: Any) -> Any:
         """Apply the inverse transform to data that is written to the buffer.
@@ -181,7 +181,7 @@ class Transform(Stateful):
             batch.set(in_key, self._inv_apply_transform(get_entry(batch, out_key)))
         return batch
 
-    def each(self, value: Any) -> Any:
+    def transform_value(self, value: Any) -> Any:
         """Return one transformed entry."""
         del value
         raise NotImplementedError(
@@ -189,8 +189,8 @@ class Transform(Stateful):
             "override _apply_transform, _call or forward"
         )
 
-    def each_inv(self, value: Any) -> Any:
-        """Return one entry with the transform inverted: the inverse of `each`."""
+    def invert_value(self, value: Any) -> Any:
+        """Return one entry with the transform inverted: the inverse of `transform_value`."""
         del value
         raise InvalidArgumentError(f"{type(self).__name__} has no inverse", hint="remove the argument in_keys_inv")
 
@@ -201,19 +201,19 @@ class Transform(Stateful):
             UnknownKeyError: If one of `in_keys` has no spec.
         """
         spec = spec.clone()
-        self.respec(spec)
+        self.update_specs(spec)
         return spec
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Transform a spec in place, as `apply` transforms a batch of that spec."""
         if self._calls:
-            _respec_by_trial(self.on_own, spec)
+            _update_specs_by_trial(self.on_own, spec)
             return
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            spec.set(out_key, self.spec_of(spec[in_key]))
+            spec.set(out_key, self.transformed_spec(spec[in_key]))
 
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of one entry after `each`; by default an unbounded spec of the resulting shape and dtype."""
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec of one entry after `transform_value`; by default an unbounded spec of the resulting shape and dtype."""
         return any_like(self._apply_transform(spec.zero()))
 
     def eval(self) -> Self:
@@ -310,13 +310,13 @@ class Compose(Transform):
         """Let each transform read other rows of the storage, see `gathered`."""
         return gathered(self.transforms, storage, rows, data)
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Transform a spec in place with all transforms; functions are applied to zeros to find the resulting spec."""
         for transform in self.transforms:
             if isinstance(transform, Transform):
-                transform.respec(spec)
+                transform.update_specs(spec)
             else:
-                _respec_by_trial(transform, spec)
+                _update_specs_by_trial(transform, spec)
 
     @override
     def eval(self) -> Compose:
@@ -442,7 +442,9 @@ class Seen:
 
 
 def gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: Any) -> Any:
-    """Let each transform that has a method `gather` read other rows of the storage, transformed by those before it.
+    """Add entries that the transforms with a method `gather` read from other rows of the storage, such as earlier frames.
+
+    Each of them reads the rows as the transforms before it return them.
 
     The values are stored under temporary keys of the batch until the transform uses them. A buffer calls this function
     while no writes are in progress.
@@ -553,7 +555,7 @@ def any_like(value: Any) -> TensorSpec:
     return spec
 
 
-def _respec_by_trial(function: Any, spec: CompositeSpec) -> None:
+def _update_specs_by_trial(function: Any, spec: CompositeSpec) -> None:
     """Transform a spec in place by a function of batches: apply it to zeros, and infer the specs of changed entries."""
     before = spec.zero()
     after = function(before.copy())

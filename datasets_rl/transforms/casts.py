@@ -52,24 +52,24 @@ class DTypeCastTransform(Transform):
         return batch
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return value.to(self.dtype_out)
 
     @override
-    def each_inv(self, value: Tensor) -> Tensor:
+    def invert_value(self, value: Tensor) -> Tensor:
         return value.to(self.dtype_in)
 
     @override
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         if not self._cast_all:
-            super().respec(spec)
+            super().update_specs(spec)
             return
         for key, leaf in list(spec.items(include_nested=True, leaves_only=True)):
             if getattr(leaf, "dtype", None) == self.dtype_in:
-                spec.set(key, self.spec_of(leaf))
+                spec.set(key, self.transformed_spec(leaf))
 
     @override
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         cast: TensorSpec = spec.to(self.dtype_out)
         return cast
 
@@ -134,7 +134,7 @@ class DeviceCastTransform(Transform):
         return super().apply(batch.clear_device_())
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return value.to(self.device, non_blocking=True)
 
     def inv(self, data: Any) -> Any:
@@ -146,21 +146,21 @@ class DeviceCastTransform(Transform):
         return [item.to(self.orig_device) for item in data] if isinstance(data, list) else data.to(self.orig_device)
 
     @override
-    def each_inv(self, value: Tensor) -> Tensor:
+    def invert_value(self, value: Tensor) -> Tensor:
         return value.to(self.orig_device)
 
     @override
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         if self.in_keys:
             spec.clear_device_()
-            super().respec(spec)
+            super().update_specs(spec)
             return
         for key, inner in list(spec.items()):
             spec.set(key, inner if inner is None else inner.to(self.device))
         spec.device = self.device
 
     @override
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         moved: TensorSpec = spec.to(self.device)
         return moved
 

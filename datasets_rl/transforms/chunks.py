@@ -87,7 +87,7 @@ class ActionChunkTransform(OverTime):
         batch.set(self.out_keys[0], values["chunk"])
         return batch.set(self.pad_key, values["outside"])
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Add the specs of the chunks of single steps, [H, A], and of the padding mask, [H]."""
         action, axis_index = spec[self.in_keys[0]], spec.ndim
         bounds = bounds_of(action) or (action.zero(), action.zero())

@@ -70,7 +70,7 @@ class RandomCropTensorDict(Transform):
             )
         return axis
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Crop the specs along the time axis, if they have batch axes."""
         if not spec.ndim:
             return
@@ -151,7 +151,7 @@ class BurnInTransform(Transform):
             states[:, 0] = state
             rest.set(key, states)
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Raise an error: the specs of the outputs of modules are unknown before they run.
 
         Raises:

@@ -205,7 +205,7 @@ class CatFrames(OverTime):
         return batch if self.as_inverse else super().apply(batch)
 
     @override
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         if self.as_inverse:
             return
         stacked = {out: self._stacked_spec(spec, key) for key, out in zip(self.in_keys, self.out_keys, strict=True)}

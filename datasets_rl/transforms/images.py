@@ -35,8 +35,8 @@ class _Picture(Transform):
         super().__init__("pixels" if in_keys is None else in_keys, out_keys)
 
     @override
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        return mapped(spec, self.each)
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
+        return mapped(spec, self.transform_value)
 
 
 class ToTensorImage(_Picture):
@@ -66,7 +66,7 @@ class ToTensorImage(_Picture):
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         if value.ndim < 3:
             raise InvalidArgumentError(f"an image has shape {list(value.shape)}; expected [..., H, W, C]")
         channels_first = self.shape_tolerant and value.shape[-3] in {1, 3} and value.shape[-1] not in {1, 3}
@@ -113,7 +113,7 @@ class Resize(_Picture):
             raise InvalidArgumentError(f"interpolation is {self.interpolation!r}; expected one of {', '.join(_MODES)}")
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         size = (self.w, self.h)
         if value.shape[-2:] == size:
             return value
@@ -134,9 +134,9 @@ class Resize(_Picture):
             scaled = scaled.round_().to(value.dtype)
         return scaled.reshape(*value.shape[:-2], *size)
 
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec of the new size; with "nearest", or "bilinear" of integers, it keeps the overall bounds."""
-        scaled, bounds = any_like(self.each(spec.zero())), bounds_of(spec)
+        scaled, bounds = any_like(self.transform_value(spec.zero())), bounds_of(spec)
         # Interpolated floats may exceed a bound by rounding, and bicubic interpolation, with negative weights, by more.
         nearest = self.interpolation.startswith("nearest")
         if bounds is None or not (
@@ -178,7 +178,7 @@ class Crop(_Picture):
         self.top, self.left = top, left
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return _crop(value, self.top, self.left, self.w, self.h)
 
     def _repr_arguments(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class CenterCrop(_Picture):
         super().__init__(in_keys, out_keys)
         self.w, self.h = _pair(w, h)
 
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         """Return the center of one entry; an offset of half a pixel is rounded to the even pixel, as in torchvision."""
         height, width = value.shape[-2:]
         return _crop(value, _center_offset(height, self.w), _center_offset(width, self.h), self.w, self.h)
@@ -221,7 +221,7 @@ class GrayScale(_Picture):
     """Convert RGB images to grayscale with the luma transform of ITU-R 601-2: 0.2989 red + 0.587 green + 0.114 blue."""
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         if value.ndim < 3 or value.shape[-3] not in {1, 3}:
             raise InvalidArgumentError(
                 f"an image has shape {list(value.shape)}; expected [..., 3, H, W] or [..., 1, H, W]"

@@ -50,7 +50,7 @@ class RenameTransform(Transform):
         return _moved(batch, ins, outs, values, keep=self.create_copy)
 
     @override
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         specs = [spec[key] for key in self.in_keys]
         _moved(spec, self.in_keys, self.out_keys, specs, keep=self.create_copy)
 
@@ -77,7 +77,7 @@ class SelectTransform(Transform):
         return batch.select(*self._kept_keys, *gathered_keys(batch), strict=False)
 
     @override
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         kept_paths = {(key,) if isinstance(key, str) else key for key in self._kept_keys}
         for key in list(spec.keys(include_nested=True, leaves_only=True)):
             path = (key,) if isinstance(key, str) else key
@@ -112,7 +112,7 @@ class ExcludeTransform(Transform):
         return [self.inv(item) for item in data] if isinstance(data, list) else data.exclude(*self.excluded_keys)
 
     @override
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         for key in () if self.inverse else self.excluded_keys:
             if key in spec:
                 drop(spec, key)

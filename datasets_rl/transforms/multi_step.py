@@ -185,7 +185,7 @@ class MultiStepTransform(OverTime):
                 batch.set(name, value.squeeze(-1))
         return batch
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Add the specs of the written entries; sums of rewards are unbounded."""
         for name in self.reward_keys:
             spec.set(under_next(_original(name)), spec[under_next(name)])

@@ -41,18 +41,18 @@ class _Affine(Transform):
         return self.loc.to(value.device, dtype), self.scale.to(value.device, dtype)
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         loc, scale = self._loc_and_scale(value)
         return (value - loc).div_(scale) if self.standard_normal else (value * scale).add_(loc)
 
     @override
-    def each_inv(self, value: Tensor) -> Tensor:
+    def invert_value(self, value: Tensor) -> Tensor:
         loc, scale = self._loc_and_scale(value)
         return (value * scale).add_(loc) if self.standard_normal else (value - loc).div_(scale)
 
     @override
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        return mapped(spec, self.each)
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
+        return mapped(spec, self.transform_value)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class VecNorm(Transform):
         keys = self.in_keys[number : number + 1], self.out_keys[number : number + 1]
         return ObservationNorm(mean.to(dtype), scale.to(dtype), *keys, standard_normal=True)
 
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         """Return an unbounded spec of floats of the shape of the entry."""
         value = spec.zero()
         return any_like(value if value.is_floating_point() else value.to(torch.get_default_dtype()))

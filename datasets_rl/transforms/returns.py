@@ -82,7 +82,7 @@ class _Sums(OverTime):
             batch.set(key, values[str(number)])
         return batch
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Set the specs of the results; sums of rewards are unbounded."""
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             spec.set(out_key, any_like(spec[in_key].zero()))
@@ -221,9 +221,9 @@ class TargetReturn(_Sums):
             batch.set(under_next(out_key), after)
         return batch
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Set the specs of the target returns, which are unbounded."""
-        super().respec(spec)
+        super().update_specs(spec)
         for out_key in self.out_keys:
             spec.set(under_next(out_key), spec[out_key])
 
@@ -288,7 +288,7 @@ class StepCounter(OverTime):
         return batch
 
     @override
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         shape, largest = (*spec.shape, 1), torch.iinfo(torch.int64).max
         spec.set(self.step_count_key, BoundedTensorSpec(0, largest, shape, dtype=torch.int64))
         spec.set(under_next(self.step_count_key), BoundedTensorSpec(1, largest, shape, dtype=torch.int64))

@@ -47,12 +47,12 @@ class RewardClipping(Transform):
         self.clamp_min, self.clamp_max = clamp_min, clamp_max
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return value.clamp(self.clamp_min, self.clamp_max)
 
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec with clipped bounds; for an unbounded spec, the limits become its bounds."""
-        clipped = mapped(spec, self.each)
+        clipped = mapped(spec, self.transform_value)
         if isinstance(clipped, BoundedTensorSpec):
             return clipped
         low, high = (
@@ -77,11 +77,11 @@ class BinarizeReward(Transform):
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys)
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return (value > 0).to(torch.int8)
 
     @override
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         return BoundedTensorSpec(0, 1, spec.shape, spec.device, torch.int8)
 
 
@@ -96,16 +96,16 @@ class SignTransform(Transform):
     """
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return value.sign()
 
     @override
-    def each_inv(self, value: Tensor) -> Tensor:
+    def invert_value(self, value: Tensor) -> Tensor:
         return value.sign()
 
     @override
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        signs = mapped(spec, self.each)
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
+        signs = mapped(spec, self.transform_value)
         if isinstance(signs, BoundedTensorSpec):
             return signs
         dtype = dtype_of(signs)

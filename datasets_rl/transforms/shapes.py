@@ -20,12 +20,12 @@ __all__ = ["CatTensors", "FlattenObservation", "PermuteTransform", "SqueezeTrans
 class _Axes(Transform):
     """Base class of transforms that change the shape of entries, but not their elements."""
 
-    def spec_of(self, spec: TensorSpec) -> TensorSpec:
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         """Apply the shape operation to the spec; return an unbounded spec if its class does not support it."""
         try:
-            moved: TensorSpec = spec.moved(self.each)
+            moved: TensorSpec = spec.moved(self.transform_value)
         except InvalidArgumentError:
-            return super().spec_of(spec)
+            return super().transformed_spec(spec)
         return moved
 
 
@@ -55,15 +55,15 @@ class UnsqueezeTransform(_Axes):
         out_keys_inv: Keys | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        _check_negative(allow_positive_dim, dim=dim)
+        _check_negative_dims(allow_positive_dim, dim=dim)
         self.dim = dim
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return value.unsqueeze(self.dim)
 
     @override
-    def each_inv(self, value: Tensor) -> Tensor:
+    def invert_value(self, value: Tensor) -> Tensor:
         return value.squeeze(self.dim)
 
     def _repr_arguments(self) -> dict[str, Any]:
@@ -77,11 +77,11 @@ class SqueezeTransform(UnsqueezeTransform):
     """
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return value.squeeze(self.dim)
 
     @override
-    def each_inv(self, value: Tensor) -> Tensor:
+    def invert_value(self, value: Tensor) -> Tensor:
         return value.unsqueeze(self.dim)
 
 
@@ -116,11 +116,11 @@ class PermuteTransform(_Axes):
         self._inverse_dims = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return _permuted(value, self.dims)
 
     @override
-    def each_inv(self, value: Tensor) -> Tensor:
+    def invert_value(self, value: Tensor) -> Tensor:
         return _permuted(value, self._inverse_dims)
 
     def _repr_arguments(self) -> dict[str, Any]:
@@ -150,11 +150,11 @@ class FlattenObservation(_Axes):
         allow_positive_dim: bool = False,
     ) -> None:
         super().__init__("pixels" if in_keys is None else in_keys, out_keys)
-        _check_negative(allow_positive_dim, first_dim=first_dim, last_dim=last_dim)
+        _check_negative_dims(allow_positive_dim, first_dim=first_dim, last_dim=last_dim)
         self.first_dim, self.last_dim = first_dim, last_dim
 
     @override
-    def each(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         return value.flatten(self.first_dim, self.last_dim)
 
     def _repr_arguments(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class CatTensors(Transform):
             shapes = ", ".join(f"{key} {list(value.shape)}" for key, value in zip(self.in_keys, values, strict=True))
             raise InvalidArgumentError(f"{shapes} cannot be concatenated along axis {self.dim}: {error}") from None
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Replace the specs by the spec of the result, which is bounded if all of them are."""
         specs = [spec[key] for key in self.in_keys]
         result = any_like(self._concatenated([inner.zero() for inner in specs], len(spec.shape)))
@@ -228,7 +228,7 @@ def _permuted(value: Tensor, dims: tuple[int, ...]) -> Tensor:
     return value.permute(*range(lead), *(value.ndim + dim for dim in dims))
 
 
-def _check_negative(allowed: bool, **dims: int) -> None:
+def _check_negative_dims(allowed: bool, **dims: int) -> None:
     problems = [f"{name} is {dim}" for name, dim in dims.items() if dim >= 0]
     if problems and not allowed:
         raise InvalidArgumentError(

@@ -84,16 +84,16 @@ def split_trajectories(
     if as_nested and len(set(sizes)) > 1:
         layout = as_nested if isinstance(as_nested, torch.layout) else torch.strided
 
-        def nested(leaf: Tensor) -> Tensor:
+        def as_nested_trajectories(leaf: Tensor) -> Tensor:
             trajectories = list(torch.split(axis.flat(leaf)[real.to(leaf.device)], sizes))
             return torch.nested.as_nested_tensor(trajectories, layout=layout)
 
-        return result.apply(nested, batch_size=[count] if layout is torch.jagged else [count, -1])
+        return result.apply(as_nested_trajectories, batch_size=[count] if layout is torch.jagged else [count, -1])
 
     longest = int((flat_index - firsts).max()) + 1
     target = (owner * longest + flat_index - firsts)[real]
 
-    def padded(leaf: Tensor) -> Tensor:
+    def as_padded_trajectories(leaf: Tensor) -> Tensor:
         steps = axis.flat(leaf)
         filled = steps.new_zeros(count * longest, *steps.shape[1:])
         filled[target.to(leaf.device)] = steps[real.to(leaf.device)]
@@ -101,7 +101,7 @@ def split_trajectories(
 
     mask = torch.zeros(count * longest, dtype=torch.bool, device=ends.device)
     mask[target] = True
-    result = result.apply(padded, batch_size=[count, longest])
+    result = result.apply(as_padded_trajectories, batch_size=[count, longest])
     mask_key = _prefixed(prefix, "mask") if trajectory_key is None else _sibling_key(trajectory_key, "mask")
     return result.set(mask_key, mask.reshape(count, longest))
 

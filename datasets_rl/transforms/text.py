@@ -60,8 +60,8 @@ class Hash(UnaryTransform):
         return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
 
     @override
-    def each_inv(self, value: Any) -> Any:
-        return [self.each_inv(item) for item in value] if value.ndim > 1 else self._look_up(value)
+    def invert_value(self, value: Any) -> Any:
+        return [self.invert_value(item) for item in value] if value.ndim > 1 else self._look_up(value)
 
     def _look_up(self, digest: Tensor) -> Any:
         try:
@@ -148,7 +148,7 @@ class Tokenizer(Transform):
         # A tuple, because `each_item` treats nested lists as the axes of a batch.
         return tuple(ids.tolist() if isinstance(ids, Tensor) else ids)
 
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Add the specs of token ids and masks.
 
         Raises:

@@ -59,25 +59,25 @@ class UnaryTransform(Transform):
     @override
     def apply(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            set_any(batch, out_key, self.each(items_of(get_entry(batch, in_key))))
+            set_any(batch, out_key, self.transform_value(items_of(get_entry(batch, in_key))))
         return batch
 
     @override
     def apply_inv(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            set_any(batch, in_key, self.each_inv(items_of(get_entry(batch, out_key))))
+            set_any(batch, in_key, self.invert_value(items_of(get_entry(batch, out_key))))
         return batch
 
     @override
-    def each(self, value: Any) -> Any:
+    def transform_value(self, value: Any) -> Any:
         return each_item(self.fn, value)
 
     @override
-    def each_inv(self, value: Any) -> Any:
-        return each_item(self.inv_fn or super().each_inv, value)
+    def invert_value(self, value: Any) -> Any:
+        return each_item(self.inv_fn or super().invert_value, value)
 
-    def respec(self, spec: CompositeSpec) -> None:
-        """Set unbounded specs of the results, of the shapes and dtypes that the function returns for zeros."""
+    def update_specs(self, spec: CompositeSpec) -> None:
+        """Set unbounded specs of the results; their shapes and dtypes are those that the function returns for zeros."""
         batch = self.apply(spec.zero())
         for key in self.out_keys:
             spec.set(key, any_like(batch.get(key)))

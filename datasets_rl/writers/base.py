@@ -51,7 +51,7 @@ class Writer(Stateful, ABC):
         """Set the storage to write to."""
         self._storage = storage
 
-    def _target(self) -> Storage:
+    def _require_storage(self) -> Storage:
         """Return the storage.
 
         Raises:

@@ -116,7 +116,7 @@ class TensorDictMaxValueWriter(Writer):
         if not len(data):
             return rows
         new_ranks = self._ranks_of(data)
-        storage = self._target()
+        storage = self._require_storage()
         self._refresh_ranks(storage)
         held, slots = len(self._ranks), storage.slot_count
         ranks = np.concatenate([self._ranks, new_ranks])

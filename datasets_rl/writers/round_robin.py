@@ -39,7 +39,7 @@ class RoundRobinWriter(Writer):
         Returns:
             The row that was written; int64 [envs] if a slot has several rows.
         """
-        storage = self._target()
+        storage = self._require_storage()
         slot = storage.write_count % storage.slot_count
         storage.set(slot, data)
         return slot if storage.ndim == 1 else self._rows(torch.tensor([slot]))
@@ -55,7 +55,7 @@ class RoundRobinWriter(Writer):
             The row of each step, int64 [n * envs]; -1 for steps that were not stored: if the data fills more slots than
             the capacity, only the last ones are stored.
         """
-        storage = self._target()
+        storage = self._require_storage()
         if isinstance(data, (range, Iterator)):
             data = list(data)
         count = storage.size_of(data)
@@ -70,7 +70,7 @@ class RoundRobinWriter(Writer):
         return rows
 
     def _rows(self, targets: Tensor) -> Tensor:
-        envs = self._target().envs
+        envs = self._require_storage().envs
         return targets if envs == 1 else (targets[:, None] * envs + torch.arange(envs)).flatten()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets_rl.cli.options import exit_code, read_size, target
+from datasets_rl.cli.options import exit_code, id_or_folder, read_size
 from datasets_rl.errors import InvalidArgumentError
 
 
@@ -36,12 +36,12 @@ def test_a_size_that_is_not_above_0_is_refused(text):
 
 @pytest.mark.parametrize("text", ["/data/x", "./x", "../x", "~/x"])
 def test_targets_in_the_form_of_a_path_are_paths(text):
-    assert isinstance(target(text), Path)
+    assert isinstance(id_or_folder(text), Path)
 
 
 @pytest.mark.parametrize("text", ["d4rl/hopper-medium-v2", "d4rl:hopper-medium-v2", "x"])
 def test_other_targets_are_ids(text):
-    assert target(text) == text
+    assert id_or_folder(text) == text
 
 
 def test_a_folder_of_the_name_of_an_id_does_not_hide_it(tmp_path, monkeypatch):
@@ -50,8 +50,8 @@ def test_a_folder_of_the_name_of_an_id_does_not_hide_it(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
 
-    assert target("demo/pendulum") == "demo/pendulum"
-    assert target("mine") == Path("mine")
+    assert id_or_folder("demo/pendulum") == "demo/pendulum"
+    assert id_or_folder("mine") == Path("mine")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from datasets_rl.fetch import Asset
-from datasets_rl.fetch.check import compare, look, wanted
+from datasets_rl.fetch.check import compare, wanted, wrong_kind
 from datasets_rl.fetch.partial_download import Digest
 from datasets_rl.fetch.plan import Wanted
 
@@ -29,18 +29,18 @@ PLAIN = Asset(("x",), "a.json")
     ],
 )
 def test_content_of_another_type_is_named(head, said):
-    assert said in look(HDF5, head)
+    assert said in wrong_kind(HDF5, head)
 
 
 def test_the_right_first_bytes_are_sufficient():
-    assert look(HDF5, b"\x89HDF\r\n\x1a\n<html>") is None
+    assert wrong_kind(HDF5, b"\x89HDF\r\n\x1a\n<html>") is None
 
 
 @pytest.mark.parametrize("head", [b"<?xml version='1.0'?>", b"{}", b""])
 def test_a_file_without_known_first_bytes_may_be_anything_but_a_web_page_or_a_pointer(head):
-    assert look(PLAIN, head) is None
-    assert look(PLAIN, b"<html>") == "the server answered with a web page, not a data file"
-    assert "git-LFS" in look(PLAIN, b"version https://git-lfs.github.com/spec/v1")
+    assert wrong_kind(PLAIN, head) is None
+    assert wrong_kind(PLAIN, b"<html>") == "the server answered with a web page, not a data file"
+    assert "git-LFS" in wrong_kind(PLAIN, b"version https://git-lfs.github.com/spec/v1")
 
 
 def test_all_differences_are_named_at_once():

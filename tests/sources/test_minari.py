@@ -152,7 +152,7 @@ BOUNDS = {
 def test_specs_have_the_documents_of_the_spec_classes(kind):
     """The reader writes the documents without torch, whose import takes longer than most conversions."""
     for leaf in leaves(json.loads(serialize_space(BOUNDS[kind]))):
-        if leaf.kind != "Text":
+        if leaf.space_type != "Text":
             assert document(leaf) == from_minari(leaf.space).to_json()
 
 

@@ -197,11 +197,11 @@ class TestNorms:
         observations = torch.from_numpy(stored.column(("observation",)).copy())
         norm = ObservationNorm(standard_normal=True).init_stats(stored)
         other = ObservationNorm().init_stats(stored.manifest, key=("next", "observation"))
-        normal = norm.each(observations)
+        normal = norm.transform_value(observations)
 
         torch.testing.assert_close(normal.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
         torch.testing.assert_close(normal.std(0, correction=0), torch.ones(3), atol=1e-5, rtol=0)
-        torch.testing.assert_close(other.each(observations), normal, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(other.transform_value(observations), normal, atol=1e-4, rtol=1e-4)
         with pytest.raises(UnknownKeyError, match="no key 'nothing' among"):
             norm.init_stats(stored, key="nothing")
 
@@ -325,7 +325,7 @@ class TestOwn:
 
     def test_one_method_is_enough(self):
         class Negative(Transform):
-            def each(self, value):
+            def transform_value(self, value):
                 return -value
 
         assert Negative(["a"], ["b"])(one(a=1))["b"] == -1

@@ -131,7 +131,7 @@ class TestHereOnly:
 
     def test_call_may_call_each_for_the_entries(self):
         class Add(datasets_rl.Transform):
-            def each(self, value):
+            def transform_value(self, value):
                 return value * 3
 
             def _call(self, next_tensordict):

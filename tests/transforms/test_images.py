@@ -40,18 +40,18 @@ class TestToTensor:
     def test_a_single_image_may_get_an_axis(self):
         value = torch.zeros(4, 5, 3, dtype=torch.uint8)
 
-        assert ToTensorImage(unsqueeze=True).each(value).shape == (1, 3, 4, 5)
-        assert ToTensorImage(unsqueeze=True).each(value.unsqueeze(0)).shape == (1, 3, 4, 5)
+        assert ToTensorImage(unsqueeze=True).transform_value(value).shape == (1, 3, 4, 5)
+        assert ToTensorImage(unsqueeze=True).transform_value(value.unsqueeze(0)).shape == (1, 3, 4, 5)
 
     def test_channels_that_are_already_first_are_kept_on_request(self):
         value = torch.zeros(3, 4, 5)
 
-        assert ToTensorImage(shape_tolerant=True).each(value).shape == (3, 4, 5)
-        assert ToTensorImage().each(value).shape == (5, 3, 4)
+        assert ToTensorImage(shape_tolerant=True).transform_value(value).shape == (3, 4, 5)
+        assert ToTensorImage().transform_value(value).shape == (5, 3, 4)
 
     def test_less_than_three_axes_are_refused(self):
         with pytest.raises(InvalidArgumentError, match=r"an image has shape \[4, 5\]"):
-            ToTensorImage().each(torch.zeros(4, 5))
+            ToTensorImage().transform_value(torch.zeros(4, 5))
 
 
 class TestCrops:
@@ -153,7 +153,7 @@ class TestResize:
     def test_an_image_of_the_right_size_is_not_copied(self):
         value = torch.rand(2, 3, 4, 5)
 
-        assert Resize(4, 5).each(value) is value
+        assert Resize(4, 5).transform_value(value) is value
 
     def test_other_filters_are_refused(self):
         with pytest.raises(InvalidArgumentError, match="interpolation is 'lanczos'; expected one of nearest"):

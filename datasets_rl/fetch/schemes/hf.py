@@ -75,7 +75,7 @@ def folder(url: str, get: Get) -> Folder:
         start = f"{below}/" if below else ""
         assets = tuple(_asset(entry, f"hf://datasets/{repo}@{commit}", start) for entry in files)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise NotThere(f"the list of the hub cannot be parsed: {error!r}") from error
+        raise NotThere(f"the answer of the Hugging Face API cannot be parsed: {error!r}") from error
     return Folder(f"hf://datasets/{repo}@{commit}/{below}", commit, assets)
 
 
@@ -87,7 +87,7 @@ def repositories(owner: str, get: Get) -> list[str]:
     try:
         return [str(entry["id"]) for entry in _pages(url, get)]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise NotThere(f"the list of the hub cannot be parsed: {error!r}") from error
+        raise NotThere(f"the answer of the Hugging Face API cannot be parsed: {error!r}") from error
 
 
 def _pages(url: str, get: Get) -> Iterator[Mapping[str, Any]]:
@@ -99,7 +99,9 @@ def _pages(url: str, get: Get) -> Iterator[Mapping[str, Any]]:
         following = urljoin(url, link[1]) if link else None
         if following is not None and following.split("/api/")[0] != url.split("/api/", maxsplit=1)[0]:
             # The request carries the token of the hub, which no other host may receive.
-            raise NotThere(f"the next page of the list of the hub is on another host: {following}")
+            raise NotThere(
+                f"the Hugging Face API continues its list of files on another host, which may not receive the token: {following}"
+            )
 
 
 def _asset(entry: Mapping[str, Any], base: str, start: str) -> Asset:

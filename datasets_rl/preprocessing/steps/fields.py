@@ -65,7 +65,7 @@ class Exclude(Step):
 
     def __post_init__(self) -> None:
         if fixed := [name for name in self.keys if as_key(name) in FIXED]:
-            raise InvalidArgumentError(f"every dataset has {', '.join(fixed)}")
+            raise InvalidArgumentError(f"{', '.join(fixed)} cannot be excluded: every dataset has this field")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
@@ -92,7 +92,7 @@ class Rename(Step):
         if clash := sorted(dotted(name(key)) for key in moved if name(key) in taken):
             raise InvalidArgumentError(f"the field {', '.join(clash)} exists already")
         if fixed := sorted(dotted(key) for key in moved & FIXED):
-            raise InvalidArgumentError(f"every dataset has {', '.join(fixed)}")
+            raise InvalidArgumentError(f"{', '.join(fixed)} cannot be renamed: every dataset has this field")
         return rekeyed(batch, name)
 
 
@@ -177,7 +177,7 @@ class Concatenate(Step):
         if self.dim is not None and self.dim >= 0:
             raise InvalidArgumentError(f"dim is {self.dim}; expected a negative axis, counted from the last one")
         if fixed := [name for name in (self.key, *self.keys) if as_key(name) in FIXED]:
-            raise InvalidArgumentError(f"every dataset has {', '.join(fixed)}")
+            raise InvalidArgumentError(f"{', '.join(fixed)} cannot be concatenated: every dataset has this field")
 
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Determine the fields and their sizes from the first batch."""
@@ -189,11 +189,11 @@ class Concatenate(Step):
             raise InvalidArgumentError(f"{', '.join(texts)} is not numeric")
         if others := [dotted(key) for key in keys if key not in batch.states and keys[0] in batch.states]:
             raise InvalidArgumentError(
-                f"{', '.join(others)} is not a state, as {dotted(keys[0])} is; expected all or none"
+                f"{', '.join(others)} is not a state, as {dotted(keys[0])} is; expected only states, or only fields of steps"
             )
         if others := [dotted(key) for key in keys if key in batch.states and keys[0] not in batch.states]:
             raise InvalidArgumentError(
-                f"{', '.join(others)} is a state, and {dotted(keys[0])} is not; expected all or none"
+                f"{', '.join(others)} is a state, and {dotted(keys[0])} is not; expected only states, or only fields of steps"
             )
         below = [key for key in (*batch.steps, *batch.states) if key[: len(target)] == target and key not in keys]
         if remaining := list(map(dotted, below)):

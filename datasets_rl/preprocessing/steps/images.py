@@ -135,12 +135,15 @@ class StackFrames(Step):
             frames = np.asarray(states[key] if key in states else steps[key])
             require_memory(self.n * frames.nbytes, f"stack_frames of {dotted(key)} with n = {self.n:,}")
             axis = self._axis(key, frames)
-            stack = _joined([self._frames(frames, index, starts) for index in rows], axis)
+            stack = _joined([self._padded_frames(frames, index, starts) for index in rows], axis)
             if key in steps:
                 steps[key] = stack
                 continue
             states[key] = stack
-            last = [*(self._frames(frames, index, table.starts) for index in ends), np.asarray(final_states[key])]
+            last = [
+                *(self._padded_frames(frames, index, table.starts) for index in ends),
+                np.asarray(final_states[key]),
+            ]
             final_states[key] = known_only(_joined(last, axis), batch.final_known)
         return replace(batch, steps=steps, states=states, final_states=final_states)
 
@@ -155,7 +158,7 @@ class StackFrames(Step):
             )
         return frames.ndim + self.dim
 
-    def _frames(self, frames: NDArray[Any], rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[Any]:
+    def _padded_frames(self, frames: NDArray[Any], rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[Any]:
         """Return the frames of some rows, or their padding where a row is before the first one of its episode."""
         result: NDArray[Any] = frames[np.maximum(rows, starts)]
         if self.padding == "zeros":

@@ -69,7 +69,9 @@ def success_key(batch: EpisodeBatch, name: str) -> Key:
     candidates = [key for key in (*batch.steps, *batch.states) if key[-1] == "success"]
     if len(candidates) != 1:
         names = ", ".join(map(dotted, candidates)) or "none"
-        raise InvalidArgumentError(f"fields called success: {names}; expected one", hint="name it with key=")
+        raise InvalidArgumentError(
+            f"fields called success: {names}; expected exactly one", hint="pass the field to use as key="
+        )
     return candidates[0]
 
 

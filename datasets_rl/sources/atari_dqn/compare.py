@@ -57,7 +57,7 @@ class _Differences:
             text, before = self._by_key.get(key, (example_text, 0))
             self._by_key[key] = (text, before + len(wrong))
 
-    def report(self, rows: int, episodes: EpisodeTable) -> list[str]:
+    def problems(self, rows: int, episodes: EpisodeTable) -> list[str]:
         texts = [f"{text} ({count:,} such rows)" for text, count in self._by_key.values()]
         if episodes.steps != rows:
             texts.append(f"it has {episodes.steps:,} rows, the files have {rows:,}")
@@ -102,7 +102,7 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
             before = (number, added, flat) if cursor == capacity - 1 else None
     except DAMAGED as error:
         raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
-    return differences.report(at, episodes)
+    return differences.problems(at, episodes)
 
 
 def _follows(before: tuple[int, int, Mapping[str, NDArray[Any]]], added: int, flat: Mapping[str, NDArray[Any]]) -> bool:
@@ -195,4 +195,4 @@ def compare_episodes(files: Mapping[str, Path], column: _Column, episodes: Episo
                 differences.check("observation", at, frames[:-1])
                 differences.check("following", at, frames[1:])
                 at += steps
-    return differences.report(at, episodes)
+    return differences.problems(at, episodes)

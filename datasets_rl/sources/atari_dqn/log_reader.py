@@ -311,7 +311,7 @@ class _Rows:
         counts[f"rows-{'of-a-missing-checkpoint' if cut else 'behind-the-cursor'}"] = log.capacity - 1 - log.cursor
         action, reward, terminated = log.action[order], log.reward[order], log.terminal[order] == 1
         blanks_left = _initial_blanks(log, before) if cut or deferred else _BLANKS
-        blank = _blank(terminated, ~terminated & (action == 0) & (reward == 0), blanks_left)
+        blank = _blank_mask(terminated, ~terminated & (action == 0) & (reward == 0), blanks_left)
         unsure = cut and 0 < blanks_left < _BLANKS and bool(blank[:1].any())
         truncated = np.zeros(len(order), np.bool_)
         truncated[-1:] = ~terminated[-1:] & (not goes_on)
@@ -371,8 +371,14 @@ def _initial_blanks(log: _Log, before: _Log | None) -> int:
     return 0 if count >= _BLANKS or action[since:].any() or reward[since:].any() else _BLANKS - count
 
 
-def _blank(ends: NDArray[np.bool_], zero: NDArray[np.bool_], blanks_left: int) -> NDArray[np.bool_]:
-    """Return the mask of rows that are zeros and follow an end, or other such rows, [n]."""
+def _blank_mask(ends: NDArray[np.bool_], zero: NDArray[np.bool_], blanks_left: int) -> NDArray[np.bool_]:
+    """Return the mask of blank rows, [n]: up to `_BLANKS` consecutive rows of zeros that follow the end of an episode.
+
+    Args:
+        ends: Whether an episode ends at each row.
+        zero: Whether each row holds only zeros.
+        blanks_left: Maximum number of blank rows at the beginning, which follow the end of an earlier checkpoint.
+    """
     blank = np.zeros(len(ends), np.bool_)
     after_end = np.append(False, ends[:-1])[: len(ends)]
     for _ in range(_BLANKS):

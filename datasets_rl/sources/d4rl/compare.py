@@ -56,11 +56,11 @@ def _differences(path: Path, column: _Column, limit: int | None, episodes: Episo
         for name, dataset in raw.items():
             per_step = dataset.shape and len(dataset) == rows and dataset.dtype.kind in "biuf"
             if per_step and name.partition("/")[0] not in _SKIPPED and 0 not in dataset.shape:
-                differences.extend(_values(dataset, _key(name), column, rows))
-        differences.extend(_inside(raw, column, rows))
-        differences.extend(_flags(raw, column, rows, limit))
+                differences.extend(_compare_values(dataset, _key(name), column, rows))
+        differences.extend(_compare_next_rows(raw, column, rows))
+        differences.extend(_compare_flags(raw, column, rows, limit))
         if episodes is not None:
-            differences.extend(_episodes(raw, episodes, rows))
+            differences.extend(_compare_episodes(raw, episodes, rows))
     return differences
 
 
@@ -78,7 +78,7 @@ def _key(name: str) -> tuple[str, ...]:
     return (*{**_ROOTS, **_NEXT_ROOTS}.get(root, (root,)), *rest)
 
 
-def _values(dataset: h5py.Dataset, key: tuple[str, ...], column: _Column, rows: int) -> Iterator[str]:
+def _compare_values(dataset: h5py.Dataset, key: tuple[str, ...], column: _Column, rows: int) -> Iterator[str]:
     """Compare a column row by row, including the next observations at the ends of episodes."""
     tally = _Tally(key)
     for start, stop in _spans(dataset, rows):
@@ -89,10 +89,10 @@ def _values(dataset: h5py.Dataset, key: tuple[str, ...], column: _Column, rows: 
             same = within & near(raw, np.asarray(converted))
             raw[same] = np.asarray(converted)[same]
         tally.add(start, raw, converted)
-    yield from tally.report()
+    yield from tally.summary()
 
 
-def _inside(raw: dict[str, h5py.Dataset], column: _Column, rows: int) -> Iterator[str]:
+def _compare_next_rows(raw: dict[str, h5py.Dataset], column: _Column, rows: int) -> Iterator[str]:
     """Compare the next observation and info of each step within a trajectory with the next row of the raw file."""
     for name, dataset in raw.items():
         root, _, rest = name.partition("/")
@@ -105,10 +105,10 @@ def _inside(raw: dict[str, h5py.Dataset], column: _Column, rows: int) -> Iterato
             last = min(stop, rows - 1)
             within = ~np.asarray(column(("next", "done"), start, last), bool).reshape(-1)
             tally.add(start, dataset[start + 1 : last + 1], column(key, start, last), where=within)
-        yield from tally.report()
+        yield from tally.summary()
 
 
-def _flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, limit: int | None) -> Iterator[str]:
+def _compare_flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, limit: int | None) -> Iterator[str]:
     def converted(name: str) -> NDArray[np.bool_]:
         return np.asarray(column(("next", name), 0, rows)).reshape(-1)
 
@@ -116,18 +116,24 @@ def _flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, limit: int 
     terminals = raw["terminals"][:].reshape(-1) == 1
     timeouts = raw["timeouts"][:].reshape(-1) == 1 if timed else np.zeros(rows, bool)
     terminated, truncated, done = (converted(name) for name in ("terminated", "truncated", "done"))
-    yield from _first("next.terminated", np.flatnonzero(terminated != terminals), "differs from the file's terminals")
-    yield from _first("next.truncated", np.flatnonzero(timeouts & ~truncated), "lacks the file's time-out")
-    yield from _first("next.done", np.flatnonzero(done != (terminated | truncated)), "is not terminated or truncated")
+    yield from _first_wrong_row(
+        "next.terminated", np.flatnonzero(terminated != terminals), "differs from the file's terminals"
+    )
+    yield from _first_wrong_row("next.truncated", np.flatnonzero(timeouts & ~truncated), "lacks the file's time-out")
+    yield from _first_wrong_row(
+        "next.done", np.flatnonzero(done != (terminated | truncated)), "is not terminated or truncated"
+    )
     added = truncated & ~timeouts
     added[-1:] = False
     repairs = _seams(raw, rows)
     if not timed and limit is not None:
         repairs |= _met_limit(done, limit)
-    yield from _first("next.truncated", np.flatnonzero(added & ~repairs), "is set, but the file has no time-out")
+    yield from _first_wrong_row(
+        "next.truncated", np.flatnonzero(added & ~repairs), "is set, but the file has no time-out"
+    )
 
 
-def _episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows: int) -> Iterator[str]:
+def _compare_episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows: int) -> Iterator[str]:
     marked = raw["terminals"][:].reshape(-1) == 1
     if "timeouts" in raw:
         marked |= raw["timeouts"][:].reshape(-1) == 1
@@ -136,9 +142,9 @@ def _episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows: int) -
         return
     repaired = ~marked[episodes.stops - 1]
     wrong = np.flatnonzero(episodes["repaired"] != repaired)
-    yield from _first("repaired", wrong, "does not match the end flags of the file", "episode")
+    yield from _first_wrong_row("repaired", wrong, "does not match the end flags of the file", "episode")
     wrong = np.flatnonzero(episodes["source"] != np.arange(len(episodes)))
-    yield from _first("source", wrong, "is not the number of the episode", "episode")
+    yield from _first_wrong_row("source", wrong, "is not the number of the episode", "episode")
 
 
 def _seams(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
@@ -184,7 +190,7 @@ class _Tally:
             row = int(rows[0])
             self._note(start + row, len(rows), f"is {_shown(converted[row])}, in the file {_shown(raw[row])}")
 
-    def report(self) -> Iterator[str]:
+    def summary(self) -> Iterator[str]:
         """Yield one sentence if there are differences."""
         if self._count:
             yield f"{self._first} ({self._count:,} such rows)"
@@ -194,7 +200,7 @@ class _Tally:
         self._count += count
 
 
-def _first(name: str, rows: NDArray[np.intp], text: str, what: str = "row") -> Iterator[str]:
+def _first_wrong_row(name: str, rows: NDArray[np.intp], text: str, what: str = "row") -> Iterator[str]:
     if len(rows):
         yield f"{name} at {what} {int(rows[0]):,} {text} ({len(rows):,} such {what}s)"
 

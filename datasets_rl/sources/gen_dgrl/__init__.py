@@ -64,7 +64,7 @@ class GenDGRL(Source):
 
         paths = self._paths(name)
         urls = tuple(self.catalog["base"] + path for path in paths)
-        return (_checked(Asset(urls, paths[0])),)
+        return (_with_format(Asset(urls, paths[0])),)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Find the archive under one of its paths, and split it into parts; see `Source.resolve`."""
@@ -74,9 +74,9 @@ class GenDGRL(Source):
         except FetchError:
             listed = {}  # neither a local folder nor a mirror that lists files
         paths = self._paths(name)
-        others = tuple(url for path in paths[1:] for url in upstream.below_mirrors(path))
+        others = tuple(url for path in paths[1:] for url in upstream.mirror_urls(path))
         asset = replace(asset, urls=(*others, *asset.urls))
-        asset = next((_checked(listed[path]) for path in paths if path in listed), asset)
+        asset = next((_with_format(listed[path]) for path in paths if path in listed), asset)
         steps = self._split(name)[1]["steps"]
         parts = max(1, steps // _SHARD_STEPS)
         step_bytes = _STEP_BYTES + _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
@@ -120,8 +120,8 @@ class GenDGRL(Source):
         return [path.format(game=game) for path in category["paths"]]
 
 
-def _checked(asset: Asset) -> Asset:
-    """Return the asset with its format, so that its first bytes are checked."""
+def _with_format(asset: Asset) -> Asset:
+    """Return the asset with its file format and first bytes (magic number), which the download then checks."""
     # The archive of all games is not compressed, and may be served at the address of the archive of one game.
     compressed = asset.path.endswith(".xz") and "100k" not in asset.path
     return replace(asset, magic=_XZ_MAGIC if compressed else b"", kind="tar.xz" if compressed else "tar")

@@ -283,7 +283,7 @@ def bounds(file: ArrayFile, made: Plan) -> Bounds:
 
 
 def _row_counts(file: ArrayFile, made: Plan) -> tuple[int, int]:
-    """Return the numbers of rows of the arrays of steps and of the observations."""
+    """Return the number of rows of the arrays of steps, and that of the arrays of observations."""
     steps = [part.array for part in made.parts if part.array and not part.state]
     steps += [*made.flags.values(), *made.following.values()]
     if made.marks and made.by == "column":

@@ -350,13 +350,14 @@ class TableEpisodes:
             for number in range(array.type.num_fields):
                 inner = array.type.field(number)
                 # A Tuple is a struct with the names "0", "1", ...; the keys follow the names in HDF5 files.
-                key = (*names, f"_index_{inner.name}" if self._is_tuple(names) else inner.name)
+                key = (*names, f"_index_{inner.name}" if self._is_tuple_space(names) else inner.name)
                 yield from self._flattened(array.field(number), key, inner, cut=cut)
             return
         key = cleaned(names)
         yield key, _TableColumn(".".join(names), array[: len(array) - 1] if cut else array, self.leaves.get(key), field)
 
-    def _is_tuple(self, names: Key) -> bool:
+    def _is_tuple_space(self, names: Key) -> bool:
+        """Return whether the entry at a path is a Tuple space, whose elements are called `_index_0` and so on."""
         key = cleaned(names)
         return any(leaf_key[: len(key) + 1] == (*key, "_index_0") for leaf_key in self.leaves)
 

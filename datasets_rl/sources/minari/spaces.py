@@ -29,19 +29,19 @@ class Leaf:
     space: Mapping[str, Any]
 
     @property
-    def kind(self) -> str:
+    def space_type(self) -> str:
         """Name of the space's type, such as "Box"."""
-        kind: str = self.space["type"]
-        return kind
+        space_type: str = self.space["type"]
+        return space_type
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one value."""
-        if self.kind == "Box":
+        if self.space_type == "Box":
             return tuple(self.space["shape"])
-        if self.kind == "MultiDiscrete":
+        if self.space_type == "MultiDiscrete":
             return _axes(self.space["nvec"])
-        if self.kind == "MultiBinary":
+        if self.space_type == "MultiBinary":
             n = self.space["n"]
             return (n,) if isinstance(n, int) else tuple(n)
         return ()
@@ -51,7 +51,7 @@ class Leaf:
         """Whether Minari treats the values as images, which it stores as JPEG."""
         shape = self.shape
         return (
-            self.kind == "Box"
+            self.space_type == "Box"
             and self.space["dtype"] == "uint8"
             and len(shape) in {2, 3}
             and min(shape[:2]) >= _IMAGE_SIDE_MIN
@@ -124,18 +124,18 @@ def document(leaf: Leaf) -> dict[str, Any]:
     Unlike that function, it does not need torch.
     """
     space, shape = leaf.space, list(leaf.shape)
-    dtype = space.get("dtype", "int8" if leaf.kind == "MultiBinary" else "int64")
+    dtype = space.get("dtype", "int8" if leaf.space_type == "MultiBinary" else "int64")
     plain = {"shape": shape, "dtype": dtype}
     start = np.asarray(space.get("start", 0))
-    if leaf.kind == "MultiBinary":
+    if leaf.space_type == "MultiBinary":
         return {"kind": "binary", **plain}
-    if leaf.kind == "Box":
+    if leaf.space_type == "Box":
         low, high = (np.asarray(space[name]) for name in ("low", "high"))
         if np.dtype(dtype).kind == "f" and np.isneginf(low).all() and np.isposinf(high).all():
             return {"kind": "unbounded", **plain}
         low, high = (bound.astype(dtype) for bound in (low, high))
     elif not start.any():
-        name = "n" if leaf.kind == "Discrete" else "nvec"
+        name = "n" if leaf.space_type == "Discrete" else "nvec"
         return {"kind": "discrete" if name == "n" else "multi_discrete", **plain, name: space[name]}
     else:
         low, high = start, start + np.asarray(space.get("n", space.get("nvec"))) - 1

@@ -146,7 +146,7 @@ class _File:
     """Indices of the selected episodes in the file; None for all."""
 
     @property
-    def part(self) -> dict[str, Any]:
+    def reader_part(self) -> dict[str, Any]:
         """Description for the reader, as part of `Shard.part`."""
         rows = None if self.rows is None else list(self.rows)
         return {"path": self.asset.path, "first": self.first, "count": self.count, "rows": rows}
@@ -312,7 +312,7 @@ def _grouped(files: Sequence[_File]) -> Iterator[Shard]:
 
 
 def _shard(group: Sequence[_File]) -> Shard:
-    return Shard(tuple(file.asset.path for file in group), [file.part for file in group])
+    return Shard(tuple(file.asset.path for file in group), [file.reader_part for file in group])
 
 
 SOURCE = OpenX()

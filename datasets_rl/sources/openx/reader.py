@@ -347,8 +347,8 @@ def stored_key(path: Key) -> Key:
     return _NAMES.get(path, (f"{root}_" if root in _RESERVED else root, *rest))
 
 
-def _image_shape(head: images.Header, values: EpisodeImages) -> tuple[int, ...]:
-    return (*head.shape[:2], 1) if values.floats else head.shape
+def _image_shape(header: images.Header, values: EpisodeImages) -> tuple[int, ...]:
+    return (*header.shape[:2], 1) if values.floats else header.shape
 
 
 def _declared_text(declared: Sequence[int | None]) -> list[int | str]:
