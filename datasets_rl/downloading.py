@@ -143,7 +143,7 @@ def download(
 def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | str | None, settings: Settings) -> None:
     """Check that files of the user are those from which the stored dataset was converted."""
     from datasets_rl.fetch.partial_download import digest_file
-    from datasets_rl.fetch.schemes.file import file_of
+    from datasets_rl.fetch.schemes.file import path_of_url
     from datasets_rl.format.manifest import Manifest
 
     if local is None:
@@ -158,7 +158,7 @@ def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | s
     recorded = {file.path: file for file in manifest.raw}
     changed = []
     for asset in listing.assets:
-        file, raw = file_of(asset.urls[0]), recorded.get(asset.path)
+        file, raw = path_of_url(asset.urls[0]), recorded.get(asset.path)
         state = file.stat()
         if raw is None:
             changed += [] if manifest.selection else [f"{asset.path} is new"]

@@ -117,7 +117,7 @@ class _LocalUpstream(Upstream):
         assets = (Asset((self._files[name].as_uri(),), name, self._files[name].stat().st_size) for name in names)
         return Folder("", self._revision, tuple(assets))
 
-    def sized(self, asset: Asset) -> Asset:
+    def with_size(self, asset: Asset) -> Asset:
         return replace(asset, size=self._at(asset.path).stat().st_size)
 
     def text(self, asset: Asset) -> str:

@@ -241,12 +241,12 @@ def raw_files(manifest: Manifest, paths: DatasetPaths | None) -> Mapping[str, Pa
 
 
 def _in_place(url: str) -> Path | None:
-    from datasets_rl.fetch.schemes import NotThere, scheme_of
+    from datasets_rl.fetch.schemes import NotServedError, scheme_of
 
     try:
         scheme = scheme_of(url)
         location = scheme.resolve(url, _no_requests) if scheme.IN_PLACE else None
-    except (InvalidArgumentError, NotThere):
+    except (InvalidArgumentError, NotServedError):
         return None
     return location if isinstance(location, Path) else None
 

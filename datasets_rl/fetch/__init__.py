@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from datasets_rl.fetch.asset import Asset, Fetched
-from datasets_rl.fetch.download import fetch, fetch_local, mirrored, remaining_bytes
+from datasets_rl.fetch.download import fetch, fetch_local, remaining_bytes, with_mirrors
 
-__all__ = ["Asset", "Fetched", "fetch", "fetch_local", "mirrored", "remaining_bytes"]
+__all__ = ["Asset", "Fetched", "fetch", "fetch_local", "remaining_bytes", "with_mirrors"]

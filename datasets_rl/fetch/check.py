@@ -7,10 +7,19 @@ from pathlib import Path
 
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.partial_download import Digest
-from datasets_rl.fetch.plan import Wanted
-from datasets_rl.fetch.schemes import NotThere
+from datasets_rl.fetch.plan import ExpectedFile
+from datasets_rl.fetch.schemes import NotServedError
 
-__all__ = ["HEAD", "CutShort", "WrongBytes", "checked_against", "compare", "wanted", "wrong_kind", "wrong_kind_of_file"]
+__all__ = [
+    "HEAD",
+    "TruncatedFileError",
+    "WrongFileError",
+    "check_kind",
+    "differences",
+    "expected_file",
+    "file_format_problem",
+    "format_problem",
+]
 
 HEAD = 1024
 """Number of bytes at the start of a file that suffice to identify its format."""
@@ -23,28 +32,28 @@ _TITLE = re.compile(rb"<(title|code|message)>(.*?)</\1>", re.IGNORECASE | re.DOT
 _AN = "aefhilmnorsx"
 
 
-class WrongBytes(NotThere):
+class WrongFileError(NotServedError):
     """The address serves a file other than the expected one."""
 
 
-class CutShort(WrongBytes):
+class TruncatedFileError(WrongFileError):
     """The address served a truncated file as if it were complete."""
 
 
-def wanted(asset: Asset, *, hash_check: bool) -> Wanted:
+def expected_file(asset: Asset, *, hash_check: bool) -> ExpectedFile:
     """Return the size and checksums that a file must have; none if the user disabled the check."""
     sha256 = asset.sha256 and asset.sha256.lower()
-    return Wanted(asset.size, sha256, asset.md5, asset.crc32c) if hash_check else Wanted()
+    return ExpectedFile(asset.size, sha256, asset.md5, asset.crc32c) if hash_check else ExpectedFile()
 
 
-def checked_against(want: Wanted, *, hash_check: bool) -> str:
-    """Return `Fetched.checked` for a file that matches `want`."""
+def check_kind(expected: ExpectedFile, *, hash_check: bool) -> str:
+    """Return `Fetched.checked` for a file that matches `expected`."""
     if not hash_check:
         return "skipped"
-    return "catalog" if want.checksum else "recorded"
+    return "catalog" if expected.checksum else "recorded"
 
 
-def wrong_kind(asset: Asset, head: bytes) -> str | None:
+def format_problem(asset: Asset, head: bytes) -> str | None:
     """Return why a file with this beginning cannot be the expected one; None if it can.
 
     Args:
@@ -54,43 +63,43 @@ def wrong_kind(asset: Asset, head: bytes) -> str | None:
     # HDF5 allows a user block before its signature; MATLAB writes one of 512 bytes.
     if asset.magic and any(head.startswith(asset.magic, at) for at in ((0, 512) if asset.kind == "HDF5" else (0,))):
         return None
-    kind = _kind(asset)
+    kind = _kind_text(asset)
     if head.startswith(_LFS):
         return f"the server sent a git-LFS pointer, not {kind}: the address does not serve large files"
     if _PAGE.match(head):
-        return f"the server answered with a web page, not {kind}{_title(head)}"
+        return f"the server answered with a web page, not {kind}{_title_text(head)}"
     if not asset.magic:
         return None
     if _XML.match(head):
-        return f"the server answered with an XML document, not {kind}{_title(head)}"
+        return f"the server answered with an XML document, not {kind}{_title_text(head)}"
     start = head[: len(asset.magic)].hex(" ") or "nothing"
     return f"it begins with {start}, expected {asset.magic.hex(' ')}: it is not {kind}"
 
 
-def wrong_kind_of_file(asset: Asset, path: Path) -> str | None:
-    """Apply `wrong_kind` to a file on disk."""
+def file_format_problem(asset: Asset, path: Path) -> str | None:
+    """Apply `format_problem` to a file on disk."""
     with path.open("rb") as stream:
-        return wrong_kind(asset, stream.read(HEAD))
+        return format_problem(asset, stream.read(HEAD))
 
 
-def compare(want: Wanted, digest: Digest) -> list[str]:
+def differences(expected: ExpectedFile, digest: Digest) -> list[str]:
     """Return how a complete file differs from the expected one, in size and in the strongest known checksum."""
     problems = []
-    if want.size is not None and digest.upto != want.size:
-        problems.append(f"it has {digest.upto:,} bytes, expected {want.size:,}")
-    name = want.checksum
-    if name and (checksum := digest.hexdigest(name)) != (expected := getattr(want, name)):
-        problems.append(f"it has {name} {checksum}, expected {expected}")
+    if expected.size is not None and digest.upto != expected.size:
+        problems.append(f"it has {digest.upto:,} bytes, expected {expected.size:,}")
+    name = expected.checksum
+    if name and (checksum := digest.hexdigest(name)) != (stated := getattr(expected, name)):
+        problems.append(f"it has {name} {checksum}, expected {stated}")
     return problems
 
 
-def _kind(asset: Asset) -> str:
+def _kind_text(asset: Asset) -> str:
     if asset.kind == "file":
         return "a data file"
     return f"{'an' if asset.kind[:1].lower() in _AN else 'a'} {asset.kind} file"
 
 
-def _title(head: bytes) -> str:
+def _title_text(head: bytes) -> str:
     match = _TITLE.search(head)
     text = " ".join(match[2].decode("utf-8", "replace").split()) if match else ""
     return f": {text[:80]!r}" if text else ""

@@ -15,11 +15,11 @@ from datasets_rl import disk
 from datasets_rl.errors import DatasetsRLError, FetchError, IntegrityError, InvalidArgumentError, OfflineError
 from datasets_rl.fetch import check, plan
 from datasets_rl.fetch.asset import Asset, Fetched
-from datasets_rl.fetch.check import CutShort, WrongBytes
-from datasets_rl.fetch.parallel import CancelToken, Limiter, in_parallel
+from datasets_rl.fetch.check import TruncatedFileError, WrongFileError
+from datasets_rl.fetch.parallel import CancelToken, Limiter, run_in_parallel
 from datasets_rl.fetch.partial_download import Digest, PartialDownload, Record, digest_file, read_record
-from datasets_rl.fetch.plan import Do
-from datasets_rl.fetch.schemes import Get, NotThere, Remote, scheme_of, shown
+from datasets_rl.fetch.plan import Action
+from datasets_rl.fetch.schemes import Get, NotServedError, Remote, scheme_of, without_credentials
 from datasets_rl.progress import Report, report, waiting
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
@@ -27,7 +27,7 @@ from datasets_rl.settings import Settings
 if TYPE_CHECKING:
     from datasets_rl.fetch.transfer import Network
 
-__all__ = ["asking", "fetch", "fetch_local", "mirrored", "remaining_bytes", "size_of"]
+__all__ = ["fetch", "fetch_local", "json_client", "remaining_bytes", "size_of_url", "with_mirrors"]
 
 _ESCAPED = ("http:", "https:", "file:")
 _COPY = Remedy("give another copy with {} or {}", Argument("mirrors"), Argument("from_local"))
@@ -40,11 +40,11 @@ _CUT = Remedy("none of its bytes were kept: run it again, or {}", _COPY)
 _UNREACHED = "an address that did not answer may serve the right file later"
 
 
-class _SwitchedOff(NotThere):
+class _OfflineRefusal(NotServedError):
     """The address needs the network, which RLDS_OFFLINE forbids."""
 
 
-def mirrored(asset: Asset, bases: Sequence[str]) -> Asset:
+def with_mirrors(asset: Asset, bases: Sequence[str]) -> Asset:
     """Return the asset with its addresses below the mirrors before its own addresses, without duplicates."""
     urls = []
     for base in bases:
@@ -58,7 +58,7 @@ def remaining_bytes(assets: Sequence[Asset], folder: Path) -> int | None:
 
     Existing files, the bytes of interrupted downloads and files that are used in place are not counted.
     """
-    pending = _pending(assets, folder, hash_check=True)
+    pending = _pending_sizes(assets, folder, hash_check=True)
     return _sum_known(None if total is None else max(0, total - done) for total, done in pending.values())
 
 
@@ -98,7 +98,7 @@ def fetch(
         DiskFullError: If the disk is full; the fetched bytes are kept.
     """
     _check_arguments(assets)
-    pending = _pending(assets, folder, hash_check=hash_check)
+    pending = _pending_sizes(assets, folder, hash_check=hash_check)
     expected = {path: total for path, (total, _) in pending.items()}
     total = _sum_known(expected.values())
     done = sum(done for _, done in pending.values())
@@ -113,7 +113,7 @@ def fetch(
 
 
 @contextmanager
-def asking(settings: Settings) -> Iterator[Get]:
+def json_client(settings: Settings) -> Iterator[Get]:
     """Yield a function that requests JSON, such as file lists, with the timeouts and retries of a download."""
     opened: list[Network] = []
 
@@ -122,7 +122,7 @@ def asking(settings: Settings) -> Iterator[Get]:
 
         if not opened:
             opened.append(Network(settings, Limiter(), Report(), {}, CancelToken()))
-        with waiting(f"waiting for {shown(url)}", show=settings.progress):
+        with waiting(f"waiting for {without_credentials(url)}", show=settings.progress):
             return opened[0].get_json(url, headers)
 
     try:
@@ -132,18 +132,18 @@ def asking(settings: Settings) -> Iterator[Get]:
             network.client.close()
 
 
-def size_of(url: str, settings: Settings) -> int | None:
+def size_of_url(url: str, settings: Settings) -> int | None:
     """Return the size in bytes of the file at an address; None if the address does not report it."""
     from datasets_rl.fetch.transfer import Network
 
     network = Network(settings, Limiter(None), Report(), {}, CancelToken())
     try:
-        with waiting(f"waiting for {shown(url)}", show=settings.progress):
+        with waiting(f"waiting for {without_credentials(url)}", show=settings.progress):
             file = scheme_of(url).resolve(url, network.ask)
             if isinstance(file, Path):
                 return file.stat().st_size
             length = "" if file.size is not None else network.ask(file.url, file.headers).get("content-length", "")
-    except NotThere:
+    except NotServedError:
         return None
     finally:
         network.client.close()
@@ -181,7 +181,7 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
     fetched: list[Fetched] = []
     problems: list[str] = []
     for asset, local_path in zip(assets, filter(None, local_paths), strict=True):
-        result = _use_or_reason(asset, local_path, hash_check=hash_check)
+        result = _use_or_problem(asset, local_path, hash_check=hash_check)
         if isinstance(result, Fetched):
             fetched.append(result)
         else:
@@ -191,10 +191,10 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
     return fetched
 
 
-def _use_or_reason(asset: Asset, path: Path, *, hash_check: bool) -> Fetched | NotThere:
+def _use_or_problem(asset: Asset, path: Path, *, hash_check: bool) -> Fetched | NotServedError:
     try:
-        return _use(asset, path, path.absolute().as_uri(), hash_check=hash_check)
-    except NotThere as reason:
+        return _check_in_place(asset, path, path.absolute().as_uri(), hash_check=hash_check)
+    except NotServedError as reason:
         return reason
 
 
@@ -233,12 +233,14 @@ def _check_arguments(assets: Sequence[Asset]) -> None:
             scheme_of(url)
 
 
-def _pending(assets: Sequence[Asset], folder: Path, *, hash_check: bool) -> dict[str, tuple[int | None, int]]:
+def _pending_sizes(assets: Sequence[Asset], folder: Path, *, hash_check: bool) -> dict[str, tuple[int | None, int]]:
     """Map the path of each file to download to its size, None if unknown, and the number of its bytes on disk."""
     pending: dict[str, tuple[int | None, int]] = {}
     for asset in assets:
-        target, want = folder / plan.safe_path(asset.path), check.wanted(asset, hash_check=hash_check)
-        if plan.finished(want, _finished(target, read_record(target))).do is Do.RESTART and not _is_local(asset):
+        target, want = folder / plan.safe_path(asset.path), check.expected_file(asset, hash_check=hash_check)
+        if plan.decide_existing(
+            want, _existing_file(target, read_record(target))
+        ).action is Action.RESTART and not _is_local(asset):
             part = PartialDownload.load(target)
             pending[asset.path] = asset.size if asset.size is not None else part.total, part.done
     return pending
@@ -256,69 +258,67 @@ def _is_local(asset: Asset) -> bool:
         if not scheme.IN_PLACE:
             return False
         try:
-            scheme.resolve(url, _ask_nothing)
-        except NotThere:
+            scheme.resolve(url, _refuse_request)
+        except NotServedError:
             continue
         return True
     return False
 
 
-def _ask_nothing(url: str, headers: object) -> dict[str, str]:
+def _refuse_request(url: str, headers: object) -> dict[str, str]:
     del headers
-    raise NotThere(f"no request is made for {url}")
+    raise NotServedError(f"no request is made for {url}")
 
 
-def _finished(target: Path, record: Record | None) -> plan.Finished | None:
+def _existing_file(target: Path, record: Record | None) -> plan.ExistingFile | None:
     try:
         stat = target.stat()
     except OSError:
         return None
     if record is None:
-        return plan.Finished(stat.st_size)
-    return plan.Finished(stat.st_size, record.size, record.sha256, record.mtime_ns == stat.st_mtime_ns)
+        return plan.ExistingFile(stat.st_size)
+    return plan.ExistingFile(stat.st_size, record.size, record.sha256, record.mtime_ns == stat.st_mtime_ns)
 
 
-def _present(asset: Asset, target: Path, *, hash_check: bool) -> Fetched | None:
+def _find_present(asset: Asset, target: Path, *, hash_check: bool) -> Fetched | None:
     """Return the file that an earlier call or the user stored as `target`, if it is the expected one."""
-    want, record = check.wanted(asset, hash_check=hash_check), read_record(target)
-    step = plan.finished(want, _finished(target, record))
-    if step.do is Do.HASH:
+    want, record = check.expected_file(asset, hash_check=hash_check), read_record(target)
+    step = plan.decide_existing(want, _existing_file(target, record))
+    if step.action is Action.HASH:
         sha256 = digest_file(target).hexdigest()
-        if sha256 != (want.sha256 or (record and record.sha256)) or check.wrong_kind_of_file(asset, target):
+        if sha256 != (want.sha256 or (record and record.sha256)) or check.file_format_problem(asset, target):
             return None
         stat = target.stat()
         same = record is not None and record.sha256 == sha256
         url, etag = (record.url, record.etag) if record and same else (target.absolute().as_uri(), None)
         record = Record(
-            url, stat.st_size, sha256, etag, check.checked_against(want, hash_check=hash_check), stat.st_mtime_ns
+            url, stat.st_size, sha256, etag, check.check_kind(want, hash_check=hash_check), stat.st_mtime_ns
         )
         record.write(target)
-    elif step.do is not Do.PRESENT:
+    elif step.action is not Action.PRESENT:
         return None
     if record is None:
         return None
-    checked = (
-        record.checked if hash_check and want.sha256 is None else check.checked_against(want, hash_check=hash_check)
-    )
-    return _fetched(asset, target, record, "recorded" if hash_check and checked == "skipped" else checked)
+    checked = record.checked if hash_check and want.sha256 is None else check.check_kind(want, hash_check=hash_check)
+    return _fetched_from_record(asset, target, record, "recorded" if hash_check and checked == "skipped" else checked)
 
 
-def _fetched(asset: Asset, path: Path, record: Record, checked: str) -> Fetched:
+def _fetched_from_record(asset: Asset, path: Path, record: Record, checked: str) -> Fetched:
     return Fetched(asset, path, record.size, record.sha256, record.url, record.etag, checked)
 
 
-def _use(asset: Asset, path: Path, url: str, *, hash_check: bool) -> Fetched:
+def _check_in_place(asset: Asset, path: Path, url: str, *, hash_check: bool) -> Fetched:
     """Check a file that is used in place."""
-    if wrong_kind := check.wrong_kind_of_file(asset, path):
-        raise NotThere(wrong_kind)
-    want, size = check.wanted(asset, hash_check=hash_check), path.stat().st_size
+    if wrong_kind := check.file_format_problem(asset, path):
+        raise NotServedError(wrong_kind)
+    want, size = check.expected_file(asset, hash_check=hash_check), path.stat().st_size
     if want.size not in (None, size):
         # The size alone shows that it is another file, so that it need not be read.
-        raise WrongBytes(f"it has {size:,} bytes, expected {want.size:,}")
+        raise WrongFileError(f"it has {size:,} bytes, expected {want.size:,}")
     digest = digest_file(path, md5=want.md5 is not None)
-    if problems := check.compare(want, digest):
-        raise WrongBytes("; ".join(problems))
-    return Fetched(asset, path, size, digest.hexdigest(), url, None, check.checked_against(want, hash_check=hash_check))
+    if problems := check.differences(want, digest):
+        raise WrongFileError("; ".join(problems))
+    return Fetched(asset, path, size, digest.hexdigest(), url, None, check.check_kind(want, hash_check=hash_check))
 
 
 @dataclass
@@ -363,44 +363,44 @@ class _Job:
         def fetch_one(index: int) -> None:
             fetched[index] = self._fetch(assets[index], connections)
 
-        in_parallel([partial(fetch_one, index) for index in range(len(assets))], workers, self.cancel)
+        run_in_parallel([partial(fetch_one, index) for index in range(len(assets))], workers, self.cancel)
         return [fetched[index] for index in range(len(assets))]
 
     def _fetch(self, asset: Asset, connections: int) -> Fetched:
         target = self.folder / plan.safe_path(asset.path)
-        if present := _present(asset, target, hash_check=self.hash_check):
+        if present := _find_present(asset, target, hash_check=self.hash_check):
             return present
-        failures: list[tuple[str, NotThere]] = []
-        for url in self._order(asset, target):
-            result = self._try(asset, url, target, connections)
+        failures: list[tuple[str, NotServedError]] = []
+        for url in self._ordered_urls(asset, target):
+            result = self._fetch_or_problem(asset, url, target, connections)
             if isinstance(result, Fetched):
                 return result
-            failures.append((shown(url), result))
-        raise _sum_up(asset, failures)
+            failures.append((without_credentials(url), result))
+        raise _combined_error(asset, failures)
 
-    def _order(self, asset: Asset, target: Path) -> list[str]:
+    def _ordered_urls(self, asset: Asset, target: Path) -> list[str]:
         """Return the addresses; the one of an interrupted download is first if no other address can resume it."""
         protected = self.hash_check and asset.sha256 is not None
         part = PartialDownload.load(target)
         started = "" if protected or not part.done else part.url
-        return sorted(asset.urls, key=lambda url: shown(url) != started)
+        return sorted(asset.urls, key=lambda url: without_credentials(url) != started)
 
-    def _try(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched | NotThere:
+    def _fetch_or_problem(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched | NotServedError:
         try:
-            return self._from(asset, url, target, connections)
-        except NotThere as reason:
+            return self._fetch_from(asset, url, target, connections)
+        except NotServedError as reason:
             return reason
 
-    def _from(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched:
+    def _fetch_from(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched:
         scheme = scheme_of(url)
         if scheme.IN_PLACE:
-            path = scheme.resolve(url, _ask_nothing)
-            return _use(asset, Path(str(path)), url, hash_check=self.hash_check)
+            path = scheme.resolve(url, _refuse_request)
+            return _check_in_place(asset, Path(str(path)), url, hash_check=self.hash_check)
         if self.settings.offline:
-            raise _SwitchedOff("network requests are switched off")
+            raise _OfflineRefusal("network requests are switched off")
         remote = scheme.resolve(url, self.network().ask)
         if not isinstance(remote, Remote):
-            raise NotThere(
+            raise NotServedError(
                 f"the resolver of its URL scheme returned {remote!r}; expected a Remote, or a local path for a local scheme"
             )
         with disk.disk_errors(target):
@@ -411,34 +411,34 @@ class _Job:
 
         want = self._expected(asset, remote)
         part = PartialDownload.load(target)
-        if plan.part(want, part.left, remote.address).do is Do.RESTART:
+        if plan.decide_resume(want, part.state, remote.address).action is Action.RESTART:
             part = PartialDownload(target, replaces=part.done)
-        part.adopt(shown(url), remote.address)
+        part.adopt(without_credentials(url), remote.address)
         part.digest = Digest(md5=want.md5 is not None)
         record = Transfer(self.network(), asset, want, part, remote, connections).run(hash_check=self.hash_check)
-        return _fetched(asset, target, record, record.checked)
+        return _fetched_from_record(asset, target, record, record.checked)
 
-    def _expected(self, asset: Asset, remote: Remote) -> plan.Wanted:
+    def _expected(self, asset: Asset, remote: Remote) -> plan.ExpectedFile:
         """Return the expected size and checksums of a file, combined from the catalog and the server."""
-        want = check.wanted(asset, hash_check=self.hash_check)
+        want = check.expected_file(asset, hash_check=self.hash_check)
         if not self.hash_check:
             return want
         if remote.size is not None and want.size not in (None, remote.size):
-            raise WrongBytes(f"the served file has {remote.size:,} bytes, expected {want.size:,}")
+            raise WrongFileError(f"the served file has {remote.size:,} bytes, expected {want.size:,}")
         if remote.sha256 is not None and want.sha256 not in (None, remote.sha256):
-            raise WrongBytes(f"the served file has sha256 {remote.sha256}, expected {want.sha256}")
-        return want.completed(plan.Wanted(remote.size, remote.sha256))
+            raise WrongFileError(f"the served file has sha256 {remote.sha256}, expected {want.sha256}")
+        return want.completed(plan.ExpectedFile(remote.size, remote.sha256))
 
 
-def _sum_up(asset: Asset, failures: Sequence[tuple[str, NotThere]]) -> DatasetsRLError:
+def _combined_error(asset: Asset, failures: Sequence[tuple[str, NotServedError]]) -> DatasetsRLError:
     texts = [(url, str(reason)) for url, reason in failures]
-    if any(isinstance(reason, _SwitchedOff) for _, reason in failures):
-        reached = [(url, str(reason)) for url, reason in failures if not isinstance(reason, _SwitchedOff)]
+    if any(isinstance(reason, _OfflineRefusal) for _, reason in failures):
+        reached = [(url, str(reason)) for url, reason in failures if not isinstance(reason, _OfflineRefusal)]
         return OfflineError(asset.path, reached)
-    wrong = [reason for _, reason in failures if isinstance(reason, WrongBytes)]
+    wrong = [reason for _, reason in failures if isinstance(reason, WrongFileError)]
     if not wrong:
         return FetchError(asset.path, texts)
-    hint = _CUT if all(isinstance(reason, CutShort) for reason in wrong) else _OTHER_BYTES
+    hint = _CUT if all(isinstance(reason, TruncatedFileError) for reason in wrong) else _OTHER_BYTES
     if any(reason.network for _, reason in failures):
         hint = Remedy("{}; {}", hint, _UNREACHED)
     return IntegrityError(asset.path, [f"{url}: {text}" for url, text in texts], hint=hint)

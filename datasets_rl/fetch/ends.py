@@ -32,7 +32,7 @@ except ImportError:
     gz = zlib  # type: ignore[misc]  # a module with the same interface
     _DAMAGE = (zlib.error,)
 
-__all__ = ["truncation"]
+__all__ = ["truncation_problem"]
 
 _BLOCK = 1 << 20
 _JSON_MAX = 16 << 20
@@ -45,7 +45,7 @@ _HDF5_CHECKSUM_FROM = 2
 """First version of the superblock with the newer layout."""
 
 
-def truncation(path: Path, name: str) -> str | None:
+def truncation_problem(path: Path, name: str) -> str | None:
     """Return how a file is truncated; None if it is complete, or if its format does not define an end.
 
     The result is also None for a file that violates its format in another way, which the reader of the format reports.
@@ -56,7 +56,7 @@ def truncation(path: Path, name: str) -> str | None:
     """
     with path.open("rb") as stream:
         head = stream.read(_TAR_BLOCK)
-        check = _check_for(head, name)
+        check = _truncation_check(head, name)
         if check is None:
             return None
         stream.seek(0)
@@ -64,7 +64,7 @@ def truncation(path: Path, name: str) -> str | None:
     return missing and f"the file is truncated: {missing}"
 
 
-def _check_for(head: bytes, name: str) -> Callable[[BinaryIO, int], str | None] | None:
+def _truncation_check(head: bytes, name: str) -> Callable[[BinaryIO, int], str | None] | None:
     for magic, check in _BY_MAGIC.items():
         if head.startswith(magic):
             return check
@@ -155,7 +155,7 @@ def _npy_truncation(stream: BinaryIO, size: int) -> str | None:
     return f"its header states {expected:,} bytes, and it has {size:,}" if size < expected else None
 
 
-def _ends_with(mark: bytes, kind: str) -> Callable[[BinaryIO, int], str | None]:
+def _end_mark_check(mark: bytes, kind: str) -> Callable[[BinaryIO, int], str | None]:
     def check(stream: BinaryIO, size: int) -> str | None:
         stream.seek(max(len(mark), size - len(mark)))
         return None if stream.read() == mark else f"the {kind} footer is not at the end of its {size:,} bytes"
@@ -176,13 +176,13 @@ def _tfrecord_truncation(stream: BinaryIO, size: int) -> str | None:
                 following = size + 1
                 break
             length, checksum = struct.unpack("<QI", head)
-            if _masked(head[:8]) != checksum:
+            if _masked_crc(head[:8]) != checksum:
                 return None
             following = at + 16 + length
     return f"the record at byte {at:,} ends after the {size:,} bytes of the file" if following > size else None
 
 
-def _masked(data: bytes) -> int:
+def _masked_crc(data: bytes) -> int:
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -209,6 +209,6 @@ _BY_MAGIC: dict[bytes, Callable[[BinaryIO, int], str | None]] = {
     **dict.fromkeys(_ZIP_FIRST, _zip_truncation),
     b"\xfd7zXZ\x00": _xz_truncation,
     b"\x93NUMPY": _npy_truncation,
-    b"PAR1": _ends_with(b"PAR1", "Parquet"),
-    b"ARROW1": _ends_with(b"ARROW1", "Arrow"),
+    b"PAR1": _end_mark_check(b"PAR1", "Parquet"),
+    b"ARROW1": _end_mark_check(b"ARROW1", "Arrow"),
 }

@@ -11,7 +11,7 @@ from datasets_rl import disk
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.download import fetch, fetch_local, remaining_bytes
 from datasets_rl.fetch.parallel import CancelToken, Limiter
-from datasets_rl.fetch.partial_download import remove
+from datasets_rl.fetch.partial_download import remove_with_record
 from datasets_rl.progress import Counted, Report, report
 from datasets_rl.settings import Settings
 
@@ -80,4 +80,4 @@ class Fetcher:
         """Delete fetched files. Files of the user stay."""
         for path in paths:
             if path.is_relative_to(self.folder):
-                remove(path)
+                remove_with_record(path)

@@ -21,27 +21,27 @@ import httpx
 if TYPE_CHECKING:
     from httpcore import SOCKET_OPTION
 
-__all__ = ["TooSlow", "watch"]
+__all__ = ["TooSlowError", "enforce_min_rate"]
 
 
-class TooSlow(Exception):
+class TooSlowError(Exception):
     """The server sends data below the minimum rate."""
 
 
-def watch(client: httpx.Client, window: float, least: float) -> None:
-    """Make the connections of a client raise `TooSlow`.
+def enforce_min_rate(client: httpx.Client, window: float, min_rate: float) -> None:
+    """Make the connections of a client raise `TooSlowError`.
 
     Args:
         client: The client, before its first request.
         window: Seconds in which headers must be complete, and over which the rate of a body is averaged.
-        least: Minimum rate in bytes per second; 0 sets no limit for the body.
+        min_rate: Minimum rate in bytes per second; 0 sets no limit for the body.
     """
     # httpx passes every option to httpcore except the network backend, and ignores environment proxies for transports
     # that the caller supplies.
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - see above
         if isinstance(transport, httpx.HTTPTransport):
             pool = transport._pool  # noqa: SLF001 - see above
-            pool._network_backend = _Backend(pool._network_backend, window, least)  # noqa: SLF001 - see above
+            pool._network_backend = _Backend(pool._network_backend, window, min_rate)  # noqa: SLF001 - see above
     client.event_hooks = {**client.event_hooks, "response": [*client.event_hooks["response"], _headers_are_complete]}
 
 
@@ -52,9 +52,9 @@ def _headers_are_complete(response: httpx.Response) -> None:
 
 
 class _Backend(httpcore.NetworkBackend):
-    def __init__(self, backend: httpcore.NetworkBackend, window: float, least: float) -> None:
+    def __init__(self, backend: httpcore.NetworkBackend, window: float, min_rate: float) -> None:
         self._backend = backend
-        self._limits = window, least
+        self._limits = window, min_rate
 
     def connect_tcp(
         self,
@@ -81,10 +81,10 @@ class _Backend(httpcore.NetworkBackend):
 class _Stream(httpcore.NetworkStream):
     """Network stream that limits the time for headers and the rate of a body."""
 
-    def __init__(self, stream: httpcore.NetworkStream, window: float, least: float) -> None:
+    def __init__(self, stream: httpcore.NetworkStream, window: float, min_rate: float) -> None:
         self._stream = stream
         self._window = window
-        self._least = least
+        self._min_rate = min_rate
         self._due: float | None = None
         self._waited = 0.0
         self._received = 0
@@ -123,17 +123,17 @@ class _Stream(httpcore.NetworkStream):
             raise self._headers_error()
         return remaining if timeout is None else min(timeout, remaining)
 
-    def _headers_error(self) -> TooSlow:
-        return TooSlow(
+    def _headers_error(self) -> TooSlowError:
+        return TooSlowError(
             f"the headers of its response were not complete after {self._window:g} s; "
             f"{self._received:,} bytes were received"
         )
 
     def _check_rate(self) -> None:
-        if self._received < self._least * self._waited:
-            raise TooSlow(
+        if self._received < self._min_rate * self._waited:
+            raise TooSlowError(
                 f"it sent {self._received:,} bytes in {self._waited:.1f} s, expected at least "
-                f"{self._least:g} bytes per second (RLDS_MIN_RATE)"
+                f"{self._min_rate:g} bytes per second (RLDS_MIN_RATE)"
             )
         self._waited, self._received = 0.0, 0
 
@@ -143,7 +143,7 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        return _Stream(self._stream.start_tls(ssl_context, server_hostname, timeout), self._window, self._least)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, timeout), self._window, self._min_rate)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["CancelToken", "Cancelled", "Limiter", "in_parallel"]
+__all__ = ["CancelToken", "Cancelled", "Limiter", "run_in_parallel"]
 
 _JOIN_TIMEOUT = 1.0
 """Seconds that Ctrl-C waits for threads that are blocked in the network."""
@@ -76,7 +76,7 @@ class Limiter:
             return self._free - now
 
 
-def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, cancel: CancelToken) -> None:
+def run_in_parallel(tasks: Sequence[Callable[[], None]], workers: int, cancel: CancelToken) -> None:
     """Run the tasks on up to `workers` threads; the first failure cancels the others and is raised here.
 
     The threads are daemons, so that Ctrl-C ends the program at once and not when a stalled connection times out. This
@@ -88,7 +88,7 @@ def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, cancel: Cance
         return
     queue, failures = deque(tasks), list[BaseException]()
     threads = [
-        threading.Thread(target=_work, args=(queue, failures, cancel), daemon=True)
+        threading.Thread(target=_run_tasks, args=(queue, failures, cancel), daemon=True)
         for _ in range(min(workers, len(tasks)))
     ]
     try:
@@ -107,7 +107,7 @@ def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, cancel: Cance
         raise failure
 
 
-def _work(queue: deque[Callable[[], None]], failures: list[BaseException], cancel: CancelToken) -> None:
+def _run_tasks(queue: deque[Callable[[], None]], failures: list[BaseException], cancel: CancelToken) -> None:
     while not cancel.is_set():
         try:
             task = queue.popleft()

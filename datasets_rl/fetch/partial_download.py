@@ -26,9 +26,9 @@ from crc32c import CRC32CHash
 
 from datasets_rl import disk
 from datasets_rl.fetch import plan
-from datasets_rl.fetch.plan import Wanted
+from datasets_rl.fetch.plan import ExpectedFile
 
-__all__ = ["Digest", "PartialDownload", "Record", "Span", "digest_file", "read_record", "remove"]
+__all__ = ["Digest", "PartialDownload", "Record", "Span", "digest_file", "read_record", "remove_with_record"]
 
 SAVE_EVERY = 1.0
 """Seconds between two writes of the sidecar: the most that a killed process loses."""
@@ -98,12 +98,12 @@ class Record:
 
     def write(self, file: Path) -> None:
         """Write the record next to its file."""
-        disk.write_json(_record_of(file), asdict(self))
+        disk.write_json(_record_path(file), asdict(self))
 
 
 def read_record(file: Path) -> Record | None:
     """Return the record next to a file; None if it does not exist or cannot be parsed."""
-    value = _read_object(_record_of(file))
+    value = _read_json_object(_record_path(file))
     try:
         return Record(
             str(value["url"]),
@@ -117,10 +117,10 @@ def read_record(file: Path) -> Record | None:
         return None
 
 
-def remove(file: Path) -> None:
+def remove_with_record(file: Path) -> None:
     """Delete a finished file and its record."""
     file.unlink(missing_ok=True)
-    _record_of(file).unlink(missing_ok=True)
+    _record_path(file).unlink(missing_ok=True)
 
 
 @dataclass(slots=True)
@@ -162,12 +162,12 @@ class PartialDownload:
     digest: Digest = field(default_factory=Digest)
     replaces: int = 0
     """Number of bytes of another version on disk, which stay there until this version's first byte arrives."""
-    said: Wanted = field(default_factory=Wanted)
+    reported: ExpectedFile = field(default_factory=ExpectedFile)
     """Checksums of the complete file that the responses reported."""
 
     def __post_init__(self) -> None:
-        self.path = _beside(self.target, ".part")
-        self._sidecar = _beside(self.target, ".part.json")
+        self.path = _sibling_path(self.target, ".part")
+        self._sidecar = _sibling_path(self.target, ".part.json")
         self._lock = threading.Lock()
         self._saved = time.monotonic()
 
@@ -175,12 +175,12 @@ class PartialDownload:
     def load(cls, target: Path) -> PartialDownload:
         """Return the partial download that an earlier process left for this file, or an empty one."""
         part = cls(target)
-        value = _read_object(part._sidecar)
+        value = _read_json_object(part._sidecar)
         try:
             part.url, part.address = str(value["url"]), str(value["address"])
             part.etag, part.validator, part.total = value["etag"], value["validator"], value["total"]
             part.spans = [Span(int(start), stop and int(stop), int(done)) for start, stop, done in value["spans"]]
-            part.said = Wanted(**value.get("said", {}))
+            part.reported = ExpectedFile(**value.get("said", {}))
             size = part.path.stat().st_size
         except (KeyError, TypeError, ValueError, OSError):
             return cls(target)
@@ -200,9 +200,9 @@ class PartialDownload:
         return all(span.complete for span in self.spans)
 
     @property
-    def left(self) -> plan.Left:
+    def state(self) -> plan.PartialState:
         """State of the download, as input for `plan`."""
-        return plan.Left(self.address, self.done, self.total, self.validator)
+        return plan.PartialState(self.address, self.done, self.total, self.validator)
 
     def begin(self) -> int:
         """Create an empty partial file, and return the number of bytes of another version that it replaces."""
@@ -213,7 +213,7 @@ class PartialDownload:
             self.path.write_bytes(b"")
             # A response that was cut off before its first byte was counted may have reported another version.
             self.etag = self.validator = self.total = self.spans[0].stop = None
-            self.said = Wanted()
+            self.reported = ExpectedFile()
             replaced, self.replaces = self.replaces, 0
             return replaced
 
@@ -221,25 +221,27 @@ class PartialDownload:
         """Continue from an address; if it differs from the previous one, the old validators do not apply to it."""
         if address != self.address:
             self.etag = self.validator = None
-            self.said = Wanted()
+            self.reported = ExpectedFile()
         self.url, self.address = url, address
 
-    def learn(self, total: int | None, etag: str | None, validator: str | None, said: Wanted) -> None:
+    def record_response(
+        self, total: int | None, etag: str | None, validator: str | None, reported: ExpectedFile
+    ) -> None:
         """Record what an accepted response reported about the file."""
         with self._lock:
-            self.said = self.said.completed(said)
+            self.reported = self.reported.completed(reported)
             if not self.done:
                 # A validator is recorded only if it applies to every byte on disk.
                 self.etag, self.validator = etag, validator
             if total is not None and self.total is None:
                 self.total = self.spans[-1].stop = total
 
-    def split(self, pieces: int) -> None:
+    def split(self, max_spans: int) -> None:
         """Split the missing bytes of the only span into several spans."""
         only = self.spans[0]
         if only.stop is None:
             return
-        first, *others = plan.cut(only.at, only.stop, pieces)
+        first, *others = plan.split_range(only.at, only.stop, max_spans)
         only.stop = first[1]
         self.spans += [Span(start, stop) for start, stop in others]
         self.save()
@@ -254,10 +256,10 @@ class PartialDownload:
         at = span.at
         span.done += len(chunk)
         self.digest.take(chunk, at)
-        if self._due():
+        if self._save_is_due():
             self.save(if_due=True)
 
-    def _due(self) -> bool:
+    def _save_is_due(self) -> bool:
         return time.monotonic() - self._saved >= SAVE_EVERY
 
     def save(self, *, if_due: bool = False) -> None:
@@ -267,14 +269,14 @@ class PartialDownload:
             if_due: Do nothing if another thread saved while this one waited for the lock.
         """
         with self._lock:
-            if not self.path.exists() or (if_due and not self._due()):
+            if not self.path.exists() or (if_due and not self._save_is_due()):
                 return
             # The counts are read before the fsync: bytes that another thread writes during it are saved next time.
             spans = [(span.start, span.stop, span.done) for span in self.spans]
             disk.sync(self.path)
             state: dict[str, Any] = {"url": self.url, "address": self.address}
             state |= {"etag": self.etag, "validator": self.validator}
-            state |= {"total": self.total, "spans": spans, "said": asdict(self.said)}
+            state |= {"total": self.total, "spans": spans, "said": asdict(self.reported)}
             disk.write_json(self._sidecar, state)
             self._saved = time.monotonic()
 
@@ -294,9 +296,9 @@ class PartialDownload:
             dropped = self.done
             self._sidecar.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
-            self._sweep()
+            self._remove_temporary()
             self.etag = self.validator = self.total = None
-            self.said = Wanted()
+            self.reported = ExpectedFile()
             self.spans, self.inherited = [Span(0, None)], False
             self.digest.reset()
             return dropped
@@ -311,25 +313,25 @@ class PartialDownload:
         record.write(self.target)
         disk.publish_file(self.path, self.target)
         self._sidecar.unlink(missing_ok=True)
-        self._sweep()
+        self._remove_temporary()
         return record
 
-    def _sweep(self) -> None:
+    def _remove_temporary(self) -> None:
         """Delete the temporary files of a process that was killed while it wrote a sidecar or a record."""
-        for file in (self._sidecar, _record_of(self.target)):
+        for file in (self._sidecar, _record_path(self.target)):
             for temporary in self.target.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
                 temporary.unlink(missing_ok=True)
 
 
-def _record_of(file: Path) -> Path:
-    return _beside(file, ".fetched.json")
+def _record_path(file: Path) -> Path:
+    return _sibling_path(file, ".fetched.json")
 
 
-def _beside(file: Path, ending: str) -> Path:
+def _sibling_path(file: Path, ending: str) -> Path:
     return file.with_name(file.name + ending)
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

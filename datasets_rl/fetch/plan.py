@@ -1,10 +1,10 @@
 """Decisions of a download, as functions without side effects that tests enumerate.
 
-There are three decisions, in the order in which a download takes them. Each returns a `Step` with its reason.
+There are three decisions, in the order in which a download takes them, and each returns a `DownloadDecision`.
 
-    finished   what to do with an existing file of the final name     -> present, hash, restart
-    part       whether to resume an interrupted download              -> resume, restart
-    answer     how to handle the response of the server               -> resume, restart, whole, retry, refuse
+    decide_existing   what to do with an existing file of the final name -> present, hash, restart
+    decide_resume     whether to resume an interrupted download      -> resume, restart
+    decide_response   how to handle the response of the server       -> resume, restart, whole, retry, refuse
 
 A file must never mix the bytes of two versions, not even by chance. Bytes are therefore appended to existing ones in
 two cases only, whether a connection broke or another process was killed: a known sha256 is compared with the complete
@@ -25,18 +25,18 @@ from pathlib import PurePosixPath, PureWindowsPath
 from datasets_rl.errors import InvalidArgumentError
 
 __all__ = [
-    "Answer",
-    "Do",
-    "Finished",
-    "Left",
-    "Step",
-    "Wanted",
-    "answer",
-    "cut",
-    "finished",
-    "part",
-    "pause",
+    "Action",
+    "DownloadDecision",
+    "ExistingFile",
+    "ExpectedFile",
+    "PartialState",
+    "ServerResponse",
+    "decide_existing",
+    "decide_response",
+    "decide_resume",
+    "retry_delay",
     "safe_path",
+    "split_range",
 ]
 
 LONGEST_PAUSE = 60.0
@@ -46,8 +46,8 @@ _NO_SUCH_RANGE = 416
 _PASSING = frozenset({408, 425, 429, *range(500, 600)})
 
 
-class Do(enum.Enum):
-    """Action of a step."""
+class Action(enum.Enum):
+    """Action of a decision."""
 
     PRESENT = "present"
     """Use the existing file."""
@@ -66,10 +66,10 @@ class Do(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DownloadDecision:
     """Action to take, with its reason."""
 
-    do: Do
+    action: Action
     reason: str
     if_range: str | None = None
     """For RESUME of a partial download: the validator that the server must still have."""
@@ -78,7 +78,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedFile:
     """Expected size and checksums of a file; None if unknown, or if the user disabled the check."""
 
     size: int | None = None
@@ -91,13 +91,13 @@ class Wanted:
         """Name of the strongest known checksum; empty if none is known."""
         return next((name for name in ("sha256", "md5", "crc32c") if getattr(self, name) is not None), "")
 
-    def completed(self, said: Wanted) -> Wanted:
-        """Return a copy whose unknown values are taken from `said`."""
-        return Wanted(*(getattr(self, name) or getattr(said, name) for name in self.__slots__))
+    def completed(self, reported: ExpectedFile) -> ExpectedFile:
+        """Return a copy whose unknown values are taken from `reported`."""
+        return ExpectedFile(*(getattr(self, name) or getattr(reported, name) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ExistingFile:
     """State of a file that exists under its final name."""
 
     size: int
@@ -109,7 +109,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class PartialState:
     """State of an interrupted download."""
 
     address: str
@@ -123,7 +123,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerResponse:
     """Status and headers of a server's response."""
 
     status: int
@@ -136,109 +136,140 @@ class Answer:
     """Content-Encoding."""
 
 
-def finished(wanted: Wanted, file: Finished | None) -> Step:
+def decide_existing(expected: ExpectedFile, file: ExistingFile | None) -> DownloadDecision:
     """Decide what to do with an existing file of the final name, without network access."""
     if file is None:
-        return Step(Do.RESTART, "there is no such file yet")
-    if wanted.size is not None and file.size != wanted.size:
-        return Step(Do.RESTART, f"the existing file has {file.size:,} bytes, expected {wanted.size:,}")
+        return DownloadDecision(Action.RESTART, "there is no such file yet")
+    if expected.size is not None and file.size != expected.size:
+        return DownloadDecision(
+            Action.RESTART, f"the existing file has {file.size:,} bytes, expected {expected.size:,}"
+        )
     recorded = file.recorded_sha256 is not None and file.recorded_size == file.size and file.untouched
     if not recorded:
-        if wanted.sha256 is None and file.recorded_sha256 is None:
-            return Step(Do.RESTART, "the existing file has no record of its origin, and no known digest")
-        return Step(Do.HASH, "the existing file is not the recorded one, or its record is lost")
-    if wanted.sha256 is not None and file.recorded_sha256 != wanted.sha256:
-        return Step(Do.RESTART, f"the existing file has sha256 {file.recorded_sha256}, expected {wanted.sha256}")
-    return Step(Do.PRESENT, "fetched before")
-
-
-def part(wanted: Wanted, left: Left | None, address: str) -> Step:
-    """Decide whether an interrupted download resumes at this address; the module docstring states the rule."""
-    if left is None or left.done == 0:
-        return Step(Do.RESUME, "no bytes are on disk yet")
-    if wanted.size is not None and (left.done > wanted.size or left.total not in (None, wanted.size)):
-        return Step(
-            Do.RESTART,
-            f"the partial download is of a file of {left.total or left.done:,} bytes, expected {wanted.size:,}",
+        if expected.sha256 is None and file.recorded_sha256 is None:
+            return DownloadDecision(
+                Action.RESTART, "the existing file has no record of its origin, and no known digest"
+            )
+        return DownloadDecision(Action.HASH, "the existing file is not the recorded one, or its record is lost")
+    if expected.sha256 is not None and file.recorded_sha256 != expected.sha256:
+        return DownloadDecision(
+            Action.RESTART, f"the existing file has sha256 {file.recorded_sha256}, expected {expected.sha256}"
         )
-    if left.address == address and left.validator is not None:
-        return Step(Do.RESUME, "the server can compare versions", if_range=left.validator)
-    if wanted.sha256 is not None:
-        return Step(Do.RESUME, "the digest will be compared at the end")
-    if left.address != address:
-        return Step(Do.RESTART, f"the partial download is from {left.address}, and no digest is known to compare with")
-    return Step(
-        Do.RESTART, "it cannot resume: the server sent no strong ETag and no Last-Modified, and no sha256 is known"
+    return DownloadDecision(Action.PRESENT, "fetched before")
+
+
+def decide_resume(expected: ExpectedFile, partial: PartialState | None, address: str) -> DownloadDecision:
+    """Decide whether an interrupted download resumes at this address; the module docstring states the rule."""
+    if partial is None or partial.done == 0:
+        return DownloadDecision(Action.RESUME, "no bytes are on disk yet")
+    if expected.size is not None and (partial.done > expected.size or partial.total not in (None, expected.size)):
+        return DownloadDecision(
+            Action.RESTART,
+            f"the partial download is of a file of {partial.total or partial.done:,} bytes, expected {expected.size:,}",
+        )
+    if partial.address == address and partial.validator is not None:
+        return DownloadDecision(Action.RESUME, "the server can compare versions", if_range=partial.validator)
+    if expected.sha256 is not None:
+        return DownloadDecision(Action.RESUME, "the digest will be compared at the end")
+    if partial.address != address:
+        return DownloadDecision(
+            Action.RESTART, f"the partial download is from {partial.address}, and no digest is known to compare with"
+        )
+    return DownloadDecision(
+        Action.RESTART, "it cannot resume: the server sent no strong ETag and no Last-Modified, and no sha256 is known"
     )
 
 
-def answer(wanted: Wanted, left: Left, asked: int, said: Answer) -> Step:
-    """Decide how to handle the response to a request for the bytes from `asked` to the end.
+def decide_response(
+    expected: ExpectedFile, partial: PartialState, requested_start: int, response: ServerResponse
+) -> DownloadDecision:
+    """Decide how to handle the response to a request for the bytes from `requested_start` to the end.
 
     Args:
-        wanted: The expected size and checksums of the file.
-        left: The state of the download, with what earlier responses reported about the file.
-        asked: The first byte of the Range header, or 0 if there was none.
-        said: The response.
+        expected: The expected size and checksums of the file.
+        partial: The state of the download, with what earlier responses reported about the file.
+        requested_start: The first byte of the Range header, or 0 if there was none.
+        response: The response.
     """
-    if said.status not in (200, 206):
-        return _no_content(wanted, left, asked, said)
-    if said.encoding.lower() not in ("", "identity"):
-        return Step(
-            Do.REFUSE, f"the response has the content encoding {said.encoding}, although the request asked for identity"
+    if response.status not in (200, 206):
+        return _decide_without_content(expected, partial, requested_start, response)
+    if response.encoding.lower() not in ("", "identity"):
+        return DownloadDecision(
+            Action.REFUSE,
+            f"the response has the content encoding {response.encoding}, although the request asked for identity",
         )
-    start = said.start if said.status == 206 else 0
-    if start != asked:
-        cause = ": the file changed, or ranges are not supported" if said.status == 200 else ""
-        return Step(Do.RESTART, f"the server sent bytes starting at {start:,}, expected {asked:,}{cause}")
-    if wanted.size is not None and said.total not in (None, wanted.size):
-        return Step(Do.REFUSE, f"the served file has {said.total:,} bytes, expected {wanted.size:,}", wrong_bytes=True)
-    if left.done > 0:
-        return _same_version(wanted, left, said)
-    return Step(Do.RESUME, "the file starts")
-
-
-def _no_content(wanted: Wanted, left: Left, asked: int, said: Answer) -> Step:
-    if said.status != _NO_SUCH_RANGE or asked == 0:
-        return Step(Do.RETRY if said.status in _PASSING else Do.REFUSE, f"status {said.status}")
-    consistent = left.total in (None, asked) or wanted.sha256 is not None
-    if said.total == asked and consistent:
-        same = _same_version(wanted, left, said)
-        return Step(Do.WHOLE, "status 416: there are no more bytes") if same.do is Do.RESUME else same
-    earlier = "" if consistent else f", and {left.total:,} before"
-    return Step(Do.RESTART, f"status 416: the server reports that the file has {said.total} bytes{earlier}")
-
-
-def _same_version(wanted: Wanted, left: Left, said: Answer) -> Step:
-    if None not in (left.total, said.total) and left.total != said.total and said.status != _NO_SUCH_RANGE:
-        return Step(Do.RESTART, f"the file has {said.total:,} bytes now and had {left.total:,}")
-    if None not in (left.validator, said.validator) and left.validator != said.validator:
-        return Step(Do.RESTART, f"the file is version {said.validator} now and was {left.validator}")
-    if wanted.sha256 is not None:
-        return Step(Do.RESUME, "the digest will be compared at the end")
-    if None in (left.validator, said.validator):
-        return Step(
-            Do.RESTART, "without a strong ETag or Last-Modified nothing shows that the rest is of the same version"
+    start = response.start if response.status == 206 else 0
+    if start != requested_start:
+        cause = ": the file changed, or ranges are not supported" if response.status == 200 else ""
+        return DownloadDecision(
+            Action.RESTART, f"the server sent bytes starting at {start:,}, expected {requested_start:,}{cause}"
         )
-    return Step(Do.RESUME, "the same version continues")
+    if expected.size is not None and response.total not in (None, expected.size):
+        return DownloadDecision(
+            Action.REFUSE, f"the served file has {response.total:,} bytes, expected {expected.size:,}", wrong_bytes=True
+        )
+    if partial.done > 0:
+        return _decide_by_version(expected, partial, response)
+    return DownloadDecision(Action.RESUME, "the file starts")
 
 
-def pause(failures: int, retry_after: float | None, chance: float) -> float:
+def _decide_without_content(
+    expected: ExpectedFile, partial: PartialState, requested_start: int, response: ServerResponse
+) -> DownloadDecision:
+    if response.status != _NO_SUCH_RANGE or requested_start == 0:
+        return DownloadDecision(
+            Action.RETRY if response.status in _PASSING else Action.REFUSE, f"status {response.status}"
+        )
+    consistent = partial.total in (None, requested_start) or expected.sha256 is not None
+    if response.total == requested_start and consistent:
+        same = _decide_by_version(expected, partial, response)
+        return (
+            DownloadDecision(Action.WHOLE, "status 416: there are no more bytes")
+            if same.action is Action.RESUME
+            else same
+        )
+    earlier = "" if consistent else f", and {partial.total:,} before"
+    return DownloadDecision(
+        Action.RESTART, f"status 416: the server reports that the file has {response.total} bytes{earlier}"
+    )
+
+
+def _decide_by_version(expected: ExpectedFile, partial: PartialState, response: ServerResponse) -> DownloadDecision:
+    if (
+        None not in (partial.total, response.total)
+        and partial.total != response.total
+        and response.status != _NO_SUCH_RANGE
+    ):
+        return DownloadDecision(Action.RESTART, f"the file has {response.total:,} bytes now and had {partial.total:,}")
+    if None not in (partial.validator, response.validator) and partial.validator != response.validator:
+        return DownloadDecision(
+            Action.RESTART, f"the file is version {response.validator} now and was {partial.validator}"
+        )
+    if expected.sha256 is not None:
+        return DownloadDecision(Action.RESUME, "the digest will be compared at the end")
+    if None in (partial.validator, response.validator):
+        return DownloadDecision(
+            Action.RESTART, "without a strong ETag or Last-Modified nothing shows that the rest is of the same version"
+        )
+    return DownloadDecision(Action.RESUME, "the same version continues")
+
+
+def retry_delay(failures: int, retry_after: float | None, jitter: float) -> float:
     """Return the seconds to wait before the next request.
 
     Args:
         failures: Number of consecutive failures, at least 1.
         retry_after: Seconds that the server asked to wait.
-        chance: Random number in [0, 1), which spreads the retries of clients that failed together.
+        jitter: Random number in [0, 1), which spreads the retries of clients that failed together.
     """
-    backoff = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE / 2) * (0.5 + chance / 2)
+    backoff = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE / 2) * (0.5 + jitter / 2)
     return min(max(backoff, retry_after or 0.0), LONGEST_PAUSE)
 
 
-def cut(start: int, stop: int, pieces: int) -> list[tuple[int, int]]:
-    """Split [start, stop) into at most `pieces` nonempty ranges of nearly equal length."""
-    pieces = max(1, min(pieces, stop - start))
-    edges = [start + (stop - start) * index // pieces for index in range(pieces + 1)]
+def split_range(start: int, stop: int, max_ranges: int) -> list[tuple[int, int]]:
+    """Split [start, stop) into at most `max_ranges` nonempty ranges of nearly equal length."""
+    max_ranges = max(1, min(max_ranges, stop - start))
+    edges = [start + (stop - start) * index // max_ranges for index in range(max_ranges + 1)]
     return list(itertools.pairwise(edges))
 
 

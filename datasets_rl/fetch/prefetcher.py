@@ -46,7 +46,7 @@ class Prefetcher(Generic[T]):
         self._failure: BaseException | None = None
         self._cancel = CancelToken()
         self._change = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="rlds-fetch", daemon=True)
+        self._thread = threading.Thread(target=self._fetch_groups, name="rlds-fetch", daemon=True)
 
     def __enter__(self) -> Self:
         # A single group needs no prefetching: it is fetched in the caller's thread, where Ctrl-C ends it at once.
@@ -81,7 +81,7 @@ class Prefetcher(Generic[T]):
             self._limit += 1
             self._change.notify_all()
 
-    def _work(self) -> None:
+    def _fetch_groups(self) -> None:
         try:
             for number, group in enumerate(self._groups):
                 with self._change:

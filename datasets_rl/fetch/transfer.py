@@ -23,12 +23,12 @@ from datasets_rl import disk
 from datasets_rl.errors import DiskFullError
 from datasets_rl.fetch import check, ends, plan
 from datasets_rl.fetch.asset import Asset
-from datasets_rl.fetch.check import CutShort, WrongBytes
-from datasets_rl.fetch.pace import TooSlow, watch
-from datasets_rl.fetch.parallel import CancelToken, Limiter, in_parallel
+from datasets_rl.fetch.check import TruncatedFileError, WrongFileError
+from datasets_rl.fetch.pace import TooSlowError, enforce_min_rate
+from datasets_rl.fetch.parallel import CancelToken, Limiter, run_in_parallel
 from datasets_rl.fetch.partial_download import PartialDownload, Record, Span
-from datasets_rl.fetch.plan import Do
-from datasets_rl.fetch.schemes import NotThere, Remote
+from datasets_rl.fetch.plan import Action
+from datasets_rl.fetch.schemes import NotServedError, Remote
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 
@@ -93,7 +93,7 @@ class Network:
             # The bytes that are hashed and resumed must be those of the file, not of a compressed form.
             headers={"Accept-Encoding": "identity", "User-Agent": "datasets-rl"},
         )
-        watch(self.client, settings.timeout, settings.min_rate)
+        enforce_min_rate(self.client, settings.timeout, settings.min_rate)
 
     def persist(self, attempt: Callable[[], None], progress: Callable[[], int], cancel: CancelToken) -> None:
         """Call `attempt` until it returns; progress resets the count of transient failures.
@@ -104,10 +104,10 @@ class Network:
             cancel: Ends the wait between two attempts.
 
         Raises:
-            NotThere: If it failed too often, or permanently.
+            NotServedError: If it failed too often, or permanently.
         """
         failures, best = 0, progress()
-        while (failure := self._fails(attempt)) is not None:
+        while (failure := self._attempt_error(attempt)) is not None:
             if (now := progress()) > best:
                 failures, best = failures if failure.slow else 0, now
             failures += 1
@@ -115,29 +115,29 @@ class Network:
             if failures > (
                 self.settings.retries if failure.reached or now else min(self.settings.retries, _RETRIES_UNREACHED)
             ):
-                raise NotThere(str(failure) + (f" ({failures} times)" if failures > 1 else ""), network=True)
-            cancel.sleep(plan.pause(failures, failure.retry_after, random.random()))  # noqa: S311 - no secret
+                raise NotServedError(str(failure) + (f" ({failures} times)" if failures > 1 else ""), network=True)
+            cancel.sleep(plan.retry_delay(failures, failure.retry_after, random.random()))  # noqa: S311 - no secret
 
-    def _fails(self, attempt: Callable[[], None]) -> _TransientError | None:
+    def _attempt_error(self, attempt: Callable[[], None]) -> _TransientError | None:
         try:
             attempt()
         except _TransientError as failure:
             return failure
-        except TooSlow as error:
+        except TooSlowError as error:
             return _TransientError(str(error), slow=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             return _TransientError(str(error) or type(error).__name__, reached=False)
         except httpx.ReadTimeout:
             return _TransientError(f"no data was received for {self.settings.timeout:g} s")
         except httpx.TooManyRedirects as error:
-            raise NotThere(f"more than {_REDIRECTS_MAX} redirects") from error
+            raise NotServedError(f"more than {_REDIRECTS_MAX} redirects") from error
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise NotThere(f"it is not an HTTP address, or redirects to another scheme: {error}") from error
+            raise NotServedError(f"it is not an HTTP address, or redirects to another scheme: {error}") from error
         except httpx.HTTPError as error:
             return _TransientError(str(error) or type(error).__name__)
         return None
 
-    def learn(self, path: str, total: int) -> None:
+    def record_size(self, path: str, total: int) -> None:
         """Record the size of a file, which completes the progress total if the catalog does not state it."""
         if self.expected.get(path, 0) is None:
             self.expected[path] = total
@@ -158,8 +158,8 @@ class Network:
         try:
             return json.loads(body), response.headers
         except (ValueError, RecursionError) as error:
-            problem = check.wrong_kind(Asset((), ""), body[: check.HEAD]) or f"it is not JSON: {error}"
-            raise NotThere(problem + _host(response)) from error
+            problem = check.format_problem(Asset((), ""), body[: check.HEAD]) or f"it is not JSON: {error}"
+            raise NotServedError(problem + _redirect_text(response)) from error
 
     def _get(self, url: str, headers: Mapping[str, str]) -> tuple[httpx.Response, bytes]:
         body = bytearray()
@@ -168,7 +168,9 @@ class Network:
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > _BODY_MAX_BYTES:
-                    raise NotThere(f"its response has more than {_BODY_MAX_BYTES:,} bytes" + _host(response))
+                    raise NotServedError(
+                        f"its response has more than {_BODY_MAX_BYTES:,} bytes" + _redirect_text(response)
+                    )
         return response, bytes(body)
 
     def _head(self, url: str, headers: Mapping[str, str]) -> httpx.Response:
@@ -190,19 +192,25 @@ class Transfer:
     Args:
         network: The shared client.
         asset: The file to fetch.
-        want: The expected size and checksums; empty if the user disabled the check.
-        part: The partial download to continue.
+        expected: The expected size and checksums; empty if the user disabled the check.
+        partial_download: The partial download to continue.
         remote: The address.
         connections: Maximum number of ranges fetched at once.
     """
 
     def __init__(
-        self, network: Network, asset: Asset, want: plan.Wanted, part: PartialDownload, remote: Remote, connections: int
+        self,
+        network: Network,
+        asset: Asset,
+        expected: plan.ExpectedFile,
+        partial_download: PartialDownload,
+        remote: Remote,
+        connections: int,
     ) -> None:
         self._network = network
         self._asset = asset
-        self._want = want
-        self._part = part
+        self._want = expected
+        self._partial = partial_download
         self._remote = remote
         self._connections = connections
         self._cancel = network.cancel
@@ -214,52 +222,52 @@ class Transfer:
             hash_check: Whether to compare the checksums that the responses report as well.
 
         Raises:
-            NotThere: If the address does not serve the file; `WrongBytes` if it serves another one.
+            NotServedError: If the address does not serve the file; `WrongFileError` if it serves another one.
         """
         problem = self._fetch_and_check(hash_check=hash_check)
-        if problem is not None and (self._part.inherited or isinstance(problem, CutShort)):
+        if problem is not None and (self._partial.inherited or isinstance(problem, TruncatedFileError)):
             # The cause may be an earlier process or a broken connection rather than the file at this address.
-            self._drop()
+            self._discard_partial()
             problem = self._fetch_and_check(hash_check=hash_check)
         if problem is not None:
-            self._drop()
+            self._discard_partial()
             raise problem
-        checked = check.checked_against(self._expected(hash_check=hash_check), hash_check=hash_check)
-        return self._part.publish(self._part.digest.hexdigest(), checked)
+        checked = check.check_kind(self._expected(hash_check=hash_check), hash_check=hash_check)
+        return self._partial.publish(self._partial.digest.hexdigest(), checked)
 
-    def _expected(self, *, hash_check: bool) -> plan.Wanted:
-        return self._want.completed(self._part.said) if hash_check else self._want
+    def _expected(self, *, hash_check: bool) -> plan.ExpectedFile:
+        return self._want.completed(self._partial.reported) if hash_check else self._want
 
-    def _fetch_and_check(self, *, hash_check: bool) -> WrongBytes | None:
+    def _fetch_and_check(self, *, hash_check: bool) -> WrongFileError | None:
         try:
-            with disk.disk_errors(self._part.path):
+            with disk.disk_errors(self._partial.path):
                 self._fill_with_restarts()
-                self._part.digest.hash_file(self._part.path, self._part.done)
+                self._partial.digest.hash_file(self._partial.path, self._partial.done)
         finally:
-            if self._part.done:
+            if self._partial.done:
                 self._save_even_on_a_full_disk()
-        if wrong_kind := check.wrong_kind_of_file(self._asset, self._part.path):
-            return WrongBytes(wrong_kind)
+        if wrong_kind := check.file_format_problem(self._asset, self._partial.path):
+            return WrongFileError(wrong_kind)
         expected = self._expected(hash_check=hash_check)
-        if problems := check.compare(expected, self._part.digest):
-            return WrongBytes("; ".join(problems))
+        if problems := check.differences(expected, self._partial.digest):
+            return WrongFileError("; ".join(problems))
         # A user who disables the check accepts another file than the expected one, but not a truncated one.
         if (
             expected.size is None
             and not expected.checksum
-            and (truncated := ends.truncation(self._part.path, self._asset.path))
+            and (truncated := ends.truncation_problem(self._partial.path, self._asset.path))
         ):
-            return CutShort(truncated)
+            return TruncatedFileError(truncated)
         return None
 
     def _save_even_on_a_full_disk(self) -> None:
         try:
-            with disk.disk_errors(self._part.path):
-                self._part.save()
+            with disk.disk_errors(self._partial.path):
+                self._partial.save()
         except DiskFullError:
             # The sidecar needs a free block on the disk. Without the sidecar, all fetched bytes would be ignored.
-            self._part.give_back(_TRUNCATE_BYTES)
-            self._part.save()
+            self._partial.give_back(_TRUNCATE_BYTES)
+            self._partial.save()
 
     def _fill_with_restarts(self) -> None:
         # A server whose file keeps changing, or that breaks off and ignores ranges, must not cause an endless loop.
@@ -267,65 +275,70 @@ class Transfer:
             changed = self._fill()
             if changed is None:
                 return
-            self._drop()
+            self._discard_partial()
             # The server may advertise ranges without supporting them.
             self._connections = 1
-        raise NotThere(f"the download restarted too often, most recently because {changed}")
+        raise NotServedError(f"the download restarted too often, most recently because {changed}")
 
     def _fill(self) -> _VersionChanged | None:
-        part, self._cancel = self._part, CancelToken(self._network.cancel)
+        part, self._cancel = self._partial, CancelToken(self._network.cancel)
         try:
             if len(part.spans) == 1 and not part.complete:
                 self._persist(part.spans[0])
             connections = [partial(self._persist, span) for span in part.spans if not span.complete]
-            in_parallel(connections, self._connections, self._cancel)
+            run_in_parallel(connections, self._connections, self._cancel)
         except _VersionChanged as changed:
             return changed
         return None
 
     def _persist(self, span: Span) -> None:
-        self._network.persist(lambda: self._stream(span), lambda: self._part.done, self._cancel)
+        self._network.persist(lambda: self._stream(span), lambda: self._partial.done, self._cancel)
 
-    def _drop(self) -> None:
-        self._network.advance(-self._part.discard())
+    def _discard_partial(self) -> None:
+        self._network.advance(-self._partial.discard())
 
     def _stream(self, span: Span) -> None:
-        start, part = span.at, self._part
-        resume = plan.part(self._want, part.left, part.address)
-        obey(resume)
-        headers = {**self._remote.headers, **self._range(span, resume.if_range)}
+        start, part = span.at, self._partial
+        resume = plan.decide_resume(self._want, part.state, part.address)
+        raise_for_decision(resume)
+        headers = {**self._remote.headers, **self._range_headers(span, resume.if_range)}
         with self._network.client.stream("GET", self._remote.url, headers=headers) as response:
-            answer = _read(response)
-            step = plan.answer(self._want, part.left, start, answer)
-            if step.do is Do.WHOLE:
+            answer = _parse_response(response)
+            step = plan.decide_response(self._want, part.state, start, answer)
+            if step.action is Action.WHOLE:
                 part.end()
                 return
-            if step.wrong_bytes and start == 0 and (problem := self._look(_read_head(response.iter_raw())[0])):
+            if step.wrong_bytes and start == 0 and (problem := self._head_problem(_read_head(response.iter_raw())[0])):
                 # For a web page, the message should name the web page rather than its size.
-                raise NotThere(problem + _host(response))
-            obey(step, response)
+                raise NotServedError(problem + _redirect_text(response))
+            raise_for_decision(step, response)
             self._receive(response, span, answer)
 
-    def _range(self, span: Span, if_range: str | None) -> dict[str, str]:
-        if span.at == 0 and len(self._part.spans) == 1:
+    def _range_headers(self, span: Span, if_range: str | None) -> dict[str, str]:
+        if span.at == 0 and len(self._partial.spans) == 1:
             return {}
-        stop = span.stop - 1 if len(self._part.spans) > 1 and span.stop is not None else ""
+        stop = span.stop - 1 if len(self._partial.spans) > 1 and span.stop is not None else ""
         condition = {"If-Range": if_range} if if_range else {}
         return {"Range": f"bytes={span.at}-{stop}", **condition}
 
-    def _look(self, head: bytes) -> str | None:
-        return check.wrong_kind(self._asset, head)
+    def _head_problem(self, head: bytes) -> str | None:
+        return check.format_problem(self._asset, head)
 
-    def _receive(self, response: httpx.Response, span: Span, answer: plan.Answer) -> None:
-        part, chunks = self._part, response.iter_raw()
+    def _receive(self, response: httpx.Response, span: Span, server_response: plan.ServerResponse) -> None:
+        part, chunks = self._partial, response.iter_raw()
         if part.done == 0:
             head, chunks = _read_head(chunks)
-            if problem := self._look(head):
-                raise NotThere(problem + _host(response))
+            if problem := self._head_problem(head):
+                raise NotServedError(problem + _redirect_text(response))
             self._network.advance(-part.begin())
-        part.learn(answer.total, response.headers.get("etag"), answer.validator, _reported_checksums(response))
+        part.record_response(
+            server_response.total,
+            response.headers.get("etag"),
+            server_response.validator,
+            _reported_checksums(response),
+        )
         if part.total is not None:
-            self._network.learn(self._asset.path, part.total)
+            self._network.record_size(self._asset.path, part.total)
             disk.require_free(part.path, part.total - part.done, f"the rest of {self._asset.path}")
         split = self._may_split(span, response)
         with part.path.open("r+b") as stream:
@@ -342,19 +355,19 @@ class Transfer:
                     return
                 if span.complete:
                     return
-        self._at_end(span)
+        self._end_span(span)
 
-    def _at_end(self, span: Span) -> None:
+    def _end_span(self, span: Span) -> None:
         """Complete or retry a span whose response ended properly, although its range may be incomplete."""
         if span.complete:
             return
         expected = self._want.size if span.stop is None else span.stop
         if expected is not None and span.at < expected:
             raise _TransientError(f"the response ended at byte {span.at:,} of {expected:,}")
-        self._part.end()
+        self._partial.end()
 
     def _may_split(self, span: Span, response: httpx.Response) -> bool:
-        part = self._part
+        part = self._partial
         ranges = response.status_code == httpx.codes.PARTIAL_CONTENT or "bytes" in response.headers.get(
             "accept-ranges", ""
         )
@@ -365,24 +378,29 @@ class Transfer:
 
 def _check_no_errors(response: httpx.Response) -> None:
     if response.status_code >= httpx.codes.BAD_REQUEST:
-        obey(plan.answer(plan.Wanted(), plan.Left("", 0), 0, plan.Answer(response.status_code)), response)
+        raise_for_decision(
+            plan.decide_response(
+                plan.ExpectedFile(), plan.PartialState("", 0), 0, plan.ServerResponse(response.status_code)
+            ),
+            response,
+        )
 
 
-def obey(step: plan.Step, response: httpx.Response | None = None) -> None:
+def raise_for_decision(step: plan.DownloadDecision, response: httpx.Response | None = None) -> None:
     """Raise the exception that a step calls for; return if it allows the request or accepts the response."""
     headers = {} if response is None else response.headers
-    reason = step.reason + ("" if response is None else _host(response))
+    reason = step.reason + ("" if response is None else _redirect_text(response))
     if message := headers.get("x-error-message"):
         reason += f": {message}"
-    if step.do is Do.RETRY:
-        raise _TransientError(reason, _retry_after(headers.get("retry-after", "")))
-    if step.do is Do.RESTART:
+    if step.action is Action.RETRY:
+        raise _TransientError(reason, _parse_retry_after(headers.get("retry-after", "")))
+    if step.action is Action.RESTART:
         raise _VersionChanged(reason)
-    if step.do is Do.REFUSE:
-        raise (WrongBytes if step.wrong_bytes else NotThere)(reason)
+    if step.action is Action.REFUSE:
+        raise (WrongFileError if step.wrong_bytes else NotServedError)(reason)
 
 
-def _read(response: httpx.Response) -> plan.Answer:
+def _parse_response(response: httpx.Response) -> plan.ServerResponse:
     headers, status = response.headers, response.status_code
     start, total = 0, headers.get("content-length", "") if status == httpx.codes.OK else ""
     if status in (httpx.codes.PARTIAL_CONTENT, httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE):
@@ -390,7 +408,7 @@ def _read(response: httpx.Response) -> plan.Answer:
         # The start of a 206 without a valid Content-Range matches no request.
         start = int(match[1]) if match and match[1] else -1
         total = match[2] if match else ""
-    return plan.Answer(
+    return plan.ServerResponse(
         status,
         int(total) if total.isdecimal() else None,
         start,
@@ -407,11 +425,11 @@ def _strong_validator(headers: httpx.Headers) -> str | None:
     if etag.startswith('"') and etag.isascii():
         return etag
     # A file may change twice within the second of its date; after that second the date is a strong validator.
-    dated, now = _timestamp(modified), _timestamp(headers.get("date", "")) or time.time()
+    dated, now = _parse_date(modified), _parse_date(headers.get("date", "")) or time.time()
     return modified if dated is not None and dated + 1 <= now else None
 
 
-def _timestamp(date: str) -> float | None:
+def _parse_date(date: str) -> float | None:
     """Return an HTTP date as seconds since 1970; None if it is not a date."""
     try:
         return email.utils.parsedate_to_datetime(date).timestamp()
@@ -419,14 +437,16 @@ def _timestamp(date: str) -> float | None:
         return None
 
 
-def _reported_checksums(response: httpx.Response) -> plan.Wanted:
+def _reported_checksums(response: httpx.Response) -> plan.ExpectedFile:
     """Return the checksums of the complete file in a response: sha256 of the Hugging Face hub, CRC-32C of Google."""
     # The hub sends its digest in the response that redirects to another host.
     linked = _SHA256.fullmatch((response.history or [response])[0].headers.get("x-linked-etag", ""))
     crc32c = _CRC32C.search(response.headers.get("x-goog-hash", ""))
     # For an object that is stored compressed and sent plain, this is the checksum of the compressed bytes.
     plain = response.headers.get("x-goog-stored-content-encoding", "identity") == "identity"
-    return plan.Wanted(sha256=linked[1] if linked else None, crc32c=_as_hex(crc32c[1]) if crc32c and plain else None)
+    return plan.ExpectedFile(
+        sha256=linked[1] if linked else None, crc32c=_as_hex(crc32c[1]) if crc32c and plain else None
+    )
 
 
 def _as_hex(encoded: str) -> str | None:
@@ -444,7 +464,7 @@ def _read_head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
     return b"".join(head)[: check.HEAD], chain(head, chunks)
 
 
-def _host(response: httpx.Response) -> str:
+def _redirect_text(response: httpx.Response) -> str:
     requested = response.history[0].url.host if response.history else response.url.host
     return f" (redirected to {response.url.host})" if requested != response.url.host else ""
 
@@ -453,8 +473,8 @@ def _origin(url: httpx.URL) -> tuple[str, bytes]:
     return url.scheme, url.netloc
 
 
-def _retry_after(value: str) -> float | None:
+def _parse_retry_after(value: str) -> float | None:
     if value.strip().isdecimal():
         return float(value)
-    date = _timestamp(value)
+    date = _parse_date(value)
     return None if date is None else max(0.0, date - time.time())

@@ -14,9 +14,9 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, OfflineError
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.download import asking, fetch, fetch_local, mirrored, size_of
+from datasets_rl.fetch.download import fetch, fetch_local, json_client, size_of_url, with_mirrors
 from datasets_rl.fetch.plan import safe_path
-from datasets_rl.fetch.schemes import NotThere, Scheme, scheme_of, shown
+from datasets_rl.fetch.schemes import NotServedError, Scheme, scheme_of, without_credentials
 from datasets_rl.progress import waiting
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
@@ -34,7 +34,7 @@ class Upstream:
 
     Args:
         raw: Folder for small files; `fetch` stores the large ones in the same folder.
-        kept: File that stores the answers.
+        answers_file: File that stores the answers.
         settings: Timeouts, number of retries, and whether the network may be used.
         mirrors: Base addresses that are tried first and have the upstream's layout.
         local: A folder of the user that replaces every address.
@@ -44,7 +44,7 @@ class Upstream:
     def __init__(
         self,
         raw: Path,
-        kept: Path,
+        answers_file: Path,
         *,
         settings: Settings,
         mirrors: Sequence[str] = (),
@@ -52,7 +52,7 @@ class Upstream:
         hash_check: bool = True,
     ) -> None:
         self._raw = raw
-        self._answers_path = kept
+        self._answers_path = answers_file
         self._settings = settings
         self._mirrors = tuple(mirrors)
         self._local = local
@@ -74,13 +74,13 @@ class Upstream:
         else:
             candidates = [*(f"{base.rstrip('/')}/{path}" for base in self._mirrors), *urls]
         query = json.dumps([path, *candidates])
-        answers = self._answers()
+        answers = self._stored_answers()
         if query not in answers:
-            folder = self._list(path, candidates)
+            folder = self._list_folder(path, candidates)
             if self._local is None:
-                self._store({**answers, query: _to_json(folder)})
+                self._store({**answers, query: _folder_to_json(folder)})
             return folder
-        return self._mirrored(_from_json(answers[query]))
+        return self._with_mirrors(_folder_from_json(answers[query]))
 
     def repositories(self, owner: str) -> list[str]:
         """List the dataset repositories of an owner on the Hugging Face hub, as ``owner/repo``.
@@ -93,17 +93,17 @@ class Upstream:
         what = f"the list of the repositories of {owner}"
         if self._settings.offline:
             raise OfflineError(what, hint="unset RLDS_OFFLINE")
-        with asking(self._settings) as get:
+        with json_client(self._settings) as get:
             try:
                 return hf.repositories(owner, get)
-            except NotThere as reason:
+            except NotServedError as reason:
                 raise FetchError(what, [(f"hf://datasets/{owner}", str(reason))]) from None
 
     def mirror_urls(self, path: str) -> tuple[str, ...]:
         """Return the addresses of a path below the mirrors, for a file that the upstream has under several paths."""
-        return mirrored(Asset((), path), self._mirrors).urls
+        return with_mirrors(Asset((), path), self._mirrors).urls
 
-    def sized(self, asset: Asset) -> Asset:
+    def with_size(self, asset: Asset) -> Asset:
         """Return an asset that no listing contains, completed with its size if an address reports it.
 
         Raises:
@@ -113,9 +113,9 @@ class Upstream:
             (fetched,) = fetch_local([asset], self._local, hash_check=self._hash_check)
             return replace(asset, size=fetched.size)
         query = json.dumps(["size", asset.path, *asset.urls])
-        answers = self._answers()
+        answers = self._stored_answers()
         if query not in answers and not self._settings.offline:
-            sizes = (size_of(url, self._settings) for url in mirrored(asset, self._mirrors).urls)
+            sizes = (size_of_url(url, self._settings) for url in with_mirrors(asset, self._mirrors).urls)
             answers = {**answers, query: next((size for size in sizes if size is not None), None)}
             self._store(answers)
         return replace(asset, size=answers.get(query))
@@ -135,7 +135,7 @@ class Upstream:
         else:
             with waiting(f"waiting for {asset.path}", show=self._settings.progress):
                 (fetched,) = fetch(
-                    [mirrored(asset, self._mirrors)], self._raw, settings=quiet, hash_check=self._hash_check
+                    [with_mirrors(asset, self._mirrors)], self._raw, settings=quiet, hash_check=self._hash_check
                 )
         if fetched.size > _TEXT_MAX_BYTES:
             raise IntegrityError(asset.path, [f"it has {fetched.size:,} bytes; expected at most {_TEXT_MAX_BYTES:,}"])
@@ -144,7 +144,7 @@ class Upstream:
         except UnicodeDecodeError as error:
             raise IntegrityError(asset.path, [f"it is not UTF-8 text: {error}"]) from error
 
-    def _answers(self) -> Mapping[str, Any]:
+    def _stored_answers(self) -> Mapping[str, Any]:
         try:
             answers = json.loads(self._answers_path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -155,27 +155,27 @@ class Upstream:
         self._answers_path.parent.mkdir(parents=True, exist_ok=True)
         disk.write_json(self._answers_path, answers)
 
-    def _list(self, path: str, candidates: Sequence[str]) -> Folder:
+    def _list_folder(self, path: str, candidates: Sequence[str]) -> Folder:
         failures: list[tuple[str, str]] = []
         needs_network = False
-        with asking(self._settings) as get:
+        with json_client(self._settings) as get:
             for url in candidates:
                 scheme: Scheme = scheme_of(url)
                 if not scheme.IN_PLACE and self._settings.offline:
                     needs_network = True
                     continue
                 try:
-                    return self._mirrored(_with_full_paths(path, scheme.folder(url, get)))
-                except NotThere as reason:
-                    failures.append((shown(url), str(reason)))
+                    return self._with_mirrors(_with_full_paths(path, scheme.folder(url, get)))
+                except NotServedError as reason:
+                    failures.append((without_credentials(url), str(reason)))
         what = f"the list of the files of {path}"
         if needs_network:
             raise OfflineError(what, failures, hint=Remedy("unset RLDS_OFFLINE, or {}", _ELSEWHERE))
         raise FetchError(what, failures, hint=_ELSEWHERE)
 
-    def _mirrored(self, folder: Folder) -> Folder:
+    def _with_mirrors(self, folder: Folder) -> Folder:
         # Mirrors that cannot list folders may still serve the files.
-        return replace(folder, assets=tuple(mirrored(asset, self._mirrors) for asset in folder.assets))
+        return replace(folder, assets=tuple(with_mirrors(asset, self._mirrors) for asset in folder.assets))
 
 
 def _with_full_paths(path: str, folder: Folder) -> Folder:
@@ -184,17 +184,17 @@ def _with_full_paths(path: str, folder: Folder) -> Folder:
         try:
             assets.append(replace(asset, path=str(PurePosixPath(path) / safe_path(asset.path))))
         except InvalidArgumentError as error:
-            raise NotThere(str(error)) from None
+            raise NotServedError(str(error)) from None
     if not assets:
-        raise NotThere("the folder has no files")
+        raise NotServedError("the folder has no files")
     return replace(folder, assets=tuple(sorted(assets, key=lambda asset: asset.path)))
 
 
-def _to_json(folder: Folder) -> dict[str, Any]:
+def _folder_to_json(folder: Folder) -> dict[str, Any]:
     assets = [{name: value for name, value in asdict(asset).items() if name != "magic"} for asset in folder.assets]
     return {"address": folder.address, "revision": folder.revision, "assets": assets}
 
 
-def _from_json(value: Mapping[str, Any]) -> Folder:
+def _folder_from_json(value: Mapping[str, Any]) -> Folder:
     assets = (Asset(**{**asset, "urls": tuple(asset["urls"])}) for asset in value["assets"])
     return Folder(value["address"], value["revision"], tuple(assets))

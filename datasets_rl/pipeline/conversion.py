@@ -19,7 +19,7 @@ from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.fetcher import Fetcher
-from datasets_rl.fetch.schemes.file import file_of
+from datasets_rl.fetch.schemes.file import path_of_url
 from datasets_rl.format.manifest import MANIFEST_FILE, AppliedDecision, Manifest, RawFile, StoredFile, converter_version
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import NAME_BYTES, Column, Schema
@@ -79,7 +79,7 @@ class ConversionJob:
 
 def _modification_time(asset: Asset) -> int | None:
     """Return the modification time of a local file in nanoseconds, which replaces its digest until it is read."""
-    paths = [file_of(url) for url in asset.urls if url.startswith("file:")]
+    paths = [path_of_url(url) for url in asset.urls if url.startswith("file:")]
     return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
 
 

@@ -42,9 +42,9 @@ from servers import (
 
 from datasets_rl.errors import FetchError, IntegrityError
 from datasets_rl.fetch import Asset, fetch, partial_download, plan, transfer
-from datasets_rl.fetch.download import asking
+from datasets_rl.fetch.download import json_client
 from datasets_rl.fetch.parallel import Limiter
-from datasets_rl.fetch.schemes import NotThere
+from datasets_rl.fetch.schemes import NotServedError
 from datasets_rl.settings import Settings
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -205,8 +205,8 @@ def test_after_a_slow_address_the_next_is_tried(get):
 def test_lists_of_files_from_a_slow_server_are_given_up(settings):
     with (
         serve({"/a": Drips(b"[" + b" " * 10_000 + b"]", pause=0.1)}) as server,
-        asking(replace(settings, retries=0)) as ask,
-        pytest.raises(NotThere, match="expected at least 100 bytes per second"),
+        json_client(replace(settings, retries=0)) as ask,
+        pytest.raises(NotServedError, match="expected at least 100 bytes per second"),
     ):
         ask(server.url + "/a", {})
 
@@ -274,7 +274,7 @@ def test_an_invalid_address_is_reported(get, url):
 def test_after_one_timeout_of_a_host_the_next_address_is_tried(get, monkeypatch):
     """Only a host that responds gets several tries with growing pauses."""
     waited = []
-    monkeypatch.setattr(plan, "pause", lambda failures, *_: waited.append(failures) or 0.0)
+    monkeypatch.setattr(plan, "retry_delay", lambda failures, *_: waited.append(failures) or 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dead = f"http://127.0.0.1:{taken.getsockname()[1]}/a"
     with serve({"/a": DATA}) as server:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from datasets_rl.fetch import Asset
-from datasets_rl.fetch.check import compare, wanted, wrong_kind
+from datasets_rl.fetch.check import differences, expected_file, format_problem
 from datasets_rl.fetch.partial_download import Digest
-from datasets_rl.fetch.plan import Wanted
+from datasets_rl.fetch.plan import ExpectedFile
 
 HDF5 = Asset(("x",), "a.hdf5", magic=b"\x89HDF\r\n\x1a\n", kind="HDF5")
 PLAIN = Asset(("x",), "a.json")
@@ -29,18 +29,18 @@ PLAIN = Asset(("x",), "a.json")
     ],
 )
 def test_content_of_another_type_is_named(head, said):
-    assert said in wrong_kind(HDF5, head)
+    assert said in format_problem(HDF5, head)
 
 
 def test_the_right_first_bytes_are_sufficient():
-    assert wrong_kind(HDF5, b"\x89HDF\r\n\x1a\n<html>") is None
+    assert format_problem(HDF5, b"\x89HDF\r\n\x1a\n<html>") is None
 
 
 @pytest.mark.parametrize("head", [b"<?xml version='1.0'?>", b"{}", b""])
 def test_a_file_without_known_first_bytes_may_be_anything_but_a_web_page_or_a_pointer(head):
-    assert wrong_kind(PLAIN, head) is None
-    assert wrong_kind(PLAIN, b"<html>") == "the server answered with a web page, not a data file"
-    assert "git-LFS" in wrong_kind(PLAIN, b"version https://git-lfs.github.com/spec/v1")
+    assert format_problem(PLAIN, head) is None
+    assert format_problem(PLAIN, b"<html>") == "the server answered with a web page, not a data file"
+    assert "git-LFS" in format_problem(PLAIN, b"version https://git-lfs.github.com/spec/v1")
 
 
 def test_all_differences_are_named_at_once():
@@ -48,16 +48,16 @@ def test_all_differences_are_named_at_once():
     digest.take(b"1234", 0)
 
     said = "it has sha256 03ac674216f3e15c761ee1a5e255f067953623c8b388b4459e13f978d7c846f4, expected aa"
-    assert compare(Wanted(5, "aa"), digest) == ["it has 4 bytes, expected 5", said]
-    assert compare(Wanted(), digest) == []
+    assert differences(ExpectedFile(5, "aa"), digest) == ["it has 4 bytes, expected 5", said]
+    assert differences(ExpectedFile(), digest) == []
 
 
 @pytest.mark.parametrize(
     ("known", "compared"),
     [
-        (Wanted(crc32c="0"), "crc32c"),
-        (Wanted(md5="0", crc32c="0"), "md5"),
-        (Wanted(sha256="0", md5="0", crc32c="0"), "sha256"),
+        (ExpectedFile(crc32c="0"), "crc32c"),
+        (ExpectedFile(md5="0", crc32c="0"), "md5"),
+        (ExpectedFile(sha256="0", md5="0", crc32c="0"), "sha256"),
     ],
     ids=["crc32c", "md5", "sha256"],
 )
@@ -71,12 +71,12 @@ def test_the_strongest_known_checksum_is_compared(known, compared):
         "sha256": "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225",
     }
 
-    assert compare(known, digest) == [f"it has {compared} {sums[compared]}, expected 0"]
-    assert compare(replace(known, **{compared: sums[compared]}), digest) == []
+    assert differences(known, digest) == [f"it has {compared} {sums[compared]}, expected 0"]
+    assert differences(replace(known, **{compared: sums[compared]}), digest) == []
 
 
 def test_digests_are_compared_in_any_case_and_only_on_request():
     asset = Asset(("x",), "a", size=3, sha256="AB")
 
-    assert wanted(asset, hash_check=True) == Wanted(3, "ab")
-    assert wanted(asset, hash_check=False) == Wanted()
+    assert expected_file(asset, hash_check=True) == ExpectedFile(3, "ab")
+    assert expected_file(asset, hash_check=False) == ExpectedFile()

@@ -111,7 +111,7 @@ FILES = pytest.mark.parametrize("name", WHOLE)
 def judge(tmp_path, name, data):
     path = tmp_path / "file"
     path.write_bytes(data)
-    return ends.truncation(path, f"folder/{name}")
+    return ends.truncation_problem(path, f"folder/{name}")
 
 
 @FILES

@@ -12,8 +12,8 @@ from servers import File, Redirect, Status, serve
 from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError
 from datasets_rl.fetch import schemes
 from datasets_rl.fetch.partial_download import PartialDownload
-from datasets_rl.fetch.plan import Wanted
-from datasets_rl.fetch.schemes import NotThere, scheme_of
+from datasets_rl.fetch.plan import ExpectedFile
+from datasets_rl.fetch.schemes import NotServedError, scheme_of
 
 COMMIT = "c0ffee" * 6 + "c0ff"
 
@@ -24,17 +24,17 @@ def never(url, headers):
 
 
 def test_every_module_of_the_folder_is_a_scheme():
-    assert schemes.known() == ["file", "gs", "hf", "http", "https", "package"]
+    assert schemes.scheme_names() == ["file", "gs", "hf", "http", "https", "package"]
 
 
-@pytest.mark.parametrize("name", schemes.known())
+@pytest.mark.parametrize("name", schemes.scheme_names())
 def test_every_scheme_keeps_the_contract(name):
     scheme = scheme_of(f"{name}:x")
 
     assert isinstance(scheme.IN_PLACE, bool)
     assert scheme.__doc__.startswith(f"``{scheme.__name__.rpartition('.')[2]}:")
     if name in ("file", "package", "hf", "gs"):
-        with pytest.raises(NotThere):
+        with pytest.raises(NotServedError):
             scheme.resolve(f"{name}:", never)
 
 
@@ -135,12 +135,12 @@ def test_an_object_without_a_listing_is_compared_with_the_checksums_of_its_heade
 def test_checksums_of_the_headers_are_kept_when_a_download_is_resumed(folder):
     part = PartialDownload(folder / "a")
     part.begin()
-    part.learn(300, '"e"', '"e"', Wanted(crc32c="00000000"))
+    part.record_response(300, '"e"', '"e"', ExpectedFile(crc32c="00000000"))
     part.path.write_bytes(b"x" * 10)
     part.advance(part.spans[0], b"x" * 10)
     part.save()
 
-    assert PartialDownload.load(folder / "a").said == Wanted(crc32c="00000000")
+    assert PartialDownload.load(folder / "a").said == ExpectedFile(crc32c="00000000")
 
 
 @pytest.fixture

@@ -269,7 +269,7 @@ class _Kept:
         assert asset.urls[0].startswith("https://www.openml.org/api/v1/json/data/")
         return (self._folder / asset.path).read_text()
 
-    def sized(self, asset):
+    def with_size(self, asset):
         return asset
 
 

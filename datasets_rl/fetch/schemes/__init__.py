@@ -8,14 +8,14 @@ from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.fetch.schemes.base import Ask, Get, NotThere, Remote, Scheme
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, Scheme
 
-__all__ = ["Ask", "Get", "NotThere", "Remote", "Scheme", "known", "scheme_of", "shown"]
+__all__ = ["Ask", "Get", "NotServedError", "Remote", "Scheme", "scheme_names", "scheme_of", "without_credentials"]
 
 _SAME = {"https": "http"}
 
 
-def known() -> list[str]:
+def scheme_names() -> list[str]:
     """Return the name of every scheme."""
     names = {module.name for module in pkgutil.iter_modules(__path__)} - {"base"}
     return sorted(names | _SAME.keys())
@@ -28,13 +28,13 @@ def scheme_of(url: str) -> Scheme:
         InvalidArgumentError: If no scheme has that name.
     """
     name = url.partition(":")[0].lower()
-    if ":" not in url or name not in known():
-        listed = ", ".join(f"{each}:" for each in known())
-        raise InvalidArgumentError(f"the address {shown(url)!r} begins with none of {listed}")
+    if ":" not in url or name not in scheme_names():
+        listed = ", ".join(f"{each}:" for each in scheme_names())
+        raise InvalidArgumentError(f"the address {without_credentials(url)!r} begins with none of {listed}")
     return cast("Scheme", importlib.import_module(f"{__name__}.{_SAME.get(name, name)}"))
 
 
-def shown(url: str) -> str:
+def without_credentials(url: str) -> str:
     """Return an address without the user name and password that it may contain."""
     pieces = urlsplit(url)
     if "@" not in pieces.netloc:

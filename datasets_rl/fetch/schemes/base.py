@@ -4,9 +4,9 @@ A module declares whether its files are used in place, and has these functions:
 
     IN_PLACE: bool
     def resolve(url: str, ask: Ask) -> Path | Remote
-    def folder(url: str, get: Get) -> Folder            raises NotThere if folders cannot be listed
+    def folder(url: str, get: Get) -> Folder            raises NotServedError if folders cannot be listed
 
-`resolve` raises `NotThere` if the address cannot lead to a file. A scheme with IN_PLACE True returns a path and never
+`resolve` raises `NotServedError` if the address cannot lead to a file. A scheme with IN_PLACE True returns a path and never
 uses the network, so that it does not call `ask`. Other schemes return a `Remote` and send every request through `ask`,
 which applies the timeouts and retries after transient failures. `folder` lists all files below a folder, and sends its
 requests through `get` in the same way.
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from datasets_rl.fetch.asset import Folder
 
-__all__ = ["Ask", "Get", "NotThere", "Remote", "Scheme"]
+__all__ = ["Ask", "Get", "NotServedError", "Remote", "Scheme"]
 
 Ask = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 """Function that sends a HEAD request with the given headers, follows redirects on the same host only, and returns the
@@ -30,7 +30,7 @@ Get = Callable[[str, Mapping[str, str]], tuple[Any, Mapping[str, str]]]
 """Function that sends a GET request with the given headers, and returns the JSON value and the response's headers."""
 
 
-class NotThere(Exception):
+class NotServedError(Exception):
     """Raised if an address does not lead to a file; `FetchError` shows the message as the reason.
 
     Args:
@@ -67,12 +67,12 @@ class Scheme(Protocol):
         """Resolve an address to a path that is used in place, or to a remote file for the HTTP engine.
 
         Raises:
-            NotThere: If the address cannot lead to a file.
+            NotServedError: If the address cannot lead to a file.
         """
 
     def folder(self, url: str, get: Get) -> Folder:
         """List all files below a folder, with paths relative to it.
 
         Raises:
-            NotThere: If the folder does not exist, or the scheme cannot list folders.
+            NotServedError: If the folder does not exist, or the scheme cannot list folders.
         """

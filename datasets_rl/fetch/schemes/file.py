@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotThere
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError
 
 IN_PLACE = True
 
@@ -15,18 +15,18 @@ IN_PLACE = True
 def resolve(url: str, ask: Ask) -> Path:
     """Return the path of a file address; see `Scheme.resolve`."""
     del ask
-    path = file_of(url)
+    path = path_of_url(url)
     if not path.is_file():
-        raise NotThere("it is a folder" if path.is_dir() else "there is no such file")
+        raise NotServedError("it is a folder" if path.is_dir() else "there is no such file")
     return path
 
 
 def folder(url: str, get: Get) -> Folder:
     """List the files below a folder, except hidden files, which tools create and which are not the upstream's."""
     del get
-    path = file_of(url)
+    path = path_of_url(url)
     if not path.is_dir():
-        raise NotThere("it is a file; expected a folder" if path.is_file() else "there is no such folder")
+        raise NotServedError("it is a file; expected a folder" if path.is_file() else "there is no such folder")
     visible = [file for file in path.rglob("*") if not any(part[0] == "." for part in file.relative_to(path).parts)]
     assets = (
         Asset((file.as_uri(),), file.relative_to(path).as_posix(), size=file.stat().st_size)
@@ -36,13 +36,13 @@ def folder(url: str, get: Get) -> Folder:
     return Folder(url, "", tuple(assets))
 
 
-def file_of(url: str) -> Path:
+def path_of_url(url: str) -> Path:
     """Return the path of a ``file:`` address.
 
     Raises:
-        NotThere: If the address names another host.
+        NotServedError: If the address names another host.
     """
     pieces = urlsplit(url)
     if pieces.netloc not in ("", "localhost"):
-        raise NotThere(f"it names the host {pieces.netloc!r}; write file:///path")
+        raise NotServedError(f"it names the host {pieces.netloc!r}; write file:///path")
     return Path(url2pathname(pieces.path))

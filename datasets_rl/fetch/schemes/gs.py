@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotThere, Remote
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote
 
 IN_PLACE = False
 _ENDPOINT = "https://storage.googleapis.com"
@@ -25,9 +25,9 @@ _FIELDS = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
 def resolve(url: str, ask: Ask) -> Remote:
     """Return the HTTPS address of an object, with '$' and spaces in its name percent-encoded, but not slashes."""
     del ask
-    bucket, name = _split(url)
+    bucket, name = _bucket_and_path(url)
     if not bucket or not name:
-        raise NotThere("it names no object; write gs://bucket/object")
+        raise NotServedError("it names no object; write gs://bucket/object")
     pinned = _GENERATION.fullmatch(name)
     version = f"?generation={pinned['generation']}" if pinned else ""
     return Remote(f"{_endpoint()}/{quote(bucket)}/{quote(pinned['name'] if pinned else name)}{version}", url)
@@ -38,24 +38,24 @@ def folder(url: str, get: Get) -> Folder:
 
     Composite objects have no MD5.
     """
-    bucket, name = _split(url)
+    bucket, name = _bucket_and_path(url)
     prefix = f"{name.rstrip('/')}/" if name else ""
     assets = tuple(
         Asset(
             (f"gs://{bucket}/{item['name']}#{item['generation']}",),
             item["name"][len(prefix) :],
             size=int(item["size"]),
-            md5=_hex(item.get("md5Hash")),
-            crc32c=_hex(item.get("crc32c")),
+            md5=_as_hex(item.get("md5Hash")),
+            crc32c=_as_hex(item.get("crc32c")),
         )
-        for item in _items(bucket, prefix, get)
+        for item in _listed_objects(bucket, prefix, get)
         # Some tools create an empty object for a folder.
         if not item["name"].endswith("/")
     )
     return Folder(url, "", assets)
 
 
-def _items(bucket: str, prefix: str, get: Get) -> Iterator[Mapping[str, Any]]:
+def _listed_objects(bucket: str, prefix: str, get: Get) -> Iterator[Mapping[str, Any]]:
     page = ""
     while True:
         query = {"prefix": prefix, "maxResults": 1000, "fields": _FIELDS} | ({"pageToken": page} if page else {})
@@ -64,16 +64,16 @@ def _items(bucket: str, prefix: str, get: Get) -> Iterator[Mapping[str, Any]]:
             yield from answer.get("items", [])
             page = answer.get("nextPageToken", "")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise NotThere(f"the list of the bucket cannot be parsed: {error!r}") from error
+            raise NotServedError(f"the list of the bucket cannot be parsed: {error!r}") from error
         if not page:
             return
 
 
-def _hex(checksum: str | None) -> str | None:
+def _as_hex(checksum: str | None) -> str | None:
     return base64.b64decode(checksum).hex() if checksum else None
 
 
-def _split(url: str) -> tuple[str, str]:
+def _bucket_and_path(url: str) -> tuple[str, str]:
     bucket, _, name = url.partition("://")[2].partition("/")
     return bucket, name
 

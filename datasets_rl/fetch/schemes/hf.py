@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urljoin
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotThere, Remote
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote
 
 IN_PLACE = False
 _ADDRESS = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.+)")
@@ -32,10 +32,10 @@ def resolve(url: str, ask: Ask) -> Remote:
 
     match = _ADDRESS.fullmatch(url)
     if match is None:
-        raise NotThere("it is not of the form hf://datasets/owner/repo[@revision]/path")
+        raise NotServedError("it is not of the form hf://datasets/owner/repo[@revision]/path")
     repo, path = match["repo"], match["path"]
     endpoint = os.environ.get("HF_ENDPOINT")
-    headers = _headers()
+    headers = _auth_headers()
 
     def at(revision: str | None) -> str:
         return hf_hub_url(repo, path, repo_type="dataset", revision=revision, endpoint=endpoint)
@@ -43,7 +43,7 @@ def resolve(url: str, ask: Ask) -> Remote:
     try:
         file_url = at(match["revision"])
     except ValueError as error:
-        raise NotThere(f"it does not name a repository: {error}") from error
+        raise NotServedError(f"it does not name a repository: {error}") from error
     if _COMMIT.fullmatch(match["revision"] or ""):
         return Remote(file_url, url, headers)
     reported = ask(file_url, headers)
@@ -65,17 +65,17 @@ def folder(url: str, get: Get) -> Folder:
 
     match = _FOLDER.fullmatch(url)
     if match is None:
-        raise NotThere("it is not of the form hf://datasets/owner/repo[@revision]/path")
+        raise NotServedError("it is not of the form hf://datasets/owner/repo[@revision]/path")
     repo, below = match["repo"], (match["path"] or "").strip("/")
     api = f"{os.environ.get('HF_ENDPOINT') or constants.ENDPOINT}/api/datasets/{repo}"
     try:
-        commit: str = get(f"{api}/revision/{quote(match['revision'] or 'main', safe='')}", _headers())[0]["sha"]
+        commit: str = get(f"{api}/revision/{quote(match['revision'] or 'main', safe='')}", _auth_headers())[0]["sha"]
         tree = f"{api}/tree/{commit}{f'/{quote(below)}' if below else ''}?recursive=true"
-        files = [entry for entry in _pages(tree, get) if entry["type"] == "file"]
+        files = [entry for entry in _paged_entries(tree, get) if entry["type"] == "file"]
         start = f"{below}/" if below else ""
-        assets = tuple(_asset(entry, f"hf://datasets/{repo}@{commit}", start) for entry in files)
+        assets = tuple(_asset_from_entry(entry, f"hf://datasets/{repo}@{commit}", start) for entry in files)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise NotThere(f"the answer of the Hugging Face API cannot be parsed: {error!r}") from error
+        raise NotServedError(f"the answer of the Hugging Face API cannot be parsed: {error!r}") from error
     return Folder(f"hf://datasets/{repo}@{commit}/{below}", commit, assets)
 
 
@@ -85,29 +85,29 @@ def repositories(owner: str, get: Get) -> list[str]:
 
     url = f"{os.environ.get('HF_ENDPOINT') or constants.ENDPOINT}/api/datasets?author={quote(owner, safe='')}&limit=500"
     try:
-        return [str(entry["id"]) for entry in _pages(url, get)]
+        return [str(entry["id"]) for entry in _paged_entries(url, get)]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise NotThere(f"the answer of the Hugging Face API cannot be parsed: {error!r}") from error
+        raise NotServedError(f"the answer of the Hugging Face API cannot be parsed: {error!r}") from error
 
 
-def _pages(url: str, get: Get) -> Iterator[Mapping[str, Any]]:
+def _paged_entries(url: str, get: Get) -> Iterator[Mapping[str, Any]]:
     following: str | None = url
     while following is not None:
-        entries, headers = get(following, _headers())
+        entries, headers = get(following, _auth_headers())
         yield from entries
         link = _NEXT.search(headers.get("link", ""))
         following = urljoin(url, link[1]) if link else None
         if following is not None and following.split("/api/")[0] != url.split("/api/", maxsplit=1)[0]:
             # The request carries the token of the hub, which no other host may receive.
-            raise NotThere(
+            raise NotServedError(
                 f"the Hugging Face API continues its list of files on another host, which may not receive the token: {following}"
             )
 
 
-def _asset(entry: Mapping[str, Any], base: str, start: str) -> Asset:
+def _asset_from_entry(entry: Mapping[str, Any], base: str, start: str) -> Asset:
     path: str = entry["path"]
     if not path.startswith(start):
-        raise NotThere(f"the hub lists {path!r}, which is not below the folder")
+        raise NotServedError(f"the hub lists {path!r}, which is not below the folder")
     large = entry.get("lfs") or {}
     digest = str(large.get("oid", "")).removeprefix("sha256:")
     return Asset(
@@ -118,7 +118,7 @@ def _asset(entry: Mapping[str, Any], base: str, start: str) -> Asset:
     )
 
 
-def _headers() -> dict[str, str]:
+def _auth_headers() -> dict[str, str]:
     # Not build_hf_headers, which sends a request to determine the tool that it names in its User-Agent.
     from huggingface_hub import constants, get_token
 

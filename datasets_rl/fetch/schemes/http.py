@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from datasets_rl.fetch.asset import Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotThere, Remote
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote
 
 IN_PLACE = False
 
 
 def resolve(url: str, ask: Ask) -> Remote:
     """Return the address unchanged; the first response reports the size and the validator."""
-    from datasets_rl.fetch.schemes import shown
+    from datasets_rl.fetch.schemes import without_credentials
 
     del ask
-    return Remote(url, shown(url))
+    return Remote(url, without_credentials(url))
 
 
 def folder(url: str, get: Get) -> Folder:
-    """Raise `NotThere`: plain HTTP has no file lists."""
+    """Raise `NotServedError`: plain HTTP has no file lists."""
     del get
-    raise NotThere(f"plain HTTP cannot list files; {url} may still serve them")
+    raise NotServedError(f"plain HTTP cannot list files; {url} may still serve them")

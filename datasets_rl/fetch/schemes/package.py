@@ -7,7 +7,7 @@ from pathlib import Path
 
 from datasets_rl.fetch.asset import Folder
 from datasets_rl.fetch.plan import safe_path
-from datasets_rl.fetch.schemes.base import Ask, Get, NotThere
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError
 
 IN_PLACE = True
 
@@ -19,13 +19,13 @@ def resolve(url: str, ask: Ask) -> Path:
     try:
         path = importlib.resources.files(package).joinpath(*safe_path(name).parts)
     except (ImportError, TypeError, ValueError) as error:
-        raise NotThere(f"no package {package!r} with a file {name!r}: {error}") from error
+        raise NotServedError(f"no package {package!r} with a file {name!r}: {error}") from error
     if not (isinstance(path, Path) and path.is_file()):
-        raise NotThere(f"the package {package!r} has no file {name!r} on disk")
+        raise NotServedError(f"the package {package!r} has no file {name!r} on disk")
     return path
 
 
 def folder(url: str, get: Get) -> Folder:
-    """Raise `NotThere`: the catalogs list the files of packages."""
+    """Raise `NotServedError`: the catalogs list the files of packages."""
     del get
-    raise NotThere(f"{url} cannot be listed: the scheme package: resolves single files only")
+    raise NotServedError(f"{url} cannot be listed: the scheme package: resolves single files only")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.fetch.schemes import NotThere, scheme_of
+from datasets_rl.fetch.schemes import NotServedError, scheme_of
 from datasets_rl.sources.local.description import Description, usual
 from datasets_rl.sources.local.files import Array, open_arrays
 from datasets_rl.ted.keys import NEXT, dotted
@@ -64,10 +64,10 @@ def _arrays(asset: Asset, form: str, name: str) -> Mapping[str, Array]:
             return {}
         with open_arrays(path, form, name) as file:
             return file.arrays
-    except (InvalidArgumentError, NotThere, ConversionError):
+    except (InvalidArgumentError, NotServedError, ConversionError):
         return {}
 
 
 def _ask_nothing(url: str, headers: object) -> Mapping[str, str]:
     del headers
-    raise NotThere(f"no request is made for {url}")
+    raise NotServedError(f"no request is made for {url}")

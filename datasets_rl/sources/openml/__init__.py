@@ -88,7 +88,7 @@ class OpenML(Source):
         entry = _described(entry, description)
         answers = tuple(replace(asset, size=len(upstream.text(asset).encode())) for asset in (search, details, columns))
         return Listing(
-            (*answers, upstream.sized(table)),
+            (*answers, upstream.with_size(table)),
             (Shard((table.path,)),),
             common=tuple(asset.path for asset in answers),
             params={"features": features, "table": table.path},
