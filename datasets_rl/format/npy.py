@@ -250,7 +250,7 @@ def map_npy(path: Path) -> np.memmap[Any, Any]:
     """
     try:
         with path.open("rb") as stream:
-            header = read_header(stream, most=_MAX_HEADER)
+            header = read_header(stream, header_max_bytes=_MAX_HEADER)
         if header.dtype.hasobject:
             raise IntegrityError(str(path), ["it has Python objects; expected numbers or text"])
         return np.memmap(path, header.dtype, "r", header.size, header.shape, "F" if header.fortran else "C")

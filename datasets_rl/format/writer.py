@@ -16,7 +16,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.format.manifest import StoredFile, lacking_fields
 from datasets_rl.format.npy import NpyStream, begun_blocks, file_sha256
 from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
-from datasets_rl.read.images import header
+from datasets_rl.read.images import read_header
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, known_only
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
@@ -611,7 +611,7 @@ def _image_problems(field: Field, column: Any, min_images: int, max_images: int)
     else:
         for number, encoded in enumerate(column.images):
             try:
-                image = header(encoded)
+                image = read_header(encoded)
             except ConversionError as error:
                 yield f"{field.name}: image {number} {error.problems[0]}"
                 continue

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import gz, xz, zips
-from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
+from datasets_rl.read.streams import AGAIN, Readable, fill, unexpected_format
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Limits", "Member", "members", "members_of_part"]
+__all__ = ["Limits", "Member", "members", "members_of_chunk"]
 
 _BLOCK = 512
 _BUFFER_BYTES = 1 << 18
@@ -90,26 +90,28 @@ def members(source: Path | str | BinaryIO, name: str = "", *, limits: Limits | N
         if isinstance(source, Path | str):
             name = name or Path(source).name
             source = closing.enter_context(Path(source).open("rb"))
-        watched = _Watched(source, name or "archive", limits)
+        watched = _LimitedReader(source, name or "archive", limits)
         head = watched.peek(_BLOCK)
         if head.startswith((zips.MAGIC, b"PK\x05\x06")):
             source.seek(0)
-            files = _zipped(source, watched.name, limits)
+            files = _zip_members(source, watched.name, limits)
         elif head.startswith(gz.MAGIC):
-            watched.inflated = gz.Gunzip(watched, watched.name)
-            files = _tarred(watched, limits)
+            watched.inflated = gz.GzipReader(watched, watched.name)
+            files = _tar_members(watched, limits)
         elif head.startswith(xz.MAGIC):
-            watched.inflated = xz.Unxz(watched, watched.name)
-            files = _tarred(watched, limits)
-        elif _is_header(head):
+            watched.inflated = xz.XzReader(watched, watched.name)
+            files = _tar_members(watched, limits)
+        elif _is_tar_header(head):
             watched.inflated = watched
-            files = _tarred(watched, limits)
+            files = _tar_members(watched, limits)
         else:
-            raise ConversionError(watched.name, [unlike(head, "a tar, tar.gz, tar.xz or zip archive")], hint=AGAIN)
+            raise ConversionError(
+                watched.name, [unexpected_format(head, "a tar, tar.gz, tar.xz or zip archive")], hint=AGAIN
+            )
         yield from files
 
 
-def members_of_part(path: Path, part: int, parts: int, *, limits: Limits | None = None) -> Iterator[Member]:
+def members_of_chunk(path: Path, chunk: int, chunk_count: int, *, limits: Limits | None = None) -> Iterator[Member]:
     """Yield the files of one of several parts of an archive, which together have all files, in order.
 
     Parts of a tar.xz archive begin at a block, so that no data is decompressed and then dropped; an archive of a single
@@ -120,8 +122,8 @@ def members_of_part(path: Path, part: int, parts: int, *, limits: Limits | None 
 
     Args:
         path: The archive.
-        part: Number of the part, counted from 0.
-        parts: Number of parts.
+        chunk: Number of the part, counted from 0.
+        chunk_count: Number of parts.
         limits: Limits on the content.
 
     Yields:
@@ -134,11 +136,11 @@ def members_of_part(path: Path, part: int, parts: int, *, limits: Limits | None 
         head = file.read(_BLOCK)
         compressed = head.startswith(xz.MAGIC)
         blocks = xz.blocks(file, path.name) if compressed else []
-        if not compressed and not _is_header(head):
-            yield from members(path, limits=limits) if part == 0 else ()
+        if not compressed and not _is_tar_header(head):
+            yield from members(path, limits=limits) if chunk == 0 else ()
             return
         size = blocks[-1].at + blocks[-1].size if blocks else path.stat().st_size
-        edges = [size * number // parts for number in (part, part + 1)]
+        edges = [size * number // chunk_count for number in (chunk, chunk + 1)]
         if compressed:
             start, stop = (next((block.at for block in blocks if block.at >= edge), size) for edge in edges)
         else:
@@ -146,20 +148,20 @@ def members_of_part(path: Path, part: int, parts: int, *, limits: Limits | None 
         if start in {stop, size}:
             return
         limits = limits or Limits()
-        watched = _Watched(file, path.name, limits, most=size)
+        watched = _LimitedReader(file, path.name, limits, size_max=size)
         watched.check(size, path.stat().st_size)
         watched.at = file.seek(start) if not compressed else start
         rest = [block for block in blocks if block.at >= start]
-        watched.inflated = xz.inflated(file, rest, path.name) if compressed else watched
-        yield from _tarred(watched, limits, stop=None if stop == size else stop)
+        watched.inflated = xz.open_blocks(file, rest, path.name) if compressed else watched
+        yield from _tar_members(watched, limits, stop=None if stop == size else stop)
 
 
-class _Watched(io.RawIOBase):
-    """Counter of the stored and decompressed bytes of an archive; `most` is the decompressed size, if it is known."""
+class _LimitedReader(io.RawIOBase):
+    """Counter of the stored and decompressed bytes of an archive; `size_max` is the decompressed size, if it is known."""
 
-    def __init__(self, source: BinaryIO, name: str, limits: Limits, most: int | None = None) -> None:
+    def __init__(self, source: BinaryIO, name: str, limits: Limits, size_max: int | None = None) -> None:
         self.name = name
-        self.most = most
+        self.most = size_max
         self.inflated: Readable = self
         self.at = 0
         """Position in the decompressed stream."""
@@ -217,10 +219,10 @@ class _Watched(io.RawIOBase):
             count -= min(count, len(scratch))
 
 
-class _Content(io.RawIOBase):
+class _MemberContent(io.RawIOBase):
     """Content of the current member."""
 
-    def __init__(self, archive: _Watched, size: int) -> None:
+    def __init__(self, archive: _LimitedReader, size: int) -> None:
         self._archive = archive
         self._passed = False
         self.left = size
@@ -236,29 +238,29 @@ class _Content(io.RawIOBase):
         self.left -= len(view)
         return len(view)
 
-    def skip(self, more: int) -> None:
-        """Skip the rest of the content, and `more` bytes."""
+    def skip(self, padding: int) -> None:
+        """Skip the rest of the content, and `padding` bytes."""
         self._passed = True
-        self._archive.skip(self.left + more)
+        self._archive.skip(self.left + padding)
         self.left = 0
 
 
-def _tarred(archive: _Watched, limits: Limits, stop: int | None = None) -> Iterator[Member]:
+def _tar_members(archive: _LimitedReader, limits: Limits, stop: int | None = None) -> Iterator[Member]:
     """Yield the files whose header is before `stop`."""
     seen: set[str] = set()
     total = 0
     attributes: dict[str, str] = {}  # of the next file, from the headers before its own
-    for header in _headers(archive, stop):
-        kind, size = bytes(header[156:157]), _number(header[124:136], archive.name)
+    for header in _tar_headers(archive, stop):
+        kind, size = bytes(header[156:157]), _parse_octal(header[124:136], archive.name)
         if kind in {b"x", b"g", b"L", b"K"}:
             attributes |= _read_attributes(archive, kind, size)
             continue
-        name, size = attributes.get("path") or _name(header), _declared_size(archive, attributes, size)
+        name, size = attributes.get("path") or _name_from_header(header), _declared_size(archive, attributes, size)
         attributes = {}
         folder = kind == b"5"
         _raise_problems(archive.name, _member_problems(name, _KINDS.get(kind, ""), seen, folder=folder))
         name = str(PurePosixPath(name))
-        content = _Content(archive, 0 if folder else size)
+        content = _MemberContent(archive, 0 if folder else size)
         padding = -content.left % _BLOCK
         if not folder:
             seen.add(name)
@@ -277,7 +279,7 @@ def _tarred(archive: _Watched, limits: Limits, stop: int | None = None) -> Itera
             raise ConversionError(archive.name, ["more data follows the end of the archive"], hint=AGAIN)
 
 
-def _headers(archive: _Watched, stop: int | None) -> Iterator[bytearray]:
+def _tar_headers(archive: _LimitedReader, stop: int | None) -> Iterator[bytearray]:
     """Yield the headers up to the end of the archive, or before `stop`; the caller reads each file before the next."""
     inside = archive.at > 0  # a part begins within the last file of the previous part
     archive.skip(-archive.at % _BLOCK)
@@ -285,7 +287,7 @@ def _headers(archive: _Watched, stop: int | None) -> Iterator[bytearray]:
     while (stop is None or archive.at < stop) and not (inside and archive.at == archive.most):
         start = archive.at
         archive.take(memoryview(header))
-        is_header = _is_header(header)
+        is_header = _is_tar_header(header)
         ended = not any(header)
         if inside and not is_header and (archive.at < cast("int", archive.most) or not ended):
             continue
@@ -299,7 +301,7 @@ def _headers(archive: _Watched, stop: int | None) -> Iterator[bytearray]:
         yield header
 
 
-def _read_attributes(archive: _Watched, kind: bytes, size: int) -> dict[str, str]:
+def _read_attributes(archive: _LimitedReader, kind: bytes, size: int) -> dict[str, str]:
     """Read the attributes of the next member, such as a long name, from a header."""
     if size > _NAME_MAX_BYTES:
         raise ConversionError(
@@ -326,7 +328,7 @@ def _read_attributes(archive: _Watched, kind: bytes, size: int) -> dict[str, str
     return attributes
 
 
-def _declared_size(archive: _Watched, attributes: dict[str, str], size: int) -> int:
+def _declared_size(archive: _LimitedReader, attributes: dict[str, str], size: int) -> int:
     text = attributes.get("size", "")
     if not text:
         return size
@@ -335,7 +337,7 @@ def _declared_size(archive: _Watched, attributes: dict[str, str], size: int) -> 
     return int(text)
 
 
-def _zipped(source: BinaryIO, name: str, limits: Limits) -> Iterator[Member]:
+def _zip_members(source: BinaryIO, name: str, limits: Limits) -> Iterator[Member]:
     with zips.ZipReader(source, name) as archive:
         seen: set[str] = set()
         files = []
@@ -375,7 +377,7 @@ def _limit_problems(total: int, files: int, limits: Limits) -> Iterator[str]:
         yield f"it has {files:,} files; expected at most {limits.files:,}"
 
 
-def _is_header(block: bytes | bytearray) -> bool:
+def _is_tar_header(block: bytes | bytearray) -> bool:
     """Return whether the checksum of a tar header is correct: the sum of its bytes, with its own field as blanks."""
     field = bytes(block[148:156]).strip(b" \0")
     try:
@@ -385,14 +387,14 @@ def _is_header(block: bytes | bytearray) -> bool:
     return len(block) == _BLOCK and checksum == sum(block) - sum(block[148:156]) + 8 * 32
 
 
-def _name(header: bytearray) -> str:
+def _name_from_header(header: bytearray) -> str:
     name, prefix = (bytes(part).split(b"\0", 1)[0] for part in (header[:100], header[345:500]))
     if header[257:263] == b"ustar\0" and prefix:
         name = prefix + b"/" + name
     return name.decode("utf-8", "surrogateescape")
 
 
-def _number(field: bytearray, name: str) -> int:
+def _parse_octal(field: bytearray, name: str) -> int:
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")  # sizes of 8 GB and more
     text = bytes(field).strip(b" \0")

@@ -83,44 +83,44 @@ class ArffFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         problems: list[str] = []
-        self.attributes: Sequence[Attribute] = self._header(problems)
+        self.attributes: Sequence[Attribute] = self._read_header(problems)
         if problems:
             raise ConversionError(path.name, problems[:_PROBLEMS_MAX])
 
-    def rows(self, wanted: Collection[int]) -> Iterator[Rows]:
+    def rows(self, attributes: Collection[int]) -> Iterator[Rows]:
         """Read the rows in order.
 
         Args:
-            wanted: The positions of the numeric or nominal attributes to read.
+            attributes: The positions of the numeric or nominal attributes to read.
 
         Raises:
             ConversionError: If a row has another number of fields, or an invalid value; the error names every problem
                 of a block.
         """
         start = 0
-        for lines in self._lines():
-            yield self._read(lines, sorted(wanted), start)
+        for lines in self._line_blocks():
+            yield self._parse_rows(lines, sorted(attributes), start)
             start += len(lines)
 
-    def _header(self, problems: list[str]) -> list[Attribute]:
+    def _read_header(self, problems: list[str]) -> list[Attribute]:
         attributes: list[Attribute] = []
         with self._path.open("rb") as stream:
             while line := stream.readline(_HEADER_MAX_BYTES):
                 if stream.tell() > _HEADER_MAX_BYTES:
                     break
-                text = _decoded(line, self._path.name).strip()
+                text = _decode_line(line, self._path.name).strip()
                 if text.lower().startswith("@data"):
                     self._begin = stream.tell()
                     return attributes
                 if text.lower().startswith("@attribute"):
-                    attributes.append(_attribute(text, problems))
+                    attributes.append(_parse_attribute(text, problems))
                 elif text and not text.startswith("%") and not text.lower().startswith("@relation"):
                     problems.append(f"its header has the line {text!r:.60}; expected @attribute or @data")
                     return attributes
         problems.append("it has no @data")
         return attributes
 
-    def _lines(self) -> Iterator[list[bytes]]:
+    def _line_blocks(self) -> Iterator[list[bytes]]:
         """Yield the lines of the rows in blocks, without comments and empty lines."""
         with self._path.open("rb") as stream:
             stream.seek(self._begin)
@@ -129,20 +129,20 @@ class ArffFile:
                 whole, newline, rest = (rest + block).rpartition(b"\n")
                 if not newline and len(rest) > _BLOCK_BYTES:
                     raise ConversionError(self._path.name, [f"a row has more than {_BLOCK_BYTES:,} bytes"])
-                if lines := _data(whole):
+                if lines := _data_lines(whole):
                     yield lines
-            if lines := _data(rest):
+            if lines := _data_lines(rest):
                 yield lines
 
-    def _read(self, lines: list[bytes], wanted: Sequence[int], start: int) -> Rows:
+    def _parse_rows(self, lines: list[bytes], attributes: Sequence[int], start: int) -> Rows:
         problems: list[str] = []
         self._check_fields(lines, start, problems)
         self._raise_problems(problems)
-        nominal = [position for position in wanted if self.attributes[position].kind == "nominal"]
-        numeric = [position for position in wanted if position not in nominal]
+        nominal = [position for position in attributes if self.attributes[position].kind == "nominal"]
+        numeric = [position for position in attributes if position not in nominal]
         body, reason, suspicious = b"\n".join(lines), "", False
         try:
-            frame = self._frame(body, wanted, nominal)
+            frame = self._parse_frame(body, attributes, nominal)
             codes = {position: frame[position].array.codes.astype(np.int32) for position in nominal}
             numbers = {position: frame[position].to_numpy(np.float64) for position in numeric}
         except (ValueError, Warning) as error:
@@ -155,14 +155,14 @@ class ArffFile:
             suspicious = any(frame[position].dtype.kind not in "iuf" for position in numeric)
             suspicious |= any(np.isinf(values).any() for values in numbers.values())
         if reason or suspicious or b"nan" in body.lower():
-            self._raise_problems(list(islice(self._value_problems(lines, wanted, start), _PROBLEMS_MAX)))
+            self._raise_problems(list(islice(self._value_problems(lines, attributes, start), _PROBLEMS_MAX)))
         if reason:
             self._raise_problems([f"the rows that begin at {start:,} cannot be read: {reason}"])
         for position, values in codes.items():
             values[values == len(self.attributes[position].allowed)] = -1
         return Rows(start, len(lines), numbers, codes)
 
-    def _frame(self, body: bytes, wanted: Sequence[int], nominal: Sequence[int]) -> Any:
+    def _parse_frame(self, body: bytes, attributes: Sequence[int], nominal: Sequence[int]) -> Any:
         """Parse rows with pandas.
 
         Raises:
@@ -175,9 +175,9 @@ class ArffFile:
         options: dict[str, Any] = {
             "header": None,
             "names": range(len(self.attributes)),
-            "usecols": wanted,
+            "usecols": attributes,
             "dtype": dtypes,
-            "na_values": {position: [_MISSING] for position in wanted if position not in dtypes},
+            "na_values": {position: [_MISSING] for position in attributes if position not in dtypes},
             "keep_default_na": False,
             "skipinitialspace": True,
             "skip_blank_lines": False,
@@ -187,11 +187,11 @@ class ArffFile:
             warnings.simplefilter("error")
             return pd.read_csv(io.BytesIO(body), **options)
 
-    def _value_problems(self, lines: Sequence[bytes], wanted: Sequence[int], start: int) -> Iterator[str]:
+    def _value_problems(self, lines: Sequence[bytes], attributes: Sequence[int], start: int) -> Iterator[str]:
         """Yield a problem for each value that is invalid for its attribute."""
         for row, line in enumerate(lines):
-            fields = _fields(_decoded(line, self._path.name))
-            for position in wanted:
+            fields = _split_fields(_decode_line(line, self._path.name))
+            for position in attributes:
                 attribute, value = self.attributes[position], fields[position]
                 allowed = attribute.allowed
                 number = not allowed and _NUMBER.fullmatch(value) is not None and math.isfinite(float(value))
@@ -213,7 +213,7 @@ class ArffFile:
             if line.startswith(b"{"):
                 problems.append(f"row {start + row:,} is sparse: {line[:40]!r}; expected a value for each attribute")
                 continue
-            fields = _fields(_decoded(line, self._path.name))
+            fields = _split_fields(_decode_line(line, self._path.name))
             if len(fields) != commas + 1:
                 problems.append(f"row {start + row:,} has {len(fields)} fields; expected {commas + 1}: {line[:60]!r}")
                 continue
@@ -226,40 +226,40 @@ class ArffFile:
             raise ConversionError(self._path.name, [*problems[:_PROBLEMS_MAX], *more])
 
 
-def _attribute(text: str, problems: list[str]) -> Attribute:
+def _parse_attribute(text: str, problems: list[str]) -> Attribute:
     match = _ATTRIBUTE.fullmatch(text)
     if match is None:
         problems.append(f"its header has the line {text!r:.60}; expected @attribute NAME TYPE")
         return Attribute(text, "unknown")
-    name, kind = _unquoted(match[1]), match[2].strip()
+    name, kind = _unquote(match[1]), match[2].strip()
     if kind.startswith("{") and kind.endswith("}"):
-        values = dict.fromkeys(_fields(kind[1:-1]))
+        values = dict.fromkeys(_split_fields(kind[1:-1]))
         return Attribute(name, "nominal", tuple(value for value in values if value != _MISSING))
     kind = kind.split()[0].lower()  # a range may follow
     return Attribute(name, "numeric" if kind in _NUMERIC else kind)
 
 
-def _fields(line: str) -> list[str]:
+def _split_fields(line: str) -> list[str]:
     """Split a row at its commas, except for those inside quotes."""
     fields = []
     for match in _FIELD.finditer(line):
-        fields.append(_unquoted(match[1].rstrip()))
+        fields.append(_unquote(match[1].rstrip()))
         if not match[2]:
             break
     return fields
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL)
     return text
 
 
-def _data(block: bytes) -> list[bytes]:
+def _data_lines(block: bytes) -> list[bytes]:
     return [text for line in block.splitlines() if (text := line.strip()) and text[0] != _COMMENT]
 
 
-def _decoded(line: bytes, name: str) -> str:
+def _decode_line(line: bytes, name: str) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
-from datasets_rl.read.streams import AGAIN, unlike
+from datasets_rl.read.streams import AGAIN, unexpected_format
 
 try:
     from isal.igzip import IGzipFile as GzipFile
@@ -28,14 +28,14 @@ except ImportError:
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-__all__ = ["MAGIC", "Gunzip", "GzipNpy"]
+__all__ = ["MAGIC", "GzipNpyReader", "GzipReader"]
 
 MAGIC = b"\x1f\x8b"
 _BUFFER_BYTES = 1 << 18
 _COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
-class Gunzip(io.RawIOBase):
+class GzipReader(io.RawIOBase):
     """Decompressed content of a gzip file as a stream. The checksum is checked at the end.
 
     Args:
@@ -66,7 +66,7 @@ class Gunzip(io.RawIOBase):
             raise ConversionError(self._name, [f"the gzip stream is damaged: {error}"], hint=AGAIN) from error
 
 
-class GzipNpy(NpyReader):
+class GzipNpyReader(NpyReader):
     """Reader of a ``.npy`` file in a gzip file. A context manager.
 
     Args:
@@ -82,10 +82,10 @@ class GzipNpy(NpyReader):
             stream = closing.enter_context(path.open("rb"))
             head = stream.read(64)
             if not head.startswith(MAGIC):
-                raise ConversionError(path.name, [unlike(head, "a gzip file")], hint=AGAIN)
+                raise ConversionError(path.name, [unexpected_format(head, "a gzip file")], hint=AGAIN)
             most = stream.seek(0, io.SEEK_END) * _COMPRESSION_MAX
             stream.seek(0)
-            super().__init__(Gunzip(stream, path.name), path.name, most=most)
+            super().__init__(GzipReader(stream, path.name), path.name, most=most)
             self._closing = closing.pop_all()
 
     def __enter__(self) -> Self:

@@ -34,12 +34,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import AGAIN, shown, unlike
+from datasets_rl.read.streams import AGAIN, first_problems, unexpected_format
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CHUNK_GRACE", "LIBRARY_ERRORS", "MAGIC", "Block", "Hdf5Array", "Hdf5File", "chunk_issues", "library_errors"]
+__all__ = [
+    "CHUNK_GRACE",
+    "LIBRARY_ERRORS",
+    "MAGIC",
+    "Block",
+    "Hdf5Array",
+    "Hdf5File",
+    "chunk_problems",
+    "library_errors",
+]
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold: data that declares more was never written
@@ -57,7 +66,7 @@ LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 _Job = Callable[[], None]
 
 
-class _Damaged(Exception):
+class _DamagedError(Exception):
     """Chunks that cannot be decoded; the arguments are one sentence for each."""
 
 
@@ -83,10 +92,10 @@ class Hdf5Array:
         """Dtype in the byte order of this machine."""
         self.text = h5py.check_string_dtype(dataset.dtype) is not None
         self.chunks: tuple[int, ...] | None = dataset.chunks
-        self.filters = _filters(dataset)
+        self.filters = _filter_ids(dataset)
         """Ids of the filters, in the order in which they were applied; None if only the HDF5 library can undo them."""
         self.dataset = dataset
-        self.unwritten = _unwritten(self)
+        self.unwritten = _unwritten_chunk_count(self)
         """Number of chunks that were never written and read as the fill value; an unchunked dataset counts as one."""
         if self.unwritten:
             self.filters = None  # only the library knows the fill value
@@ -106,7 +115,7 @@ class Hdf5Array:
         """Number of rows of a band of chunks; 1 if the dataset is not chunked."""
         return self.chunks[0] if self.chunks else 1
 
-    def faults(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Yield the errors of the dataset: data in other files, or far less data than its shape declares."""
         dataset = self.dataset
         if dataset.is_virtual or dataset.external:
@@ -127,7 +136,7 @@ class Hdf5Array:
             self.unwritten and self.dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
         ):
             yield f"{self.name} has {self.unwritten:,} chunks that were never written, and no fill value for them"
-        yield from chunk_issues(self.name, self.shape, self.chunks, item)
+        yield from chunk_problems(self.name, self.shape, self.chunks, item)
 
 
 class Hdf5File:
@@ -152,7 +161,7 @@ class Hdf5File:
         with library_errors(self.path.name):
             # Raw files are never written again, and network file systems often have no locks.
             self._file = h5py.File(self.path, "r", rdcc_nbytes=0, locking=False)
-        self._pool = ThreadPoolExecutor(threads or min(_cores(), _THREADS_MAX), thread_name_prefix="inflate")
+        self._pool = ThreadPoolExecutor(threads or min(_core_count(), _THREADS_MAX), thread_name_prefix="inflate")
         try:
             self.arrays: Mapping[str, Hdf5Array] = self._open()
         except BaseException:
@@ -190,7 +199,7 @@ class Hdf5File:
             ConversionError: If a chunk cannot be decoded; the error names the rows.
         """
         array = self.arrays[name]
-        cursor = _Cursor(array)
+        cursor = _BandReader(array)
         self._finish(self._submit(cursor.advance(start, array.shape[0] if stop is None else stop)))
         return cursor.rows()
 
@@ -212,7 +221,7 @@ class Hdf5File:
         Raises:
             ConversionError: If chunks cannot be decoded; the error names the columns and the rows.
         """
-        cursors = {name: _Cursor(self.arrays[name]) for name in names}
+        cursors = {name: _BandReader(self.arrays[name]) for name in names}
         total = self.arrays[names[0]].shape[0] if stop is None else stop
         ends = {name: 1 if name in overlap else 0 for name in names}
 
@@ -237,22 +246,22 @@ class Hdf5File:
         if not (array.text or array.numeric or array.dtype.kind == "U"):
             raise ConversionError(self.path.name, [f"{name} has dtype {array.dtype}; expected numbers or text"])
         with library_errors(self.path.name, f"{name}: "):
-            return _plain(array.dataset[()], text=array.text)
+            return _native_value(array.dataset[()], text=array.text)
 
     def _open(self) -> dict[str, Hdf5Array]:
         problems: list[str] = []
         arrays: dict[str, Hdf5Array] = {}
         budget = iter(range(_NAMES_MAX))
         try:
-            for name, dataset in _walk(self._file, "", (), budget, problems):
+            for name, dataset in _find_datasets(self._file, "", (), budget, problems):
                 arrays[name] = Hdf5Array(name, dataset)
-                problems.extend(arrays[name].faults())
+                problems.extend(arrays[name].problems())
         except LIBRARY_ERRORS as error:
-            problems.append(f"HDF5 reports: {_reason(error)}")
+            problems.append(f"HDF5 reports: {_error_text(error)}")
         if next(budget, None) is None:
             problems.append(f"it has {_NAMES_MAX:,} names of groups and datasets or more; expected fewer")
         if problems:
-            raise ConversionError(self.path.name, shown(problems), hint=AGAIN)
+            raise ConversionError(self.path.name, first_problems(problems), hint=AGAIN)
         return arrays
 
     def _submit(self, jobs: Iterator[_Job]) -> list[Future[None]]:
@@ -262,15 +271,15 @@ class Hdf5File:
         problems: list[str] = []
         for future in pending:
             error = future.exception()
-            if isinstance(error, _Damaged):
+            if isinstance(error, _DamagedError):
                 problems.extend(error.args)
             elif error is not None:
                 raise error
         if problems:
-            raise ConversionError(self.path.name, shown(problems), hint=AGAIN)
+            raise ConversionError(self.path.name, first_problems(problems), hint=AGAIN)
 
 
-class _Cursor:
+class _BandReader:
     """State of a column during a pass: the rows in memory, from the first requested one to the end of its band.
 
     band      |         |         |         |
@@ -299,14 +308,14 @@ class _Cursor:
             buffer = kept
         self._buffer, self._origin, self._end = buffer, first - len(kept), end
         self._requested = slice(start - self._origin, stop - self._origin)
-        return _jobs(self._array, buffer[len(kept) :], first, end)
+        return _read_jobs(self._array, buffer[len(kept) :], first, end)
 
     def rows(self) -> NDArray[np.generic]:
         """Return the requested rows, [stop - start, ...]; valid after the jobs are done."""
         return self._buffer[self._requested]
 
 
-def _jobs(array: Hdf5Array, out: NDArray[np.generic], start: int, stop: int) -> Iterator[_Job]:
+def _read_jobs(array: Hdf5Array, out: NDArray[np.generic], start: int, stop: int) -> Iterator[_Job]:
     """Yield the jobs that fill `out` with the rows [start, stop), which are whole bands."""
     step = array.band_rows
     if array.filters is None or array.chunks is None:
@@ -336,7 +345,7 @@ class _LibraryJob:
             if self.out.size:
                 self.array.dataset.read_direct(self.out, np.s_[self.row : stop])
         except LIBRARY_ERRORS as error:
-            raise _Damaged(f"{self.array.name} rows {self.row:,} to {stop - 1:,}: {_reason(error)}") from error
+            raise _DamagedError(f"{self.array.name} rows {self.row:,} to {stop - 1:,}: {_error_text(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,19 +361,19 @@ class _ChunkJob:
     offsets: Sequence[tuple[int, ...]]
 
     def __call__(self) -> None:
-        problems = [problem for offset in self.offsets if (problem := self._put(offset))]
+        problems = [problem for offset in self.offsets if (problem := self._decode_chunk(offset))]
         if problems:
-            raise _Damaged(*problems)
+            raise _DamagedError(*problems)
 
-    def _put(self, offset: tuple[int, ...]) -> str:
+    def _decode_chunk(self, offset: tuple[int, ...]) -> str:
         """Read a chunk into the output; return the problem, or an empty string."""
         array, chunks = self.array, self.chunks
         try:
             skipped, stored = array.dataset.id.read_direct_chunk(offset)
-            chunk = _decode(stored, array.stored, chunks, self.filters, skipped)
+            chunk = _undo_filters(stored, array.stored, chunks, self.filters, skipped)
         except (*LIBRARY_ERRORS, zlib.error) as error:
             stop = min(offset[0] + chunks[0], array.shape[0])
-            return f"{array.name} rows {offset[0]:,} to {stop - 1:,}: {_reason(error)}"
+            return f"{array.name} rows {offset[0]:,} to {stop - 1:,}: {_error_text(error)}"
         sizes = [min(width, size - at) for width, size, at in zip(chunks, array.shape, offset, strict=True)]
         target = (offset[0] - self.start, *offset[1:])
         into = tuple(slice(at, at + size) for at, size in zip(target, sizes, strict=True))
@@ -372,7 +381,7 @@ class _ChunkJob:
         return ""
 
 
-def _filters(dataset: h5py.Dataset) -> tuple[int, ...] | None:
+def _filter_ids(dataset: h5py.Dataset) -> tuple[int, ...] | None:
     if not dataset.shape or dataset.chunks is None:
         return None
     properties = dataset.id.get_create_plist()
@@ -383,7 +392,7 @@ def _filters(dataset: h5py.Dataset) -> tuple[int, ...] | None:
     return filters if supported and plain else None
 
 
-def _decode(
+def _undo_filters(
     stored: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], filters: tuple[int, ...], skipped: int
 ) -> NDArray[np.generic]:
     """Undo the filters of a chunk; bit i of `skipped` is set if filter i was not applied to it."""
@@ -418,38 +427,38 @@ def _decompress(data: bytes, size: int) -> bytes:
     return data
 
 
-def _walk(
-    group: h5py.Group, prefix: str, above: tuple[Any, ...], budget: Iterator[int], problems: list[str]
+def _find_datasets(
+    group: h5py.Group, prefix: str, parent_ids: tuple[Any, ...], budget: Iterator[int], problems: list[str]
 ) -> Iterator[tuple[str, h5py.Dataset]]:
     """Yield the datasets below a group by name, and record links that lead out of the file or to no object.
 
     Args:
         group: The group.
         prefix: Prefix of the names.
-        above: The parent groups, which are not entered again through a cycle.
+        parent_ids: The parent groups, which are not entered again through a cycle.
         budget: Iterator with one element for each name that the file may have, which limits groups with cycles.
         problems: List to which problems are appended.
     """
-    above = (*above, group.id)
+    parent_ids = (*parent_ids, group.id)
     for name in group:
         if next(budget, None) is None:
             return
         full = f"{prefix}{name}"
-        child = _target(group, name)
+        child = _follow_path(group, name)
         if child is None:
             problems.append(
                 f"{full} is a link out of the file or to no object; expected the data itself, or a link within the file"
             )
         elif isinstance(child, h5py.Dataset):
             yield full, child
-        elif isinstance(child, h5py.Group) and child.id not in above:
-            if len(above) > _DEPTH_MAX:
-                problems.append(f"{full} is nested in {len(above)} groups; expected at most {_DEPTH_MAX}")
+        elif isinstance(child, h5py.Group) and child.id not in parent_ids:
+            if len(parent_ids) > _DEPTH_MAX:
+                problems.append(f"{full} is nested in {len(parent_ids)} groups; expected at most {_DEPTH_MAX}")
             else:
-                yield from _walk(child, f"{full}/", above, budget, problems)
+                yield from _find_datasets(child, f"{full}/", parent_ids, budget, problems)
 
 
-def _target(group: h5py.Group, path: str, links: int = 0) -> Any:
+def _follow_path(group: h5py.Group, path: str, links: int = 0) -> Any:
     """Return the object at a path, following soft links; None if it is outside the file or does not exist.
 
     The library itself would follow an external link on the path and open another file.
@@ -458,7 +467,7 @@ def _target(group: h5py.Group, path: str, links: int = 0) -> Any:
     for name in filter(lambda part: part not in {"", "."}, path.split("/")):
         link = node.get(name, getlink=True) if isinstance(node, h5py.Group) else None
         if isinstance(link, h5py.SoftLink) and links < _DEPTH_MAX:
-            node = _target(node, link.path, links + 1)
+            node = _follow_path(node, link.path, links + 1)
         elif isinstance(link, h5py.HardLink):
             node = node[name]
         else:
@@ -466,20 +475,20 @@ def _target(group: h5py.Group, path: str, links: int = 0) -> Any:
     return node
 
 
-def chunk_issues(name: str, shape: Sequence[int], chunks: Sequence[int] | None, item: int) -> Iterator[str]:
+def chunk_problems(name: str, shape: Sequence[int], chunks: Sequence[int] | None, item_bytes: int) -> Iterator[str]:
     """Yield why chunks need far more memory than the data in them, because a chunk is decompressed as a whole.
 
     Args:
         name: The dataset.
         shape: Its shape.
         chunks: The shape of its chunks; None if it is not chunked.
-        item: Number of bytes of a value.
+        item_bytes: Number of bytes of a value.
     """
     if chunks is None:
         return
-    size = item * math.prod(chunks)
-    held = item * math.prod(min(pair) for pair in zip(shape, chunks, strict=True))
-    band = item * min(shape[0], chunks[0]) * math.prod(shape[1:])
+    size = item_bytes * math.prod(chunks)
+    held = item_bytes * math.prod(min(pair) for pair in zip(shape, chunks, strict=True))
+    band = item_bytes * min(shape[0], chunks[0]) * math.prod(shape[1:])
     if size > max(held, CHUNK_GRACE):
         yield (
             f"{name} has chunks of {list(chunks)}, {size:,} bytes, for the shape {list(shape)}, "
@@ -490,7 +499,7 @@ def chunk_issues(name: str, shape: Sequence[int], chunks: Sequence[int] | None, 
         yield f"{problem}; expected at most {_BAND_MAX_BYTES:,} (h5repack rewrites it with other chunks)"
 
 
-def _unwritten(array: Hdf5Array) -> int:
+def _unwritten_chunk_count(array: Hdf5Array) -> int:
     if not array.shape or 0 in array.shape or array.dataset.is_virtual or array.dataset.external:
         return 0
     if array.chunks is None:
@@ -510,42 +519,42 @@ def _check_magic(path: Path) -> None:
             if stream.read(len(MAGIC)) == MAGIC:
                 return
             at = at * 2 or 512
-    raise ConversionError(path.name, [unlike(head, "HDF5")], hint=AGAIN)
+    raise ConversionError(path.name, [unexpected_format(head, "HDF5")], hint=AGAIN)
 
 
 @contextmanager
-def library_errors(name: str, place: str = "HDF5 reports: ") -> Iterator[None]:
+def library_errors(name: str, prefix: str = "HDF5 reports: ") -> Iterator[None]:
     """Convert the exceptions that h5py raises for a damaged file to ConversionError.
 
     Args:
         name: The file.
-        place: Prefix of the library's message.
+        prefix: Prefix of the library's message.
     """
     try:
         yield
     except LIBRARY_ERRORS as error:
-        raise ConversionError(name, [f"{place}{_reason(error)}"], hint=AGAIN) from error
+        raise ConversionError(name, [f"{prefix}{_error_text(error)}"], hint=AGAIN) from error
 
 
-def _plain(raw: Any, *, text: bool) -> NDArray[np.generic] | str | float | bool:
+def _native_value(raw: Any, *, text: bool) -> NDArray[np.generic] | str | float | bool:
     """Convert a value from h5py to a type that the manifest supports."""
     if isinstance(raw, bytes):
         return raw.decode("utf-8", "replace")
     if isinstance(raw, h5py.Empty):
         return ""
     if text and isinstance(raw, np.ndarray):
-        return np.asarray([_plain(item, text=True) for item in raw.ravel()], dtype=str).reshape(raw.shape)
+        return np.asarray([_native_value(item, text=True) for item in raw.ravel()], dtype=str).reshape(raw.shape)
     if isinstance(raw, np.ndarray):
         return raw.astype(raw.dtype.newbyteorder("="), copy=False)
     plain: str | float | bool = raw.item() if isinstance(raw, np.generic) else raw
     return plain
 
 
-def _reason(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error.args[0]) if error.args else type(error).__name__
 
 
-def _cores() -> int:
+def _core_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import AGAIN, unlike
+from datasets_rl.read.streams import AGAIN, unexpected_format
 
-__all__ = ["Header", "decode", "header"]
+__all__ = ["Header", "decode", "read_header"]
 
 EncodedImages: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -47,7 +47,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _PNG_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 
-class _Damaged(Exception):
+class _DamagedError(Exception):
     """An invalid or unexpected image."""
 
 
@@ -63,15 +63,15 @@ class Header:
     """uint8, or uint16 for depth images."""
 
 
-def header(image: EncodedImages, name: str = "image") -> Header:
+def read_header(image: EncodedImages, name: str = "image") -> Header:
     """Read the header of an image, without decoding the image.
 
     Raises:
         ConversionError: If it is not a PNG or JPEG image, or of an unsupported type.
     """
     try:
-        return _header(image)
-    except _Damaged as error:
+        return _parse_header(image)
+    except _DamagedError as error:
         raise ConversionError(name, [str(error)], hint=AGAIN) from error
 
 
@@ -96,7 +96,7 @@ def decode(images: Sequence[EncodedImages], out: NDArray[Any], name: str = "imag
         return [
             f"image {first + number:,} {problem}"
             for number in range(start, min(start + _BATCH, len(images)))
-            if (problem := _decode(images[number], out[number]))
+            if (problem := _decode_one(images[number], out[number]))
         ]
 
     starts = range(0, len(images), _BATCH)
@@ -110,10 +110,10 @@ def decode(images: Sequence[EncodedImages], out: NDArray[Any], name: str = "imag
         raise ConversionError(name, [*problems[:_PROBLEMS_MAX], *more], hint=AGAIN)
 
 
-def _decode(image: EncodedImages, out: NDArray[Any]) -> str:
+def _decode_one(image: EncodedImages, out: NDArray[Any]) -> str:
     """Decode an image; return the problem, or an empty string."""
     try:
-        info = _header(image)
+        info = _parse_header(image)
         if info.shape != out.shape or info.dtype != out.dtype:
             return f"is {list(info.shape)} of {info.dtype}; expected {list(out.shape)} of {out.dtype}"
         if info.format == "jpeg":
@@ -121,36 +121,36 @@ def _decode(image: EncodedImages, out: NDArray[Any]) -> str:
 
             simplejpeg.decode_jpeg(image, _JPEG_SPACES[info.shape[2]], buffer=out)
         else:
-            _png(image, out)
-    except _Damaged as error:
+            _decode_png(image, out)
+    except _DamagedError as error:
         return str(error)
     except _DECODE_ERRORS as error:
         return f"cannot be decoded: {error}"
     return ""
 
 
-def _header(image: EncodedImages) -> Header:
+def _parse_header(image: EncodedImages) -> Header:
     head = bytes(image[:64])
     if head.startswith(_PNG_MAGIC):
         info = _png_header(head)
     elif head.startswith(_JPEG_MAGIC):
         info = _jpeg_header(image)
     else:
-        raise _Damaged(unlike(head, "a PNG or JPEG image").replace("it ", "", 1))
+        raise _DamagedError(unexpected_format(head, "a PNG or JPEG image").replace("it ", "", 1))
     rows, columns, _ = info.shape
     if not 0 < rows * columns <= _PIXELS_MAX:
-        raise _Damaged(f"declares {rows:,} by {columns:,} pixels; expected at most {_PIXELS_MAX:,}")
+        raise _DamagedError(f"declares {rows:,} by {columns:,} pixels; expected at most {_PIXELS_MAX:,}")
     return info
 
 
 def _png_header(head: bytes) -> Header:
     if len(head) < 33 or head[12:16] != b"IHDR":
-        raise _Damaged("is a truncated PNG")
+        raise _DamagedError("is a truncated PNG")
     columns, rows, bits, kind = struct.unpack_from(">IIBB", head, 16)
     if kind not in _PNG_CHANNELS or bits not in {1, 2, 4, 8, 16}:
-        raise _Damaged(f"is a PNG of color type {kind} with {bits} bits, which is not supported")
+        raise _DamagedError(f"is a PNG of color type {kind} with {bits} bits, which is not supported")
     if bits == 16 and kind != 0:
-        raise _Damaged("is a color PNG with 16 bits per channel; expected 8 bits, or 16 bits of gray")
+        raise _DamagedError("is a color PNG with 16 bits per channel; expected 8 bits, or 16 bits of gray")
     return Header("png", (rows, columns, _PNG_CHANNELS[kind]), np.dtype(np.uint16 if bits == 16 else np.uint8))
 
 
@@ -160,13 +160,13 @@ def _jpeg_header(image: EncodedImages) -> Header:
     try:
         rows, columns, space, _ = simplejpeg.decode_jpeg_header(image)
     except ValueError as error:
-        raise _Damaged(f"is a JPEG whose header is damaged: {error}") from error
+        raise _DamagedError(f"is a JPEG whose header is damaged: {error}") from error
     if space not in _JPEG_CHANNELS:
-        raise _Damaged(f"is a JPEG in the color space {space}; expected RGB or gray")
+        raise _DamagedError(f"is a JPEG in the color space {space}; expected RGB or gray")
     return Header("jpeg", (rows, columns, _JPEG_CHANNELS[space]), np.dtype(np.uint8))
 
 
-def _pixels(image: EncodedImages) -> bytes:
+def _without_metadata(image: EncodedImages) -> bytes:
     """Return the compressed pixels of a PNG, after checking its checksums and its end, which pillow does not check."""
     view, at, kind = memoryview(image), len(_PNG_MAGIC), b""
     parts: list[memoryview] = []
@@ -174,9 +174,9 @@ def _pixels(image: EncodedImages) -> bytes:
         size = _U32.unpack_from(view, at)[0] if at + 12 <= len(view) else len(view)
         end = at + 8 + size
         if end + 4 > len(view):
-            raise _Damaged(f"is a PNG that is truncated at byte {len(view):,}")
+            raise _DamagedError(f"is a PNG that is truncated at byte {len(view):,}")
         if zlib.crc32(view[at + 4 : end]) != _U32.unpack_from(view, end)[0]:
-            raise _Damaged(f"is a PNG whose bytes {at:,} to {end:,} do not match their checksum")
+            raise _DamagedError(f"is a PNG whose bytes {at:,} to {end:,} do not match their checksum")
         kind = bytes(view[at + 4 : at + 8])
         if kind == b"IDAT":
             parts.append(view[at + 8 : end])
@@ -184,8 +184,8 @@ def _pixels(image: EncodedImages) -> bytes:
     return b"".join(parts)
 
 
-def _png(image: EncodedImages, out: NDArray[Any]) -> None:
-    packed = _pixels(image)
+def _decode_png(image: EncodedImages, out: NDArray[Any]) -> None:
+    packed = _without_metadata(image)
     bits, kind, *_, interlaced = image[24:29]
     if bits == 8 and kind != _PALETTE and not interlaced:
         from datasets_rl.read import png  # compiles
@@ -200,4 +200,4 @@ def _png(image: EncodedImages, out: NDArray[Any]) -> None:
             mode = opened.mode if bits == 16 else _PNG_MODES[out.shape[2]]
             out[...] = np.asarray(opened if opened.mode == mode else opened.convert(mode)).reshape(out.shape)
     except Image.DecompressionBombError as error:  # a second header declares another shape
-        raise _Damaged(f"cannot be decoded: {error}") from error
+        raise _DamagedError(f"cannot be decoded: {error}") from error

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
+from datasets_rl.read.streams import AGAIN, Readable, fill, unexpected_format
 
 __all__ = ["MAGIC", "NpyHeader", "NpyReader", "read_header"]
 
@@ -50,12 +50,12 @@ class NpyHeader(NamedTuple):
     """Number of bytes before the array."""
 
 
-def read_header(stream: BinaryIO | Readable, *, most: int = 1 << 16) -> NpyHeader:
+def read_header(stream: BinaryIO | Readable, *, header_max_bytes: int = 1 << 16) -> NpyHeader:
     """Read the header of a ``.npy`` file from a stream at its beginning; the array follows.
 
     Args:
         stream: The file.
-        most: Maximum number of bytes of the header.
+        header_max_bytes: Maximum number of bytes of the header.
 
     Raises:
         ValueError: If the file has no valid header; the message is a sentence about the file.
@@ -63,7 +63,7 @@ def read_header(stream: BinaryIO | Readable, *, most: int = 1 << 16) -> NpyHeade
     head = bytearray(12)
     count = fill(stream, memoryview(head))
     if not head.startswith(MAGIC):
-        raise ValueError(unlike(bytes(head[:count]), "a .npy array"))
+        raise ValueError(unexpected_format(bytes(head[:count]), "a .npy array"))
     if count < len(head):
         raise ValueError("its header is truncated")
     version = tuple(head[6:8])
@@ -72,18 +72,18 @@ def read_header(stream: BinaryIO | Readable, *, most: int = 1 << 16) -> NpyHeade
     width, _ = _FORMATS[version]
     size = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
     rest = size - len(head)
-    if not 0 <= rest <= most:
-        raise ValueError(f"its header has {rest:,} bytes; expected at most {most:,}")
+    if not 0 <= rest <= header_max_bytes:
+        raise ValueError(f"its header has {rest:,} bytes; expected at most {header_max_bytes:,}")
     text = bytearray(rest)
     count = fill(stream, memoryview(text))
     try:
-        return NpyHeader(*_parsed(version, bytes(head[8:] + text[:count])), size)
+        return NpyHeader(*_parse_header(version, bytes(head[8:] + text[:count])), size)
     except _HEADER_ERRORS as error:
         raise ValueError(f"its header is damaged or truncated: {error}") from error
 
 
 @lru_cache(maxsize=256)
-def _parsed(version: tuple[int, ...], header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _parse_header(version: tuple[int, ...], header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     # numpy parses the header as Python code, which costs more than reading the array of a short episode.
     _, parse = _FORMATS[version]
     shape, fortran, dtype = parse(io.BytesIO(header), max_header_size=len(header))
@@ -136,8 +136,8 @@ class NpyReader:
         self._check_no_objects()
         shape = self.shape[::-1] if self.fortran else self.shape
         out: NDArray[Any] = np.empty(shape, self.dtype)
-        self._fill(out)
-        self._finish()
+        self._fill_array(out)
+        self._check_end()
         whole = out.T if self.fortran else out
         return whole.astype(self.dtype.newbyteorder("="), copy=False)
 
@@ -161,10 +161,10 @@ class NpyReader:
         if not self.shape or self._row + len(out) > self.shape[0]:
             rows = self.shape[0] if self.shape else 0
             raise ConversionError(self.name, [f"it has {rows:,} rows; expected {self._row + len(out):,}"])
-        self._fill(out)
+        self._fill_array(out)
         self._row += len(out)
         if self._row == self.shape[0]:
-            self._finish()
+            self._check_end()
 
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
         """Yield the array in blocks of `rows`, in the byte order of this machine.
@@ -180,18 +180,18 @@ class NpyReader:
             yield from (whole[start : start + rows] for start in range(0, len(whole), rows)) if self.shape else [whole]
             return
         if not self.shape[0]:
-            self._finish()
+            self._check_end()
         while self._row < self.shape[0]:
             block: NDArray[Any] = np.empty((min(rows, self.shape[0] - self._row), *self.shape[1:]), self.dtype)
             self.read_into(block)
             yield block.astype(self.dtype.newbyteorder("="), copy=False)
 
-    def _finish(self) -> None:
+    def _check_end(self) -> None:
         """Read the end of the file: no data may follow the array, and streams compare their checksum there."""
         if fill(self._stream, memoryview(bytearray(1))):
             raise ConversionError(self.name, ["more bytes follow its array"], hint=AGAIN)
 
-    def _fill(self, out: NDArray[Any]) -> None:
+    def _fill_array(self, out: NDArray[Any]) -> None:
         if not out.nbytes:
             return
         view = out.reshape(-1).view(np.uint8).data

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
-from datasets_rl.read.streams import listed, shown
+from datasets_rl.read.streams import first_problems, join_names
 from datasets_rl.read.zips import ZipReader
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class NpzFile:
     def require(self, names: Iterable[str]) -> None:
         """Raise a ConversionError that lists the missing arrays, if there are any."""
         if missing := [name for name in names if name not in self.arrays]:
-            present = listed([*self.arrays]) or "none"
-            raise ConversionError(self.name, [f"it has no array {listed(missing)}; it has {present}"])
+            present = join_names([*self.arrays]) or "none"
+            raise ConversionError(self.name, [f"it has no array {join_names(missing)}; it has {present}"])
 
     def read(self, name: str) -> NDArray[Any]:
         """Read an array.
@@ -91,5 +91,5 @@ class NpzFile:
             except ConversionError as error:
                 problems.extend(f"{member}: {problem}" for problem in error.problems)
         if problems:
-            raise ConversionError(self.name, shown(problems))
+            raise ConversionError(self.name, first_problems(problems))
         return arrays

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, MissingDependencyError
 from datasets_rl.read.ragged import Ragged
-from datasets_rl.read.streams import AGAIN, unlike
+from datasets_rl.read.streams import AGAIN, unexpected_format
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,13 +51,13 @@ class TableFile:
             head = stream.read(64)
         self._parquet = head.startswith(_PARQUET_MAGIC)
         if not head.startswith((_PARQUET_MAGIC, _ARROW_MAGIC)):
-            raise ConversionError(self.path.name, [unlike(head, "a Parquet or Arrow file")], hint=AGAIN)
+            raise ConversionError(self.path.name, [unexpected_format(head, "a Parquet or Arrow file")], hint=AGAIN)
         with ExitStack() as closing:
             try:
-                self._file: Any = closing.enter_context(self._opened())
+                self._file: Any = closing.enter_context(self._open_file())
                 schema = self._file.schema_arrow if self._parquet else self._file.schema
-                self.rows: int = self._count()
-                self.columns: Mapping[str, pa.DataType] = dict(_leaves(schema, ""))
+                self.rows: int = self._row_count()
+                self.columns: Mapping[str, pa.DataType] = dict(_leaf_columns(schema, ""))
             except self._errors as error:
                 raise ConversionError(self.path.name, [f"Arrow reports: {error}"], hint=AGAIN) from error
             self._closing = closing.pop_all()
@@ -87,11 +87,11 @@ class TableFile:
             raise ConversionError(self.path.name, [f"it has no column {', '.join(missing)}; it has {present}"])
         start = 0
         batches = self._batches(sorted({name.partition("/")[0] for name in names}), rows)
-        while (batch := self._next(batches, start)) is not None:
-            yield self._block(batch, names, start)
+        while (batch := self._next_batch(batches, start)) is not None:
+            yield self._block_from_batch(batch, names, start)
             start += batch.num_rows
 
-    def _opened(self) -> Any:
+    def _open_file(self) -> Any:
         import pyarrow as pa
 
         if not self._parquet:
@@ -101,7 +101,7 @@ class TableFile:
 
         return parquet.ParquetFile(self.path, page_checksum_verification=True)
 
-    def _count(self) -> int:
+    def _row_count(self) -> int:
         if self._parquet:
             return int(self._file.metadata.num_rows)
         return sum(self._file.get_batch(number).num_rows for number in range(self._file.num_record_batches))
@@ -116,14 +116,14 @@ class TableFile:
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
 
-    def _next(self, batches: Iterator[pa.RecordBatch], start: int) -> pa.RecordBatch | None:
+    def _next_batch(self, batches: Iterator[pa.RecordBatch], start: int) -> pa.RecordBatch | None:
         try:
             return next(batches, None)
         except self._errors as error:
             problem = f"the rows that begin at {start:,} cannot be decoded: {error}"
             raise ConversionError(self.path.name, [problem], hint=AGAIN) from error
 
-    def _block(self, batch: pa.RecordBatch, names: Sequence[str], start: int) -> dict[str, TableColumn]:
+    def _block_from_batch(self, batch: pa.RecordBatch, names: Sequence[str], start: int) -> dict[str, TableColumn]:
         problems: list[str] = []
         columns: dict[str, TableColumn] = {}
         for name in names:
@@ -133,7 +133,7 @@ class TableFile:
                 for part in path:
                     _check_not_empty(array)
                     array = array.field(part)
-                columns[name] = _column(array)
+                columns[name] = _column_from_arrow(array)
             except ValueError as error:
                 problems.append(f"{name} rows {start:,} to {start + batch.num_rows - 1:,}: {error}")
         if problems:
@@ -141,13 +141,13 @@ class TableFile:
         return columns
 
 
-def _leaves(fields: Any, prefix: str) -> Iterator[tuple[str, pa.DataType]]:
+def _leaf_columns(fields: Any, prefix: str) -> Iterator[tuple[str, pa.DataType]]:
     import pyarrow as pa
 
     for field in fields:
         name = f"{prefix}{field.name}"
         if pa.types.is_struct(field.type):
-            yield from _leaves(field.type, f"{name}/")
+            yield from _leaf_columns(field.type, f"{name}/")
         else:
             yield name, field.type
 
@@ -157,21 +157,21 @@ def _check_not_empty(array: pa.Array) -> None:
         raise ValueError(f"{array.null_count:,} of {len(array):,} cells are empty; expected values")
 
 
-def _column(array: pa.Array) -> TableColumn:
+def _column_from_arrow(array: pa.Array) -> TableColumn:
     import pyarrow as pa
 
     _check_not_empty(array)
     kind = array.type
     if pa.types.is_fixed_size_list(kind):
-        inner = _column(array.flatten())
+        inner = _column_from_arrow(array.flatten())
         if isinstance(inner, np.ndarray):
             return inner.reshape(len(array), kind.list_size, *inner.shape[1:])
         return Ragged(inner, np.full(len(array), kind.list_size, np.int64))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = np.diff(array.offsets.to_numpy()).astype(np.int64)
-        return Ragged(_column(array.flatten()), lengths)
+        return Ragged(_column_from_arrow(array.flatten()), lengths)
     if pa.types.is_dictionary(kind):
-        return _column(array.dictionary_decode())
+        return _column_from_arrow(array.dictionary_decode())
     if (
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)

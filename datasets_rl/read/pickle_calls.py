@@ -14,24 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ALLOWED", "Damaged", "GlobalName", "Unfilled", "checked_keys"]
+__all__ = ["ALLOWED", "AllowedGlobal", "DamagedPickleError", "UnbuiltObject", "checked_keys"]
 
 _TYPE = re.compile("[biufc][0-9]{1,2}|[SU][1-9][0-9]{0,8}|O8?")
 _NUMPY_CORES = ("numpy.core", "numpy._core")
 
 
-class Damaged(Exception):
+class DamagedPickleError(Exception):
     """Raised if a pickle cannot be read; the argument is the reason."""
 
 
-class GlobalName:
+class AllowedGlobal:
     """Global that the pickle names; `call` is None if it is not allowed."""
 
     def __init__(self, call: Callable[..., Any] | None) -> None:
         self.call = call
 
 
-class Unfilled:
+class UnbuiltObject:
     """Array or dtype without content yet, which follows in a BUILD instruction."""
 
     def __init__(self, build: Callable[[Any], Any]) -> None:
@@ -45,55 +45,59 @@ def checked_keys(values: Sequence[Any]) -> Sequence[Any]:
     for value in values:
         for part in value if type(value) is tuple else (value,):
             if not isinstance(part, str | bytes | int | float | complex | np.generic | None):
-                raise Damaged(f"a {type(part).__name__} is a key; expected text, a number, or a flat tuple of them")
+                raise DamagedPickleError(
+                    f"a {type(part).__name__} is a key; expected text, a number, or a flat tuple of them"
+                )
     return values
 
 
-def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> Unfilled:  # noqa: ARG001  # as numpy calls it
+def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> UnbuiltObject:  # noqa: ARG001  # as numpy calls it
     if not isinstance(code, str) or not _TYPE.fullmatch(code):
-        raise Damaged(f"the numpy dtype {code!r:.80} is not allowed; expected numbers, text or objects")
+        raise DamagedPickleError(f"the numpy dtype {code!r:.80} is not allowed; expected numbers, text or objects")
     dtype = np.dtype(code)
 
     def build(state: Any) -> np.dtype[Any]:
         if not isinstance(state, tuple) or len(state) < 5 or state[2:5] != (None, None, None):
-            raise Damaged(f"a structured numpy dtype is not allowed: {state!r:.80}")
+            raise DamagedPickleError(f"a structured numpy dtype is not allowed: {state!r:.80}")
         order = state[1]
         if order not in {"<", ">", "|", "="}:
-            raise Damaged(f"a numpy dtype has the byte order {order!r:.20}; expected <, >, | or =")
+            raise DamagedPickleError(f"a numpy dtype has the byte order {order!r:.20}; expected <, >, | or =")
         return dtype if order == "|" else dtype.newbyteorder(order)
 
-    return Unfilled(build)
+    return UnbuiltObject(build)
 
 
-def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> Unfilled:  # noqa: ARG001  # the content comes with BUILD
-    if not isinstance(kind, GlobalName) or kind.call is not _NDARRAY:
-        raise Damaged("an array is of a custom class; expected numpy.ndarray")
+def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> UnbuiltObject:  # noqa: ARG001  # the content comes with BUILD
+    if not isinstance(kind, AllowedGlobal) or kind.call is not _NDARRAY:
+        raise DamagedPickleError("an array is of a custom class; expected numpy.ndarray")
 
     def build(state: Any) -> NDArray[Any]:
         if not isinstance(state, tuple) or len(state) != 5:
-            raise Damaged("an array has no content")
+            raise DamagedPickleError("an array has no content")
         _, shape, dtype, fortran, content = state
-        return _array(content, dtype, shape, "F" if fortran is True else "C")
+        return _array_from_bytes(content, dtype, shape, "F" if fortran is True else "C")
 
-    return Unfilled(build)
-
-
-def _ndarray(*_: Any) -> None:
-    raise Damaged("numpy.ndarray is called; expected arrays as numpy writes them")
+    return UnbuiltObject(build)
 
 
-_NDARRAY = _ndarray
+def _ndarray_placeholder(*_: Any) -> None:
+    raise DamagedPickleError("numpy.ndarray is called; expected arrays as numpy writes them")
 
 
-def _array(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+_NDARRAY = _ndarray_placeholder
+
+
+def _array_from_bytes(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or order not in {"C", "F", "A"}:
-        raise Damaged("an array has no dtype or no shape")
+        raise DamagedPickleError("an array has no dtype or no shape")
     if len(shape) > 32 or not all(type(size) is int and size >= 0 for size in shape):
-        raise Damaged(f"an array has the shape {shape!r:.80}; expected at most 32 integers >= 0")
+        raise DamagedPickleError(f"an array has the shape {shape!r:.80}; expected at most 32 integers >= 0")
     count = math.prod(shape)
     if dtype.hasobject:
         if not isinstance(content, list) or len(content) != count:
-            raise Damaged(f"an array declares {count:,} objects, but its content is not a list of that length")
+            raise DamagedPickleError(
+                f"an array declares {count:,} objects, but its content is not a list of that length"
+            )
         objects: NDArray[Any] = np.empty(count, object)
         for number, value in enumerate(content):
             objects[number] = value
@@ -102,7 +106,7 @@ def _array(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
         content = content.encode("latin-1")  # strings of Python 2
     if not isinstance(content, bytes | bytearray) or len(content) != count * dtype.itemsize:
         size = len(content) if isinstance(content, bytes | bytearray) else 0
-        raise Damaged(f"an array declares {count * dtype.itemsize:,} bytes, but has {size:,}")
+        raise DamagedPickleError(f"an array declares {count * dtype.itemsize:,} bytes, but has {size:,}")
     _check_booleans(content, dtype)
     array: NDArray[Any] = np.frombuffer(content, dtype) if len(content) else np.empty(count, dtype)
     return array.reshape(shape, order=order)
@@ -110,70 +114,72 @@ def _array(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
 
 def _check_booleans(content: bytes | bytearray, dtype: np.dtype[Any]) -> None:
     if dtype.kind == "b" and len(content) and np.frombuffer(content, np.uint8).max() > 1:
-        raise Damaged("a boolean is neither 0 nor 1")
+        raise DamagedPickleError("a boolean is neither 0 nor 1")
 
 
 def _numpy_scalar(dtype: Any, content: Any = None) -> Any:
     if isinstance(dtype, np.dtype) and dtype.hasobject:
         return content
-    return _array(content, dtype, (), "C")[()]
+    return _array_from_bytes(content, dtype, (), "C")[()]
 
 
 def _numpy_frombuffer(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    return _array(content, dtype, shape, order)
+    return _array_from_bytes(content, dtype, shape, order)
 
 
 def _encode(text: Any, encoding: Any = "latin-1") -> bytes:
     """Encode text as bytes: Python 3 writes bytes in this form in protocols 0 to 2, which have no bytes."""
     if not isinstance(text, str) or encoding not in {"latin-1", "latin1"}:
-        raise Damaged(f"text is encoded as {encoding!r:.20}; expected latin1")
+        raise DamagedPickleError(f"text is encoded as {encoding!r:.20}; expected latin1")
     return text.encode("latin-1")
 
 
-def _bytes(content: Any = b"", encoding: Any = "latin-1") -> bytes:
+def _bytes_from_text(content: Any = b"", encoding: Any = "latin-1") -> bytes:
     return (
-        _encode(content, encoding) if isinstance(content, str) else bytes(_only(content, bytes, bytearray, list, tuple))
+        _encode(content, encoding)
+        if isinstance(content, str)
+        else bytes(_check_type(content, bytes, bytearray, list, tuple))
     )
 
 
-def _bytearray(content: Any = b"", encoding: Any = "latin-1") -> bytearray:
-    return bytearray(_bytes(content, encoding))
+def _bytearray_from_text(content: Any = b"", encoding: Any = "latin-1") -> bytearray:
+    return bytearray(_bytes_from_text(content, encoding))
 
 
-def _set(values: Any = ()) -> set[Any]:
-    return set(checked_keys(_only(values, list, tuple)))
+def _set_from_list(values: Any = ()) -> set[Any]:
+    return set(checked_keys(_check_type(values, list, tuple)))
 
 
-def _frozenset(values: Any = ()) -> frozenset[Any]:
-    return frozenset(checked_keys(_only(values, list, tuple)))
+def _frozenset_from_list(values: Any = ()) -> frozenset[Any]:
+    return frozenset(checked_keys(_check_type(values, list, tuple)))
 
 
-def _complex(real: Any, imaginary: Any) -> complex:
-    return complex(_only(real, float, int), _only(imaginary, float, int))
+def _complex_from_parts(real: Any, imaginary: Any) -> complex:
+    return complex(_check_type(real, float, int), _check_type(imaginary, float, int))
 
 
-def _ordered(items: Any = ()) -> OrderedDict[Any, Any]:
-    pairs = [_only(item, list, tuple) for item in _only(items, list, tuple)]
+def _ordered_dict_from_items(items: Any = ()) -> OrderedDict[Any, Any]:
+    pairs = [_check_type(item, list, tuple) for item in _check_type(items, list, tuple)]
     return OrderedDict(zip(checked_keys([key for key, _ in pairs]), (value for _, value in pairs), strict=True))
 
 
-def _deque(values: Any = (), most: Any = None) -> deque[Any]:
-    return deque(_only(values, list, tuple), None if most is None else _only(most, int))
+def _deque_from_list(values: Any = (), maxlen: Any = None) -> deque[Any]:
+    return deque(_check_type(values, list, tuple), None if maxlen is None else _check_type(maxlen, int))
 
 
-def _only(value: Any, *kinds: type) -> Any:
+def _check_type(value: Any, *kinds: type) -> Any:
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
-        raise Damaged(f"a call has an argument of type {type(value).__name__}; expected {expected}")
+        raise DamagedPickleError(f"a call has an argument of type {type(value).__name__}; expected {expected}")
     return value
 
 
 _BUILTINS: dict[str, Callable[..., Any]] = {
-    "bytes": _bytes,
-    "bytearray": _bytearray,
-    "set": _set,
-    "frozenset": _frozenset,
-    "complex": _complex,
+    "bytes": _bytes_from_text,
+    "bytearray": _bytearray_from_text,
+    "set": _set_from_list,
+    "frozenset": _frozenset_from_list,
+    "complex": _complex_from_parts,
 }
 ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): _NDARRAY,
@@ -182,7 +188,7 @@ ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     **{(f"{core}.multiarray", "scalar"): _numpy_scalar for core in _NUMPY_CORES},
     **{(f"{core}.numeric", "_frombuffer"): _numpy_frombuffer for core in _NUMPY_CORES},
     ("_codecs", "encode"): _encode,
-    ("collections", "OrderedDict"): _ordered,
-    ("collections", "deque"): _deque,
+    ("collections", "OrderedDict"): _ordered_dict_from_items,
+    ("collections", "deque"): _deque_from_list,
     **{(module, name): call for module in ("builtins", "__builtin__") for name, call in _BUILTINS.items()},
 }

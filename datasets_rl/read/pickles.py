@@ -20,8 +20,8 @@ import numpy as np
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
-from datasets_rl.read.pickle_calls import ALLOWED, Damaged, GlobalName, Unfilled, checked_keys
-from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
+from datasets_rl.read.pickle_calls import ALLOWED, AllowedGlobal, DamagedPickleError, UnbuiltObject, checked_keys
+from datasets_rl.read.streams import AGAIN, Readable, fill, unexpected_format
 
 __all__ = ["load", "load_npy"]
 
@@ -51,10 +51,10 @@ def load(data: bytes | bytearray | memoryview, name: str = "pickle") -> Any:
         ConversionError: If the pickle names anything else (the error lists all such names), is truncated or damaged,
             contains itself, is nested too deeply, or has too many values.
     """
-    machine = _Machine(memoryview(data).cast("B"))
+    machine = _PickleMachine(memoryview(data).cast("B"))
     try:
         value = machine.run()
-    except Damaged as error:
+    except DamagedPickleError as error:
         machine.problems.append(f"byte {machine.at:,}: {error}")
     except (IndexError, struct.error) as error:
         machine.problems.append(f"it is truncated or damaged at byte {machine.at:,}: {error}")
@@ -99,7 +99,7 @@ def load_npy(source: Path | str | BinaryIO | Readable, name: str = "", *, most: 
     return array[()] if array.shape == () else array
 
 
-class _Machine:
+class _PickleMachine:
     """Stack machine, with the instructions that are not generated from a template below."""
 
     def __init__(self, data: memoryview) -> None:
@@ -115,47 +115,47 @@ class _Machine:
 
     def run(self) -> Any:
         if bytes(self.data[:1]) not in _BEGINNINGS:
-            raise Damaged(unlike(bytes(self.data[:64]), "a pickle"))
+            raise DamagedPickleError(unexpected_format(bytes(self.data[:64]), "a pickle"))
         data, at = self.data, 0
         while (code := data[at]) != _STOP:
             self.at = at
             step = _STEPS.get(code)
             if step is None:
-                raise Damaged(_FORBIDDEN.get(code, f"{bytes([code])!r} is not an instruction"))
+                raise DamagedPickleError(_FORBIDDEN.get(code, f"{bytes([code])!r} is not an instruction"))
             at = step(self, at + 1)
             if at > len(data):
-                raise Damaged("it is truncated")
+                raise DamagedPickleError("it is truncated")
         if at + 1 != len(data):
-            raise Damaged("more bytes follow its end")
+            raise DamagedPickleError("more bytes follow its end")
         if self.problems:
             return None
         if len(self.stack) != 1 or self._marks or self._open:
-            raise Damaged("it ends in the middle of a value")
+            raise DamagedPickleError("it ends in the middle of a value")
         (value,) = self.stack
-        _measure(value)
+        _check_size(value)
         return value
 
     # --- numbers and text
 
     def proto(self, at: int) -> int:
         if self.data[at] > 5:
-            raise Damaged(f"its protocol is {self.data[at]}; expected at most 5")
+            raise DamagedPickleError(f"its protocol is {self.data[at]}; expected at most 5")
         return at + 1
 
     def text_int(self, at: int) -> int:
-        line, at = self._line(at, _DIGITS_MAX)
+        line, at = self._read_line(at, _DIGITS_MAX)
         # The booleans of protocol 0 are integers with a leading zero.
         plain = {b"00": False, b"01": True}
         self.stack.append(plain[line] if line in plain else int(line))
         return at
 
     def text_long(self, at: int) -> int:
-        line, at = self._line(at, _DIGITS_MAX)
+        line, at = self._read_line(at, _DIGITS_MAX)
         self.stack.append(int(line.removesuffix(b"L")))
         return at
 
     def text_float(self, at: int) -> int:
-        line, at = self._line(at, _DIGITS_MAX)
+        line, at = self._read_line(at, _DIGITS_MAX)
         self.stack.append(float(line))
         return at
 
@@ -172,14 +172,14 @@ class _Machine:
         return at + 9 * count - 1
 
     def text_line(self, at: int) -> int:
-        line, at = self._line(at)
+        line, at = self._read_line(at)
         self.stack.append(str(line, "raw-unicode-escape"))
         return at
 
     def string_line(self, at: int) -> int:
-        line, at = self._line(at)
+        line, at = self._read_line(at)
         if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in {b"'", b'"'} or not _ESCAPED.fullmatch(line[1:-1]):
-            raise Damaged("a string is unquoted, or has an invalid escape")
+            raise DamagedPickleError("a string is unquoted, or has an invalid escape")
         self.stack.append(line[1:-1].decode("unicode_escape"))
         return at
 
@@ -197,79 +197,79 @@ class _Machine:
         return at
 
     def pop_mark(self, at: int) -> int:
-        self._since_mark()
+        self._values_since_mark()
         return at
 
     def dup(self, at: int) -> int:
-        self.stack.append(self._top())
+        self.stack.append(self._top_of_stack())
         return at
 
     def tuple_since_mark(self, at: int) -> int:
-        self.stack.append(tuple(self._since_mark()))
+        self.stack.append(tuple(self._values_since_mark()))
         return at
 
     def list_since_mark(self, at: int) -> int:
-        self.stack.append(self._since_mark())
+        self.stack.append(self._values_since_mark())
         return at
 
     def append(self, at: int) -> int:
         value = self.last(2)[1]
         self.stack.pop()
-        self._extend([value])
+        self._extend_top([value])
         return at
 
     def appends(self, at: int) -> int:
-        self._extend(self._since_mark())
+        self._extend_top(self._values_since_mark())
         return at
 
-    def _extend(self, values: list[Any]) -> None:
-        target = self._top()
+    def _extend_top(self, values: list[Any]) -> None:
+        target = self._top_of_stack()
         if isinstance(target, list | deque):
             target.extend(values)
-        elif not _foreign(target):
-            raise Damaged(f"values are appended to a {type(target).__name__}")
+        elif not _is_unpickled_object(target):
+            raise DamagedPickleError(f"values are appended to a {type(target).__name__}")
 
     def dict_since_mark(self, at: int) -> int:
-        values = self._since_mark()
+        values = self._values_since_mark()
         self.stack.append({})
-        self._update(values)
+        self._update_top(values)
         return at
 
     def set_item(self, at: int) -> int:
         values = self.last(2)
         del self.stack[-2:]
-        self._update(values)
+        self._update_top(values)
         return at
 
     def set_items(self, at: int) -> int:
-        self._update(self._since_mark())
+        self._update_top(self._values_since_mark())
         return at
 
-    def _update(self, values: list[Any]) -> None:
-        target = self._top()
+    def _update_top(self, values: list[Any]) -> None:
+        target = self._top_of_stack()
         if len(values) % 2:
-            raise Damaged("a key has no value")
+            raise DamagedPickleError("a key has no value")
         if isinstance(target, dict):
             target.update(zip(checked_keys(values[::2]), values[1::2], strict=True))
-        elif not _foreign(target):
-            raise Damaged(f"items are added to a {type(target).__name__}")
+        elif not _is_unpickled_object(target):
+            raise DamagedPickleError(f"items are added to a {type(target).__name__}")
 
     def add_items(self, at: int) -> int:
-        values = self._since_mark()
-        target = self._top()
+        values = self._values_since_mark()
+        target = self._top_of_stack()
         if not isinstance(target, set):
-            raise Damaged(f"values are added to a {type(target).__name__}")
+            raise DamagedPickleError(f"values are added to a {type(target).__name__}")
         target.update(checked_keys(values))
         return at
 
     def frozen_set(self, at: int) -> int:
-        self.stack.append(frozenset(checked_keys(self._since_mark())))
+        self.stack.append(frozenset(checked_keys(self._values_since_mark())))
         return at
 
     # --- the memo
 
     def put_line(self, at: int) -> int:
-        line, at = self._line(at, 20)
+        line, at = self._read_line(at, 20)
         self.put(int(line))
         return at
 
@@ -278,57 +278,57 @@ class _Machine:
         return at
 
     def put(self, number: int) -> None:
-        value = self._top()
+        value = self._top_of_stack()
         self._memo[number] = value
-        if isinstance(value, Unfilled):
+        if isinstance(value, UnbuiltObject):
             value.places.append(number)
 
     def get_line(self, at: int) -> int:
-        line, at = self._line(at, 20)
+        line, at = self._read_line(at, 20)
         self.get(int(line))
         return at
 
     def get(self, number: int) -> None:
         if number not in self._memo:
-            raise Damaged(f"value {number:,} is used before it is defined")
+            raise DamagedPickleError(f"value {number:,} is used before it is defined")
         value = self._memo[number]
-        if isinstance(value, Unfilled):
-            raise Damaged("an array contains itself")
+        if isinstance(value, UnbuiltObject):
+            raise DamagedPickleError("an array contains itself")
         self.stack.append(value)
 
     # --- names and calls
 
     def global_line(self, at: int) -> int:
-        module, at = self._line(at, 1000)
-        name, at = self._line(at, 1000)
-        self._name(str(module, "utf-8"), str(name, "utf-8"))
+        module, at = self._read_line(at, 1000)
+        name, at = self._read_line(at, 1000)
+        self._push_global(str(module, "utf-8"), str(name, "utf-8"))
         return at
 
     def global_stack(self, at: int) -> int:
         module, name = self.last(2)
         del self.stack[-2:]
         if not isinstance(module, str) or not isinstance(name, str):
-            raise Damaged("a name is not text")
-        self._name(module, name)
+            raise DamagedPickleError("a name is not text")
+        self._push_global(module, name)
         return at
 
-    def _name(self, module: str, name: str) -> None:
+    def _push_global(self, module: str, name: str) -> None:
         call = ALLOWED.get((module, name))
         if call is None:
             self.problems.append(f"byte {self.at:,}: {module}.{name} is not allowed: it is not plain data"[:300])
-        self.stack.append(GlobalName(call))
+        self.stack.append(AllowedGlobal(call))
 
     def instance(self, at: int) -> int:
-        module, at = self._line(at, 1000)
-        name, at = self._line(at, 1000)
-        self._since_mark()
+        module, at = self._read_line(at, 1000)
+        name, at = self._read_line(at, 1000)
+        self._values_since_mark()
         self.problems.append(f"byte {self.at:,}: {module!r}.{name!r} is not allowed: it is not plain data"[:300])
-        self.stack.append(GlobalName(None))
+        self.stack.append(AllowedGlobal(None))
         return at
 
     def make_object(self, at: int) -> int:
         # OBJ and NEWOBJ create instances of classes, which are never plain data.
-        return self._foreign_object(at, self._since_mark())
+        return self._foreign_object(at, self._values_since_mark())
 
     def new_object(self, at: int) -> int:
         values = self.last(2)
@@ -341,61 +341,61 @@ class _Machine:
         return self._foreign_object(at, values)
 
     def _foreign_object(self, at: int, values: list[Any]) -> int:
-        if not values or not _foreign(values[0]):
-            raise Damaged("it creates an instance of a class; expected plain data")
+        if not values or not _is_unpickled_object(values[0]):
+            raise DamagedPickleError("it creates an instance of a class; expected plain data")
         self.stack.append(values[0])
         return at
 
     def reduce(self, at: int) -> int:
         name, arguments = self.last(2)
         del self.stack[-2:]
-        if not isinstance(name, GlobalName) or not isinstance(arguments, tuple):
-            raise Damaged("it calls a value that is not a name")
-        if name.call is None or any(map(_foreign, arguments)):
-            self.stack.append(GlobalName(None))
+        if not isinstance(name, AllowedGlobal) or not isinstance(arguments, tuple):
+            raise DamagedPickleError("it calls a value that is not a name")
+        if name.call is None or any(map(_is_unpickled_object, arguments)):
+            self.stack.append(AllowedGlobal(None))
             return at
-        self._spend(arguments)
+        self._use_budget(arguments)
         result = name.call(*arguments)
-        self._open += isinstance(result, Unfilled)
+        self._open += isinstance(result, UnbuiltObject)
         self.stack.append(result)
         return at
 
     def build(self, at: int) -> int:
         empty, state = self.last(2)
         self.stack.pop()
-        if _foreign(empty):
+        if _is_unpickled_object(empty):
             return at
-        if not isinstance(empty, Unfilled):
-            raise Damaged(f"it sets the state of a {type(empty).__name__}; expected plain data")
+        if not isinstance(empty, UnbuiltObject):
+            raise DamagedPickleError(f"it sets the state of a {type(empty).__name__}; expected plain data")
         if self.problems:
-            self.stack[-1] = GlobalName(None)
+            self.stack[-1] = AllowedGlobal(None)
             return at
-        self._spend(state)
+        self._use_budget(state)
         self.stack[-1] = result = empty.build(state)
         self._open -= 1
         self._memo.update(dict.fromkeys(empty.places, result))
         return at
 
-    def _spend(self, values: Any) -> None:
+    def _use_budget(self, values: Any) -> None:
         for value in values if isinstance(values, tuple) else ():
             if isinstance(value, str | bytes | bytearray | list | tuple | dict | set | frozenset):
                 self._budget -= len(value) * (1 if isinstance(value, str | bytes | bytearray) else 8)
         if self._budget < 0:
-            raise Damaged("its calls produce far more data than the pickle has")
+            raise DamagedPickleError("its calls produce far more data than the pickle has")
 
     # --- the stack and the bytes
 
-    def _top(self) -> Any:
+    def _top_of_stack(self) -> Any:
         return self.last(1)[0]
 
     def last(self, count: int) -> list[Any]:
         if len(self.stack) - (self._marks[-1] if self._marks else 0) < count:
-            raise Damaged("a value is missing")
+            raise DamagedPickleError("a value is missing")
         return self.stack[-count:]
 
-    def _since_mark(self) -> list[Any]:
+    def _values_since_mark(self) -> list[Any]:
         if not self._marks:
-            raise Damaged("a mark is missing")
+            raise DamagedPickleError("a mark is missing")
         start = self._marks.pop()
         values = self.stack[start:]
         del self.stack[start:]
@@ -403,54 +403,56 @@ class _Machine:
 
     def cut(self, at: int, size: int) -> memoryview:
         if size < 0 or size > len(self.data) - at:
-            raise Damaged(f"a value of {size:,} bytes is truncated: {max(0, len(self.data) - at):,} bytes remain")
+            raise DamagedPickleError(
+                f"a value of {size:,} bytes is truncated: {max(0, len(self.data) - at):,} bytes remain"
+            )
         return self.data[at : at + size]
 
-    def _line(self, at: int, most: int | None = None) -> tuple[bytes, int]:
+    def _read_line(self, at: int, most: int | None = None) -> tuple[bytes, int]:
         # Lines are searched in copies of increasing size, because a memoryview has no search.
         for size in (256, 1 << 16, len(self.data)):
             text = bytes(self.data[at : at + size])
             if (end := text.find(b"\n")) >= 0:
                 if most is not None and end > most:
-                    raise Damaged(f"a line has {end:,} bytes; expected at most {most:,}")
+                    raise DamagedPickleError(f"a line has {end:,} bytes; expected at most {most:,}")
                 return text[:end], at + end + 1
-        raise Damaged("a line does not end")
+        raise DamagedPickleError("a line does not end")
 
 
-def _foreign(value: Any) -> bool:
-    return isinstance(value, GlobalName) and value.call is None
+def _is_unpickled_object(value: Any) -> bool:
+    return isinstance(value, AllowedGlobal) and value.call is None
 
 
-def _measure(value: Any) -> None:
+def _check_size(value: Any) -> None:
     """Raise if a value contains itself, is nested too deeply, or has too many values, with shared ones repeated."""
     sizes: dict[int, tuple[int, int] | None] = {}
     waiting = [(value, False)]
     while waiting:
         node, done = waiting.pop()
         if done:
-            inner = [sizes[id(child)] or (0, 0) for child in _containers(node)]
-            count = _count(node) + sum(size for size, _ in inner)
+            inner = [sizes[id(child)] or (0, 0) for child in _nested_containers(node)]
+            count = _value_count(node) + sum(size for size, _ in inner)
             depth = 1 + max((depth for _, depth in inner), default=0)
             if depth > _DEPTH_MAX:
-                raise Damaged(f"its containers are nested {depth} deep; expected at most {_DEPTH_MAX}")
+                raise DamagedPickleError(f"its containers are nested {depth} deep; expected at most {_DEPTH_MAX}")
             if count > _VALUES_MAX:
-                raise Damaged(f"it has more than {_VALUES_MAX:,} values, counting shared ones repeatedly")
+                raise DamagedPickleError(f"it has more than {_VALUES_MAX:,} values, counting shared ones repeatedly")
             sizes[id(node)] = count, depth
-        elif isinstance(node, GlobalName | Unfilled):
-            raise Damaged(
+        elif isinstance(node, AllowedGlobal | UnbuiltObject):
+            raise DamagedPickleError(
                 "the global of a pickle, or an array without content, is used as a value; expected only plain data"
             )
         elif id(node) not in sizes:
             sizes[id(node)] = None
             waiting.append((node, True))
-            for child in _containers(node):
+            for child in _nested_containers(node):
                 if id(child) not in sizes:
                     waiting.append((child, False))
                 elif sizes[id(child)] is None:
-                    raise Damaged("a container contains itself")
+                    raise DamagedPickleError("a container contains itself")
 
 
-def _containers(value: Any) -> Iterator[Any]:
+def _nested_containers(value: Any) -> Iterator[Any]:
     """Yield the children that are containers themselves, or that are not allowed in a value."""
     children: Any = ()
     if isinstance(value, dict):
@@ -462,14 +464,14 @@ def _containers(value: Any) -> Iterator[Any]:
 
 
 def _is_container(value: Any) -> bool:
-    return isinstance(value, (*_CONTAINERS, GlobalName, Unfilled)) or _is_object_array(value)
+    return isinstance(value, (*_CONTAINERS, AllowedGlobal, UnbuiltObject)) or _is_object_array(value)
 
 
 def _is_object_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.hasobject
 
 
-def _count(value: Any) -> int:
+def _value_count(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return value.size if value.dtype.hasobject else 1
     return len(value) if isinstance(value, _CONTAINERS) else 1
@@ -478,32 +480,32 @@ def _count(value: Any) -> int:
 # --- templates of instructions that differ only in a number or a type
 
 
-def _constant(value: Any) -> _Step:
-    def step(machine: _Machine, at: int) -> int:
+def _push_constant(value: Any) -> _Step:
+    def step(machine: _PickleMachine, at: int) -> int:
         machine.stack.append(value)
         return at
 
     return step
 
 
-def _fresh(kind: type) -> _Step:
-    def step(machine: _Machine, at: int) -> int:
+def _push_empty(kind: type) -> _Step:
+    def step(machine: _PickleMachine, at: int) -> int:
         machine.stack.append(kind())
         return at
 
     return step
 
 
-def _number(form: struct.Struct) -> _Step:
-    def step(machine: _Machine, at: int) -> int:
+def _push_number(form: struct.Struct) -> _Step:
+    def step(machine: _PickleMachine, at: int) -> int:
         machine.stack.append(form.unpack_from(machine.data, at)[0])
         return at + form.size
 
     return step
 
 
-def _counted(length: struct.Struct, value: Callable[[memoryview], Any]) -> _Step:
-    def step(machine: _Machine, at: int) -> int:
+def _push_counted(length: struct.Struct, value: Callable[[memoryview], Any]) -> _Step:
+    def step(machine: _PickleMachine, at: int) -> int:
         (size,) = length.unpack_from(machine.data, at)
         at += length.size
         machine.stack.append(value(machine.cut(at, size)))
@@ -512,45 +514,45 @@ def _counted(length: struct.Struct, value: Callable[[memoryview], Any]) -> _Step
     return step
 
 
-def _tuple_of(count: int) -> _Step:
-    def step(machine: _Machine, at: int) -> int:
+def _push_tuple(count: int) -> _Step:
+    def step(machine: _PickleMachine, at: int) -> int:
         machine.stack[-count:] = [tuple(machine.last(count))]
         return at
 
     return step
 
 
-def _skip(size: int) -> _Step:
+def _skip_bytes(size: int) -> _Step:
     return lambda _, at: at + size
 
 
-def _put(number: struct.Struct) -> _Step:
-    def step(machine: _Machine, at: int) -> int:
+def _put_memo(number: struct.Struct) -> _Step:
+    def step(machine: _PickleMachine, at: int) -> int:
         machine.put(number.unpack_from(machine.data, at)[0])
         return at + number.size
 
     return step
 
 
-def _get(number: struct.Struct) -> _Step:
-    def step(machine: _Machine, at: int) -> int:
+def _get_memo(number: struct.Struct) -> _Step:
+    def step(machine: _PickleMachine, at: int) -> int:
         machine.get(number.unpack_from(machine.data, at)[0])
         return at + number.size
 
     return step
 
 
-def _integer(data: memoryview) -> int:
+def _parse_integer(data: memoryview) -> int:
     if len(data) > _DIGITS_MAX:
-        raise Damaged(f"an integer has {len(data):,} bytes; expected at most {_DIGITS_MAX:,}")
+        raise DamagedPickleError(f"an integer has {len(data):,} bytes; expected at most {_DIGITS_MAX:,}")
     return int.from_bytes(data, "little", signed=True)
 
 
-def _utf8(data: memoryview) -> str:
+def _decode_utf8(data: memoryview) -> str:
     return str(data, "utf-8", "surrogatepass")
 
 
-def _latin1(data: memoryview) -> str:
+def _decode_latin1(data: memoryview) -> str:
     """Decode a string of Python 2, which may be bytes or text; Latin-1 is lossless for both."""
     return str(data, "latin-1")
 
@@ -560,66 +562,66 @@ _STOP, _FLOAT = ord("."), ord("G")
 _STEPS: dict[int, _Step] = {
     ord(code): step
     for code, step in {
-        "\x80": _Machine.proto,
-        "\x95": _skip(8),
-        "N": _constant(None),
-        "\x88": _constant(value=True),
-        "\x89": _constant(value=False),
-        ")": _constant(()),
-        "K": _number(_U8),
-        "M": _number(_U16),
-        "J": _number(_I32),
-        "\x8a": _counted(_U8, _integer),
-        "\x8b": _counted(_I32, _integer),
-        "I": _Machine.text_int,
-        "L": _Machine.text_long,
-        "F": _Machine.text_float,
-        "G": _Machine.floats,
-        "\x8c": _counted(_U8, _utf8),
-        "X": _counted(_U32, _utf8),
-        "\x8d": _counted(_U64, _utf8),
-        "V": _Machine.text_line,
-        "C": _counted(_U8, bytes),
-        "B": _counted(_U32, bytes),
-        "\x8e": _counted(_U64, bytes),
-        "\x96": _counted(_U64, bytearray),
-        "U": _counted(_U8, _latin1),
-        "T": _counted(_I32, _latin1),
-        "S": _Machine.string_line,
-        "(": _Machine.mark,
-        "0": _Machine.pop,
-        "1": _Machine.pop_mark,
-        "2": _Machine.dup,
-        "\x85": _tuple_of(1),
-        "\x86": _tuple_of(2),
-        "\x87": _tuple_of(3),
-        "t": _Machine.tuple_since_mark,
-        "]": _fresh(list),
-        "l": _Machine.list_since_mark,
-        "a": _Machine.append,
-        "e": _Machine.appends,
-        "}": _fresh(dict),
-        "d": _Machine.dict_since_mark,
-        "s": _Machine.set_item,
-        "u": _Machine.set_items,
-        "\x8f": _fresh(set),
-        "\x90": _Machine.add_items,
-        "\x91": _Machine.frozen_set,
-        "p": _Machine.put_line,
-        "q": _put(_U8),
-        "r": _put(_U32),
-        "\x94": _Machine.memoize,
-        "g": _Machine.get_line,
-        "h": _get(_U8),
-        "j": _get(_U32),
-        "c": _Machine.global_line,
-        "\x93": _Machine.global_stack,
-        "i": _Machine.instance,
-        "o": _Machine.make_object,
-        "\x81": _Machine.new_object,
-        "\x92": _Machine.new_object_ex,
-        "R": _Machine.reduce,
-        "b": _Machine.build,
+        "\x80": _PickleMachine.proto,
+        "\x95": _skip_bytes(8),
+        "N": _push_constant(None),
+        "\x88": _push_constant(value=True),
+        "\x89": _push_constant(value=False),
+        ")": _push_constant(()),
+        "K": _push_number(_U8),
+        "M": _push_number(_U16),
+        "J": _push_number(_I32),
+        "\x8a": _push_counted(_U8, _parse_integer),
+        "\x8b": _push_counted(_I32, _parse_integer),
+        "I": _PickleMachine.text_int,
+        "L": _PickleMachine.text_long,
+        "F": _PickleMachine.text_float,
+        "G": _PickleMachine.floats,
+        "\x8c": _push_counted(_U8, _decode_utf8),
+        "X": _push_counted(_U32, _decode_utf8),
+        "\x8d": _push_counted(_U64, _decode_utf8),
+        "V": _PickleMachine.text_line,
+        "C": _push_counted(_U8, bytes),
+        "B": _push_counted(_U32, bytes),
+        "\x8e": _push_counted(_U64, bytes),
+        "\x96": _push_counted(_U64, bytearray),
+        "U": _push_counted(_U8, _decode_latin1),
+        "T": _push_counted(_I32, _decode_latin1),
+        "S": _PickleMachine.string_line,
+        "(": _PickleMachine.mark,
+        "0": _PickleMachine.pop,
+        "1": _PickleMachine.pop_mark,
+        "2": _PickleMachine.dup,
+        "\x85": _push_tuple(1),
+        "\x86": _push_tuple(2),
+        "\x87": _push_tuple(3),
+        "t": _PickleMachine.tuple_since_mark,
+        "]": _push_empty(list),
+        "l": _PickleMachine.list_since_mark,
+        "a": _PickleMachine.append,
+        "e": _PickleMachine.appends,
+        "}": _push_empty(dict),
+        "d": _PickleMachine.dict_since_mark,
+        "s": _PickleMachine.set_item,
+        "u": _PickleMachine.set_items,
+        "\x8f": _push_empty(set),
+        "\x90": _PickleMachine.add_items,
+        "\x91": _PickleMachine.frozen_set,
+        "p": _PickleMachine.put_line,
+        "q": _put_memo(_U8),
+        "r": _put_memo(_U32),
+        "\x94": _PickleMachine.memoize,
+        "g": _PickleMachine.get_line,
+        "h": _get_memo(_U8),
+        "j": _get_memo(_U32),
+        "c": _PickleMachine.global_line,
+        "\x93": _PickleMachine.global_stack,
+        "i": _PickleMachine.instance,
+        "o": _PickleMachine.make_object,
+        "\x81": _PickleMachine.new_object,
+        "\x92": _PickleMachine.new_object_ex,
+        "R": _PickleMachine.reduce,
+        "b": _PickleMachine.build,
     }.items()
 }
 _FORBIDDEN = {

@@ -33,11 +33,11 @@ _READ_ONLY = numba.types.Array(numba.uint8, 2, "C", readonly=True)
 _SIGNATURE = numba.void(_READ_ONLY, numba.uint8[:, ::1], numba.int64)
 
 
-def decode(packed: bytes, out: NDArray[np.uint8]) -> None:
+def decode(compressed: bytes, out: NDArray[np.uint8]) -> None:
     """Decode the pixels of an image of 8 bits per channel that is not interlaced.
 
     Args:
-        packed: The concatenated content of its IDAT chunks.
+        compressed: The concatenated content of its IDAT chunks.
         out: Output for the pixels, [rows, columns, channels], contiguous.
 
     Raises:
@@ -47,7 +47,7 @@ def decode(packed: bytes, out: NDArray[np.uint8]) -> None:
     size = rows * (columns * channels + 1)
     stream = inflating.decompressobj()
     try:
-        data = stream.decompress(packed, size + 1)
+        data = stream.decompress(compressed, size + 1)
     except _ERRORS as error:
         raise ValueError(f"its pixels cannot be decompressed: {error}") from error
     if len(data) != size or not stream.eof:
@@ -55,11 +55,11 @@ def decode(packed: bytes, out: NDArray[np.uint8]) -> None:
     raw = np.frombuffer(data, np.uint8).reshape(rows, -1)
     if raw[:, 0].max() > 4:
         raise ValueError(f"a row has filter {raw[:, 0].max()}; expected at most 4")
-    _undo(raw, out.reshape(rows, -1), channels)
+    _undo_filters(raw, out.reshape(rows, -1), channels)
 
 
 @compiled(_SIGNATURE)
-def _undo(raw: NDArray[np.uint8], out: NDArray[np.uint8], step: int) -> None:
+def _undo_filters(raw: NDArray[np.uint8], out: NDArray[np.uint8], step: int) -> None:
     """Undo the filter of each row, and write the pixels to `out`."""
     rows, width = out.shape
     above = np.zeros(width, np.uint8)

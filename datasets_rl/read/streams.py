@@ -16,7 +16,17 @@ from datasets_rl.remedy import Argument, Remedy
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["AGAIN", "DAMAGED", "Joined", "Readable", "Span", "fill", "listed", "shown", "unlike"]
+__all__ = [
+    "AGAIN",
+    "DAMAGED",
+    "JoinedStream",
+    "Readable",
+    "StreamSpan",
+    "fill",
+    "first_problems",
+    "join_names",
+    "unexpected_format",
+]
 
 _ITEMS_MAX = 20
 _LFS = b"version https://git-lfs"
@@ -52,7 +62,7 @@ def fill(stream: Readable | BinaryIO, view: memoryview) -> int:
     return count
 
 
-class Span(io.RawIOBase):
+class StreamSpan(io.RawIOBase):
     """Part of a file as a separate stream. Several parts of one file may be read alternately.
 
     Args:
@@ -80,7 +90,7 @@ class Span(io.RawIOBase):
         return int(count)
 
 
-class Joined(io.RawIOBase):
+class JoinedStream(io.RawIOBase):
     """Concatenation of streams."""
 
     def __init__(self, *streams: io.RawIOBase | io.BytesIO) -> None:
@@ -99,30 +109,30 @@ class Joined(io.RawIOBase):
         return 0
 
 
-def shown(problems: Sequence[str]) -> list[str]:
+def first_problems(problems: Sequence[str]) -> list[str]:
     """Return the first problems, and the number of the others."""
     more = len(problems) - _ITEMS_MAX
     return [*problems[:_ITEMS_MAX], *([f"and {more:,} more"] if more > 0 else [])]
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Join names for a message, with a limit on their number."""
     more = len(names) - _ITEMS_MAX
     return ", ".join(names[:_ITEMS_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def unlike(head: bytes, wanted: str) -> str:
+def unexpected_format(head: bytes, expected: str) -> str:
     """Return a message about a file with an unexpected beginning.
 
     Args:
         head: The first bytes of the file.
-        wanted: The expected format, such as "a PNG or JPEG image".
+        expected: The expected format, such as "a PNG or JPEG image".
     """
-    kind = f"is not {wanted}"
+    kind = f"is not {expected}"
     if not head:
-        return f"it is empty; expected {wanted}"
+        return f"it is empty; expected {expected}"
     if head.lstrip()[:1] == b"<":
-        kind = f"is a web page or an XML error, not {wanted}"
+        kind = f"is a web page or an XML error, not {expected}"
     elif len(head) > 8 and _LFS.startswith(head[: len(_LFS)]):
         kind = "is a git-LFS pointer, not the file that it points to"
     return f"it {kind}: it begins with {head[:16]!r}"

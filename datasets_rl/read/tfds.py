@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
-from datasets_rl.read.tfrecord import Feature, example
+from datasets_rl.read.tfrecord import Feature, parse_example
 
 __all__ = ["Column", "Leaf", "Schema"]
 
@@ -47,7 +47,7 @@ _PASSED_OVER = {
 }
 
 
-class _Wrong(Exception):
+class _FeatureError(Exception):
     """A feature that does not match the schema."""
 
 
@@ -105,19 +105,19 @@ class Schema:
             parsed = json.loads(document) if isinstance(document, str | bytes) else document
         except (ValueError, RecursionError) as error:
             raise ConversionError(name, [f"it is not valid JSON: {error}"]) from error
-        self._add(parsed, (), (), problems)
+        self._add_leaves(parsed, (), (), problems)
         if not self.leaves and not problems:
             problems.append("it names no features")
         if problems:
             raise ConversionError(name, problems)
 
-    def read(self, payload: memoryview, name: str, wanted: Collection[str] | None = None) -> dict[str, Column]:
+    def read(self, payload: memoryview, name: str, names: Collection[str] | None = None) -> dict[str, Column]:
         """Read an episode.
 
         Args:
             payload: The bytes of the record.
             name: Name of the record in errors.
-            wanted: The names of the leaves to read; by default all.
+            names: The names of the leaves to read; by default all.
 
         Returns:
             The features by name. Floats of four bytes and byte strings are views of the payload.
@@ -125,16 +125,16 @@ class Schema:
         Raises:
             ConversionError: If features are missing or do not match the schema; the error names all of them.
         """
-        features = example(payload, name)
+        features = parse_example(payload, name)
         problems: list[str] = []
         columns: dict[str, Column] = {}
         steps: dict[str, dict[str, int]] = {}
         for leaf in self.leaves.values():
-            if wanted is not None and leaf.name not in wanted:
+            if names is not None and leaf.name not in names:
                 continue
             try:
-                columns[leaf.name] = column = _column(leaf, features)
-            except _Wrong as error:
+                columns[leaf.name] = column = _read_column(leaf, features)
+            except _FeatureError as error:
                 problems.append(f"{leaf.name} {error}")
                 continue
             if leaf.lists:
@@ -149,36 +149,36 @@ class Schema:
             raise ConversionError(name, problems)
         return columns
 
-    def _add(self, node: Any, path: tuple[str, ...], lists: tuple[int | None, ...], problems: list[str]) -> None:
+    def _add_leaves(self, node: Any, path: tuple[str, ...], lists: tuple[int | None, ...], problems: list[str]) -> None:
         name = "/".join(path)
         if not isinstance(node, Mapping) or len(path) + len(lists) > _DEPTH_MAX:
             problems.append(f"{name or 'the document'} is not a feature, or is nested too deeply")
         elif isinstance(inner := node.get("featuresDict"), Mapping):
             features = inner.get("features", {})
             for key, child in features.items() if isinstance(features, Mapping) else ():
-                self._add(child, (*path, str(key)), lists, problems)
+                self._add_leaves(child, (*path, str(key)), lists, problems)
         elif isinstance(inner := node.get("sequence", node.get("dataset")), Mapping):
-            self._add(inner.get("feature"), path, (*lists, _size(inner.get("length"))), problems)
+            self._add_leaves(inner.get("feature"), path, (*lists, _declared_size(inner.get("length"))), problems)
         elif isinstance(inner := node.get("video"), Mapping):
-            frames, *frame = _shape(inner) or (None, None, None, 3)
+            frames, *frame = _declared_shape(inner) or (None, None, None, 3)
             image = {**inner, "shape": {"dimensions": [-1 if size is None else size for size in frame]}}
-            self._add({"image": image}, path, (*lists, frames), problems)
+            self._add_leaves({"image": image}, path, (*lists, frames), problems)
         elif kind := next((kind for kind in _PASSED_OVER if kind in node), ""):
             self.passed_over[name] = _PASSED_OVER[kind]
         else:
             try:
-                self.leaves[name] = _check_size(_leaf(node, name, lists))
-            except _Wrong as error:
+                self.leaves[name] = _check_size(_read_leaf(node, name, lists))
+            except _FeatureError as error:
                 problems.append(f"{name or 'the document'} {error}")
 
 
 def _check_size(leaf: Leaf) -> Leaf:
     if math.prod(size or 1 for size in leaf.shape) * leaf.dtype.itemsize > _TENSOR_MAX_BYTES:
-        raise _Wrong(f"has {len(leaf.shape)} axes with more values than fit into a record")
+        raise _FeatureError(f"has {len(leaf.shape)} axes with more values than fit into a record")
     return leaf
 
 
-def _leaf(node: Mapping[str, Any], name: str, lists: tuple[int | None, ...]) -> Leaf:
+def _read_leaf(node: Mapping[str, Any], name: str, lists: tuple[int | None, ...]) -> Leaf:
     if "text" in node:
         return Leaf(name, "text", np.dtype(object), (), lists)
     if "classLabel" in node:
@@ -186,28 +186,30 @@ def _leaf(node: Mapping[str, Any], name: str, lists: tuple[int | None, ...]) -> 
     if isinstance(image := node.get("image"), Mapping):
         dtype, form = str(image.get("dtype", "uint8")), str(image.get("encodingFormat", ""))
         if dtype not in {"uint8", "uint16", "float32"} or form not in {"", "png", "jpeg"}:
-            raise _Wrong(f"is an image of {dtype} in {form}; expected uint8, uint16 or float32 in png or jpeg")
-        return Leaf(name, "image", np.dtype(dtype), _shape(image) or (None, None, 3), lists, form)
+            raise _FeatureError(f"is an image of {dtype} in {form}; expected uint8, uint16 or float32 in png or jpeg")
+        return Leaf(name, "image", np.dtype(dtype), _declared_shape(image) or (None, None, 3), lists, form)
     if isinstance(tensor := node.get("tensor"), Mapping):
         dtype, encoding = str(tensor.get("dtype")), str(tensor.get("encoding", "none")).lower()
         if dtype in {"string", "object", "str"}:
-            return Leaf(name, "bytes", np.dtype(object), _shape(tensor), lists)
+            return Leaf(name, "bytes", np.dtype(object), _declared_shape(tensor), lists)
         if dtype not in _NUMBERS:
-            raise _Wrong(f"has dtype {dtype}; expected one of {', '.join(sorted(_NUMBERS))}, string")
+            raise _FeatureError(f"has dtype {dtype}; expected one of {', '.join(sorted(_NUMBERS))}, string")
         if encoding not in {"none", "bytes", "zlib"}:
-            raise _Wrong(f"is encoded as {encoding}; expected none, bytes or zlib")
-        return Leaf(name, "numbers", np.dtype(dtype).newbyteorder("<"), _shape(tensor), lists, encoding)
+            raise _FeatureError(f"is encoded as {encoding}; expected none, bytes or zlib")
+        return Leaf(name, "numbers", np.dtype(dtype).newbyteorder("<"), _declared_shape(tensor), lists, encoding)
     keys = ", ".join(sorted(map(str, node.keys() - {"pythonClassName", "description"}))) or "nothing"
-    raise _Wrong(f"is described by {keys}; expected a tensor, an image, a video, a text, or a dict or list of them")
+    raise _FeatureError(
+        f"is described by {keys}; expected a tensor, an image, a video, a text, or a dict or list of them"
+    )
 
 
-def _shape(node: Mapping[str, Any]) -> tuple[int | None, ...]:
+def _declared_shape(node: Mapping[str, Any]) -> tuple[int | None, ...]:
     shape = node.get("shape")
     dimensions = shape.get("dimensions", []) if isinstance(shape, Mapping) else []
-    return tuple(map(_size, dimensions))
+    return tuple(map(_declared_size, dimensions))
 
 
-def _size(raw: Any) -> int | None:
+def _declared_size(raw: Any) -> int | None:
     try:
         size = int(raw)
     except (TypeError, ValueError):
@@ -215,85 +217,85 @@ def _size(raw: Any) -> int | None:
     return size if size >= 0 else None
 
 
-def _column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
+def _read_column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
     missing = [part for part in leaf.parts if part not in features]
     if missing and len(leaf.lists) < 2:
-        raise _Wrong("is missing from the record")
+        raise _FeatureError("is missing from the record")
     if missing:
-        raise _Wrong(f"is missing from the record: {', '.join(missing)}")
+        raise _FeatureError(f"is missing from the record: {', '.join(missing)}")
     if len(leaf.lists) < 2:
-        return _sized(_values(leaf, features, ""), leaf.lists)
-    column = _values(leaf, features, "/ragged_flat_values")
+        return _check_count(_read_values(leaf, features, ""), leaf.lists)
+    column = _read_values(leaf, features, "/ragged_flat_values")
     stem = f"{leaf.name}/value" if leaf.dynamic else leaf.name
     for level in reversed(range(len(leaf.lists) - 1)):
-        lengths = _integers(features[f"{stem}/ragged_row_lengths_{level}"])
+        lengths = _require_integers(features[f"{stem}/ragged_row_lengths_{level}"])
         count = len(column.lengths) if isinstance(column, Ragged) else len(column)
         if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=object)) != count:
-            raise _Wrong(f"has {count:,} values; the lengths of its lists add up to {int(lengths.sum()):,}")
+            raise _FeatureError(f"has {count:,} values; the lengths of its lists add up to {int(lengths.sum()):,}")
         width = leaf.lists[level + 1]
         if width is not None and (lengths != width).any():
-            raise _Wrong(f"has lists of {lengths.min():,} to {lengths.max():,} values; expected {width:,}")
+            raise _FeatureError(f"has lists of {lengths.min():,} to {lengths.max():,} values; expected {width:,}")
         column = Ragged(column, lengths)
     return column
 
 
-def _sized(column: Column, lists: tuple[int | None, ...]) -> Column:
+def _check_count(column: Column, lists: tuple[int | None, ...]) -> Column:
     """Check the number of values of a feature; outside of lists, return its single value without the leading axis."""
     count = len(column) if not isinstance(column, Ragged) else len(column.lengths)
     expected = lists[0] if lists else 1
     if expected is not None and count != expected:
-        raise _Wrong(f"has {count:,} values; expected {expected:,}")
+        raise _FeatureError(f"has {count:,} values; expected {expected:,}")
     alone = not lists and isinstance(column, np.ndarray)
     return column[0] if alone and isinstance(column, np.ndarray) else column
 
 
-def _values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Column:
+def _read_values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Column:
     """Return the values of a leaf, [V, ...], in any of their encodings."""
     stem = f"{leaf.name}/value" if leaf.dynamic else leaf.name
     feature = features[stem + suffix]
     if leaf.kind == "numbers" and leaf.encoding == "none" and not leaf.dynamic:
-        return _numbers(leaf, feature)
-    strings = _strings(feature)
+        return _convert_numbers(leaf, feature)
+    strings = _require_strings(feature)
     if leaf.kind == "text":
-        return _texts(strings)
+        return _decode_texts(strings)
     if leaf.kind != "numbers":
         size = math.prod(size or 1 for size in leaf.shape) if leaf.kind == "bytes" else 1
         if len(strings) % max(size, 1):
-            raise _Wrong(f"has {len(strings):,} byte strings; expected a multiple of {size:,}")
+            raise _FeatureError(f"has {len(strings):,} byte strings; expected a multiple of {size:,}")
         return strings
     if not leaf.dynamic:
-        return _decoded(leaf, strings)
-    sizes = _integers(features[f"{leaf.name}/shape{suffix}"])
+        return _decode_strings(leaf, strings)
+    sizes = _require_integers(features[f"{leaf.name}/shape{suffix}"])
     if len(sizes) % len(leaf.shape):
-        raise _Wrong(f"has shapes of {len(sizes):,} sizes; expected a multiple of {len(leaf.shape)}")
+        raise _FeatureError(f"has shapes of {len(sizes):,} sizes; expected a multiple of {len(leaf.shape)}")
     shapes = sizes.reshape(-1, len(leaf.shape))
-    return _shaped(leaf, strings, shapes)
+    return _decode_shaped(leaf, strings, shapes)
 
 
-def _numbers(leaf: Leaf, feature: Feature) -> NDArray[Any]:
+def _convert_numbers(leaf: Leaf, feature: Feature) -> NDArray[Any]:
     """Convert numbers that the record stores as floats or integers to their shape and dtype."""
     if leaf.dtype.kind == "f":
         # An empty float list and a missing one have the same encoding.
         values: NDArray[Any] = np.empty(0, np.float32) if isinstance(feature, list) else feature
         if (isinstance(feature, list) and feature) or values.dtype.kind != "f":
-            raise _Wrong(f"has {_kind(feature)}; expected floats")
+            raise _FeatureError(f"has {_feature_kind(feature)}; expected floats")
     else:
-        values = _integers(feature)
-    values = _cast(values, leaf.dtype)
+        values = _require_integers(feature)
+    values = _cast_checked(values, leaf.dtype)
     free = leaf.shape.count(None)
     size = math.prod(size for size in leaf.shape if size is not None)
     if free and not leaf.lists:
         if not size or len(values) % size:
-            raise _Wrong(f"has {len(values):,} numbers; expected a multiple of {size:,}")
+            raise _FeatureError(f"has {len(values):,} numbers; expected a multiple of {size:,}")
         return values.reshape(1, *(len(values) // size if axis is None else axis for axis in leaf.shape))
     if free:
-        raise _Wrong("has a variable shape, which the record does not store")
+        raise _FeatureError("has a variable shape, which the record does not store")
     if (size and len(values) % size) or (not size and len(values)):
-        raise _Wrong(f"has {len(values):,} numbers; expected a multiple of {size:,}")
+        raise _FeatureError(f"has {len(values):,} numbers; expected a multiple of {size:,}")
     return values.reshape(len(values) // size if size else 0, *(axis or 0 for axis in leaf.shape))
 
 
-def _cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _cast_checked(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if values.dtype == dtype:
         return values
     if dtype == np.uint64:
@@ -303,22 +305,22 @@ def _cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.kind in "biu" and values.size:
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         if (smallest := int(values.min())) < low or (largest := int(values.max())) > high:
-            raise _Wrong(f"has the value {smallest if smallest < low else largest}; expected {dtype.name}")
+            raise _FeatureError(f"has the value {smallest if smallest < low else largest}; expected {dtype.name}")
     return values.astype(dtype)
 
 
-def _decoded(leaf: Leaf, strings: Sequence[memoryview]) -> NDArray[Any]:
+def _decode_strings(leaf: Leaf, strings: Sequence[memoryview]) -> NDArray[Any]:
     """Read numbers that are stored as byte strings, one for each value."""
     fixed = tuple(1 if size is None else size for size in leaf.shape)
     shape = fixed
     if None in leaf.shape:
         if len(strings) != 1 or leaf.lists:
-            raise _Wrong("has a variable shape, which the record does not store")
-        count = len(strings[0] if leaf.encoding == "bytes" else _decompressed(strings[0], _TENSOR_MAX_BYTES))
+            raise _FeatureError("has a variable shape, which the record does not store")
+        count = len(strings[0] if leaf.encoding == "bytes" else _decompress(strings[0], _TENSOR_MAX_BYTES))
         unit = max(1, math.prod(fixed) * leaf.dtype.itemsize)
         shape = tuple(count // unit if size is None else size for size in leaf.shape)
     # No memory is allocated for a declared size before the strings were found to have it.
-    tensors = [_tensor(leaf, string, shape) for string in strings]
+    tensors = [_decode_tensor(leaf, string, shape) for string in strings]
     return np.stack(tensors).astype(leaf.dtype, copy=False) if tensors else np.empty((0, *shape), leaf.dtype)
 
 
@@ -326,61 +328,61 @@ _TENSOR_MAX_BYTES = (1 << 31) - 1
 _COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
-def _shaped(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np.int64]) -> list[NDArray[Any]]:
+def _decode_shaped(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np.int64]) -> list[NDArray[Any]]:
     """Decode one array per string, each in its own shape from `shapes`, [N, axes]."""
     if len(shapes) != len(strings):
-        raise _Wrong(f"has {len(strings):,} values and {len(shapes):,} shapes")
+        raise _FeatureError(f"has {len(strings):,} values and {len(shapes):,} shapes")
     for shape in shapes.tolist():
         if any(declared not in {None, size} or size < 0 for size, declared in zip(shape, leaf.shape, strict=True)):
-            raise _Wrong(f"has the shape {shape}; expected {list(leaf.shape)}")
-    return [_tensor(leaf, string, tuple(shape)) for string, shape in zip(strings, shapes.tolist(), strict=True)]
+            raise _FeatureError(f"has the shape {shape}; expected {list(leaf.shape)}")
+    return [_decode_tensor(leaf, string, tuple(shape)) for string, shape in zip(strings, shapes.tolist(), strict=True)]
 
 
-def _tensor(leaf: Leaf, string: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
+def _decode_tensor(leaf: Leaf, string: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
     size = math.prod(shape) * leaf.dtype.itemsize
-    data = string if leaf.encoding == "bytes" else _decompressed(string, size)
+    data = string if leaf.encoding == "bytes" else _decompress(string, size)
     if len(data) != size:
-        raise _Wrong(f"has a value of {len(data):,} bytes; expected {size:,}")
+        raise _FeatureError(f"has a value of {len(data):,} bytes; expected {size:,}")
     values = np.frombuffer(data, np.uint8 if leaf.dtype.kind == "b" else leaf.dtype)
     if leaf.dtype.kind == "b" and values.max(initial=0) > 1:
-        raise _Wrong("has a boolean that is neither 0 nor 1")
+        raise _FeatureError("has a boolean that is neither 0 nor 1")
     return values.reshape(shape)
 
 
-def _decompressed(string: memoryview, size: int) -> bytes:
+def _decompress(string: memoryview, size: int) -> bytes:
     """Decompress a value, to at most one byte more than its expected size."""
     stream = zlib.decompressobj()
     try:
         data = stream.decompress(string, min(size, len(string) * _COMPRESSION_MAX) + 1)
     except zlib.error as error:
-        raise _Wrong(f"cannot be decompressed: {error}") from error
+        raise _FeatureError(f"cannot be decompressed: {error}") from error
     if not stream.eof and len(data) <= size:
-        raise _Wrong("has a truncated value")
+        raise _FeatureError("has a truncated value")
     return data
 
 
-def _integers(feature: Feature) -> NDArray[np.int64]:
+def _require_integers(feature: Feature) -> NDArray[np.int64]:
     if isinstance(feature, np.ndarray) and feature.dtype.kind == "i":
         return cast("NDArray[np.int64]", feature)
     if isinstance(feature, np.ndarray) or feature:
-        raise _Wrong(f"has {_kind(feature)}; expected integers")
+        raise _FeatureError(f"has {_feature_kind(feature)}; expected integers")
     return np.empty(0, np.int64)
 
 
-def _strings(feature: Feature) -> list[memoryview]:
+def _require_strings(feature: Feature) -> list[memoryview]:
     if isinstance(feature, list):
         return feature
-    raise _Wrong(f"has {_kind(feature)}; expected byte strings")
+    raise _FeatureError(f"has {_feature_kind(feature)}; expected byte strings")
 
 
-def _texts(strings: Sequence[memoryview]) -> list[str]:
+def _decode_texts(strings: Sequence[memoryview]) -> list[str]:
     try:
         return [str(string, "utf-8") for string in strings]
     except UnicodeDecodeError as error:
-        raise _Wrong(f"has text that is not UTF-8: {error}") from error
+        raise _FeatureError(f"has text that is not UTF-8: {error}") from error
 
 
-def _kind(feature: Feature) -> str:
+def _feature_kind(feature: Feature) -> str:
     if isinstance(feature, list):
         return "byte strings"
     return "floats" if feature.dtype.kind == "f" else "integers"

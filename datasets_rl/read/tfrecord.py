@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, fill
 
-__all__ = ["Feature", "SequenceExample", "example", "records", "sequence_example"]
+__all__ = ["Feature", "SequenceExample", "parse_example", "parse_sequence_example", "read_records"]
 
 Feature: TypeAlias = "NDArray[np.float32] | NDArray[np.int64] | list[memoryview]"
 """Floats [V], a view of the payload; integers [V]; or byte strings, views of the payload."""
@@ -35,11 +35,11 @@ _PROBLEMS_MAX = 20
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
-class _Damaged(Exception):
+class _DamagedError(Exception):
     """An invalid message."""
 
 
-def records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
+def read_records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
     """Yield the payloads of a file, each checked against its CRCs.
 
     After the first damaged record, no payload is yielded; the rest of the file is only searched for other damaged ones.
@@ -64,7 +64,7 @@ def records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
         if count < _HEAD.size:
             problems.append(f"{where} is truncated after {count} of the {_HEAD.size} bytes of its length")
             break
-        if _masked(head[:8]) != check or size > _RECORD_MAX_BYTES:
+        if _masked_crc(head[:8]) != check or size > _RECORD_MAX_BYTES:
             problems.append(f"{where} has a damaged length, so that the records after it cannot be located")
             break
         record: NDArray[np.uint8] = np.empty(size + _FOOT.size, np.uint8)
@@ -73,7 +73,7 @@ def records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
             problems.append(f"{where} is truncated after {count:,} of {len(record):,} bytes")
             break
         payload = record.data[:size]
-        if _masked(payload) != _FOOT.unpack(record.data[size:])[0]:
+        if _masked_crc(payload) != _FOOT.unpack(record.data[size:])[0]:
             problems.append(f"{where} does not match its CRC32C")
         elif not problems:
             yield payload
@@ -84,7 +84,7 @@ def records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
         raise ConversionError(name, [*problems[:_PROBLEMS_MAX], *more], hint=AGAIN)
 
 
-def example(payload: memoryview, name: str) -> dict[str, Feature]:
+def parse_example(payload: memoryview, name: str) -> dict[str, Feature]:
     """Read a ``tf.train.Example``.
 
     Args:
@@ -99,10 +99,10 @@ def example(payload: memoryview, name: str) -> dict[str, Feature]:
     """
     try:
         features: dict[str, Feature] = {}
-        for number, start, stop in _messages(payload, 0, len(payload)):
+        for number, start, stop in _parse_messages(payload, 0, len(payload)):
             if number == 1:
-                features.update(_features(payload, start, stop))
-    except (_Damaged, UnicodeDecodeError) as error:
+                features.update(_parse_features(payload, start, stop))
+    except (_DamagedError, UnicodeDecodeError) as error:
         raise ConversionError(name, [f"it is not a valid tf.train.Example: {error}"], hint=AGAIN) from error
     return features
 
@@ -115,8 +115,8 @@ class SequenceExample:
     lists: Mapping[str, list[Feature]]
 
 
-def sequence_example(payload: memoryview, name: str) -> SequenceExample:
-    """Read a ``tf.train.SequenceExample``; see `example`.
+def parse_sequence_example(payload: memoryview, name: str) -> SequenceExample:
+    """Read a ``tf.train.SequenceExample``; see `parse_example`.
 
     Raises:
         ConversionError: If the bytes are not such a message.
@@ -124,54 +124,56 @@ def sequence_example(payload: memoryview, name: str) -> SequenceExample:
     context: dict[str, Feature] = {}
     lists: dict[str, list[Feature]] = {}
     try:
-        for number, start, stop in _messages(payload, 0, len(payload)):
+        for number, start, stop in _parse_messages(payload, 0, len(payload)):
             if number == 1:
-                context.update(_features(payload, start, stop))
+                context.update(_parse_features(payload, start, stop))
             elif number == 2:
-                for key, at, end in _entries(payload, start, stop):
-                    steps = _messages(payload, at, end)
-                    lists[key] = [_feature(payload, *span) for field, *span in steps if field == 1]
-    except (_Damaged, UnicodeDecodeError) as error:
+                for key, at, end in _parse_map_entries(payload, start, stop):
+                    steps = _parse_messages(payload, at, end)
+                    lists[key] = [_parse_feature(payload, *span) for field, *span in steps if field == 1]
+    except (_DamagedError, UnicodeDecodeError) as error:
         raise ConversionError(name, [f"it is not a valid tf.train.SequenceExample: {error}"], hint=AGAIN) from error
     return SequenceExample(context, lists)
 
 
-def _masked(data: Any) -> int:
+def _masked_crc(data: Any) -> int:
     """Return the masked CRC32C of TFRecords: rotated, and with a constant added."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _features(data: memoryview, start: int, stop: int) -> Iterator[tuple[str, Feature]]:
-    for key, at, end in _entries(data, start, stop):
-        yield key, _feature(data, at, end)
+def _parse_features(data: memoryview, start: int, stop: int) -> Iterator[tuple[str, Feature]]:
+    for key, at, end in _parse_map_entries(data, start, stop):
+        yield key, _parse_feature(data, at, end)
 
 
-def _entries(data: memoryview, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
+def _parse_map_entries(data: memoryview, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
     """Yield the keys of a map with the byte ranges of their values."""
-    for number, at, end in _messages(data, start, stop):
+    for number, at, end in _parse_messages(data, start, stop):
         if number == 1:
-            spans = {field: (first, last) for field, first, last in _messages(data, at, end)}
+            spans = {field: (first, last) for field, first, last in _parse_messages(data, at, end)}
             key = slice(*spans.get(1, (0, 0)))
             yield str(data[key], "utf-8"), *spans.get(2, (0, 0))
 
 
-def _feature(data: memoryview, start: int, stop: int) -> Feature:
-    kinds = list(_messages(data, start, stop))
+def _parse_feature(data: memoryview, start: int, stop: int) -> Feature:
+    kinds = list(_parse_messages(data, start, stop))
     if len(kinds) > 1:
-        raise _Damaged(f"the feature at byte {start:,} has several lists of values")
+        raise _DamagedError(f"the feature at byte {start:,} has several lists of values")
     for number, at, end in kinds:
         if number == 1:
-            return _strings(data, at, end)
+            return _parse_strings(data, at, end)
         if number == 2:
-            return _joined([_floats(data, *span) for span in _packed(data, at, end, _FIXED32)], np.float32)
+            return _concatenate(
+                [_parse_floats(data, *span) for span in _packed_ranges(data, at, end, _FIXED32)], np.float32
+            )
         if number == 3:
-            spans = _packed(data, at, end, _VARINT)
-            return _joined([_varints(data[first:last], first) for first, last in spans], np.int64)
+            spans = _packed_ranges(data, at, end, _VARINT)
+            return _concatenate([_parse_varints(data[first:last], first) for first, last in spans], np.int64)
     return []
 
 
-def _strings(data: memoryview, at: int, stop: int) -> list[memoryview]:
+def _parse_strings(data: memoryview, at: int, stop: int) -> list[memoryview]:
     strings: list[memoryview] = []
     while at < stop:
         # Strings shorter than 128 bytes, as most are except images, have a length of one byte.
@@ -179,93 +181,93 @@ def _strings(data: memoryview, at: int, stop: int) -> list[memoryview]:
             at += 2
             end = at + data[at - 1]
         else:
-            number, wire, at = _tag(data, at, stop)
-            end = _skip(data, at, stop, wire)
+            number, wire, at = _read_tag(data, at, stop)
+            end = _skip_field(data, at, stop, wire)
             if number != 1 or wire != _LENGTH:
-                raise _Damaged(f"byte {at:,} is not a byte string")
-            _, at = _varint(data, at, stop)
+                raise _DamagedError(f"byte {at:,} is not a byte string")
+            _, at = _read_varint(data, at, stop)
         if end > stop:
-            raise _Damaged(f"the byte string at byte {at:,} is truncated")
+            raise _DamagedError(f"the byte string at byte {at:,} is truncated")
         strings.append(data[at:end])
         at = end
         if len(strings) > _STRINGS_MAX:
-            raise _Damaged(f"a list has more than {_STRINGS_MAX:,} byte strings")
+            raise _DamagedError(f"a list has more than {_STRINGS_MAX:,} byte strings")
     return strings
 
 
-def _packed(data: memoryview, start: int, stop: int, alone: int) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges of the numbers of a list, which are packed, or separate fields of the type `alone`."""
+def _packed_ranges(data: memoryview, start: int, stop: int, unpacked_wire: int) -> Iterator[tuple[int, int]]:
+    """Yield the byte ranges of the numbers of a list, which are packed, or separate fields of the type `unpacked_wire`."""
     at = start
     while at < stop:
-        number, wire, at = _tag(data, at, stop)
-        end = _skip(data, at, stop, wire)
+        number, wire, at = _read_tag(data, at, stop)
+        end = _skip_field(data, at, stop, wire)
         if wire == _LENGTH:
-            _, at = _varint(data, at, stop)
-        if number != 1 or wire not in {_LENGTH, alone}:
-            raise _Damaged(f"byte {at:,} has no {'floats' if alone == _FIXED32 else 'integers'}")
+            _, at = _read_varint(data, at, stop)
+        if number != 1 or wire not in {_LENGTH, unpacked_wire}:
+            raise _DamagedError(f"byte {at:,} has no {'floats' if unpacked_wire == _FIXED32 else 'integers'}")
         yield at, end
         at = end
 
 
-def _joined(parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+def _concatenate(parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])
 
 
-def _floats(data: memoryview, at: int, end: int) -> NDArray[np.float32]:
+def _parse_floats(data: memoryview, at: int, end: int) -> NDArray[np.float32]:
     if (end - at) % 4:
-        raise _Damaged(f"byte {at:,} has no floats")
+        raise _DamagedError(f"byte {at:,} has no floats")
     return np.frombuffer(data[at:end], "<f4")
 
 
-def _varints(data: memoryview, at: int) -> NDArray[np.int64]:
+def _parse_varints(data: memoryview, at: int) -> NDArray[np.int64]:
     raw = np.frombuffer(data, np.uint8)
     if not raw.size:
         return np.empty(0, np.int64)
     if raw[-1] >= 0x80:
-        raise _Damaged(f"the integers at byte {at:,} are truncated")
+        raise _DamagedError(f"the integers at byte {at:,} are truncated")
     if raw.max() < 0x80:
         return raw.astype(np.int64)
     from datasets_rl.read import varints  # compiles
 
     values: NDArray[np.int64] = np.empty(np.count_nonzero(raw < 0x80), np.int64)
     if (wrong := varints.decode(raw, values)) >= 0:
-        raise _Damaged(f"an integer at byte {at + wrong:,} has more than {varints.WIDEST} bytes")
+        raise _DamagedError(f"an integer at byte {at + wrong:,} has more than {varints.WIDEST} bytes")
     return values
 
 
-def _messages(data: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
+def _parse_messages(data: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Yield the numbers and byte ranges of the fields that are messages or strings, and skip the others."""
     while at < stop:
-        number, wire, at = _tag(data, at, stop)
-        end = _skip(data, at, stop, wire)
+        number, wire, at = _read_tag(data, at, stop)
+        end = _skip_field(data, at, stop, wire)
         if wire == _LENGTH:
-            _, at = _varint(data, at, stop)
+            _, at = _read_varint(data, at, stop)
             yield number, at, end
         at = end
 
 
-def _tag(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:
-    tag, at = _varint(data, at, stop)
+def _read_tag(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:
+    tag, at = _read_varint(data, at, stop)
     return tag >> 3, tag & 7, at
 
 
-def _skip(data: memoryview, at: int, stop: int, wire: int) -> int:
+def _skip_field(data: memoryview, at: int, stop: int, wire: int) -> int:
     """Return the end of the field whose tag ended at `at`."""
     if wire == _VARINT:
-        return _varint(data, at, stop)[1]
+        return _read_varint(data, at, stop)[1]
     if wire == _LENGTH:
-        size, at = _varint(data, at, stop)
+        size, at = _read_varint(data, at, stop)
         end = at + size
     elif wire in {_FIXED32, _FIXED64}:
         end = at + (4 if wire == _FIXED32 else 8)
     else:
-        raise _Damaged(f"byte {at:,} begins a field of unknown type {wire}")
+        raise _DamagedError(f"byte {at:,} begins a field of unknown type {wire}")
     if end > stop:
-        raise _Damaged(f"the field at byte {at:,} has {end - at:,} bytes; {stop - at:,} remain")
+        raise _DamagedError(f"the field at byte {at:,} has {end - at:,} bytes; {stop - at:,} remain")
     return end
 
 
-def _varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
     value = shift = 0
     while at < stop and shift < 70:
         byte = data[at]
@@ -274,4 +276,4 @@ def _varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-    raise _Damaged(f"the number before byte {at:,} does not end")
+    raise _DamagedError(f"the number before byte {at:,} does not end")

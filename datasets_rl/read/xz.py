@@ -20,12 +20,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, BinaryIO
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import AGAIN, Joined, Readable, Span
+from datasets_rl.read.streams import AGAIN, JoinedStream, Readable, StreamSpan
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MAGIC", "Block", "Unxz", "blocks", "inflated"]
+__all__ = ["MAGIC", "Block", "XzReader", "blocks", "open_blocks"]
 
 MAGIC = b"\xfd7zXZ\0"
 _END = b"YZ"
@@ -65,8 +65,8 @@ def blocks(file: BinaryIO, name: str) -> list[Block]:
     streams: list[tuple[int, list[tuple[int, int]]]] = []
     end = file.seek(0, io.SEEK_END)
     while end:
-        end = _unpadded(file, end)
-        stream, records = _index(file, end, name)
+        end = _end_without_padding(file, end)
+        stream, records = _read_index(file, end, name)
         streams.append((stream, records))
         end = stream
     result: list[Block] = []
@@ -80,29 +80,29 @@ def blocks(file: BinaryIO, name: str) -> list[Block]:
     return result
 
 
-def inflated(file: BinaryIO, wanted: Sequence[Block], name: str) -> Unxz:
+def open_blocks(file: BinaryIO, blocks: Sequence[Block], name: str) -> XzReader:
     """Return the content of consecutive blocks as a stream.
 
     Args:
         file: A seekable file.
-        wanted: The blocks, in order.
+        blocks: The blocks, in order.
         name: Name of the file in errors.
     """
     parts: list[io.RawIOBase | io.BytesIO] = []
-    for stream, group in groupby(wanted, key=lambda block: block.stream):
+    for stream, group in groupby(blocks, key=lambda block: block.stream):
         members = list(group)
         last = members[-1]
-        body = Span(file, members[0].start, last.start + last.stored + -last.stored % 4 - members[0].start)
+        body = StreamSpan(file, members[0].start, last.start + last.stored + -last.stored % 4 - members[0].start)
         index = _index_bytes([(block.stored, block.size) for block in members])
-        header = Span(file, stream, _HEADER)
-        flags = Span(file, stream + 6, 2).read() or b""
+        header = StreamSpan(file, stream, _HEADER)
+        flags = StreamSpan(file, stream + 6, 2).read() or b""
         size = struct.pack("<I", len(index) // 4 - 1)
         footer = struct.pack("<I", zlib.crc32(size + flags)) + size + flags + _END
         parts += [header, body, io.BytesIO(index + footer)]
-    return Unxz(Joined(*parts), name)
+    return XzReader(JoinedStream(*parts), name)
 
 
-class Unxz(io.RawIOBase):
+class XzReader(io.RawIOBase):
     """Decompressed content of an xz file, which may have several streams, as a stream. Checksums are checked.
 
     Args:
@@ -129,7 +129,7 @@ class Unxz(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         try:
             while len(view):
-                if (data := self._next(len(view))) is None:
+                if (data := self._next_bytes(len(view))) is None:
                     return 0
                 view[: len(data)] = data
                 if data:
@@ -138,7 +138,7 @@ class Unxz(io.RawIOBase):
             raise ConversionError(self._name, [f"the xz stream is damaged: {error}"], hint=AGAIN) from error
         return 0
 
-    def _next(self, most: int) -> bytes | None:
+    def _next_bytes(self, most: int) -> bytes | None:
         """Decompress some bytes, possibly none; return None at the end."""
         stream = self._decompressor
         if stream is None or stream.eof:
@@ -164,10 +164,10 @@ class Unxz(io.RawIOBase):
         return bool(self._left)
 
 
-def _unpadded(file: BinaryIO, end: int) -> int:
+def _end_without_padding(file: BinaryIO, end: int) -> int:
     """Return the end of the stream before `end`, without the zeros after it, which come in multiples of four."""
     zeros = 0
-    while tail := Span(file, max(0, end - zeros - _BUFFER_BYTES), min(_BUFFER_BYTES, end - zeros)).read():
+    while tail := StreamSpan(file, max(0, end - zeros - _BUFFER_BYTES), min(_BUFFER_BYTES, end - zeros)).read():
         trailing = len(tail) - len(tail.rstrip(b"\0"))
         zeros += trailing
         if trailing < len(tail):
@@ -175,9 +175,9 @@ def _unpadded(file: BinaryIO, end: int) -> int:
     return end - zeros // 4 * 4
 
 
-def _index(file: BinaryIO, end: int, name: str) -> tuple[int, list[tuple[int, int]]]:
+def _read_index(file: BinaryIO, end: int, name: str) -> tuple[int, list[tuple[int, int]]]:
     """Return the start of the stream that ends at `end`, and the stored and decompressed sizes of its blocks."""
-    footer = Span(file, max(0, end - _FOOTER.size), _FOOTER.size).read() or b""
+    footer = StreamSpan(file, max(0, end - _FOOTER.size), _FOOTER.size).read() or b""
     crc, back, flags, mark = _FOOTER.unpack(footer.ljust(_FOOTER.size, b"\0"))
     if mark != _END or crc != zlib.crc32(footer[4:10]):
         raise ConversionError(
@@ -185,19 +185,19 @@ def _index(file: BinaryIO, end: int, name: str) -> tuple[int, list[tuple[int, in
         )
     size = 4 * (back + 1)
     start = end - _FOOTER.size - size
-    text = (Span(file, start, size).read() or b"") if start >= _HEADER and size <= _INDEX_MAX_BYTES else b""
+    text = (StreamSpan(file, start, size).read() or b"") if start >= _HEADER and size <= _INDEX_MAX_BYTES else b""
     if len(text) < 8 or text[0] or int.from_bytes(text[-4:], "little") != zlib.crc32(text[:-4]):
         raise ConversionError(name, ["the index of its xz stream is damaged"], hint=AGAIN)
-    numbers = _numbers(text[1:-4])
+    numbers = _parse_varints(text[1:-4])
     count = next(numbers, 0)
     records = [(next(numbers, 0), next(numbers, 0)) for _ in range(min(count, size))]
     stream = start - sum(stored + -stored % 4 for stored, _ in records) - _HEADER
-    if stream < 0 or (Span(file, stream, _HEADER).read() or b"")[:8] != MAGIC + flags:
+    if stream < 0 or (StreamSpan(file, stream, _HEADER).read() or b"")[:8] != MAGIC + flags:
         raise ConversionError(name, ["the index of its xz stream does not match the stream"], hint=AGAIN)
     return stream, records
 
 
-def _numbers(text: bytes) -> Iterator[int]:
+def _parse_varints(text: bytes) -> Iterator[int]:
     """Yield integers of seven bits per byte, lowest first; the eighth bit is set if another byte follows."""
     value = shift = 0
     for byte in text:

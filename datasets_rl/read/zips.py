@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.gz import Gunzip
-from datasets_rl.read.streams import AGAIN, Joined, Span, shown, unlike
+from datasets_rl.read.gz import GzipReader
+from datasets_rl.read.streams import AGAIN, JoinedStream, StreamSpan, first_problems, unexpected_format
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -81,14 +81,14 @@ class ZipReader:
             self.name = name or "zip"
             head = self._file.read(64)
             if not head.startswith((MAGIC, _EMPTY)):
-                raise ConversionError(self.name, [unlike(head, "a zip file")], hint=AGAIN)
+                raise ConversionError(self.name, [unexpected_format(head, "a zip file")], hint=AGAIN)
             try:
                 with zipfile.ZipFile(self._file) as archive:
                     entries = archive.infolist()
             except _ZIP_ERRORS as error:
                 problem = f"its directory, at the end of the file, is damaged or truncated: {error}"
                 raise ConversionError(self.name, [problem], hint=AGAIN) from error
-            self.members: Mapping[str, ZipMember] = self._members(entries)
+            self.members: Mapping[str, ZipMember] = self._members_by_name(entries)
             self._closing = closing.pop_all()
 
     def __enter__(self) -> Self:
@@ -109,20 +109,22 @@ class ZipReader:
         """
         member = self.members[name]
         where = f"{self.name}: {name}"
-        head = (Span(self._file, member.offset, _LOCAL.size + len(member.raw_name)).read() or b"").ljust(_LOCAL.size)
+        head = (StreamSpan(self._file, member.offset, _LOCAL.size + len(member.raw_name)).read() or b"").ljust(
+            _LOCAL.size
+        )
         mark, _, *sizes = _LOCAL.unpack_from(head)
         if mark != MAGIC:
             raise ConversionError(where, ["it is not at the offset in the directory"], hint=AGAIN)
         # No checksum covers names: only the comparison of the two copies reveals a flipped bit.
         if head[_LOCAL.size :] != member.raw_name or sizes[0] != len(member.raw_name):
             raise ConversionError(where, [f"its local header has the name {head[_LOCAL.size :]!r}"], hint=AGAIN)
-        span = Span(self._file, member.offset + _LOCAL.size + sum(sizes), member.stored)
+        span = StreamSpan(self._file, member.offset + _LOCAL.size + sum(sizes), member.stored)
         if not member.deflated:
-            return _Stored(span, member, where)
+            return _CheckedReader(span, member, where)
         tail = struct.pack("<II", member.crc, member.size & 0xFFFFFFFF)
-        return Gunzip(Joined(io.BytesIO(_GZIP_HEAD), span, io.BytesIO(tail)), where)
+        return GzipReader(JoinedStream(io.BytesIO(_GZIP_HEAD), span, io.BytesIO(tail)), where)
 
-    def _members(self, entries: Sequence[zipfile.ZipInfo]) -> dict[str, ZipMember]:
+    def _members_by_name(self, entries: Sequence[zipfile.ZipInfo]) -> dict[str, ZipMember]:
         problems: list[str] = []
         members: dict[str, ZipMember] = {}
         for entry in entries:
@@ -134,7 +136,7 @@ class ZipReader:
                 entry.filename, *sizes, deflated, entry.CRC, entry.header_offset, raw_name
             )
         if problems:
-            raise ConversionError(self.name, shown(problems), hint=AGAIN)
+            raise ConversionError(self.name, first_problems(problems), hint=AGAIN)
         return members
 
 
@@ -152,10 +154,10 @@ def _entry_problems(entry: zipfile.ZipInfo, members: Mapping[str, ZipMember]) ->
         yield f"declares {entry.file_size:,} bytes; its {entry.compress_size:,} stored bytes can have at most {most:,}"
 
 
-class _Stored(io.RawIOBase):
+class _CheckedReader(io.RawIOBase):
     """Content of a member that is not compressed, with the same checks as for compressed ones."""
 
-    def __init__(self, span: Span, member: ZipMember, name: str) -> None:
+    def __init__(self, span: StreamSpan, member: ZipMember, name: str) -> None:
         self._span, self._member, self._name = span, member, name
         self._count = self._crc = 0
 

@@ -18,7 +18,7 @@ from raw.tfrecords import example, messages, record
 
 from datasets_rl.read import images, pickles, tfrecord
 from datasets_rl.read.archive import members
-from datasets_rl.read.gz import GzipNpy
+from datasets_rl.read.gz import GzipNpyReader
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.parquet import TableFile
 from datasets_rl.read.tfds import Schema
@@ -68,11 +68,11 @@ def test_tfrecords_are_checked_and_parsed_in_a_small_multiple_of_the_time_of_pro
     payload, schema = episode(kind, size(full=100 if kind == "images" else 1000, small=2))
     length = len(payload).to_bytes(8, "little")
     # The pure checksum of the writer is too slow for the payload: ours is put there.
-    file = (length + record(length)[-4:] + payload + tfrecord._masked(payload).to_bytes(4, "little")) * 4
+    file = (length + record(length)[-4:] + payload + tfrecord._masked_crc(payload).to_bytes(4, "little")) * 4
     message = messages()["t.Example"]
 
     def ours():
-        for number, one in enumerate(tfrecord.records(io.BytesIO(file), "x")):
+        for number, one in enumerate(tfrecord.read_records(io.BytesIO(file), "x")):
             schema.read(one, f"record {number}")
 
     def runtime():
@@ -94,7 +94,7 @@ def test_tfrecords_are_checked_and_parsed_in_a_small_multiple_of_the_time_of_pro
 def test_images_decode_at_least_as_fast_as_with_pillow(kind, side, size, compare, expect):
     width, count = side * 4 // 3 if side == 480 else side, size(full=4_000_000 // side**2, small=1)
     data = [encoded(scene(side, width, seed=seed), kind) for seed in range(count)]
-    out = np.empty((count, *images.header(data[0]).shape), np.uint8)
+    out = np.empty((count, *images.read_header(data[0]).shape), np.uint8)
 
     def pillow():
         for number, image in enumerate(data):
@@ -114,7 +114,7 @@ def test_gzip_reaches_07_of_bare_decompression_and_3_times_the_gzip_module(tmp_p
     (tmp_path / "x.gz").write_bytes(packed)
 
     def ours():
-        with GzipNpy(tmp_path / "x.gz") as source:
+        with GzipNpyReader(tmp_path / "x.gz") as source:
             source.read_into(out)
 
     def module():

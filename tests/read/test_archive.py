@@ -18,7 +18,7 @@ from raw.xz import blocked
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import archive, xz
-from datasets_rl.read.archive import Limits, members, members_of_part
+from datasets_rl.read.archive import Limits, members, members_of_chunk
 from datasets_rl.read.npz import NpzFile
 
 FILES = {
@@ -337,8 +337,8 @@ def test_an_xz_file_is_inflated_from_any_of_its_blocks(data, size, streams, zero
 
     assert sum(block.size for block in found) == len(wanted)
     for number, block in enumerate(found):
-        assert xz.inflated(file, found[number:], "x").read() == wanted[block.at :]
-        assert xz.inflated(file, [block], "x").read() == wanted[block.at : block.at + block.size]
+        assert xz.open_blocks(file, found[number:], "x").read() == wanted[block.at :]
+        assert xz.open_blocks(file, [block], "x").read() == wanted[block.at : block.at + block.size]
 
 
 @pytest.mark.parametrize("damage", ["cut", "footer", "index", "block"])
@@ -350,7 +350,7 @@ def test_an_xz_file_with_damage_is_refused(damage):
 
     def read_all():
         file = io.BytesIO(bytes(data))
-        return xz.inflated(file, xz.blocks(file, "x"), "x").read()
+        return xz.open_blocks(file, xz.blocks(file, "x"), "x").read()
 
     with pytest.raises(ConversionError, match="xz stream"):
         read_all()
@@ -380,7 +380,7 @@ def test_an_index_that_does_not_match_its_blocks_is_refused():
 
     file = io.BytesIO(forged)
     with pytest.raises(ConversionError, match="xz stream"):
-        xz.inflated(file, xz.blocks(file, "x"), "x").read()
+        xz.open_blocks(file, xz.blocks(file, "x"), "x").read()
 
 
 PACKED = {
@@ -401,7 +401,7 @@ def test_the_parts_of_an_archive_have_all_its_files_in_order(tmp_path, pack, for
     path = tmp_path / "x"
     path.write_bytes(pack(tarred(files, form)))
 
-    found = [{one.name: bytes(one.read()) for one in members_of_part(path, part, parts)} for part in range(parts)]
+    found = [{one.name: bytes(one.read()) for one in members_of_chunk(path, part, parts)} for part in range(parts)]
 
     assert {name: content for part in found for name, content in part.items()} == files
     assert [name for part in found for name in part] == list(files)
@@ -415,9 +415,9 @@ def test_parts_begin_where_blocks_begin(tmp_path):
     files = {f"{number}": bytes([number]) * 3000 for number in range(20)}
     path = tmp_path / "x"
     path.write_bytes(blocked(tarred(files), 4096))
-    assert [len(list(members_of_part(path, part, 4))) for part in range(4)] == [6, 6, 6, 2]
+    assert [len(list(members_of_chunk(path, part, 4))) for part in range(4)] == [6, 6, 6, 2]
     path.write_bytes(lzma.compress(tarred(files)))
-    assert [len(list(members_of_part(path, part, 4))) for part in range(4)] == [20, 0, 0, 0]
+    assert [len(list(members_of_chunk(path, part, 4))) for part in range(4)] == [20, 0, 0, 0]
 
 
 def test_an_uncompressed_archive_is_skipped_without_reading_it(tmp_path):
@@ -451,7 +451,7 @@ def test_a_truncated_archive_is_refused_for_any_division_into_parts(tmp_path, pa
     path.write_bytes(pack(tarred(files)[: 9 * (512 + 5120)]))
 
     with pytest.raises(ConversionError, match="truncated"):
-        _ = [one.name for part in range(parts) for one in members_of_part(path, part, parts)]
+        _ = [one.name for part in range(parts) for one in members_of_chunk(path, part, parts)]
 
 
 def test_parts_with_an_implausible_compression_ratio_are_refused(tmp_path, monkeypatch):
@@ -460,4 +460,4 @@ def test_parts_with_an_implausible_compression_ratio_are_refused(tmp_path, monke
     path.write_bytes(blocked(tarred({"x": bytes(1 << 20)}), 1 << 18))
 
     with pytest.raises(ConversionError, match="decompress to"):
-        list(members_of_part(path, 0, 2, limits=Limits(ratio=2)))
+        list(members_of_chunk(path, 0, 2, limits=Limits(ratio=2)))

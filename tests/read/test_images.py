@@ -38,7 +38,7 @@ def test_png_is_decoded_exactly(channels):
     pixels = scene(33, 47, channels)
     data = encoded(pixels)
 
-    assert images.header(data).shape == pixels.shape
+    assert images.read_header(data).shape == pixels.shape
     np.testing.assert_array_equal(one(data, pixels.shape), pixels)
 
 
@@ -48,7 +48,7 @@ def test_jpeg_decodes_as_pillow_decodes_it(channels, options):
     data = encoded(scene(40, 56, channels), "JPEG", **options)
     wanted = decoded(data).reshape(40, 56, channels)
 
-    assert images.header(data).shape == wanted.shape
+    assert images.read_header(data).shape == wanted.shape
     np.testing.assert_array_equal(one(data, wanted.shape), wanted)
 
 
@@ -79,7 +79,7 @@ def test_16_bit_depth_is_kept():
     depth = np.arange(12 * 20, dtype=np.uint16).reshape(12, 20, 1) * 250
     data = encoded(depth)
 
-    assert images.header(data).dtype == np.uint16
+    assert images.read_header(data).dtype == np.uint16
     np.testing.assert_array_equal(one(data, depth.shape, np.uint16), depth)
 
 
@@ -116,7 +116,7 @@ def test_many_images_are_decoded_in_order_from_any_buffer(kind, wrap):
 def test_data_that_is_not_an_image_is_reported(data, says):
     assert says in faults(data)[0]
     with pytest.raises(ConversionError, match=says):
-        images.header(data)
+        images.read_header(data)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
@@ -172,7 +172,7 @@ def test_a_decompression_bomb_is_refused_by_its_declared_size():
     data = png(100_000, 100_000, body=zlib.compress(bytes(10_000_000)))
     tracemalloc.start()
     with pytest.raises(ConversionError, match="declares 100,000 by 100,000 pixels"):
-        images.header(data)
+        images.read_header(data)
     assert "declares 100,000" in faults(data)[0]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

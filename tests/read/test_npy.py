@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import gz
-from datasets_rl.read.gz import GzipNpy
+from datasets_rl.read.gz import GzipNpyReader
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.zips import ZipReader
@@ -199,13 +199,13 @@ class TestNpy:
 class TestGzip:
     @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
     def test_it_reads_as_written(self, tmp_path, array):
-        with GzipNpy(zipped(tmp_path / "x.gz", array)) as source:
+        with GzipNpyReader(zipped(tmp_path / "x.gz", array)) as source:
             one(source.read(), array)
 
     def test_several_streams_are_one(self, tmp_path):
         data = npy(ARRAY)
         (tmp_path / "x.gz").write_bytes(gzip.compress(data[:500]) + gzip.compress(data[500:]))
-        with GzipNpy(tmp_path / "x.gz") as source:
+        with GzipNpyReader(tmp_path / "x.gz") as source:
             one(source.read(), ARRAY)
 
     def test_every_cut_is_refused(self, tmp_path):
@@ -213,7 +213,7 @@ class TestGzip:
         data = path.read_bytes()
         for kept in range(len(data)):
             path.write_bytes(data[:kept])
-            with pytest.raises(ConversionError, match=r"x\.gz"), GzipNpy(path) as source:
+            with pytest.raises(ConversionError, match=r"x\.gz"), GzipNpyReader(path) as source:
                 source.read()
 
     @pytest.mark.parametrize("end", range(1, 9))
@@ -223,7 +223,7 @@ class TestGzip:
         data[-end] ^= 1
         path.write_bytes(data)
 
-        with pytest.raises(ConversionError, match="damaged") as caught, GzipNpy(path) as source:
+        with pytest.raises(ConversionError, match="damaged") as caught, GzipNpyReader(path) as source:
             source.read()
         assert "force=True" in caught.value.hint
 
@@ -234,28 +234,28 @@ class TestGzip:
             damaged = bytearray(data)
             damaged[place] ^= 0x20
             path.write_bytes(damaged)
-            with pytest.raises(ConversionError), GzipNpy(path) as source:
+            with pytest.raises(ConversionError), GzipNpyReader(path) as source:
                 source.read()
 
     def test_data_that_is_not_gzip_is_reported(self, tmp_path):
         (tmp_path / "x.gz").write_bytes(b"<?xml version='1.0'?><Error><Code>AccessDenied")
 
         with pytest.raises(ConversionError, match="web page"):
-            GzipNpy(tmp_path / "x.gz")
+            GzipNpyReader(tmp_path / "x.gz")
 
     def test_an_impossible_compression_ratio_is_refused(self, tmp_path):
         path = tmp_path / "x.gz"
         path.write_bytes(gzip.compress(claiming((10**10,))))
 
         with pytest.raises(ConversionError, match=r"declares \[10000000000\]"):
-            GzipNpy(path)
+            GzipNpyReader(path)
 
     def test_rows_reach_the_caller_without_a_copy_of_the_array(self, tmp_path):
         array = np.resize(np.arange(251, dtype=np.uint8), (40, 1000, 1000))
         path = zipped(tmp_path / "x.gz", array)
         out = np.empty_like(array)
         tracemalloc.start()
-        with GzipNpy(path) as source:
+        with GzipNpyReader(path) as source:
             source.read_into(out)
             peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -266,11 +266,11 @@ class TestGzip:
     def test_without_isal_the_standard_library_is_used(self, tmp_path, monkeypatch):
         monkeypatch.setattr(gz, "GzipFile", gzip.GzipFile)
         path = zipped(tmp_path / "x.gz")
-        with GzipNpy(path) as source:
+        with GzipNpyReader(path) as source:
             one(source.read(), ARRAY)
         path.write_bytes(path.read_bytes()[:-9])
 
-        with pytest.raises(ConversionError, match="truncated"), GzipNpy(path) as source:
+        with pytest.raises(ConversionError, match="truncated"), GzipNpyReader(path) as source:
             source.read()
 
 

@@ -127,7 +127,7 @@ def test_images_are_encoded_and_can_be_decoded():
 def test_only_selected_fields_are_read():
     broken = EPISODE | {"steps/mask": [b"nonsense"] * T}
 
-    assert list(read(STEPS, broken, wanted={"steps/reward"})) == ["steps/reward"]
+    assert list(read(STEPS, broken, names={"steps/reward"})) == ["steps/reward"]
 
 
 def test_floats_are_views_of_the_record():

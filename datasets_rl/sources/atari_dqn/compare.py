@@ -16,7 +16,7 @@ from PIL import Image
 
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.read.tfrecord import example, records
+from datasets_rl.read.tfrecord import parse_example, read_records
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
@@ -181,8 +181,8 @@ def compare_episodes(files: Mapping[str, Path], column: _Column, episodes: Episo
     paths = [path for path in files if ".tfrecord-" in path]
     for path in sorted(paths, key=lambda path: [int(number) for number in re.findall(r"\d+", path)]):
         with files[path].open("rb") as stream:
-            for payload in records(stream, path):
-                raw: Mapping[str, Any] = example(payload, path)
+            for payload in read_records(stream, path):
+                raw: Mapping[str, Any] = parse_example(payload, path)
                 steps = len(raw["steps/action"]) - 1
                 if steps < 1:
                     continue

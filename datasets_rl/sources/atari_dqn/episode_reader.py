@@ -21,7 +21,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.images import decode
 from datasets_rl.read.tfds import Leaf, Schema
-from datasets_rl.read.tfrecord import records
+from datasets_rl.read.tfrecord import read_records
 from datasets_rl.sources.atari_dqn.log_reader import ACTION, ACTIONS, COLUMNS, FRAME
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
 from datasets_rl.ted.episode import Episode
@@ -78,7 +78,7 @@ class RecordReader(EpisodeReader):
         counts: Counter[str] = Counter()
         features = [name for name, kind in _KINDS.items() if self._frames or kind != "image"]
         with self._path.open("rb") as stream:
-            for number, payload in enumerate(records(stream, self._path.name)):
+            for number, payload in enumerate(read_records(stream, self._path.name)):
                 name = f"record {number:,} of {self._path.name}"
                 columns: dict[str, Any] = self._schema.read(payload, name, features)
                 checkpoint = int(columns.pop("checkpoint_id", part))

@@ -37,7 +37,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
-from datasets_rl.read.gz import GzipNpy
+from datasets_rl.read.gz import GzipNpyReader
 from datasets_rl.sources.base import Decision, EpisodeReader
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
@@ -173,7 +173,7 @@ class LogReader(EpisodeReader):
                 yield from rows.split(start, min(start + (1 << 16), len(rows.action)), None)
             return
         path = self._files[number]["observation"]
-        with GzipNpy(path) as file:
+        with GzipNpyReader(path) as file:
             first = int(rows.deferred)
             if rows.deferred:
                 yield from rows.split(0, 1, np.zeros((1, *FRAME), np.uint8))
@@ -195,7 +195,7 @@ class LogReader(EpisodeReader):
     def _last_frame(self, number: int) -> NDArray[np.uint8]:
         """Read the last frame of a file, [84, 84], which decompresses all frames before it."""
         last: NDArray[np.uint8] = np.zeros(FRAME, np.uint8)
-        with GzipNpy(self._files[number]["observation"]) as file:
+        with GzipNpyReader(self._files[number]["observation"]) as file:
             for frames in file.blocks(_BLOCK):
                 last = frames[-1]
         return last
@@ -232,7 +232,7 @@ class LogReader(EpisodeReader):
 
 def _array(path: Path, field: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
     """Read a small file; for the frames, return an array of their shape without reading them."""
-    with GzipNpy(path) as file:
+    with GzipNpyReader(path) as file:
         fits = len(file.shape) == len(shape)
         fits = fits and all(expected in {None, size} for expected, size in zip(shape, file.shape, strict=True))
         if not fits or file.dtype.newbyteorder("=") != _DTYPES[field]:

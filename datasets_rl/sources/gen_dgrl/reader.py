@@ -26,10 +26,10 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read import npy, zips
-from datasets_rl.read.archive import Member, members_of_part
+from datasets_rl.read.archive import Member, members_of_chunk
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.pickles import load_npy
-from datasets_rl.read.streams import AGAIN, Joined, fill, unlike
+from datasets_rl.read.streams import AGAIN, JoinedStream, fill, unexpected_format
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
@@ -101,7 +101,7 @@ class GenDGRLReader(EpisodeReader):
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the episodes of the game that begin in a part of the archive; by default all episodes of the game."""
         self._counts.clear()
-        for member in members_of_part(self._path, *(part or (0, 1))):
+        for member in members_of_chunk(self._path, *(part or (0, 1))):
             path = PurePosixPath(member.name)
             # An archive of one game may have no folder of that name; files in the folder of another game are skipped.
             if path.name.startswith(".") or not all(self._games.get(folder, True) for folder in path.parts[:-1]):
@@ -190,13 +190,13 @@ def _opened(name: str, member: Member) -> _Arrays:
         raise ConversionError(name, [f"it has {member.size:,} bytes; expected at most {_FILE_MAX_BYTES:,}"])
     head = bytearray(len(npy.MAGIC))
     head = head[: fill(member.stream, memoryview(head))]
-    rest = Joined(io.BytesIO(head), member.stream)
+    rest = JoinedStream(io.BytesIO(head), member.stream)
     if head.startswith(zips.MAGIC):
         file = NpzFile(io.BytesIO(rest.read() or b""), name)
         stored = {array_name: (array.shape, array.dtype.kind) for array_name, array in file.arrays.items()}
         return _Arrays(stored, file.read, file.blocks)
     if not head.startswith(npy.MAGIC):
-        raise ConversionError(name, [unlike(bytes(head), "an .npz file or a .npy file")], hint=AGAIN)
+        raise ConversionError(name, [unexpected_format(bytes(head), "an .npz file or a .npy file")], hint=AGAIN)
     arrays = load_npy(rest, name, most=member.size)
     if not isinstance(arrays, dict) or not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ConversionError(name, [f"it is a pickled {type(arrays).__name__}; expected a dict of arrays"])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
-from datasets_rl.read.streams import listed
+from datasets_rl.read.streams import join_names
 from datasets_rl.sources.local.description import Description, Field
 from datasets_rl.sources.local.files import Array, ArrayFile
 from datasets_rl.ted.keys import (
@@ -162,7 +162,7 @@ _AFTER = (NEXT, *OBSERVATION)
 
 
 def _missing(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
-    arrays = listed([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
+    arrays = join_names([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
     for field in fields:
         if field.array and field.array not in file.arrays:
             yield f"it has no array {field.array}, which is {dotted(field.key)}; it has {arrays}"

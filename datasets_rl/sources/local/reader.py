@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
-from datasets_rl.read.streams import listed
+from datasets_rl.read.streams import join_names
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
 from datasets_rl.sources.local.description import FILE, Description, Field, no_choice
 from datasets_rl.sources.local.files import ArrayFile, Rows, open_arrays
@@ -128,7 +128,7 @@ class LocalReader(EpisodeReader):
                 raise ConversionError(
                     self._what, problems, hint=error.remedy or f"correct the files, or {FILE}"
                 ) from error
-        texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {listed(self._plan.left_out)}"}
+        texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {join_names(self._plan.left_out)}"}
         self.decisions = [
             Decision(rule, text, self._counts[rule]) for rule, text in texts.items() if self._counts[rule]
         ]

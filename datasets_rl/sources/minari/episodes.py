@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import MissingDependencyError
 from datasets_rl.read import images
-from datasets_rl.read.hdf5 import CHUNK_GRACE, LIBRARY_ERRORS, chunk_issues, library_errors
+from datasets_rl.read.hdf5 import CHUNK_GRACE, LIBRARY_ERRORS, chunk_problems, library_errors
 from datasets_rl.sources.minari.spaces import Leaf
 from datasets_rl.ted.episode import TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
@@ -232,7 +232,7 @@ class _Hdf5Column(Stored):
             raise Faults(f"{name} declares {list(shape)}, {declared:,} bytes, but stores {stored:,}")
         # Reading the chunk shape costs more than opening the dataset, and few bytes never decompress to a large chunk.
         if stored * _COMPRESSION_MAX > CHUNK_GRACE and (
-            problems := [*chunk_issues(name, shape, _chunks(dataset), kind.size)]
+            problems := [*chunk_problems(name, shape, _chunks(dataset), kind.size)]
         ):
             raise Faults(*problems)
         self._name = name
@@ -443,7 +443,7 @@ def _text(value: Any, name: str) -> str:
 def _image_shape(encoded: bytes, name: str, leaf: Leaf | None) -> tuple[int, ...]:
     if not encoded.startswith(_JPEG):
         raise Faults(f"{name} begins with {encoded[:8].hex(' ')}; expected a JPEG image")
-    rows, columns, channels = images.header(encoded, name).shape
+    rows, columns, channels = images.read_header(encoded, name).shape
     shape = (rows, columns) if channels == 1 else (rows, columns, channels)
     if leaf is not None and leaf.shape not in {shape, (*shape, 1)}:
         raise Faults(f"{name} has images of shape {list(shape)}; its space has {list(leaf.shape)}")

@@ -15,7 +15,7 @@ from PIL import Image
 
 from datasets_rl.errors import UnknownKeyError
 from datasets_rl.read import archive, pickles
-from datasets_rl.read.tfrecord import example, records
+from datasets_rl.read.tfrecord import parse_example, read_records
 from datasets_rl.sources.openx.reader import stored_key
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -73,8 +73,8 @@ def _recorded(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
             file_number = int(path.rpartition("-of-")[0].rpartition("-")[2])
             first = sum(lengths[split][:file_number])
             with file.open("rb") as stream:
-                for number, payload in enumerate(records(stream, path)):
-                    flat: Mapping[str, Any] = example(payload, path)
+                for number, payload in enumerate(read_records(stream, path)):
+                    flat: Mapping[str, Any] = parse_example(payload, path)
                     yield (
                         first + number,
                         {

@@ -21,7 +21,7 @@ from datasets_rl.read import archive, pickles
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.tfds import Column as Raw
 from datasets_rl.read.tfds import Leaf, Schema
-from datasets_rl.read.tfrecord import records
+from datasets_rl.read.tfrecord import read_records
 from datasets_rl.ted.keys import Key, dotted
 
 __all__ = ["Archives", "EpisodeImages", "RawEpisode", "Records", "Values", "paths_of"]
@@ -108,7 +108,7 @@ class Records:
             last = None if rows is None else max(rows)
             number = -1
             with self._files[file["path"]].open("rb") as stream:
-                for number, payload in enumerate(records(stream, name)):
+                for number, payload in enumerate(read_records(stream, name)):
                     if rows is None or number in rows:
                         yield self._episode(payload, f"{name}, record {number}", file["first"] + number, leaves)
                     if number == last:

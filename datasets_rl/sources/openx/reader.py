@@ -154,7 +154,7 @@ class OpenXReader(EpisodeReader):
         return _Field(path, Column(key, dtype, shape, shared=shared))
 
     def _image_field(self, path: Key, values: EpisodeImages, *, shared: bool) -> _Field:
-        head = images.header(values.images[0])
+        head = images.read_header(values.images[0])
         shape = _image_shape(head, values)
         if any(declared not in {None, size} for declared, size in zip(values.declared, shape, strict=True)):
             problem = f"its first image is {list(head.shape)}; features.json declares {_declared_text(values.declared)}"
@@ -322,7 +322,7 @@ class OpenXReader(EpisodeReader):
         problems = []
         for number, image in enumerate(encoded, start):
             try:
-                head = images.header(image)
+                head = images.read_header(image)
                 if (head.shape, head.dtype) != (column.shape, column.dtype):
                     problem = f"is {list(head.shape)} of {head.dtype}; expected {list(column.shape)} of {column.dtype}"
                     problems.append(f"{dotted(column.key)}: image {number:,} {problem}")
