@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.growth import missing_part
-from datasets_rl.pipeline.engines import worth_jobs
+from datasets_rl.pipeline.engines import useful_job_count
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import (
@@ -237,6 +237,6 @@ def _raw_at_once(listing: Listing, wire: int, options: DownloadOptions, settings
     """Return the maximum of the bytes of raw files on the disk at any time."""
     sizes = {asset.path: asset.size or 0 for asset in listing.assets}
     groups = [sum(sizes[asset.path] for asset in group) for group in listing.groups(listing.shards)]
-    jobs = worth_jobs([asset.size for asset in listing.assets], len(groups), settings.jobs)
+    jobs = useful_job_count([asset.size for asset in listing.assets], len(groups), settings.jobs)
     concurrent = len(groups) if options.keep_raw else jobs + 1
     return min(wire, max(sum(groups[start : start + concurrent]) for start in range(len(groups))))

@@ -24,13 +24,13 @@ from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column, Field, shorten
-from datasets_rl.pipeline.conversion import merged, stated_specs, stated_value
+from datasets_rl.format.schema import Column, Field, short_text
+from datasets_rl.pipeline.conversion import json_value, merge_decisions, specs_of_schema
 from datasets_rl.progress import Report
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection
-from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, known_only
+from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 from datasets_rl.ted.steps import split_states
@@ -59,7 +59,7 @@ def entry_differences(manifest: Manifest, entry: Entry, names: Sequence[str] = E
     for name, expected in expected_values.items():
         stated = getattr(manifest, name)
         if stated != expected:
-            yield f"{name} is {shorten(stated)}; {entry.id} has {shorten(expected)}"
+            yield f"{name} is {short_text(stated)}; {entry.id} has {short_text(expected)}"
 
 
 def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> Iterator[str]:
@@ -84,19 +84,19 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
         selection = Selection.from_json(manifest.selection)
         origin.check(selection)
     except (InvalidArgumentError, TypeError, AttributeError) as error:
-        yield f"selection is {shorten(manifest.selection)}: {error}"
+        yield f"selection is {short_text(manifest.selection)}: {error}"
         return
     try:
         with TemporaryDirectory(prefix="rlds-verify-") as aside:
             listing = origin.resolve(name, selection, _LocalUpstream(manifest, files, Path(aside))).narrowed(selection)
     except (UnknownKeyError, InvalidArgumentError) as error:
-        yield f"selection is {shorten(manifest.selection)}: {error.message}"
+        yield f"selection is {short_text(manifest.selection)}: {error.message}"
         return
     try:
         yield from entry_differences(manifest, listing.entry or origin.entry(name))
         yield from _contents_differences(stored, listing, selection, files, report)
     except (UnknownKeyError, InvalidArgumentError) as error:
-        yield f"selection is {shorten(manifest.selection)}: {error.message}"
+        yield f"selection is {short_text(manifest.selection)}: {error.message}"
     except ConversionError as error:
         yield from error.problems
 
@@ -138,7 +138,7 @@ def _contents_differences(
     manifest = stored.manifest
     expected_files = {asset.path for asset in listing.assets}
     if expected_files != files.keys():
-        yield f"raw is {shorten(sorted(files))}; the dataset consists of {shorten(sorted(expected_files))}"
+        yield f"raw is {short_text(sorted(files))}; the dataset consists of {short_text(sorted(expected_files))}"
         return
     head, name = sources.split_id(manifest.id)
     decisions: list[AppliedDecision] = []
@@ -158,7 +158,7 @@ def _contents_differences(
                 yield from _spec_differences(manifest, reader)
             decisions += (AppliedDecision(**asdict(decision)) for decision in reader.decisions)
     yield from episodes.finish()
-    expected = merged(decisions)
+    expected = merge_decisions(decisions)
     stated = {decision.rule: decision for decision in manifest.decisions}
     # Another release of this package may word a decision differently.
     same_words = manifest.converter == converter_version()
@@ -169,7 +169,7 @@ def _contents_differences(
 
 
 def _shown(applied: AppliedDecision | None) -> str:
-    return "missing" if applied is None else f"{applied.count:,} times {shorten(applied.text)}"
+    return "missing" if applied is None else f"{applied.count:,} times {short_text(applied.text)}"
 
 
 def _schema_differences(manifest: Manifest, reader: EpisodeReader, selection: Selection) -> Iterator[str]:
@@ -186,10 +186,10 @@ def _column(field: Field) -> Column:
 
 
 def _spec_differences(manifest: Manifest, reader: EpisodeReader) -> Iterator[str]:
-    expected = stated_specs(manifest.schema, reader.specs())
+    expected = specs_of_schema(manifest.schema, reader.specs())
     for name, spec in expected.items():
         if manifest.specs.get(name) != _as_json(spec):
-            yield f"specs.{name} is {shorten(manifest.specs.get(name))}; the raw files state {shorten(spec)}"
+            yield f"specs.{name} is {short_text(manifest.specs.get(name))}; the raw files state {short_text(spec)}"
 
 
 def _metadata_differences(stored: StoredDataset, reader: EpisodeReader) -> Iterator[str]:
@@ -204,9 +204,9 @@ def _metadata_differences(stored: StoredDataset, reader: EpisodeReader) -> Itera
             is_file = isinstance(path, str) and stored.manifest.file(path)
             same = is_file and _equal(map_npy(stored.folder / str(path)), value).all()
         else:
-            same = entry == _as_json(stated_value(value.item() if isinstance(value, np.ndarray) else value))
+            same = entry == _as_json(json_value(value.item() if isinstance(value, np.ndarray) else value))
         if not same:
-            yield f"metadata.{name} is {shorten(entry)}; the raw files have {shorten(value)}"
+            yield f"metadata.{name} is {short_text(entry)}; the raw files have {short_text(value)}"
 
 
 def _as_json(value: Any) -> Any:
@@ -278,7 +278,7 @@ class _EpisodeComparison:
 
     def _final_values(self, batch: EpisodeBatch, key: Key) -> Any:
         """Return the final states of a batch: encoded images as bytes, and texts as strings."""
-        final_states = known_only(batch.final_states[key], batch.final_known)
+        final_states = zero_unknown_states(batch.final_states[key], batch.final_known)
         if isinstance(final_states, EncodedImages):
             return list(final_states.images)
         return np.array(batch.vocabulary[key], object)[final_states] if key in batch.vocabulary else final_states
@@ -336,7 +336,7 @@ class _EpisodeComparison:
         rows = np.flatnonzero(wrong)
         if len(rows):
             row = int(rows[0])
-            values = f"{shorten(_plain(stored[row]))}; by the raw files {shorten(_plain(expected[row]))}"
+            values = f"{short_text(_plain(stored[row]))}; by the raw files {short_text(_plain(expected[row]))}"
             text, count = self._first.get(what, (f"{what}: episode {first + row:,} has {values}", 0))
             self._first[what] = (text, count + len(rows))
 

@@ -167,7 +167,7 @@ def write_dataset(
         manifest: Fields of the manifest that replace the defaults.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    writer = DatasetWriter(folder, columns() if of is None else of, what="toy/data")
+    writer = DatasetWriter(folder, columns() if of is None else of, name="toy/data")
     try:
         for one in trajectories:
             for piece in one.pieces():

@@ -21,7 +21,7 @@ from datasets_rl.errors import IntegrityError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.pipeline.conversion import stated_specs
+from datasets_rl.pipeline.conversion import specs_of_schema
 from datasets_rl.settings import Settings
 from datasets_rl.ted.table import EpisodeTable
 
@@ -159,7 +159,7 @@ def written(folder, steps: np.ndarray):
     one = trajectory(len(steps))
     of = [*columns()[:1], Column(("action",), steps.dtype, (2,)), *columns()[2:]]
     stored = write_dataset(folder, [replace(one, steps={**one.steps, ("action",): steps})], of)
-    replace(stored.manifest, specs=stated_specs(stored.schema, {})).write(folder)
+    replace(stored.manifest, specs=specs_of_schema(stored.schema, {})).write(folder)
     return folder
 
 

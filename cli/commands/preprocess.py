@@ -321,14 +321,14 @@ def _preview_blocks(found: Preview) -> Iterator[Block]:
 def _keys(found: Preview) -> Iterator[dict[str, Any]]:
     import numpy as np
 
-    from datasets_rl.ted.keys import dotted
+    from datasets_rl.ted.keys import dotted_name
 
     for column in found.columns:
         values = found.sample.states if column.shared else found.sample.steps
         # Few images are decoded for the preview.
         first = np.asarray(values[column.key][:_SHOWN])
         yield {
-            "key": dotted(column.key),
+            "key": dotted_name(column.key),
             "dtype": column.dtype.name,
             "shape": [found.steps, *column.shape],
             "stored": _stored(column, found),

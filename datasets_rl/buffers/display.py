@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDictBase
 
-from datasets_rl.ted.keys import as_key, dotted
+from datasets_rl.ted.keys import as_key, dotted_name
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.replay import ReplayBuffer
@@ -64,4 +64,4 @@ def _fields(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
     if isinstance(first, TensorDictBase):
         for key, leaf in first.items(include_nested=True, leaves_only=True):
             dtype = str(getattr(leaf, "dtype", type(leaf).__name__)).removeprefix("torch.")
-            yield dotted(as_key(key)), f"{dtype} {list(leaf.shape)}"
+            yield dotted_name(as_key(key)), f"{dtype} {list(leaf.shape)}"

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import Key, dotted_name
 
 __all__ = ["field_of", "key_of", "write_field"]
 
@@ -36,7 +36,7 @@ def field_of(data: Any, key: Key) -> Any:
     for name in key:
         names = sorted(map(str, data.keys())) if hasattr(data, "keys") else []
         if name not in names:
-            raise UnknownKeyError(dotted(key), names)
+            raise UnknownKeyError(dotted_name(key), names)
         data = data.get(name)
     return data
 
@@ -66,19 +66,19 @@ def write_field(column: Any, value: Any, key: Key, parts: Iterable[slice]) -> No
 def _pairs(column: Any, value: Any, key: Key, problems: list[str]) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of target and source tensors; append problems to `problems`."""
     if is_non_tensor(column):
-        problems.append(f"{dotted(key)!r} holds non-tensor data; write whole steps instead")
+        problems.append(f"{dotted_name(key)!r} holds non-tensor data; write whole steps instead")
         return []
     if isinstance(column, TensorDictBase):
         if not is_tensor_collection(value) or set(value.keys()) != set(column.keys()):
-            problems.append(f"{dotted(key)!r} holds {', '.join(column.keys())}; expected a TensorDict of these")
+            problems.append(f"{dotted_name(key)!r} holds {', '.join(column.keys())}; expected a TensorDict of these")
             return []
         names = [*column.keys()]
         return [pair for name in names for pair in _pairs(column.get(name), value.get(name), (*key, name), problems)]
     new = torch.as_tensor(value)
     if not torch.can_cast(new.dtype, column.dtype):
-        problems.append(f"the value of {dotted(key)!r} is {new.dtype}; expected {column.dtype}")
+        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")
     try:
         return [(column, new.expand(column.shape))]
     except RuntimeError:
-        problems.append(f"the value of {dotted(key)!r} has shape {list(new.shape)}; expected {list(column.shape)}")
+        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}; expected {list(column.shape)}")
         return []

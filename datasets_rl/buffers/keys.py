@@ -13,7 +13,7 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.remedy import Argument, Call, Remedy
-from datasets_rl.ted.keys import Key, as_key, dotted
+from datasets_rl.ted.keys import Key, as_key, dotted_name
 
 __all__ = ["BatchKeys", "Field", "Missing", "MixtureKey", "fields_of"]
 
@@ -116,7 +116,7 @@ class BatchKeys:
         known = [member for member in self.members if member is not None]
         every = sorted({key for member in known for key in member})
         return tuple(
-            MixtureKey(dotted(key), tuple(member[key].kind if key in member else None for member in known))
+            MixtureKey(dotted_name(key), tuple(member[key].kind if key in member else None for member in known))
             for key in every
         )
 
@@ -145,7 +145,7 @@ class BatchKeys:
                 key and `missing` is "refuse", or if a missing key cannot be filled. The message contains a table of all
                 such keys.
         """
-        batch_keys = {dotted(key) for key in self._fields}
+        batch_keys = {dotted_name(key) for key in self._fields}
         lacking = [row for row in self.table if not row.everywhere] if self.missing == "refuse" else []
         conflicts = [row for row in self.table if row in lacking or (row.key in batch_keys and not row.alike)]
         if conflicts:
@@ -166,7 +166,7 @@ class BatchKeys:
             )
         if self.missing == "zero":
             partial = {row.key for row in self.table if not row.everywhere}
-            objects = sorted(dotted(key) for key, field in self._fields.items() if field.kind.startswith("object"))
+            objects = sorted(dotted_name(key) for key, field in self._fields.items() if field.kind.startswith("object"))
             if objects := [key for key in objects if key in partial]:
                 raise InvalidArgumentError(
                     f"missing='zero' cannot fill {', '.join(objects)}: the values are neither tensors nor text",
@@ -189,8 +189,8 @@ class BatchKeys:
         part_keys, fields = _keys(part), self._fields
         missing_keys, extra_keys = fields.keys() - part_keys, part_keys - fields.keys()
         if (missing_keys and self.missing != "zero") or (extra_keys and self.missing == "refuse"):
-            changes = [f"no {', '.join(sorted(map(dotted, missing_keys)))}"] if missing_keys else []
-            changes += [f"also {', '.join(sorted(map(dotted, extra_keys)))}"] if extra_keys else []
+            changes = [f"no {', '.join(sorted(map(dotted_name, missing_keys)))}"] if missing_keys else []
+            changes += [f"also {', '.join(sorted(map(dotted_name, extra_keys)))}"] if extra_keys else []
             raise InvalidArgumentError(
                 f"{name} returned {' and '.join(changes)}, unlike its first steps; expected the same keys in every batch",
                 hint="let the transforms of this buffer return the same keys for every batch",

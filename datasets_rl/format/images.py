@@ -60,7 +60,7 @@ class ImageColumn:
             IntegrityError: If an image cannot be decoded.
         """
         unique, positions = np.unique(rows, return_inverse=True)
-        images = _decoded(self._encoded(unique), self.shape[1:], self._path, unique.tolist())
+        images = _decode_images(self._encoded_images(unique), self.shape[1:], self._path, unique.tolist())
         if len(unique) == len(rows) and (positions[1:] > positions[:-1]).all():
             return images
         repeated: NDArray[np.uint8] = images[positions]
@@ -68,9 +68,9 @@ class ImageColumn:
 
     def read_encoded(self, start: int, stop: int) -> EncodedColumn:
         """Return the images of rows `start` to `stop` without decoding them."""
-        return EncodedColumn(self._encoded(np.arange(start, stop)), self.shape[1:], self._path)
+        return EncodedColumn(self._encoded_images(np.arange(start, stop)), self.shape[1:], self._path)
 
-    def _encoded(self, rows: NDArray[np.integer[Any]]) -> list[memoryview]:
+    def _encoded_images(self, rows: NDArray[np.integer[Any]]) -> list[memoryview]:
         starts, stops = self._starts[rows].tolist(), self._starts[rows + 1].tolist()
         data = self._data.data
         return [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
@@ -107,12 +107,12 @@ class EncodedColumn(EncodedImages):
 
     @cached_property
     def _pixels(self) -> NDArray[np.uint8]:
-        pixels = _decoded(self.images, self.shape_of_each, self.path, range(len(self)))
+        pixels = _decode_images(self.images, self.shape_of_each, self.path, range(len(self)))
         pixels.flags.writeable = False
         return pixels
 
 
-def _decoded(
+def _decode_images(
     encoded: Sequence[bytes | bytearray | memoryview], shape: tuple[int, ...], path: Path, numbers: Sequence[int]
 ) -> NDArray[np.uint8]:
     """Return decoded images, uint8 [n, rows, columns, channels]; those without bytes are zeros.

@@ -14,9 +14,9 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError
-from datasets_rl.format.schema import Schema, shorten, upgraded_schema
+from datasets_rl.format.schema import Schema, short_text, upgrade_schema
 from datasets_rl.remedy import Call, Remedy
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
 
 __all__ = [
     "FORMAT_VERSION",
@@ -28,7 +28,7 @@ __all__ = [
     "StoredFile",
     "converter_version",
     "digest_of",
-    "lacking_fields",
+    "missing_field_problems",
     "read_document",
 ]
 
@@ -196,14 +196,14 @@ class Manifest:
                 hint="upgrade datasets-rl" if isinstance(version, int) and version > FORMAT_VERSION else "",
             )
         if version == 1:
-            document = _upgraded(document)
-        problems = ["id is missing; expected text"] * ("id" not in document) + list(_problems(document))
+            document = _upgrade_from_version_1(document)
+        problems = ["id is missing; expected text"] * ("id" not in document) + list(_document_problems(document))
         schema: Schema | None = None
         try:
             schema = Schema.from_json(document.get("schema"))
-            problems += lacking_fields(schema)
+            problems += missing_field_problems(schema)
             if document.get("record_bytes") != schema.record_bytes:
-                stated = shorten(document.get("record_bytes"))
+                stated = short_text(document.get("record_bytes"))
                 problems.append(f"record_bytes is {stated}; the records of the schema have {schema.record_bytes} bytes")
         except InvalidArgumentError as error:
             problems.append(error.message)
@@ -254,10 +254,10 @@ class Manifest:
         return sum(entry.bytes for entry in self.files)
 
 
-def _upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
+def _upgrade_from_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a version 1 document with the keys of version 2."""
     renamed = {_FORMER_KEYS.get(name, name): value for name, value in document.items()}
-    return {**renamed, "schema": upgraded_schema(document.get("schema"))}
+    return {**renamed, "schema": upgrade_schema(document.get("schema"))}
 
 
 def read_document(folder: Path) -> Any:
@@ -357,24 +357,24 @@ def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _problems(document: Mapping[str, Any]) -> Iterator[str]:
+def _document_problems(document: Mapping[str, Any]) -> Iterator[str]:
     for name, minimum in _COUNTS.items():
         value = document.get(name)
         if not _is_count(minimum, value) and (name, value) != ("time_limit", None):
-            yield f"{name} is {shorten(value)}; expected an integer >= {minimum}"
+            yield f"{name} is {short_text(value)}; expected an integer >= {minimum}"
     for names, kind, expected in _TYPES:
         for name in names:
             if not isinstance(document.get(name, kind()), kind):
-                yield f"{name} is {shorten(document[name])}; expected {expected}"
+                yield f"{name} is {short_text(document[name])}; expected {expected}"
     yield from _score_problems(document.get("score"))
     for name, kind, expected in _LISTS:
         items = document.get(name, [])
         if not isinstance(items, list) or not all(isinstance(item, kind) for item in items):
-            yield f"{name} is {shorten(items)}; expected {expected}"
+            yield f"{name} is {short_text(items)}; expected {expected}"
     for name, kinds in _ENTRY_FIELDS.items():
         entries = document.get(name)
         if not isinstance(entries, list):
-            yield f"{name} is {shorten(entries)}; expected a list"
+            yield f"{name} is {short_text(entries)}; expected a list"
         else:
             yield from (
                 problem
@@ -389,31 +389,31 @@ def _score_problems(score: Any) -> Iterator[str]:
     numbers: list[Any] = [score.get(name) for name in ("low", "high")]
     are_numbers = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
     if not are_numbers or numbers != sorted(set(numbers)) or not isinstance(score.get("origin"), str) or len(score) > 3:
-        yield f"score is {shorten(score)}; expected the numbers low and high, low below high, and the text origin"
+        yield f"score is {short_text(score)}; expected the numbers low and high, low below high, and the text origin"
 
 
-def lacking_fields(schema: Schema) -> Iterator[str]:
+def missing_field_problems(schema: Schema) -> Iterator[str]:
     """Yield a problem for each required TED field that is missing from a schema or has another dtype or shape."""
     for key, kinds, shape in _REQUIRED_FIELDS:
         if key not in schema:
-            yield f"{dotted(key)} is not in the schema"
+            yield f"{dotted_name(key)} is not in the schema"
         elif (field := schema[key]).dtype.kind not in kinds or field.shape != shape or field.shared or field.wide:
             actual = f"{field.dtype.name} {list(field.shape)}"
-            yield f"{dotted(key)} is {actual}; expected a narrow field of shape {list(shape)} that is not shared"
+            yield f"{dotted_name(key)} is {actual}; expected a narrow field of shape {list(shape)} that is not shared"
 
 
 def _entry_problems(where: str, entry: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> Iterator[str]:
     if not isinstance(entry, dict) or set(entry) != set(kinds):
         shown = sorted(entry) if isinstance(entry, dict) else entry
-        yield f"{where} has the fields {shorten(shown)}; expected {sorted(kinds)}"
+        yield f"{where} has the fields {short_text(shown)}; expected {sorted(kinds)}"
         return
     for name, kind in kinds.items():
         value = entry[name]
         if not isinstance(value, kind) or (kind is int and not _is_count(0, value)):
-            yield f"{where}.{name} is {shorten(value)}; expected {_TYPE_NAMES[kind]}"
+            yield f"{where}.{name} is {short_text(value)}; expected {_TYPE_NAMES[kind]}"
     path = entry.get("path")
     if isinstance(path, str) and not _stays_inside(path):
-        yield f"{where}.path is {shorten(path)}; expected a relative path that stays in the dataset's folder"
+        yield f"{where}.path is {short_text(path)}; expected a relative path that stays in the dataset's folder"
 
 
 def _stays_inside(path: str) -> bool:

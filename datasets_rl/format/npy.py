@@ -24,7 +24,15 @@ from datasets_rl.errors import IntegrityError
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.read.npy import read_header
 
-__all__ = ["NpyStream", "begun_blocks", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
+__all__ = [
+    "NpyStream",
+    "advise_random_reads",
+    "copy_on_write",
+    "file_sha256",
+    "map_npy",
+    "open_npy",
+    "unfinished_blocks",
+]
 
 _HASH_BYTES = 1 << 20
 # Linux's value: Python defines the constant only since 3.11, and other systems do not reserve memory.
@@ -63,13 +71,13 @@ class NpyStream:
         self._hash_on_write = written is None and expected is not None
         if written is None:
             self._stream: IO[bytes] = path.open("wb")
-            self._write(_header(self.dtype, self.shape, self._expected))
+            self._write(_header_bytes(self.dtype, self.shape, self._expected))
         else:
             self._resume(written)
 
     def _resume(self, written: int) -> None:
         """Truncate the file after the rows to keep, and position the stream there."""
-        end = len(_header(self.dtype, self.shape, self._expected)) + written * self.item_bytes
+        end = len(_header_bytes(self.dtype, self.shape, self._expected)) + written * self.item_bytes
         size = self._path.stat().st_size if self._path.is_file() else 0
         if size < end:
             raise IntegrityError(str(self._path), [f"it has {size:,} bytes; {written:,} rows need {end:,}"])
@@ -101,13 +109,13 @@ class NpyStream:
         self._write(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
         self._rows += len(block)
 
-    def patch(self, row: int, item: NDArray[Any]) -> None:
+    def patch(self, row: int, values: NDArray[Any]) -> None:
         """Overwrite a row that this process wrote, with an item [1, ...]."""
         self._hash_on_write = False
         with disk.disk_errors(self._path.parent):
             end = self._stream.tell()
-            self._stream.seek(end - (self._rows - row) * item.nbytes)
-            self._stream.write(np.ascontiguousarray(item).reshape(-1).view(np.uint8).data)
+            self._stream.seek(end - (self._rows - row) * values.nbytes)
+            self._stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
             self._stream.seek(end)
 
     def close(self, *, trailing: int = 0) -> StoredFile:
@@ -119,7 +127,7 @@ class NpyStream:
             if not header_is_final:
                 # numpy pads the header, so a larger number of rows fits in place.
                 self._stream.seek(0)
-                self._stream.write(_header(self.dtype, self.shape, self._rows))
+                self._stream.write(_header_bytes(self.dtype, self.shape, self._rows))
             self._stream.close()
         digest = self._hash.hexdigest() if digest_is_final else file_sha256(self._path)
         return StoredFile(self._path.name, self._path.stat().st_size, digest)
@@ -149,7 +157,7 @@ class NpyStream:
                 thread.join()
 
 
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> bytes:
+def _header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> bytes:
     description = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, *shape)}
     stream = io.BytesIO()
     try:
@@ -160,8 +168,8 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> bytes:
     return stream.getvalue()
 
 
-def begun_blocks(
-    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int, most: int
+def unfinished_blocks(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int, max_rows: int
 ) -> Iterator[NDArray[Any]]:
     """Yield the first rows of a file that an `NpyStream` is writing or was interrupted in, in blocks.
 
@@ -173,19 +181,19 @@ def begun_blocks(
         dtype: Dtype of one row.
         shape: Shape of one row.
         rows: Number of rows to read, from `NpyStream.rows`.
-        most: Maximum number of rows per block.
+        max_rows: Maximum number of rows per block.
 
     Yields:
-        [at most `most`, ...]. The caller may modify the block; it is valid until the next one is requested.
+        [at most `max_rows`, ...]. The caller may modify the block; it is valid until the next one is requested.
 
     Raises:
         IntegrityError: If the file has fewer rows.
     """
-    block = np.empty((min(most, rows), *shape), dtype)
+    block = np.empty((min(max_rows, rows), *shape), dtype)
     try:
         with path.open("rb") as stream:
-            stream.seek(len(_header(dtype, shape, rows)))
-            for start in range(0, rows, most):
+            stream.seek(len(_header_bytes(dtype, shape, rows)))
+            for start in range(0, rows, max_rows):
                 chunk = block[: rows - start]
                 if stream.readinto(chunk.reshape(-1).view(np.uint8).data) < chunk.nbytes:
                     raise IntegrityError(str(path), [f"it does not have {rows:,} rows"])
@@ -260,7 +268,7 @@ def map_npy(path: Path) -> np.memmap[Any, Any]:
         raise IntegrityError(str(path), [f"it cannot be mapped: {error}"]) from error
 
 
-def expect_random_reads(mapped: NDArray[Any]) -> None:
+def advise_random_reads(mapped: NDArray[Any]) -> None:
     """Announce random access to a mapped file to the operating system.
 
     By default the system reads 128 kB around each row. This readahead is useful if the file fits into the memory, and

@@ -21,8 +21,8 @@ from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.format.writer import EPISODES_FILE
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted
-from datasets_rl.ted.steps import next_of
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
+from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
 __all__ = ["Items", "StoredDataset"]
@@ -54,7 +54,7 @@ class StoredDataset:
         # The folder may be a link to another disk; links within the folder are rejected.
         self.folder = folder.resolve()
         for attempt in range(_ATTEMPTS):
-            self.identity, renamed = _state(self.folder)
+            self.identity, renamed = _folder_state(self.folder)
             try:
                 self._open()
             except DatasetsRLError:
@@ -66,7 +66,7 @@ class StoredDataset:
                 time.sleep(_PAUSE)
                 continue
             # If the state changed, the opened files may belong to two versions.
-            if _state(self.folder) == (self.identity, renamed):
+            if _folder_state(self.folder) == (self.identity, renamed):
                 return
         raise IntegrityError(
             str(self.folder), [f"it was replaced during each of {_ATTEMPTS} attempts to open it"], hint="open it again"
@@ -82,7 +82,7 @@ class StoredDataset:
             raise IntegrityError(str(self.folder), problems)
         self._episodes = map_npy(self.folder / EPISODES_FILE)
         for name in _array_files(self.manifest):
-            self._maps[name] = open_npy(self.folder / name, *self._content(name))
+            self._maps[name] = open_npy(self.folder / name, *self._expected_layout(name))
 
     @property
     def schema(self) -> Schema:
@@ -135,7 +135,7 @@ class StoredDataset:
             IntegrityError: If the file cannot be mapped.
         """
         if name not in self._maps:
-            self._content(name)  # raises if the dataset has no such file
+            self._expected_layout(name)  # raises if the dataset has no such file
         mapped = self._maps[name]
         return self.open_file(name, lambda path: copy_on_write(path, mapped)) if writable else mapped
 
@@ -156,12 +156,12 @@ class StoredDataset:
         for _ in range(_ATTEMPTS):
             moved = False
             for folder in (self.folder, *(path for root in self.folder.parents for path in root.glob(earlier))):
-                before = _state(folder)
+                before = _folder_state(folder)
                 if before[0] != self.identity:
                     continue
                 with suppress(FileNotFoundError):
                     opened = opener(folder / name)
-                    if _state(folder) == before:
+                    if _folder_state(folder) == before:
                         return opened
                 moved = True
             if not moved:
@@ -172,7 +172,7 @@ class StoredDataset:
             hint="open it again",
         )
 
-    def _content(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    def _expected_layout(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Return the expected dtype and shape of an array file."""
         steps, episodes = self.manifest.steps, self.manifest.episodes
         if name == ROWS_FILE:
@@ -215,10 +215,10 @@ class StoredDataset:
         if key in ROOT_FLAGS:
             return np.zeros((stop - start, 1), np.bool_)
         if key[0] == NEXT and key[1:] in self.schema and self.schema[key[1:]].shared:
-            return next_of(self.items(key[1:]), self.final_states(key[1:]), self.episodes, start, stop)
+            return values_after(self.items(key[1:]), self.final_states(key[1:]), self.episodes, start, stop)
         if key == NEXT_FINAL_KNOWN and self.manifest.final_unknown:
             return self.episodes.next_known(np.arange(start, stop))[:, None]
-        raise UnknownKeyError(dotted(key), [dotted(existing) for existing in self.keys()])
+        raise UnknownKeyError(dotted_name(key), [dotted_name(existing) for existing in self.keys()])
 
     def items(self, key: Key) -> Items:
         """Return the values of a stored field, [N, ...], in the dtype of the file: a view, or a lazy image column."""
@@ -249,7 +249,7 @@ class StoredDataset:
         """
         root_key = key[1:] if key[0] == NEXT and key not in self.schema else key
         if root_key not in self.schema or not self.schema[root_key].text:
-            raise UnknownKeyError(dotted(key), [field.name for field in self.schema if field.text])
+            raise UnknownKeyError(dotted_name(key), [field.name for field in self.schema if field.text])
         name = self.schema[root_key].texts_file
         if name not in self._texts:
             self._texts[name] = self.open_file(name, _read_texts)
@@ -284,7 +284,7 @@ class StoredDataset:
         return f"StoredDataset({manifest.id}: {manifest.steps:,} steps, {manifest.episodes:,} episodes, {self.folder})"
 
 
-def _state(folder: Path) -> tuple[str | None, int]:
+def _folder_state(folder: Path) -> tuple[str | None, int]:
     """Return the identity of the dataset in a folder, and the time of the last rename of the folder (``st_ctime_ns``).
 
     The time differs even if an undo has restored the same version in between.
@@ -329,13 +329,13 @@ def _coverage_problems(manifest: Manifest) -> Iterator[str]:
     needed = {ROWS_FILE: (steps + 1) * schema.record_bytes, EPISODES_FILE: episodes * EPISODE_DTYPE.itemsize}
     for field in schema:
         if field.encoded:
-            needed |= {field.file: 0, field.ends_file: steps * field.least_bytes}
+            needed |= {field.file: 0, field.ends_file: steps * field.min_step_bytes}
         elif field.wide:
             needed[field.file] = steps * field.step_bytes
         if field.text:
             needed[field.texts_file] = 2
         if field.shared and field.encoded:
-            needed |= {field.final_file: 0, field.final_ends_file: episodes * field.least_bytes}
+            needed |= {field.final_file: 0, field.final_ends_file: episodes * field.min_step_bytes}
         elif field.shared:
             needed[field.final_file] = episodes * (field.step_bytes if field.wide else schema.final_record_bytes)
     listed = {entry.path: entry.bytes for entry in manifest.files}

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 
-__all__ = ["NAME_BYTES", "ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema", "upgraded_schema"]
+__all__ = ["NAME_BYTES", "ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema", "upgrade_schema"]
 
 ROWS_FILE = "rows.npy"
 _FORMER_KEYS = {"carried": "shared", "read_as": "memory_dtype"}
@@ -68,7 +68,7 @@ class Column:
         return self.dtype.itemsize * math.prod(self.shape)
 
     @property
-    def least_bytes(self) -> int:
+    def min_step_bytes(self) -> int:
         """Lower bound for the bytes of one step on disk. It is exact except for encoded images, whose size varies."""
         return _END_BYTES if self.encoded else self.step_bytes
 
@@ -85,7 +85,7 @@ class Field(Column):
     @property
     def name(self) -> str:
         """Dotted key: the name of the field in the structured dtype."""
-        return dotted(self.key)
+        return dotted_name(self.key)
 
     @property
     def wide(self) -> bool:
@@ -157,7 +157,7 @@ class Schema:
         self.record_bytes: int = _round_up(end, _RECORD_ALIGN)
         shared_end = max((field.offset + field.step_bytes for field in narrow if field.shared), default=0)
         self.window_bytes: int = self.record_bytes + _round_up(shared_end, _RECORD_ALIGN)
-        problems = list(_problems(self.fields))
+        problems = list(_schema_problems(self.fields))
         if problems:
             raise InvalidArgumentError(f"the schema is inconsistent: {'; '.join(problems)}")
 
@@ -177,7 +177,7 @@ class Schema:
                 offset = _round_up(offset, column.dtype.itemsize)
                 offsets[column.key] = offset
                 offset += column.step_bytes
-        return cls(_field(column, offsets.get(column.key)) for column in columns)
+        return cls(_placed_field(column, offsets.get(column.key)) for column in columns)
 
     @property
     def narrow(self) -> tuple[Field, ...]:
@@ -192,12 +192,12 @@ class Schema:
     @cached_property
     def record(self) -> np.dtype[np.void]:
         """Structured dtype of one record of rows.npy."""
-        return _structured(self.narrow, self.record_bytes)
+        return _structured_dtype(self.narrow, self.record_bytes)
 
     @cached_property
     def final_record(self) -> np.dtype[np.void]:
         """Structured dtype of one record of final.npy: the shared fields, at the same offsets."""
-        return _structured([field for field in self.narrow if field.shared], self.final_record_bytes)
+        return _structured_dtype([field for field in self.narrow if field.shared], self.final_record_bytes)
 
     @property
     def final_record_bytes(self) -> int:
@@ -250,7 +250,7 @@ class Schema:
         return cls(map(_field_from_json, entries))
 
 
-def _field(column: Column, offset: int | None) -> Field:
+def _placed_field(column: Column, offset: int | None) -> Field:
     """Return the field at this offset of the record; None stands for a separate file."""
     return Field(
         key=column.key,
@@ -260,12 +260,12 @@ def _field(column: Column, offset: int | None) -> Field:
         memory_dtype=column.memory_dtype,
         text=column.text,
         encoded=column.encoded,
-        file=ROWS_FILE if offset is not None else f"{dotted(column.key)}.npy",
+        file=ROWS_FILE if offset is not None else f"{dotted_name(column.key)}.npy",
         offset=offset or 0,
     )
 
 
-def upgraded_schema(entries: Any) -> Any:
+def upgrade_schema(entries: Any) -> Any:
     """Return the schema entries of a version 1 manifest with the keys of version 2; any other value is unchanged."""
     if not isinstance(entries, list):
         return entries
@@ -292,15 +292,15 @@ def _field_from_json(entry: Mapping[str, Any]) -> Field:
 
 def _entry_problems(number: int, entry: Any) -> Iterator[str]:
     if not isinstance(entry, dict):
-        yield f"schema[{number}] is {shorten(entry)}; expected an object"
+        yield f"schema[{number}] is {short_text(entry)}; expected an object"
         return
     for name, is_valid, expected in _ENTRY_RULES:
         if not is_valid(entry.get(name)):
-            yield f"schema[{number}].{name} is {shorten(entry.get(name))}; expected {expected}"
+            yield f"schema[{number}].{name} is {short_text(entry.get(name))}; expected {expected}"
     key: Any = entry.get("key")
-    if _is_key(key) and entry.get("file") not in {ROWS_FILE, f"{dotted(key)}.npy"}:
-        own_file = f"{dotted(key)}.npy"
-        yield f"schema[{number}].file is {shorten(entry.get('file'))}; expected {ROWS_FILE!r} or {shorten(own_file)}"
+    if _is_key(key) and entry.get("file") not in {ROWS_FILE, f"{dotted_name(key)}.npy"}:
+        own_file = f"{dotted_name(key)}.npy"
+        yield f"schema[{number}].file is {short_text(entry.get('file'))}; expected {ROWS_FILE!r} or {short_text(own_file)}"
 
 
 def _is_integer(value: Any) -> bool:
@@ -327,7 +327,7 @@ _ENTRY_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )
 
 
-def _structured(fields: Iterable[Field], record_bytes: int) -> np.dtype[np.void]:
+def _structured_dtype(fields: Iterable[Field], record_bytes: int) -> np.dtype[np.void]:
     # Sorted by offset, because the header of an .npy file can list fields in no other order.
     fields = sorted(fields, key=lambda field: field.offset)
     spec: dict[str, Any] = {
@@ -340,7 +340,7 @@ def _structured(fields: Iterable[Field], record_bytes: int) -> np.dtype[np.void]
     return record
 
 
-def _problems(fields: tuple[Field, ...]) -> Iterator[str]:
+def _schema_problems(fields: tuple[Field, ...]) -> Iterator[str]:
     seen: set[Key] = set()
     extents: list[tuple[int, int, str]] = []
     groups = {field.key[:depth] for field in fields for depth in range(1, len(field.key))}
@@ -393,7 +393,7 @@ def _name_problems(field: Field) -> Iterator[str]:
         yield f"{field.name} is shared; only root fields can be shared"
 
 
-def shorten(value: Any) -> str:
+def short_text(value: Any) -> str:
     """Return a short representation of an untrusted value, which may be arbitrarily long and deep."""
     return reprlib.repr(value)
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.format.manifest import StoredFile, lacking_fields
-from datasets_rl.format.npy import NpyStream, begun_blocks, file_sha256
+from datasets_rl.format.manifest import StoredFile, missing_field_problems
+from datasets_rl.format.npy import NpyStream, file_sha256, unfinished_blocks
 from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
 from datasets_rl.read.images import read_header
-from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, known_only
+from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
@@ -27,13 +27,13 @@ from datasets_rl.ted.keys import (
     NEXT_TRUNCATED,
     OBSERVATION,
     Key,
-    dotted,
+    dotted_name,
 )
-from datasets_rl.ted.stats import Moments, has_statistics, of_episodes
+from datasets_rl.ted.stats import Moments, episode_statistics, has_statistics
 from datasets_rl.ted.steps import split_states
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
-__all__ = ["EPISODES_FILE", "Commit", "DatasetWriter", "Written"]
+__all__ = ["EPISODES_FILE", "Commit", "DatasetSummary", "DatasetWriter"]
 
 Commit = Mapping[str, Any]
 """State of a `DatasetWriter` at a commit, as a JSON value."""
@@ -51,7 +51,7 @@ _OWN_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class DatasetSummary:
     """Result of a completed `DatasetWriter`: the values for the manifest."""
 
     schema: Schema
@@ -71,7 +71,7 @@ class DatasetWriter:
     Args:
         folder: An empty folder, or the folder of `commits`.
         columns: The columns of a step.
-        what: Name of the dataset, for messages.
+        name: Name of the dataset, for messages.
         steps: Total number of steps, if known.
         commits: Results of `commit` in an earlier process, in order. The writer continues after the last one.
 
@@ -85,16 +85,16 @@ class DatasetWriter:
         folder: Path,
         columns: Sequence[Column],
         *,
-        what: str,
+        name: str,
         steps: int | None = None,
         commits: Sequence[Commit] = (),
     ) -> None:
         self.schema = Schema.layout([*columns, *_OWN_COLUMNS])
-        missing = [*lacking_fields(self.schema)]
+        missing = [*missing_field_problems(self.schema)]
         if missing:
-            raise InvalidArgumentError(f"{what} cannot be written: {'; '.join(missing)}")
+            raise InvalidArgumentError(f"{name} cannot be written: {'; '.join(missing)}")
         self._folder = folder
-        self._what = what
+        self._what = name
         self._shared = [field for field in self.schema if field.shared]
         self._step_fields = [
             field for field in self.schema if not field.shared and field.key not in {NEXT_DONE, EPISODE}
@@ -122,7 +122,7 @@ class DatasetWriter:
         for commit in commits:
             self._restore(commit)
         written = (self._steps, self._episode, commits[-1]["rows"]) if commits else None
-        self._streams = _streams(folder, self.schema, steps, written)
+        self._streams = _open_streams(folder, self.schema, steps, written)
 
     def _empty_moments(self) -> dict[Key, Moments]:
         return {field.key: Moments(field.shape) for field in self.schema if has_statistics(field)}
@@ -136,9 +136,9 @@ class DatasetWriter:
         self._steps, self._open_steps, self._open_return = commit["steps"], commit["open_steps"], commit["open_return"]
         self._restore_episodes(commit)
         for key, moments in self._moments.items():
-            moments.restore(commit["moments"][dotted(key)])
+            moments.restore(commit["moments"][dotted_name(key)])
         for key, vocabulary in self._vocabulary.items():
-            new_words = commit["words"][dotted(key)]
+            new_words = commit["words"][dotted_name(key)]
             vocabulary.update({word: len(vocabulary) + index for index, word in enumerate(new_words)})
         self._committed = (self._episode, {key: len(vocabulary) for key, vocabulary in self._vocabulary.items()})
 
@@ -184,59 +184,59 @@ class DatasetWriter:
                 name: (column.dtype.str, column.tolist())
                 for name, column in _metadata_columns(self._metadata[episodes:]).items()
             },
-            "moments": {dotted(key): moments.state() for key, moments in self._moments.items()},
+            "moments": {dotted_name(key): moments.state() for key, moments in self._moments.items()},
             "rows": {name: stream.rows for name, stream in self._streams.items()},
             "words": {
-                dotted(key): [*vocabulary][vocabulary_sizes[key] :] for key, vocabulary in self._vocabulary.items()
+                dotted_name(key): [*vocabulary][vocabulary_sizes[key] :] for key, vocabulary in self._vocabulary.items()
             },
         }
 
-    def append(self, piece: Episode) -> None:
+    def append(self, episode: Episode) -> None:
         """Append an episode, or the next piece of one.
 
         Raises:
             ConversionError: If a column is missing or has a length, shape or dtype that contradicts the schema, or a
                 flag is set inside an episode or missing at its end.
         """
-        piece = self._with_codes(piece) if self._vocabulary else piece
-        steps = self._checked(piece)
+        episode = self._with_codes(episode) if self._vocabulary else episode
+        steps = self._check_episode(episode)
         taken = 0
         while taken < steps:
             batch = self._batch
             count = min(batch.capacity - batch.filled, steps - taken)
-            self._copy(batch, piece, taken, count)
+            self._copy_rows(batch, episode, taken, count)
             taken += count
-            if taken == steps and not piece.continues:
-                self._end_episode(batch, piece, steps)
+            if taken == steps and not episode.continues:
+                self._end_episode(batch, episode, steps)
             if batch.filled == batch.capacity:
                 self._submit_batch()
 
-    def patch(self, late: DeferredStates) -> None:
+    def patch(self, deferred: DeferredStates) -> None:
         """Overwrite the placeholder zeros of deferred states, in a row that was appended after the last commit."""
         self._submit_batch()
         self._await_write()
-        for key, state in late.states.items():
-            self._streams[self.schema[key].file].patch(self._steps - late.rows_ago, state)
+        for key, state in deferred.states.items():
+            self._streams[self.schema[key].file].patch(self._steps - deferred.rows_ago, state)
 
-    def extend(self, block: EpisodeBatch) -> None:
+    def extend(self, episodes: EpisodeBatch) -> None:
         """Append whole episodes.
 
         Raises:
             ConversionError: If an episode has no step, or a column or a flag is wrong, as in `append`.
         """
-        self._check_batch(block)
-        stops = np.cumsum(block.lengths)
-        count, taken = block.count, 0
+        self._check_batch(episodes)
+        stops = np.cumsum(episodes.lengths)
+        count, taken = episodes.count, 0
         codes = {
-            key: self._codes(self._vocabulary[key], TextStates(np.arange(len(texts)), tuple(texts)))
-            for key, texts in block.vocabulary.items()
+            key: self._codes_of(self._vocabulary[key], TextStates(np.arange(len(texts)), tuple(texts)))
+            for key, texts in episodes.vocabulary.items()
             if key in self._vocabulary
         }
         while taken < count:
             batch = self._batch
             stop = taken + min(batch.capacity - batch.filled, count - taken)
             first, last = np.searchsorted(stops, [taken, stop - 1], side="right")
-            self._copy_batch(batch, block, codes, slice(taken, stop), slice(first, last + 1), stops)
+            self._copy_batch(batch, episodes, codes, slice(taken, stop), slice(first, last + 1), stops)
             taken = stop
             if batch.filled == batch.capacity:
                 self._submit_batch()
@@ -268,7 +268,9 @@ class DatasetWriter:
         target = slice(batch.filled, rows.stop + shift)
         for fields, values in ((self._step_fields, block.steps), (self._shared, block.states)):
             for field in fields:
-                batch.rows.columns[field.key][target] = _items(recoded(field.key, values[field.key][rows]), field)
+                batch.rows.columns[field.key][target] = _as_stored_items(
+                    recoded(field.key, values[field.key][rows]), field
+                )
         starts = np.maximum(stops[episodes] - block.lengths[episodes], rows.start)
         ends = np.minimum(stops[episodes], rows.stop)
         complete = stops[episodes] <= rows.stop
@@ -279,8 +281,8 @@ class DatasetWriter:
         targets = slice(batch.ended, batch.ended + int(complete.sum()))
         for field in self._shared:
             final_states = recoded(field.key, block.final_states[field.key][completed])
-            batch.final_states.columns[field.key][targets] = _items(
-                known_only(final_states, block.final_known[completed]), field
+            batch.final_states.columns[field.key][targets] = _as_stored_items(
+                zero_unknown_states(final_states, block.final_known[completed]), field
             )
         batch.ended, batch.filled = targets.stop, target.stop
         self._steps += rows.stop - rows.start
@@ -297,25 +299,25 @@ class DatasetWriter:
             0 if complete[-1] else int(ends[-1] - starts[-1]) + (self._open_steps if len(starts) == 1 else 0)
         )
 
-    def _check_batch(self, block: EpisodeBatch) -> None:
+    def _check_batch(self, batch: EpisodeBatch) -> None:
         problems = []
         if self._open_steps:
             problems.append("the previous episode is not complete")
-        if not len(block) or (block.lengths < 1).any():
+        if not len(batch) or (batch.lengths < 1).any():
             problems.append("expected at least one episode, and none without a step")
         for kind, fields, arrays, count in (
-            ("steps", self._step_fields, block.steps, block.count),
-            ("states", self._shared, block.states, block.count),
-            ("final_states", self._shared, block.final_states, len(block)),
+            ("steps", self._step_fields, batch.steps, batch.count),
+            ("states", self._shared, batch.states, batch.count),
+            ("final_states", self._shared, batch.final_states, len(batch)),
         ):
             expected = {field.key: (field.dtype, (count, *field.shape)) for field in fields}
             for key in expected.keys() | arrays.keys():
                 actual = (arrays[key].dtype, arrays[key].shape) if key in arrays else None
                 if key in expected and self.schema[key].encoded and not isinstance(arrays.get(key), EncodedImages):
-                    problems.append(f"{kind} has {dotted(key)} decoded; expected encoded images")
+                    problems.append(f"{kind} has {dotted_name(key)} decoded; expected encoded images")
                 elif actual != expected.get(key):
                     problems.append(
-                        f"{kind} has {dotted(key)} as {_dtype_and_shape(actual)}; "
+                        f"{kind} has {dotted_name(key)} as {_dtype_and_shape(actual)}; "
                         f"expected {_dtype_and_shape(expected.get(key))}"
                     )
         if problems:
@@ -335,19 +337,19 @@ class DatasetWriter:
         self._submit_batch()
         self._await_write()
         codes = {
-            key: self._codes(vocabulary, TextStates(np.arange(len(words) + 1), ("", *words)))
+            key: self._codes_of(vocabulary, TextStates(np.arange(len(words) + 1), ("", *words)))
             for key, vocabulary in self._vocabulary.items()
-            for words in [commit["words"][dotted(key)]]
+            for words in [commit["words"][dotted_name(key)]]
         }
         self._merge_moments()
         shifts = self._end_shifts()
         for name, stream in self._streams.items():
             max_rows = max(1, _COPY_BYTES // stream.item_bytes)
-            for block in begun_blocks(folder / name, stream.dtype, stream.shape, commit["rows"][name], max_rows):
+            for block in unfinished_blocks(folder / name, stream.dtype, stream.shape, commit["rows"][name], max_rows):
                 self._renumber(block, codes, shifts.get(name, 0))
                 stream.append(block)
         for key, moments in self._moments.items():
-            moments.merge(commit["moments"][dotted(key)])
+            moments.merge(commit["moments"][dotted_name(key)])
         lengths, returns = list(commit["lengths"]), np.array(commit["returns"], np.float64)
         open_steps, open_return = commit["open_steps"], commit["open_return"]
         # An open episode of this writer continues with the first episode of the other writer, or remains open.
@@ -368,58 +370,58 @@ class DatasetWriter:
             field.final_ends_file: self._streams[field.final_file].rows for field in encoded if field.shared
         }
 
-    def _renumber(self, block: NDArray[Any], codes: Mapping[Key, NDArray[np.int32]], shift: int) -> None:
+    def _renumber(self, records: NDArray[Any], codes: Mapping[Key, NDArray[np.int32]], shift: int) -> None:
         """Replace another writer's end offsets, episode numbers and text codes by this writer's, in place."""
         if shift:
-            block += shift
-        for name in block.dtype.names or ():
+            records += shift
+        for name in records.dtype.names or ():
             key = tuple(name.split("."))
             if key == EPISODE:
-                block[name] += self._episode
+                records[name] += self._episode
             elif key in codes:
-                block[name] = codes[key][block[name]]
+                records[name] = codes[key][records[name]]
 
-    def _with_codes(self, piece: Episode) -> Episode:
+    def _with_codes(self, episode: Episode) -> Episode:
         """Return the piece with this dataset's codes in place of texts."""
 
         def coded(columns: Mapping[Key, Any]) -> Mapping[Key, Any]:
             return {
-                key: self._codes(self._vocabulary[key], values)
+                key: self._codes_of(self._vocabulary[key], values)
                 if key in self._vocabulary and isinstance(values, TextStates)
                 else values
                 for key, values in columns.items()
             }
 
-        return replace(piece, steps=coded(piece.steps), states=coded(piece.states))
+        return replace(episode, steps=coded(episode.steps), states=coded(episode.states))
 
     @staticmethod
-    def _codes(vocabulary: dict[str, int], texts: TextStates) -> NDArray[np.int32]:
+    def _codes_of(vocabulary: dict[str, int], texts: TextStates) -> NDArray[np.int32]:
         codes = np.array([vocabulary.setdefault(word, len(vocabulary)) for word in texts.vocabulary], np.int32)
         row_codes: NDArray[np.int32] = codes[texts.codes]
         return row_codes
 
-    def _copy(self, batch: _Batch, piece: Episode, taken: int, count: int) -> None:
+    def _copy_rows(self, batch: _Batch, episode: Episode, first: int, count: int) -> None:
         start, stop = batch.filled, batch.filled + count
         columns = batch.rows.columns
-        for fields, values in ((self._step_fields, piece.steps), (self._shared, piece.states)):
+        for fields, values in ((self._step_fields, episode.steps), (self._shared, episode.states)):
             for field in fields:
-                columns[field.key][start:stop] = _array(values[field.key])[taken : taken + count]
+                columns[field.key][start:stop] = _as_array(values[field.key])[first : first + count]
         batch.chunks.append((start, count))
         batch.chunk_episodes.append(self._episode)
         batch.filled = stop
         self._open_steps += count
         self._steps += count
 
-    def _end_episode(self, batch: _Batch, piece: Episode, steps: int) -> None:
+    def _end_episode(self, batch: _Batch, episode: Episode, steps: int) -> None:
         for field in self._shared:
-            _, final = split_states(_array(piece.states[field.key]), steps)
+            _, final = split_states(_as_array(episode.states[field.key]), steps)
             unknown = b"" if field.encoded else 0
             batch.final_states.columns[field.key][batch.ended] = unknown if final is None else final
         batch.ended += 1
         batch.ends.append(batch.filled - 1)
         self._lengths.append(self._open_steps)
-        self._final_known.append(piece.final_known)
-        self._metadata.append(piece.metadata)
+        self._final_known.append(episode.final_known)
+        self._metadata.append(episode.metadata)
         self._open_steps = 0
         self._episode += 1
 
@@ -427,7 +429,7 @@ class DatasetWriter:
         """Let the thread write the filled batch, and continue with the spare one."""
         batch = self._batch
         self._await_write()
-        self._pending_write = self._thread.submit(self._write, batch, self._episode, self._steps - batch.filled)
+        self._pending_write = self._thread.submit(self._write_batch, batch, self._episode, self._steps - batch.filled)
         self._batch, self._spare = self._spare, batch
 
     def _await_write(self) -> None:
@@ -435,26 +437,26 @@ class DatasetWriter:
             self._pending_write.result()
             self._pending_write = None
 
-    def _checked(self, piece: Episode) -> int:
-        steps = len(piece) if piece.steps else 0
-        problems = list(self._problems(piece, steps))
+    def _check_episode(self, episode: Episode) -> int:
+        steps = len(episode) if episode.steps else 0
+        problems = list(self._episode_problems(episode, steps))
         if problems:
             where = f"episode {self._episode} (from row {self._steps})"
             raise ConversionError(self._what, [f"{where}: {problem}" for problem in problems])
         return steps
 
-    def _problems(self, piece: Episode, steps: int) -> Iterator[str]:
+    def _episode_problems(self, episode: Episode, steps: int) -> Iterator[str]:
         if not steps:
             yield "it has no step"
-        if len(piece.steps) != len(self._step_fields) or len(piece.states) != len(self._shared):
+        if len(episode.steps) != len(self._step_fields) or len(episode.states) != len(self._shared):
             expected = sorted(field.name for field in (*self._step_fields, *self._shared))
-            yield f"its columns are {sorted(map(dotted, (*piece.steps, *piece.states)))}; expected {expected}"
+            yield f"its columns are {sorted(map(dotted_name, (*episode.steps, *episode.states)))}; expected {expected}"
             return
         # A piece that continues has no final state: it is the first state of the next piece.
-        max_states = steps if piece.continues else steps + 1
+        max_states = steps if episode.continues else steps + 1
         for fields, arrays, max_rows in (
-            (self._step_fields, piece.steps, steps),
-            (self._shared, piece.states, max_states),
+            (self._step_fields, episode.steps, steps),
+            (self._shared, episode.states, max_states),
         ):
             for field in fields:
                 array = arrays.get(field.key)
@@ -471,11 +473,11 @@ class DatasetWriter:
                         f"{field.name} is {array.dtype.name} {list(array.shape)}; "
                         f"expected {field.dtype.name} {[steps, *field.shape]}"
                     )
-        has_final_state = {len(array) > steps for key, array in piece.states.items() if key[0] == OBSERVATION[0]}
+        has_final_state = {len(array) > steps for key, array in episode.states.items() if key[0] == OBSERVATION[0]}
         if len(has_final_state) > 1:
             yield "one observation has a state after the last action, another has none; expected all or none"
 
-    def _write(self, batch: _Batch, episode: int, first: int) -> None:
+    def _write_batch(self, batch: _Batch, episode: int, first: int) -> None:
         """Check, summarize and write a batch that starts at row `first`; runs in the thread."""
         if not batch.filled:
             return
@@ -525,7 +527,7 @@ class DatasetWriter:
         self._open_return = float(returns[-1])
         self._returns.append(returns[:-1])
 
-    def finish(self) -> Written:
+    def finish(self) -> DatasetSummary:
         """Write the remaining rows and the episode table, and close all files.
 
         Raises:
@@ -537,7 +539,7 @@ class DatasetWriter:
         if self._open_steps or not self._steps:
             problem = f"episode {self._episode} has no end" if self._open_steps else "it has no step"
             raise ConversionError(self._what, [problem])
-        table = self._table()
+        table = self._episode_records()
         files = [
             stream.close(trailing=self.schema.record_bytes if name == ROWS_FILE else 0)
             for name, stream in self._streams.items()
@@ -546,9 +548,9 @@ class DatasetWriter:
         episodes.append(table)
         files.append(episodes.close())
         files += [self._write_texts(self.schema[key], [*vocabulary]) for key, vocabulary in self._vocabulary.items()]
-        statistics = {dotted(key): moments.to_json() for key, moments in self._moments.items()}
-        statistics |= of_episodes(EpisodeTable(table))
-        return Written(
+        statistics = {dotted_name(key): moments.to_json() for key, moments in self._moments.items()}
+        statistics |= episode_statistics(EpisodeTable(table))
+        return DatasetSummary(
             schema=self.schema,
             files=tuple(sorted(files, key=lambda entry: entry.path)),
             steps=self._steps,
@@ -562,7 +564,7 @@ class DatasetWriter:
         disk.write_json(path, texts)
         return StoredFile(path.name, path.stat().st_size, file_sha256(path))
 
-    def _table(self) -> NDArray[np.void]:
+    def _episode_records(self) -> NDArray[np.void]:
         metadata = _metadata_columns(self._metadata)
         extra = [(name, values.dtype) for name, values in metadata.items() if name != "source"]
         table = np.zeros(len(self._lengths), np.dtype([*EPISODE_DTYPE.descr, *extra]))
@@ -582,13 +584,13 @@ class DatasetWriter:
             stream.discard()
 
 
-def _array(column: Values) -> Any:
+def _as_array(column: Values) -> Any:
     if isinstance(column, EncodedImages):
         return column.images
     return column.codes if isinstance(column, TextStates) else column
 
 
-def _items(column: Any, field: Field) -> Any:
+def _as_stored_items(column: Any, field: Field) -> Any:
     """Return the values to store in a batch: an array, or a list of encoded images."""
     return column.images if field.encoded else column
 
@@ -681,7 +683,7 @@ class _RecordBuffer:
             yield field, images[:count]
 
 
-def _streams(
+def _open_streams(
     folder: Path, schema: Schema, steps: int | None, written: tuple[int, int, Mapping[str, int]] | None
 ) -> dict[str, NpyStream]:
     """Open all files; `written` has the rows, the episodes and, by file, the bytes of images to keep."""

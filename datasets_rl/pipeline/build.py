@@ -22,7 +22,7 @@ from datasets_rl.progress import Counted, Report
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Chunk", "WorkerResult", "build", "started"]
+__all__ = ["Chunk", "WorkerResult", "build", "submitted_ahead"]
 
 T = TypeVar("T")
 
@@ -47,8 +47,8 @@ def build(
     chunks: Iterable[Chunk],
     writer: DatasetWriter,
     journal: Journal | None,
-    count: int,
-    complete: Callable[[], bool] = bool,
+    chunk_count: int,
+    is_complete: Callable[[], bool] = bool,
 ) -> list[Mapping[str, Any]]:
     """Append chunks in order, and commit each of them except the last.
 
@@ -58,8 +58,8 @@ def build(
         chunks: The chunks that are not in the journal.
         writer: The writer of the dataset, which holds the rows of the chunks in the journal.
         journal: The journal; None if an interrupted build starts over.
-        count: The number of chunks, including those in the journal.
-        complete: Returns whether the chunks after the last appended one have no rows to append.
+        chunk_count: The number of chunks, including those in the journal.
+        is_complete: Returns whether the chunks after the last appended one have no rows to append.
 
     Returns:
         The entries of the journal, followed by the entries of the appended chunks.
@@ -68,15 +68,15 @@ def build(
     for chunk in chunks:
         with chunk:
             entries.append(chunk.append_to(writer))
-        if complete():
+        if is_complete():
             break
-        if journal is not None and len(entries) < count:
+        if journal is not None and len(entries) < chunk_count:
             journal.append({**entries[-1], "commit": writer.commit()})
             chunk.release()
     return entries
 
 
-def started(chunks: Iterator[T], max_in_flight: int) -> Iterator[T]:
+def submitted_ahead(chunks: Iterator[T], max_in_flight: int) -> Iterator[T]:
     """Yield chunks in order; each is created, and its task submitted, up to `max_in_flight` chunks ahead."""
     in_flight: deque[T] = deque()
     for chunk in chunks:

@@ -23,13 +23,13 @@ from datasets_rl.fetch.schemes.file import path_of_url
 from datasets_rl.format.manifest import MANIFEST_FILE, AppliedDecision, Manifest, RawFile, StoredFile, converter_version
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import NAME_BYTES, Column, Schema
-from datasets_rl.format.writer import Commit, DatasetWriter, Written
+from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
 from datasets_rl.pipeline.build import build
-from datasets_rl.pipeline.engines import Engine, worth_jobs
-from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.engines import Engine, useful_job_count
+from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.pipeline.journal import Journal
 from datasets_rl.pipeline.partial import partials_folder
-from datasets_rl.pipeline.shards import EpisodeFilter, ReaderSpec, ShardOptions, in_order
+from datasets_rl.pipeline.shards import EpisodeFilter, ReaderSpec, ShardOptions, open_in_order
 from datasets_rl.progress import Report
 from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
@@ -40,10 +40,10 @@ __all__ = [
     "ConversionJob",
     "convert",
     "converted_bytes",
-    "merged",
-    "plain_spec",
-    "stated_specs",
-    "stated_value",
+    "json_value",
+    "merge_decisions",
+    "spec_of_field",
+    "specs_of_schema",
     "write_metadata",
 ]
 
@@ -124,7 +124,7 @@ def convert(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with ExitStack() as stack:
-            engine = _engine(job, journal, engine, settings)
+            engine = _choose_engine(job, journal, engine, settings)
             partials = None
             if engine is not None and work is not None:
                 stack.enter_context(engine)
@@ -138,7 +138,7 @@ def convert(
                 journal.delete()
 
 
-def _engine(
+def _choose_engine(
     job: ConversionJob, journal: Journal | None, engine: Engine | None, settings: Settings | None
 ) -> Engine | None:
     """Return the engine that reads the remaining shards; None if this process reads them."""
@@ -148,8 +148,8 @@ def _engine(
         return None
     if engine is not None or settings is None:
         return engine
-    jobs = worth_jobs([asset.size for asset in job.listing.assets], len(job.listing.shards), settings.jobs)
-    return Local(jobs) if jobs > 1 else None
+    jobs = useful_job_count([asset.size for asset in job.listing.assets], len(job.listing.shards), settings.jobs)
+    return LocalEngine(jobs) if jobs > 1 else None
 
 
 def _convert(
@@ -170,25 +170,25 @@ def _convert(
     episode_filter = EpisodeFilter(job.listing.numbers, entries[-1]["seen"] if entries else 0)
     options = ShardOptions(job.spec, job.selection, episode_filter, fetcher, report, keep_raw, engine, partials)
     with ExitStack() as stack:
-        shards = stack.enter_context(closing(in_order(options, remaining)))
+        shards = stack.enter_context(closing(open_in_order(options, remaining)))
         first = stack.enter_context(next(shards))
         reader = first.open()
         kept = options.kept_keys(reader)
-        writer = _writer(job, reader, kept, folder, [entry["commit"] for entry in entries], report)
+        writer = _open_writer(job, reader, kept, folder, [entry["commit"] for entry in entries], report)
         stack.callback(writer.discard)
         entries = build(
             chain([first], shards), writer, journal, len(job.listing.shards), lambda: episode_filter.complete
         )
         written = writer.finish()
-    if (stated := _steps(job, reader)) not in {None, written.steps}:
+    if (stated := _stated_steps(job, reader)) not in {None, written.steps}:
         problem = f"it has {written.steps:,} steps; the upstream states {stated:,}"
         raise ConversionError(job.entry.id, [problem])
-    manifest = _manifest(job, reader, written, folder, entries)
+    manifest = _build_manifest(job, reader, written, folder, entries)
     manifest.write(folder)
     return manifest
 
 
-def _writer(
+def _open_writer(
     job: ConversionJob,
     reader: EpisodeReader,
     kept: Collection[Key],
@@ -205,28 +205,32 @@ def _writer(
         raise ConversionError(job.entry.id, [error.message], hint=_LEAVE_OUT) from error
     for name, value in reader.metadata.items():
         if isinstance(value, np.ndarray):
-            _file_name(name)  # fails now instead of after hours of conversion
-    steps = _steps(job, reader)
+            _metadata_file_name(name)  # fails now instead of after hours of conversion
+    steps = _stated_steps(job, reader)
     if steps is not None:
         committed = commits[-1]["steps"] if commits else 0
         disk.require_free(folder, converted_bytes(columns, steps - committed), "the converted dataset")
         report.set_total(steps)
         report(committed)
-    return DatasetWriter(folder, columns, what=job.entry.id, steps=steps, commits=commits)
+    return DatasetWriter(folder, columns, name=job.entry.id, steps=steps, commits=commits)
 
 
-def _steps(job: ConversionJob, reader: EpisodeReader) -> int | None:
+def _stated_steps(job: ConversionJob, reader: EpisodeReader) -> int | None:
     """Return the number of steps of the dataset; None if the upstream does not state it."""
     single_shard = len(job.listing.shards) == 1
     return reader.steps if job.listing.steps is None and single_shard else job.listing.steps
 
 
-def _manifest(
-    job: ConversionJob, reader: EpisodeReader, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
+def _build_manifest(
+    job: ConversionJob,
+    reader: EpisodeReader,
+    written: DatasetSummary,
+    folder: Path,
+    entries: Sequence[Mapping[str, Any]],
 ) -> Manifest:
     entry = job.entry
     metadata, metadata_files = write_metadata(folder, reader.metadata)
-    decisions = merged(AppliedDecision(**decision) for shard in entries for decision in shard["decisions"])
+    decisions = merge_decisions(AppliedDecision(**decision) for shard in entries for decision in shard["decisions"])
     return Manifest(
         id=entry.id,
         steps=written.steps,
@@ -240,7 +244,7 @@ def _manifest(
         decisions=tuple(decisions.values()),
         known_issues=entry.known_issues,
         statistics=written.statistics,
-        specs=stated_specs(written.schema, reader.specs()),
+        specs=specs_of_schema(written.schema, reader.specs()),
         metadata=metadata,
         license=entry.license,
         citation=entry.citation,
@@ -252,7 +256,7 @@ def _manifest(
     )
 
 
-def merged(decisions: Iterable[AppliedDecision]) -> dict[str, AppliedDecision]:
+def merge_decisions(decisions: Iterable[AppliedDecision]) -> dict[str, AppliedDecision]:
     """Return the decisions of all shards by rule, with their counts summed."""
     by_rule: dict[str, AppliedDecision] = {}
     for decision in decisions:
@@ -264,16 +268,16 @@ def merged(decisions: Iterable[AppliedDecision]) -> dict[str, AppliedDecision]:
 def converted_bytes(columns: Sequence[Column], steps: int) -> int:
     """Return the estimated size of a dataset with these columns in bytes, without the records of its episodes."""
     schema = Schema.layout(columns)
-    step_bytes = schema.record_bytes + 8 + sum(field.least_bytes for field in schema.wide)
+    step_bytes = schema.record_bytes + 8 + sum(field.min_step_bytes for field in schema.wide)
     return steps * step_bytes
 
 
-def stated_specs(schema: Schema, known: Mapping[str, Any]) -> dict[str, Any]:
+def specs_of_schema(schema: Schema, upstream_specs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specs for the manifest: those known from the upstream, else specs from dtype and shape."""
-    return {field.name: known.get(field.name) or plain_spec(field) for field in schema}
+    return {field.name: upstream_specs.get(field.name) or spec_of_field(field) for field in schema}
 
 
-def plain_spec(field: Column) -> dict[str, Any]:
+def spec_of_field(field: Column) -> dict[str, Any]:
     """Return the spec that follows from the dtype and shape of a field alone."""
     return {
         "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
@@ -288,13 +292,13 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str,
     files: list[StoredFile] = []
     for name, value in metadata.items():
         if isinstance(value, np.ndarray):
-            path = folder / _METADATA_FOLDER / f"{_file_name(name)}.npy"
+            path = folder / _METADATA_FOLDER / f"{_metadata_file_name(name)}.npy"
             while path.exists():  # two names may differ only in characters that are replaced in file names
                 path = path.with_name(f"_{path.name}")
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = NpyStream(path, value.dtype, value.shape[1:], len(value)) if value.ndim else None
             if stream is None:
-                entries[name] = stated_value(value.item())
+                entries[name] = json_value(value.item())
                 continue
             stream.append(value)
             stored = stream.close()
@@ -302,17 +306,17 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str,
             files.append(StoredFile(relative, stored.bytes, stored.sha256))
             entries[name] = {"file": relative}
         else:
-            entries[name] = stated_value(value)
+            entries[name] = json_value(value)
     return entries, files
 
 
-def stated_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return the JSON value by which the manifest states metadata other than arrays."""
     # JSON has no NaN and no infinity; as strings, they keep the manifest readable by every JSON parser.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _file_name(name: str) -> str:
+def _metadata_file_name(name: str) -> str:
     parts = [re.sub(r"[^A-Za-z0-9_.-]", "_", part) for part in name.split("/")]
     if any(part.strip(".") == "" for part in parts):
         raise ConversionError(name, [f"metadata name {name!r} is not a file name"])

@@ -31,9 +31,9 @@ class Journal:
         self.entries: list[Mapping[str, Any]] = []
         """The entries that this process or an earlier one appended."""
         complete_bytes = 0
-        if lines and _value(lines[0]) == {"key": key}:
+        if lines and _parse_entry(lines[0]) == {"key": key}:
             for line in lines[1:]:
-                if (entry := _value(line)) is None:
+                if (entry := _parse_entry(line)) is None:
                     break
                 self.entries.append(entry)
                 complete_bytes += len(line) + 1
@@ -77,7 +77,7 @@ class Journal:
         self.entries.append(entry)
 
 
-def _value(line: bytes) -> Mapping[str, Any] | None:
+def _parse_entry(line: bytes) -> Mapping[str, Any] | None:
     try:
         value = json.loads(line)
     except ValueError:

@@ -45,14 +45,14 @@ def partials_folder(folder: Path, key: str) -> Path:
 
 
 def make_partial(
-    folder: Path, columns: Sequence[Column], what: str, fill: Callable[[DatasetWriter], Mapping[str, Any]]
+    folder: Path, columns: Sequence[Column], name: str, fill: Callable[[DatasetWriter], Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Write a partial dataset by a function, unless it exists already.
 
     Args:
         folder: The folder of the partial dataset, which appears complete or not at all.
         columns: The columns of a step.
-        what: The name of the dataset, for messages.
+        name: The name of the dataset, for messages.
         fill: Writes the rows and returns a description of them, a JSON value. If that has the key ``again``, the
             partial dataset is discarded.
 
@@ -65,7 +65,7 @@ def make_partial(
     # The name is unique, because on a cluster a second attempt may start before the first one has ended.
     build = folder.with_name(f".{folder.name}.{uuid4().hex}")
     build.mkdir(parents=True)
-    writer = DatasetWriter(build, columns, what=what)
+    writer = DatasetWriter(build, columns, name=name)
     try:
         result = dict(fill(writer))
         if "again" in result:

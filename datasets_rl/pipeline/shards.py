@@ -35,7 +35,7 @@ from datasets_rl.ted.keys import Key
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EpisodeFilter", "LocalShard", "ReaderSpec", "ShardOptions", "WorkerShard", "in_order", "read_shard"]
+__all__ = ["EpisodeFilter", "LocalShard", "ReaderSpec", "ShardOptions", "WorkerShard", "open_in_order", "read_shard"]
 
 _LOCAL_IN_FLIGHT = 2
 """The number of shards whose files are fetched or being fetched, if this process reads them."""
@@ -117,7 +117,7 @@ class ShardOptions:
         return self.selection.kept_keys([column.key for column in reader.columns])
 
 
-def in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[LocalShard, None, None]:
+def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[LocalShard, None, None]:
     """Yield each shard once its files are fetched; requesting the next shard means that this one has been read.
 
     Raises:
@@ -177,7 +177,7 @@ class LocalShard:
             ConversionError: If a file violates its own format.
         """
         decisions = self._append_episodes(writer)
-        return self._entry(decisions)
+        return self._journal_entry(decisions)
 
     def _append_episodes(self, writer: DatasetWriter) -> list[dict[str, Any]]:
         reader, selected = self.open(), self.options.filter
@@ -185,16 +185,16 @@ class LocalShard:
         with _conversion_errors(self.options.spec.id, self.files.values()):
             for piece in reader.episodes(self.shard.part):
                 if isinstance(piece, DeferredStates):
-                    _append(writer, piece, kept)
+                    _append_piece(writer, piece, kept)
                     continue
                 picked = (
                     selected.select_batch(piece) if isinstance(piece, EpisodeBatch) else selected.select_piece(piece)
                 )
-                self.options.report(0 if picked is None else _append(writer, picked, kept))
+                self.options.report(0 if picked is None else _append_piece(writer, picked, kept))
         return [asdict(decision) for decision in reader.decisions]
 
-    def _entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        raw = [asdict(_raw_file(file)) for file in self.fetched]
+    def _journal_entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        raw = [asdict(_raw_file_entry(file)) for file in self.fetched]
         return {"raw": raw, "decisions": decisions, "seen": self.options.filter.seen}
 
     def release(self) -> None:
@@ -255,7 +255,7 @@ class WorkerShard(LocalShard):
             return super().append_to(writer)
         writer.append_partial(self._result.folder, result["commit"])
         self.options.filter.seen += len(result["commit"]["lengths"])
-        return self._entry(result["decisions"])
+        return self._journal_entry(result["decisions"])
 
     def _usable_result(self, writer: DatasetWriter) -> Mapping[str, Any] | None:
         try:
@@ -273,7 +273,7 @@ class WorkerShard(LocalShard):
         self._result.remove()
 
 
-def _raw_file(file: Fetched) -> RawFile:
+def _raw_file_entry(file: Fetched) -> RawFile:
     return RawFile(file.asset.path, file.size, file.sha256, file.url, file.checked, file.etag)
 
 
@@ -319,7 +319,7 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:
             for piece in reader.episodes(task["part"]):
-                report(_append(writer, piece, kept))
+                report(_append_piece(writer, piece, kept))
             decisions = [asdict(decision) for decision in reader.decisions]
             return {"schema": writer.schema.to_json(), "decisions": decisions}
 
@@ -327,13 +327,13 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
         return make_partial(Path(task["folder"]), columns, dataset_id, fill)
 
 
-def _append(writer: DatasetWriter, piece: Episode | DeferredStates | EpisodeBatch, kept: Collection[Key]) -> int:
+def _append_piece(writer: DatasetWriter, piece: Episode | DeferredStates | EpisodeBatch, kept: Collection[Key]) -> int:
     """Append the stored fields of a piece, and return the number of steps."""
     if isinstance(piece, DeferredStates):
         writer.patch(piece)
         return 0
     if isinstance(piece, EpisodeBatch):
-        writer.extend(piece.only(kept))
+        writer.extend(piece.select_fields(kept))
         return piece.count
     steps, states = ({key: values for key, values in of.items() if key in kept} for of in (piece.steps, piece.states))
     writer.append(replace(piece, steps=steps, states=states))

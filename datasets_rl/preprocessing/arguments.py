@@ -14,7 +14,7 @@ import torch
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.pipeline.engines import Engine, TaskFunction, TaskResult
-from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.functions import Function, Per
 from datasets_rl.preprocessing.recipe import Recipe
@@ -144,7 +144,7 @@ class PreprocessArguments:
             return _Pool(self.pool)
         if self.num_workers in {None, 0, 1}:
             return None
-        return Local(self.num_workers, threads=self.worker_threads, max_tasks_per_child=self.max_tasks_per_child)
+        return LocalEngine(self.num_workers, threads=self.worker_threads, max_tasks_per_child=self.max_tasks_per_child)
 
 
 @dataclass(frozen=True)

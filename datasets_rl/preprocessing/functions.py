@@ -17,9 +17,9 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.digests import digest
 from datasets_rl.preprocessing.tensors import from_tensors, leaves_of, to_tensors, unshare, unshared_keys
-from datasets_rl.ted.episode import end_to_end
+from datasets_rl.ted.episode import concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import as_key, dotted
+from datasets_rl.ted.keys import as_key, dotted_name
 
 __all__ = ["Function", "Per", "joined"]
 
@@ -104,7 +104,7 @@ def joined(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
 
     def cat(attribute: str) -> dict[Any, Any]:
         keys = getattr(first, attribute)
-        return {key: end_to_end([getattr(batch, attribute)[key] for batch in batches]) for key in keys}
+        return {key: concatenate_columns([getattr(batch, attribute)[key] for batch in batches]) for key in keys}
 
     return EpisodeBatch(
         np.concatenate([batch.lengths for batch in batches]),
@@ -174,4 +174,4 @@ def _is_unchanged(leaf: Any, before: Any, column: Any, number: int) -> bool:
 
 
 def _names(keys: Iterable[Any]) -> str:
-    return ", ".join(sorted(dotted(as_key(key)) for key in keys))
+    return ", ".join(sorted(dotted_name(as_key(key)) for key in keys))

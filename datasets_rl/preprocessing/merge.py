@@ -17,7 +17,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.preprocessing.batches import episode_batches
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import dotted
+from datasets_rl.ted.keys import dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = [
@@ -47,9 +47,9 @@ def opened(folders: Sequence[str]) -> StoredDataset | MergedDataset:
         return datasets[0]
     if conflicting := [str(dataset.folder) for dataset in datasets if DATASET in dataset.schema]:
         raise InvalidArgumentError(
-            f"{', '.join(conflicting)} has a field {dotted(DATASET)} already; a merge stores in it which dataset each "
+            f"{', '.join(conflicting)} has a field {dotted_name(DATASET)} already; a merge stores in it which dataset each "
             "step is from",
-            hint=f"merge all of them at once, or drop it before with the step exclude:{dotted(DATASET)}",
+            hint=f"merge all of them at once, or drop it before with the step exclude:{dotted_name(DATASET)}",
         )
     return MergedDataset(datasets)
 
@@ -200,7 +200,7 @@ def check_alike(names: Sequence[str], several: Sequence[Sequence[Column]]) -> No
     tables = [{column.key: _type_name(column) for column in columns} for columns in several]
     keys = dict.fromkeys(key for table in tables for key in table)
     problems = [
-        f"{dotted(key)} is "
+        f"{dotted_name(key)} is "
         + ", ".join(f"{table.get(key, 'missing')} in {name}" for name, table in zip(names, tables, strict=True))
         for key in keys
         if len({table.get(key) for table in tables}) > 1

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.schema import shorten
+from datasets_rl.format.schema import short_text
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.former import Arguments, renamed
 from datasets_rl.preprocessing.steps import known
@@ -85,12 +85,12 @@ def make(name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Step
         ]
         problems += [f"{key} is missing" for key in sorted(required - arguments.keys())]
         if len(positional) > len(names):
-            problems.append(f"it was given {shorten(list(positional))}; expected at most {len(names)} arguments")
+            problems.append(f"it was given {short_text(list(positional))}; expected at most {len(names)} arguments")
         if not problems:
             arguments = {key: _as(value, hints[key]) for key, value in arguments.items()}
             forms = {field.name: field.metadata["form"] for field in fields if "form" in field.metadata}
             problems = [
-                f"{key} is {shorten(value)}; expected {forms.get(key) or _type_name(hints[key])}"
+                f"{key} is {short_text(value)}; expected {forms.get(key) or _type_name(hints[key])}"
                 for key, value in arguments.items()
                 if not _fits(value, hints[key])
             ]

@@ -28,9 +28,9 @@ from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import unshare, unshared_keys
 from datasets_rl.progress import Report
 from datasets_rl.specs import TensorSpec
-from datasets_rl.ted.episode import EncodedImages, end_to_end
+from datasets_rl.ted.episode import EncodedImages, concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TRUNCATED, Key, dotted_name
 
 __all__ = ["Task", "columns_of", "decoded_in", "drawing", "fill", "make", "own_columns", "read"]
 
@@ -129,7 +129,7 @@ def fill(
         decoded = decoded_in(result, writer.schema)
         if split or decoded:
             return {"revision": {"unshared": sorted(map(list, split)), "decoded": sorted(map(list, decoded))}}
-        outside_spec |= {dotted(key) for key in _outside_spec(result, specs, outside_spec)}
+        outside_spec |= {dotted_name(key) for key in _outside_spec(result, specs, outside_spec)}
         try:
             writer.extend(result)
         except ConversionError as error:
@@ -175,7 +175,7 @@ def _cut(batch: EpisodeBatch, rows: int) -> EpisodeBatch:
         steps={key: values[:rows] for key, values in batch.steps.items()} | {NEXT_TRUNCATED: truncated},
         states={key: values[:rows] for key, values in batch.states.items()},
         final_states={
-            key: end_to_end([batch.final_states[key][: episodes - 1], values[rows : rows + 1]])
+            key: concatenate_columns([batch.final_states[key][: episodes - 1], values[rows : rows + 1]])
             for key, values in batch.states.items()
         },
         final_known=final_known,
@@ -208,7 +208,7 @@ def _outside_spec(batch: EpisodeBatch, specs: Mapping[Key, Any], skip: set[str])
     outside = []
     for key, spec in specs.items():
         values = batch.steps.get(key, batch.states.get(key))
-        if values is None or dotted(key) in skip or isinstance(values, EncodedImages):
+        if values is None or dotted_name(key) in skip or isinstance(values, EncodedImages):
             continue
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         if tuple(spec.shape) != values.shape[1:] or spec.dtype != tensor.dtype or not spec.is_in(tensor):

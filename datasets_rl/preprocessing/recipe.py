@@ -35,7 +35,7 @@ from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import dotted
+from datasets_rl.ted.keys import dotted_name
 from datasets_rl.transforms import Compose, Transform
 
 __all__ = ["Recipe", "parse_inline", "same_steps", "shipped"]
@@ -414,7 +414,7 @@ def _step_error(step: Step, number: int, batch: EpisodeBatch, where: str, error:
         )
     own = isinstance(error, DatasetsRLError)
     why, hint = (error.message, error.remedy) if own else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # an error of this package has both
-    keys = ", ".join(sorted(map(dotted, (*batch.states, *batch.steps))))
+    keys = ", ".join(sorted(map(dotted_name, (*batch.states, *batch.steps))))
     return PreprocessError(f"step {number} ({_step_name(step, error)}){where}, with fields {keys}: {why}", hint=hint)
 
 

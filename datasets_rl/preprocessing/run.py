@@ -27,11 +27,11 @@ from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
-from datasets_rl.format.writer import DatasetWriter, Written
-from datasets_rl.pipeline.build import WorkerResult, build, started
-from datasets_rl.pipeline.conversion import plain_spec, write_metadata
+from datasets_rl.format.writer import DatasetSummary, DatasetWriter
+from datasets_rl.pipeline.build import WorkerResult, build, submitted_ahead
+from datasets_rl.pipeline.conversion import spec_of_field, write_metadata
 from datasets_rl.pipeline.engines import Engine, WorkerDiedError
-from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.pipeline.journal import Journal
 from datasets_rl.pipeline.partial import partials_folder
 from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
@@ -491,7 +491,7 @@ class _Preprocessing:
                 else 1
             )
         if engine is None and self.jobs > 1:
-            engine = Local(self.jobs, threads=self.threads)
+            engine = LocalEngine(self.jobs, threads=self.threads)
         while True:
             schema = Schema.layout(_revised_columns(Schema.layout(expected.columns), revisions))
             tasks = self._tasks(schema, revisions.unshared)
@@ -594,7 +594,7 @@ class _Preprocessing:
         journal.roll_back(build_folder)
         build_folder.mkdir(parents=True, exist_ok=True)
         commits = [entry["commit"] for entry in journal.entries]
-        writer = DatasetWriter(build_folder, own_columns(schema), what=manifest.id, steps=steps, commits=commits)
+        writer = DatasetWriter(build_folder, own_columns(schema), name=manifest.id, steps=steps, commits=commits)
         rows = [self._rows_of(task) for task in tasks]
         done = len(journal.entries)
         try:
@@ -630,13 +630,13 @@ class _Preprocessing:
             return (_LocalChunk(task, self.stored, recipe, report) for task in tasks)
         stack.enter_context(engine)
         chunks = (_WorkerChunk(task, self.stored, recipe, report, engine, self._rows_of(task)) for task in tasks)
-        return started(chunks, engine.max_in_flight)
+        return submitted_ahead(chunks, engine.max_in_flight)
 
     def _rows_of(self, task: Mapping[str, Any]) -> int:
         lengths = self.stored.episodes.lengths[task["first"] : task["stop"]]
         return min(int(lengths.sum()), int(task["rows"]))
 
-    def _write_manifest(self, build: Path, written: Written, recipe: Recipe, outside_spec: set[str]) -> None:
+    def _write_manifest(self, build: Path, written: DatasetSummary, recipe: Recipe, outside_spec: set[str]) -> None:
         before = self.stored.manifest
         arrays = {name: _metadata_value(self.stored, value) for name, value in before.metadata.items()}
         # Named by the number of the run: a recipe that is applied twice is fitted twice, and both runs can be undone.
@@ -760,7 +760,7 @@ def _specs(schema: Schema, before: Mapping[str, Any], outside_spec: set[str]) ->
     return {
         field.name: before[field.name]
         if field.name in before and field.name not in outside_spec and _fits(field, before[field.name])
-        else plain_spec(field)
+        else spec_of_field(field)
         for field in schema
     }
 

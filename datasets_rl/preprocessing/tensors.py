@@ -24,7 +24,7 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.packed import nest
-from datasets_rl.ted.episode import EncodedImages, end_to_end
+from datasets_rl.ted.episode import EncodedImages, concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
@@ -37,9 +37,9 @@ from datasets_rl.ted.keys import (
     ROOT_FLAGS,
     Key,
     as_key,
-    dotted,
+    dotted_name,
 )
-from datasets_rl.ted.steps import next_of
+from datasets_rl.ted.steps import values_after
 
 __all__ = ["from_tensors", "leaves_of", "to_tensors", "unshare", "unshared_keys"]
 
@@ -56,7 +56,7 @@ def to_tensors(batch: EpisodeBatch) -> TensorDictBase:
     for key, values in {**batch.steps, **batch.states}.items():
         leaves[key] = torch.from_numpy(np.array(values))
     for key, values in batch.states.items():
-        following = next_of(np.asarray(values), np.asarray(batch.final_states[key]), batch.table, 0, count)
+        following = values_after(np.asarray(values), np.asarray(batch.final_states[key]), batch.table, 0, count)
         leaves[(NEXT, *key)] = torch.from_numpy(following)
     leaves[NEXT_DONE] = leaves[NEXT_TERMINATED] | leaves[NEXT_TRUNCATED]
     known = np.ones((count, 1), np.bool_)
@@ -131,7 +131,7 @@ def _restore_encoded(result: EpisodeBatch, batch: EpisodeBatch) -> EpisodeBatch:
         if not isinstance(images, EncodedImages) or not (names or key in states):
             continue
         arrays = [images, batch.final_states[key]] if key in batch.states else [images]
-        encoded, indices = end_to_end(arrays), _image_indices([np.asarray(array) for array in arrays])
+        encoded, indices = concatenate_columns(arrays), _image_indices([np.asarray(array) for array in arrays])
         if key in states:
             rows, ends = (_find_images(values[key], indices, encoded) for values in (states, final_states))
             if rows is not None and ends is not None:
@@ -173,7 +173,7 @@ def unshare(batch: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
     if not separate:
         return batch
     steps = dict(batch.steps) | {key: batch.states[key] for key in separate}
-    steps |= {(NEXT, *key): batch.following(key) for key in separate}
+    steps |= {(NEXT, *key): batch.next_states(key) for key in separate}
     return replace(
         batch,
         steps=steps,
@@ -243,9 +243,9 @@ def _problems_of_values(data: TensorDictBase) -> Iterator[str]:
     for name, value in leaves_of(data):
         key = as_key(name)
         if not isinstance(value, Tensor):
-            yield f"{dotted(key)} is {type(value).__name__}; expected a tensor"
+            yield f"{dotted_name(key)} is {type(value).__name__}; expected a tensor"
         elif key in ROOT_FLAGS and value.any():
-            yield f"{dotted(key)} is True in some steps; expected False: the flags of a step are under next"
+            yield f"{dotted_name(key)} is True in some steps; expected False: the flags of a step are under next"
 
 
 def _array(value: Tensor) -> NDArray[Any]:
@@ -265,7 +265,7 @@ def _problems_of_required(arrays: Mapping[Key, NDArray[Any]]) -> Iterator[str]:
         yield "next.terminated, next.truncated and next.done are missing; one of them must mark the ends of episodes"
     for key in (NEXT_REWARD, *_FLAGS):
         if key in arrays and arrays[key].size != len(arrays[key]):
-            yield f"{dotted(key)} has {list(arrays[key].shape[1:])} for each step; expected one value"
+            yield f"{dotted_name(key)} has {list(arrays[key].shape[1:])} for each step; expected one value"
     for key in _FLAGS:
         if key in arrays and arrays[key].dtype != np.bool_:
-            yield f"{dotted(key)} is {arrays[key].dtype}; expected bool"
+            yield f"{dotted_name(key)} is {arrays[key].dtype}; expected bool"

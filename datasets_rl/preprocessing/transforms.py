@@ -29,7 +29,7 @@ from datasets_rl.preprocessing.tensors import from_tensors, to_tensors
 from datasets_rl.storages.packed import nest
 from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted
+from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted_name
 from datasets_rl.transforms import Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _Picture
@@ -141,7 +141,7 @@ class TransformStep(Step):
         if not np.array_equal(result.lengths, batch.lengths):
             # The transform split episodes: images at the new ends become final states, which requires all fields.
             return _of_transitions(transform, batch)
-        return _with(result, batch.only(untouched))
+        return _with(result, batch.select_fields(untouched))
 
     def _of_images(self, batch: EpisodeBatch) -> EpisodeBatch:
         """Apply an image transform to each image once, in the layout of the image."""
@@ -155,7 +155,7 @@ class TransformStep(Step):
         if self.written and not {"in_keys", "out_keys"} & self.written.keys():
             keys = images(batch)
         else:
-            need(batch, map(dotted, names.values()))
+            need(batch, map(dotted_name, names.values()))
             keys, batch = list(names), _copied(batch, names)
         if isinstance(self.transform, ToTensorImage):
             return mapped(batch, keys, lambda _, values: self._each_image(channels_last(values)))

@@ -31,7 +31,7 @@ _DIGITS_MAX = 1000
 _PROBLEMS_MAX = 20
 _RUN = 1000  # the standard pickler writes lists in batches of this size
 _ESCAPED = re.compile(rb"""(?:[^\\]|\\(?:[\\'"nrt]|x[0-9a-f]{2}))*""")  # the escapes that Python 2 writes
-_Step: TypeAlias = "Callable[[_Machine, int], int]"
+_Step: TypeAlias = "Callable[[_PickleMachine, int], int]"
 """Function that executes an instruction: it takes the position after the opcode and returns that of the next opcode."""
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 

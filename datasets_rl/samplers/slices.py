@@ -291,8 +291,8 @@ class SliceSampler(Sampler):
                 else TrajectoryMarkers((values.numpy(), env))
             )
             if storage.torn:
-                bounds = bounds.ending(storage.before_torn(rows).numpy())
-            self._scanned = version, Trajectories.scan(bounds, rows.numpy())
+                bounds = bounds.with_ends(storage.before_torn(rows).numpy())
+            self._scanned = version, Trajectories.from_markers(bounds, rows.numpy())
         return self._scanned[1]
 
     def _batch(

@@ -11,7 +11,16 @@ from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.remedy import Call
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import (
+    EPISODE,
+    NEXT,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    Key,
+    dotted_name,
+)
 
 __all__ = ["Numbers", "Option", "Selection", "read_numbers"]
 
@@ -172,7 +181,7 @@ class Selection:
             group = tuple(name.split("."))
             selected = {key for key in keys if group in {key[: len(group)], key[1 : len(group) + 1] * (key[0] == NEXT)}}
             if not selected:
-                raise UnknownKeyError(name, sorted(dotted(key) for key in keys))
+                raise UnknownKeyError(name, sorted(dotted_name(key) for key in keys))
             kept |= selected
         return kept
 
@@ -283,7 +292,7 @@ def _join_keys(left: Sequence[str], right: Sequence[str]) -> tuple[str, ...]:
     """Return the names that select the fields of both lists, none below another; an empty list selects all."""
     if not left or not right:
         return ()
-    always = {dotted(key) for key in _ALWAYS}
+    always = {dotted_name(key) for key in _ALWAYS}
     names = list(dict.fromkeys((*left, *(name for name in right if name not in always))))
     return tuple(name for name in names if not any(_is_below(name, other) for other in names if other != name))
 

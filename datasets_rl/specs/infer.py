@@ -18,7 +18,7 @@ from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.lazy import stack
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
-from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, as_key, dotted, nested
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, as_key, dotted_name, nest_keys
 
 __all__ = ["from_manifest", "misfits_of_columns", "spec_from_data"]
 
@@ -56,7 +56,7 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
         leaves[NEXT_FINAL_KNOWN] = DiscreteTensorSpec(2, (1,), dtype=torch.bool)
     if fields is not None:
         leaves = {key: leaves[key].to(dtype) for key, dtype in fields.items()}
-    return CompositeSpec(nested(leaves))
+    return CompositeSpec(nest_keys(leaves))
 
 
 def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], Any], steps: int) -> list[str]:
@@ -78,7 +78,7 @@ def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], An
         rows = max(_CHUNK_BYTES // max(leaf.zero().nbytes, 1), 1)
         for start in range(0, steps, rows):
             values = torch.from_numpy(np.array(column(key, start, min(start + rows, steps))))
-            problems = leaf.problems(values.to(leaf.dtype), f"{dotted(key)}[{start}:]")
+            problems = leaf.problems(values.to(leaf.dtype), f"{dotted_name(key)}[{start}:]")
             if problems:
                 reasons += problems
                 break

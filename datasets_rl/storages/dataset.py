@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.format.images import ImageColumn
-from datasets_rl.format.npy import expect_random_reads
+from datasets_rl.format.npy import advise_random_reads
 from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.settings import memory_bytes
@@ -238,7 +238,7 @@ def _items(items: Items, *, scattered: bool = False) -> _Items:
 def _read_only(array: NDArray[Any], *, scattered: bool = False) -> Tensor:
     """Return a tensor that shares the memory of a read-only array; callers only gather from it and never return it."""
     if scattered:
-        expect_random_reads(array)
+        advise_random_reads(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)

@@ -39,4 +39,4 @@ class EpisodicStorage(Storage, ABC):
 
     @cached_property
     def _episode_trajectories(self) -> Trajectories:
-        return Trajectories.of(self.episodes)
+        return Trajectories.from_table(self.episodes)

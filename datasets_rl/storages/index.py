@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted
-from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, spans
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name
+from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, concatenated_ranges
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -49,7 +49,7 @@ class _Keys:
         ends = tuple(key for key in named if _has(storage, key))
         if not ends and (end_key is not None or traj_key is None):
             raise InvalidArgumentError(
-                f"the data has no {' or '.join(dotted(key) for key in named)}, so the ends of trajectories are unknown",
+                f"the data has no {' or '.join(dotted_name(key) for key in named)}, so the ends of trajectories are unknown",
                 hint="name the key that marks them: end_key=..., or traj_key=... for a trajectory id",
             )
         return cls(ends, traj_key, step_key)
@@ -80,7 +80,7 @@ def _scalars(storage: Storage, key: Key, rows: Index) -> Tensor:
     index = slice(first, stop) if stop - first == len(rows) else torch.from_numpy(rows).to(values.device)
     values = values[index].cpu().reshape(len(rows), -1)
     if values.shape[1] != 1:
-        raise InvalidArgumentError(f"{dotted(key)} has {values.shape[1]} values per step; expected one")
+        raise InvalidArgumentError(f"{dotted_name(key)} has {values.shape[1]} values per step; expected one")
     return values[:, 0]
 
 
@@ -91,7 +91,7 @@ def _numbers(storage: Storage, key: Key, rows: Index) -> Index:
     integers = values.to(torch.int64)
     if not torch.equal(integers.to(values.dtype), values):
         raise InvalidArgumentError(
-            f"{dotted(key)} holds values that are not integers; expected the id of a trajectory or the index of a step"
+            f"{dotted_name(key)} holds values that are not integers; expected the id of a trajectory or the index of a step"
         )
     return integers.numpy()
 
@@ -154,7 +154,7 @@ class TrajectoryIndex:
             self._trajectories = Trajectories(np.empty(0, np.int64), np.empty(0, np.int64))
         elif storage.read_only:
             rows, keys = storage.chronological_rows().numpy(), _Keys.of(storage, *self._requested_keys)
-            self._trajectories = Trajectories.scan(keys.read(storage, rows), rows, frozenset(keys.ends))
+            self._trajectories = Trajectories.from_markers(keys.read(storage, rows), rows, frozenset(keys.ends))
         else:
             if 0 <= new_slots <= storage.slot_count:
                 rows = _rows(np.arange(counts[0] - new_slots, counts[0]) % storage.slot_count, storage.envs)
@@ -165,7 +165,7 @@ class TrajectoryIndex:
                 self._clear(storage.slot_count * storage.envs)
             markers = self._keys.read(storage, rows)
             if storage.torn:
-                markers = markers.ending(storage.before_torn(torch.from_numpy(rows)).numpy())
+                markers = markers.with_ends(storage.before_torn(torch.from_numpy(rows)).numpy())
             self._append(rows, markers)
             live = self._by_age(counts[0] % storage.slot_count * storage.envs)
             firsts, lengths = self._firsts[live], self._lengths[live]
@@ -201,7 +201,7 @@ class TrajectoryIndex:
         self._free = np.append(self._free, emptied)
 
     def _append(self, rows: Index, markers: TrajectoryMarkers) -> None:
-        order, starts_list = markers.cut()
+        order, starts_list = markers.group_rows()
         rows = rows[order]
         heads = np.flatnonzero(starts_list)
         counts = np.diff(heads, append=len(rows))
@@ -231,7 +231,7 @@ class TrajectoryIndex:
         if steps is not None:
             self._steps[owners] = steps[tails]
 
-        places = spans(starts, counts)
+        places = concatenated_ranges(starts, counts)
         self._order[places] = rows
         self._places[rows] = places
         self._owners[rows] = np.repeat(owners, counts)
@@ -274,8 +274,8 @@ class TrajectoryIndex:
     def _move(self, lists: Index, sizes: Index, source: Index) -> None:
         """Move lists to new segments of these sizes at the end of the used part of the array."""
         starts = self._used + np.cumsum(sizes) - sizes
-        places = spans(starts, self._lengths[lists])
-        rows = source[spans(self._firsts[lists], self._lengths[lists])]
+        places = concatenated_ranges(starts, self._lengths[lists])
+        rows = source[concatenated_ranges(self._firsts[lists], self._lengths[lists])]
         self._order[places] = rows
         self._places[rows] = places
         self._firsts[lists] = starts

@@ -18,7 +18,7 @@ from typing_extensions import override
 from datasets_rl import disk
 from datasets_rl.checkpoint import with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.schema import shorten
+from datasets_rl.format.schema import short_text
 from datasets_rl.storages.lazy import LazyTensorStorage, layout
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.lock import ProcessLock
@@ -164,7 +164,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         try:
             description = with_renamed_keys(json.loads(path.read_text(encoding="utf-8")), lanes="env_shape")
             problems = [
-                f"{name} is {shorten(description.get(name))}; expected {expected}"
+                f"{name} is {short_text(description.get(name))}; expected {expected}"
                 for name, expected in (("format", _FORMAT), ("max_size", self.max_size), ("ndim", self.ndim))
                 if description.get(name) != expected
             ]

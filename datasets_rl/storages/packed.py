@@ -22,7 +22,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.format.schema import Field, Schema
-from datasets_rl.ted.keys import NEXT, Key, nested
+from datasets_rl.ted.keys import NEXT, Key, nest_keys
 
 __all__ = ["RowSlot", "RowViews", "nest", "row_slots", "torch_dtype"]
 
@@ -131,7 +131,7 @@ def nest(leaves: dict[Key, Tensor], batch_size: torch.Size) -> TensorDict:
     The checks of the public constructor cost as much as ten gathers of a small batch; the leaves are the result of one
     split and do not need them.
     """
-    return _build(nested(leaves), batch_size)
+    return _build(nest_keys(leaves), batch_size)
 
 
 def _build(tree: dict[Any, Any], batch_size: torch.Size) -> TensorDict:

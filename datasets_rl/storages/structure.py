@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.schema import shorten
+from datasets_rl.format.schema import short_text
 
 __all__ = ["Leaf", "Structure", "leading_sizes", "stacked"]
 
@@ -247,7 +247,7 @@ class Structure:
             nodes = [_node_from_json(node, path, leaves) for node, path in zip(entries, paths, strict=True)]
             return cls(leaves, nodes, spec)
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise InvalidArgumentError(f"{shorten(entry)} does not describe a structure: {error}") from error
+            raise InvalidArgumentError(f"{short_text(entry)} does not describe a structure: {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Torch warns when it unpickles a spec; a tree of integers is equivalent.
@@ -419,19 +419,19 @@ def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
     if "fields" in entry:
         names = entry["names"]
         if names is not None and not all(name is None or isinstance(name, str) for name in names):
-            raise ValueError(f"{shorten(names)} is not a list of names")
+            raise ValueError(f"{short_text(names)} is not a list of names")
         nodes = {str(name): _node_from_json(child, (*path, name), leaves) for name, child in entry["fields"].items()}
         return _Fields(nodes, _axes(entry["batch"]), None if names is None else tuple(names), None)
     dtype = None if entry["dtype"] is None else getattr(torch, entry["dtype"], None)
     if entry["dtype"] is not None and not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{shorten(entry['dtype'])} is not a dtype")
+        raise ValueError(f"{short_text(entry['dtype'])} is not a dtype")
     leaves.append(Leaf(path, dtype, _axes(entry["shape"])))
     return _FieldPlace(of_tensor=dtype is not None)
 
 
 def _axes(sizes: Any) -> tuple[int, ...]:
     if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise ValueError(f"{shorten(sizes)} is not a shape")
+        raise ValueError(f"{short_text(sizes)} is not a shape")
     return tuple(sizes)
 
 
@@ -454,7 +454,7 @@ def _tree_from_json(entry: Any) -> Any:
     if kind in {"list", "tuple"}:
         parts = [_tree_from_json(value) for value in items]
         return parts if kind == "list" else tuple(parts)
-    raise ValueError(f"the class {shorten(items)} is not imported from a description")
+    raise ValueError(f"the class {short_text(items)} is not imported from a description")
 
 
 def _shown(path: Path) -> str:

@@ -16,7 +16,16 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import nest
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import (
+    EPISODE,
+    NEXT,
+    NEXT_DONE,
+    NEXT_FINAL_KNOWN,
+    NEXT_REWARD,
+    NEXT_TRUNCATED,
+    Key,
+    dotted_name,
+)
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SubsetStorage"]
@@ -102,7 +111,7 @@ class SubsetStorage(EpisodicStorage):
     def column(self, key: Key) -> Tensor:
         """Return one field of all M rows, [M, ...], a copy."""
         if key not in self.fields:
-            raise UnknownKeyError(dotted(key), [dotted(field) for field in self.fields])
+            raise UnknownKeyError(dotted_name(key), [dotted_name(field) for field in self.fields])
         if key == EPISODE:
             return self._numbers.clone()
         values = _converted(self.dataset.column(key)[self._rows], self.fields[key])
@@ -111,7 +120,7 @@ class SubsetStorage(EpisodicStorage):
     @override
     def pick(self, key: Key, rows: Tensor) -> Tensor:
         if key not in self.fields:
-            raise UnknownKeyError(dotted(key), [dotted(field) for field in self.fields])
+            raise UnknownKeyError(dotted_name(key), [dotted_name(field) for field in self.fields])
         if key == EPISODE:
             return self._numbers[rows]
         values = _converted(self.dataset.pick(key, self._rows[rows]), self.fields[key])

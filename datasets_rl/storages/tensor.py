@@ -15,13 +15,13 @@ from typing_extensions import override
 
 from datasets_rl.checkpoint import pieces, refuse, with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.format.schema import shorten
+from datasets_rl.format.schema import short_text
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import wrapped
 from datasets_rl.storages.ledger import Ledger, Slots
 from datasets_rl.storages.positions import Segment, names_one, outcome, positions, target
 from datasets_rl.storages.structure import Structure, leading_sizes, stacked
-from datasets_rl.ted.keys import Key, dotted, nested
+from datasets_rl.ted.keys import Key, dotted_name, nest_keys
 
 __all__ = ["TensorStorage"]
 
@@ -277,9 +277,9 @@ class TensorStorage(Storage):
         structure, held = self._initialized_structure(), self.filled_count
         leaf_numbers = structure.under(tuple(key))
         if not leaf_numbers:
-            raise UnknownKeyError(dotted(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
+            raise UnknownKeyError(dotted_name(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
         views = {path: self._flat(self._columns[number][:held]) for path, number in leaf_numbers.items()}
-        return views[()] if () in views else TensorDict(nested(views), batch_size=[len(self)])
+        return views[()] if () in views else TensorDict(nest_keys(views), batch_size=[len(self)])
 
     def _flat(self, column: Any) -> Any:
         return column.flatten(0, self.ndim - 1)
@@ -527,7 +527,7 @@ def _document_problems(state: Mapping[str, Any], layout: str, ndim: int) -> list
         ("torn", lambda value: value is None or _are_slots(value, state.get("held")), "ascending slots that are held"),
     )
     problems = [
-        f"{name} is {shorten(state.get(name))}; expected {expected}"
+        f"{name} is {short_text(state.get(name))}; expected {expected}"
         for name, is_valid, expected in rules
         if not is_valid(state.get(name))
     ]

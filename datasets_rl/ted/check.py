@@ -18,7 +18,7 @@ from datasets_rl.ted.keys import (
     NEXT_TERMINATED,
     NEXT_TRUNCATED,
     OBSERVATION,
-    dotted,
+    dotted_name,
 )
 from datasets_rl.ted.table import EpisodeTable
 
@@ -71,7 +71,7 @@ def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Problems
         Violated rules and remarks; each kind once, with the first row and the number of rows.
     """
     result = Problems()
-    tallies: dict[str, _Tally] = {}
+    tallies: dict[str, _RuleViolations] = {}
     steps = table.steps
     step_bytes = schema.record_bytes + sum(wide.step_bytes for wide in schema.wide)
     block = max(1, min(1 << 16, _BLOCK_BYTES // step_bytes))
@@ -80,13 +80,13 @@ def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Problems
         stop = min(start + block, steps)
         episodes = table.episode_of(np.arange(start, stop))
         for rule, wrong in _flag_problems(table, column, episodes, start, stop):
-            tallies.setdefault(rule, _Tally()).add(wrong, start)
+            tallies.setdefault(rule, _RuleViolations()).add(wrong, start)
         for rule, wrong in _value_remarks(schema, column, start, stop):
-            tallies.setdefault(rule, _Tally(violation=False)).add(wrong, start)
+            tallies.setdefault(rule, _RuleViolations(violation=False)).add(wrong, start)
         for rule, wrong in _state_problems(schema, table, column, episodes, start, stop):
-            tallies.setdefault(rule, _Tally()).add(wrong, start)
-        for rule, wrong in _jumps(schema, column, episodes, start, stop):
-            tallies.setdefault(rule, _Tally(violation=False)).add(wrong, start)
+            tallies.setdefault(rule, _RuleViolations()).add(wrong, start)
+        for rule, wrong in _jump_remarks(schema, column, episodes, start, stop):
+            tallies.setdefault(rule, _RuleViolations(violation=False)).add(wrong, start)
         np.add.at(returns, episodes, column(NEXT_REWARD, start, stop)[:, 0].astype(np.float64))
     for rule, tally in tallies.items():
         if tally.count:
@@ -100,7 +100,7 @@ def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Problems
 
 
 @dataclass(slots=True)
-class _Tally:
+class _RuleViolations:
     """Number of rows that violate a rule, and the first of them."""
 
     violation: bool = True
@@ -134,10 +134,10 @@ def _flag_problems(
 def _value_remarks(schema: Schema, column: Column, start: int, stop: int) -> _RuleMasks:
     for schema_field in schema:
         if schema_field.dtype.kind == "f":
-            values = _flat(column(schema_field.key, start, stop))
+            values = _flatten_rows(column(schema_field.key, start, stop))
             yield f"{schema_field.name} is NaN or infinite", np.logical_not(np.isfinite(values).all(axis=1))
         if schema_field.key == OBSERVATION and schema_field.dtype.kind in "fu":
-            values = _flat(column(schema_field.key, start, stop))
+            values = _flatten_rows(column(schema_field.key, start, stop))
             yield f"{schema_field.name} is all zeros", np.logical_not(values.any(axis=1))
 
 
@@ -149,10 +149,10 @@ def _state_problems(
     for schema_field in schema:
         if not schema_field.shared:
             continue
-        next_values = _flat(column((NEXT, *schema_field.key), start, stop))
-        shifted = _flat(column(schema_field.key, start + 1, min(stop + 1, table.steps)))
+        next_values = _flatten_rows(column((NEXT, *schema_field.key), start, stop))
+        shifted = _flatten_rows(column(schema_field.key, start + 1, min(stop + 1, table.steps)))
         wrong = np.zeros(stop - start, np.bool_)
-        wrong[: len(shifted)] = _differ(next_values[: len(shifted)], shifted)
+        wrong[: len(shifted)] = _row_differences(next_values[: len(shifted)], shifted)
         yield f"next.{schema_field.name} is not {schema_field.name} of the next row inside an episode", wrong & ~last
         if schema_field.key[0] == OBSERVATION[0]:
             yield (
@@ -161,7 +161,7 @@ def _state_problems(
             )
 
 
-def _jumps(schema: Schema, column: Column, episodes: NDArray[np.int64], start: int, stop: int) -> _RuleMasks:
+def _jump_remarks(schema: Schema, column: Column, episodes: NDArray[np.int64], start: int, stop: int) -> _RuleMasks:
     for schema_field in schema:
         if (
             schema_field.key[0] != OBSERVATION[0]
@@ -170,7 +170,7 @@ def _jumps(schema: Schema, column: Column, episodes: NDArray[np.int64], start: i
             or stop - start < 3
         ):
             continue
-        values = _flat(column(schema_field.key, start, stop)).astype(np.float64)
+        values = _flatten_rows(column(schema_field.key, start, stop)).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             length = np.sqrt((np.diff(values, axis=0) ** 2).sum(axis=1))
         valid = (episodes[1:] == episodes[:-1]) & np.isfinite(length)
@@ -179,11 +179,11 @@ def _jumps(schema: Schema, column: Column, episodes: NDArray[np.int64], start: i
         median = np.median(lengths) if len(lengths) else 0.0
         long = np.flatnonzero((length > _JUMP * median) & (median > 0))
         wrong = np.zeros(stop - start, np.bool_)
-        wrong[long[length[long] > _ISOLATED * _longest_near(length, episodes, long)]] = True
+        wrong[long[length[long] > _ISOLATED * _longest_near_step(length, episodes, long)]] = True
         yield f"{schema_field.name} jumps more than {_JUMP:g} times the median step inside an episode", wrong
 
 
-def _longest_near(
+def _longest_near_step(
     length: NDArray[np.float64], episodes: NDArray[np.int64], steps: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the length of the longest of the `_NEAR` steps before and after each step, within its episode, [n]."""
@@ -193,12 +193,12 @@ def _longest_near(
     return np.asarray(np.where(others, length[near], 0).max(axis=1, initial=0))
 
 
-def _flat(values: NDArray[Any]) -> NDArray[Any]:
+def _flatten_rows(values: NDArray[Any]) -> NDArray[Any]:
     # Not -1: numpy cannot infer an axis of an array without rows.
     return values.reshape(len(values), math.prod(values.shape[1:]))
 
 
-def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+def _row_differences(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     differ = left != right
     if left.dtype.kind == "f":
         differ &= ~(np.isnan(left) & np.isnan(right))
@@ -213,5 +213,5 @@ def _check_returns(table: EpisodeTable, returns: NDArray[np.float64], result: Pr
         first = int(wrong[0])
         result.problems.append(
             f"the return of episode {first} is {stored[first]:g} in the table and {returns[first]:g} as the sum of "
-            f"{dotted(NEXT_REWARD)} ({len(wrong):,} such episodes)"
+            f"{dotted_name(NEXT_REWARD)} ({len(wrong):,} such episodes)"
         )

@@ -14,7 +14,15 @@ from datasets_rl.ted.keys import OBSERVATION, Key
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DeferredStates", "EncodedImages", "Episode", "TextStates", "Values", "end_to_end", "known_only"]
+__all__ = [
+    "DeferredStates",
+    "EncodedImages",
+    "Episode",
+    "TextStates",
+    "Values",
+    "concatenate_columns",
+    "zero_unknown_states",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,7 @@ class TextStates:
         return len(self.codes)
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> TextStates:
+    def from_texts(cls, texts: Sequence[str]) -> TextStates:
         """Return a column of these texts, [T]."""
         vocabulary = {word: number for number, word in enumerate(dict.fromkeys(texts))}
         return cls(np.fromiter((vocabulary[text] for text in texts), np.int32, len(texts)), tuple(vocabulary))
@@ -104,14 +112,14 @@ class DeferredStates:
     """Number of rows from the row to the end of the appended rows, itself included: 1 is the last row."""
 
 
-def end_to_end(parts: Sequence[Any]) -> Any:
+def concatenate_columns(parts: Sequence[Any]) -> Any:
     """Return the concatenation of columns of one field; if all are encoded images, the result is encoded too."""
     if all(isinstance(column, EncodedImages) for column in parts):
         return replace(parts[0], images=[image for column in parts for image in column.images])
     return np.concatenate(parts)
 
 
-def known_only(final_states: Any, known: NDArray[np.bool_]) -> Any:
+def zero_unknown_states(final_states: Any, known: NDArray[np.bool_]) -> Any:
     """Return final states, [E, ...], with zeros where `known` is False; encoded images have no bytes there."""
     if known.all():
         return final_states

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, end_to_end
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, concatenate_columns
 from datasets_rl.ted.keys import Key
-from datasets_rl.ted.steps import next_of
+from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["EpisodeBatch"]
@@ -66,14 +66,14 @@ class EpisodeBatch:
         """Total number of steps, N."""
         return int(self.lengths.sum())
 
-    def following(self, key: Key) -> Any:
+    def next_states(self, key: Key) -> Any:
         """Return the values of a state field at t + 1, [N, ...]: the next row or, for the last row, the final state."""
         states, final_states = self.states[key], self.final_states[key]
         if isinstance(states, EncodedImages) and isinstance(final_states, EncodedImages):
             rows = np.arange(1, self.count + 1)
             rows[self.table.stops - 1] = self.count + np.arange(len(self))
-            return end_to_end([states, final_states])[rows]
-        return next_of(np.asarray(states), np.asarray(final_states), self.table, 0, self.count)
+            return concatenate_columns([states, final_states])[rows]
+        return values_after(np.asarray(states), np.asarray(final_states), self.table, 0, self.count)
 
     def pick(self, episodes: NDArray[Any]) -> EpisodeBatch:
         """Return the episodes with these indices, in this order, or those of a mask, [E]."""
@@ -95,7 +95,7 @@ class EpisodeBatch:
             numbers=self.numbers[chosen],
         )
 
-    def only(self, keys: Collection[Key]) -> EpisodeBatch:
+    def select_fields(self, keys: Collection[Key]) -> EpisodeBatch:
         """Return the same episodes with only these fields."""
 
         def select(arrays: Arrays) -> Arrays:
@@ -111,7 +111,7 @@ class EpisodeBatch:
             extent = slice(rows.start, rows.stop)
             known = bool(self.final_known[number])
             states = {
-                key: end_to_end([values[extent], self.final_states[key][number : number + 1]])
+                key: concatenate_columns([values[extent], self.final_states[key][number : number + 1]])
                 if known
                 else values[extent]
                 for key, values in self.states.items()

@@ -33,8 +33,8 @@ __all__ = [
     "TRUNCATED",
     "Key",
     "as_key",
-    "dotted",
-    "nested",
+    "dotted_name",
+    "nest_keys",
 ]
 
 Key = tuple[str, ...]
@@ -60,7 +60,7 @@ PLAIN: tuple[Key, ...] = (OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEX
 ROOT_FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
 
 
-def nested(leaves: Mapping[Key, Leaf]) -> dict[str, Any]:
+def nest_keys(leaves: Mapping[Key, Leaf]) -> dict[str, Any]:
     """Return values as nested dicts: ``{("next", "reward"): r}`` becomes ``{"next": {"reward": r}}``."""
     tree: dict[str, Any] = {}
     for key, leaf in leaves.items():
@@ -71,7 +71,7 @@ def nested(leaves: Mapping[Key, Leaf]) -> dict[str, Any]:
     return tree
 
 
-def dotted(key: Key) -> str:
+def dotted_name(key: Key) -> str:
     """Return a key as one dotted name: ``("next", "reward")`` becomes ``"next.reward"``."""
     return ".".join(key)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 if TYPE_CHECKING:
     from datasets_rl.format.schema import Column, Schema
 
-__all__ = ["TOLERANCE", "Moments", "differences", "has_statistics", "of_episodes", "summary"]
+__all__ = ["TOLERANCE", "Moments", "episode_statistics", "has_statistics", "statistics_differences", "summarize"]
 
 TOLERANCE = 1e-9
 """Maximum difference between a stated and a recomputed mean or standard deviation, relative to the largest magnitude of
@@ -40,31 +40,31 @@ class Moments:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._pooled = int(np.prod(shape)) > self.MAX_ELEMENTS
         self._shape: tuple[int, ...] = () if self._pooled else shape
-        self._count: NDArray[np.int64] = np.zeros(self._width, np.int64)
-        self._mean: NDArray[np.float64] = np.zeros(self._width)
-        self._squares: NDArray[np.float64] = np.zeros(self._width)
-        self._low: NDArray[np.float64] = np.full(self._width, np.inf)
-        self._high: NDArray[np.float64] = np.full(self._width, -np.inf)
+        self._count: NDArray[np.int64] = np.zeros(self._item_size, np.int64)
+        self._mean: NDArray[np.float64] = np.zeros(self._item_size)
+        self._squares: NDArray[np.float64] = np.zeros(self._item_size)
+        self._low: NDArray[np.float64] = np.full(self._item_size, np.inf)
+        self._high: NDArray[np.float64] = np.full(self._item_size, -np.inf)
 
     @property
-    def _width(self) -> int:
+    def _item_size(self) -> int:
         return int(np.prod(self._shape))
 
     def update(self, block: NDArray[Any]) -> None:
         """Add a batch of values, [n, ...]; each value that is not finite is ignored."""
         # One contiguous row per element: numpy reduces rows several times faster than columns.
-        values = np.ascontiguousarray(block.reshape(-1, self._width).T, dtype=np.float64)
+        values = np.ascontiguousarray(block.reshape(-1, self._item_size).T, dtype=np.float64)
         if not values.size:
             return
         with np.errstate(over="ignore", invalid="ignore"):
             sums = values.sum(axis=1)
             if np.isfinite(sums).all():
-                self._merge(values, values, values, np.asarray(values.shape[1]), sums)
+                self._merge_block(values, values, values, np.asarray(values.shape[1]), sums)
                 return
             finite = np.isfinite(values)
             zeroed = np.where(finite, values, 0)
             mean = zeroed.sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
-            self._merge(
+            self._merge_block(
                 np.where(finite, values, mean[:, None]),
                 np.where(finite, values, np.inf),
                 np.where(finite, values, -np.inf),
@@ -72,7 +72,7 @@ class Moments:
                 zeroed.sum(axis=1),
             )
 
-    def _merge(
+    def _merge_block(
         self,
         values: NDArray[np.float64],
         lows: NDArray[np.float64],
@@ -84,9 +84,9 @@ class Moments:
         np.maximum(self._high, highs.max(axis=1), out=self._high)
         mean = sums / np.maximum(count, 1)
         values = values - mean[:, None]
-        self._add(count, mean, np.einsum("ij,ij->i", values, values))
+        self._add_moments(count, mean, np.einsum("ij,ij->i", values, values))
 
-    def _add(self, count: NDArray[np.int64], mean: NDArray[np.float64], squares: NDArray[np.float64]) -> None:
+    def _add_moments(self, count: NDArray[np.int64], mean: NDArray[np.float64], squares: NDArray[np.float64]) -> None:
         total = self._count + count
         share = count / np.maximum(total, 1)
         delta = mean - self._mean
@@ -100,18 +100,18 @@ class Moments:
         np.minimum(self._low, low, out=self._low)
         np.maximum(self._high, high, out=self._high)
         with np.errstate(over="ignore", invalid="ignore"):
-            self._add(count.astype(np.int64), mean, squares)
+            self._add_moments(count.astype(np.int64), mean, squares)
 
     def state(self) -> list[list[float]]:
         """Return the state for `restore` and `merge`, as JSON values with NaN and infinity."""
-        return [column.tolist() for column in self._columns()]
+        return [column.tolist() for column in self._state_arrays()]
 
     def restore(self, state: list[list[float]]) -> None:
         """Replace the state by one that `state` returned."""
-        for column, values in zip(self._columns(), state, strict=True):
+        for column, values in zip(self._state_arrays(), state, strict=True):
             column[:] = values
 
-    def _columns(self) -> tuple[NDArray[Any], ...]:
+    def _state_arrays(self) -> tuple[NDArray[Any], ...]:
         return self._count, self._mean, self._squares, self._low, self._high
 
     def to_json(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Moments:
         }
 
 
-def summary(values: NDArray[Any]) -> dict[str, Any]:
+def summarize(values: NDArray[Any]) -> dict[str, Any]:
     """Return minimum, maximum, mean and standard deviation of one number per episode, [E], as JSON values."""
     moments = Moments(())
     moments.update(values)
@@ -141,12 +141,12 @@ def has_statistics(column: Column) -> bool:
     return column.dtype.kind == "f"
 
 
-def of_episodes(table: EpisodeTable) -> dict[str, Any]:
+def episode_statistics(table: EpisodeTable) -> dict[str, Any]:
     """Return the statistics of the returns and lengths of episodes, as JSON values."""
-    return {"return": summary(table["return"]), "length": summary(table["length"])}
+    return {"return": summarize(table["return"]), "length": summarize(table["length"])}
 
 
-def differences(
+def statistics_differences(
     stated: Mapping[str, Any], schema: Schema, table: EpisodeTable, column: Callable[[Key, int, int], NDArray[Any]]
 ) -> Iterator[str]:
     """Recompute the statistics of a stored dataset in batches, and yield a problem for each stated value that differs.
@@ -157,22 +157,22 @@ def differences(
         table: The episodes.
         column: Function of a key, a first row and a stop row that returns the values, [stop - start, ...].
     """
-    recomputed = of_episodes(table)
+    recomputed = episode_statistics(table)
     for field in filter(has_statistics, schema):
         moments = Moments(field.shape)
         block = max(1, _BLOCK_BYTES // (8 * max(1, field.step_bytes // field.dtype.itemsize)))
         for start in range(0, table.steps, block):
             moments.update(column(field.key, start, min(start + block, table.steps)))
-        recomputed[dotted(field.key)] = moments.to_json()
+        recomputed[dotted_name(field.key)] = moments.to_json()
     if stated.keys() != recomputed.keys():
         different = ", ".join(sorted(stated.keys() ^ recomputed.keys()))
         yield f"statistics has the keys {', '.join(stated)}; expected {', '.join(recomputed)} (different: {different})"
     for name, expected in recomputed.items():
         if name in stated:
-            yield from (f"statistics.{name}{text}" for text in _unequal(stated[name], expected))
+            yield from (f"statistics.{name}{text}" for text in _value_differences(stated[name], expected))
 
 
-def _unequal(stated: Any, expected: Mapping[str, Any]) -> Iterator[str]:
+def _value_differences(stated: Any, expected: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(stated, Mapping) or stated.keys() != expected.keys():
         yield f" is {stated!s:.60}; expected {', '.join(expected)}"
         return

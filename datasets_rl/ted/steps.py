@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["next_of", "split_states"]
+__all__ = ["split_states", "values_after"]
 
 
 def split_states(states: NDArray[Any], steps: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -37,7 +37,7 @@ def split_states(states: NDArray[Any], steps: int) -> tuple[NDArray[Any], NDArra
     return states[:steps], states[steps] if len(states) > steps else None
 
 
-def next_of(rows: Any, final: Any, table: EpisodeTable, start: int, stop: int) -> NDArray[Any]:
+def values_after(rows: Any, final: Any, table: EpisodeTable, start: int, stop: int) -> NDArray[Any]:
     """Return the values under "next" for rows `start` to `stop`.
 
     Args:

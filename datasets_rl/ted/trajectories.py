@@ -12,7 +12,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["Slices", "Trajectories", "TrajectoryMarkers", "spans"]
+__all__ = ["Slices", "Trajectories", "TrajectoryMarkers", "concatenated_ranges"]
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -32,11 +32,11 @@ class TrajectoryMarkers:
     """Step number of each row within its trajectory, [n]. A number that is not the previous number plus 1 starts a
     trajectory."""
 
-    def ending(self, ends: Mask) -> TrajectoryMarkers:
+    def with_ends(self, ends: Mask) -> TrajectoryMarkers:
         """Return these markers with additional last rows of trajectories, a mask [n]."""
         return replace(self, ends=ends if self.ends is None else self.ends | ends)
 
-    def cut(self, *, by_step: bool = False) -> tuple[Index, Mask]:
+    def group_rows(self, *, by_step: bool = False) -> tuple[Index, Mask]:
         """Group the rows by trajectory.
 
         Args:
@@ -95,21 +95,23 @@ class Trajectories:
     """Keys of the flags that only the last step of a trajectory can have."""
 
     @classmethod
-    def of(cls, episodes: EpisodeTable) -> Trajectories:
+    def from_table(cls, episodes: EpisodeTable) -> Trajectories:
         """Return the trajectories of an episode table."""
         ended_by = frozenset({NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED})
         return cls(episodes.starts.copy(), episodes.lengths.copy(), ended_by=ended_by)
 
     @classmethod
-    def scan(cls, signs: TrajectoryMarkers, rows: Index, ended_by: frozenset[Key] = frozenset()) -> Trajectories:
+    def from_markers(
+        cls, markers: TrajectoryMarkers, rows: Index, ended_by: frozenset[Key] = frozenset()
+    ) -> Trajectories:
         """Return the trajectories of rows in chronological order.
 
         Args:
-            signs: Markers of the rows.
+            markers: Markers of the rows.
             rows: Row number of each marked row, [N].
             ended_by: Keys of the flags that only the last step of a trajectory can have.
         """
-        order, opens = signs.cut(by_step=True)
+        order, opens = markers.group_rows(by_step=True)
         firsts = np.flatnonzero(opens)
         lengths = np.diff(firsts, append=len(rows))
         order = rows[order]
@@ -261,7 +263,7 @@ class Slices:
         elif pad:
             places = (starts[:, None] + np.minimum(self._steps, lengths[:, None] - 1)).reshape(-1)
         else:
-            places = spans(starts, lengths)
+            places = concatenated_ranges(starts, lengths)
         return self.trajectories.rows(places)
 
     @cached_property
@@ -284,7 +286,7 @@ class Slices:
             )
 
 
-def spans(starts: Index, lengths: Index) -> Index:
+def concatenated_ranges(starts: Index, lengths: Index) -> Index:
     """Return the concatenated ranges ``start, start + 1, ...`` of these lengths, [sum of the lengths]."""
     stops = np.cumsum(lengths)
     return np.repeat(starts - (stops - lengths), lengths) + np.arange(lengths.sum())

@@ -15,7 +15,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.ted.trajectories import spans
+from datasets_rl.ted.trajectories import concatenated_ranges
 from datasets_rl.transforms._time import OverTime, TimeAxis, discounted, positions
 from datasets_rl.transforms.base import Keys, NestedKey, any_like, get_entry, key_list, under_next
 
@@ -56,7 +56,7 @@ class _Sums(OverTime):
     def _all(self, storage: Any) -> dict[str, Tensor]:
         trajectories = self.trajectories(storage)
         lengths = trajectories.lengths
-        order = torch.from_numpy(trajectories.rows(spans(trajectories.firsts, lengths)))
+        order = torch.from_numpy(trajectories.rows(concatenated_ranges(trajectories.firsts, lengths)))
         ends = torch.zeros(len(order), dtype=torch.bool)
         ends[torch.from_numpy(np.cumsum(lengths) - 1)] = True
         values = {}

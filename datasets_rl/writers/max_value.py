@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from datasets_rl.checkpoint import check_start_method
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key, dotted
+from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key, dotted_name
 from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
@@ -162,17 +162,19 @@ class TensorDictMaxValueWriter(Writer):
         _expect_collection(data)
         values = data.get(self.rank_key, None)
         if values is None:
-            raise UnknownKeyError(dotted(self.rank_key), [dotted(as_key(key)) for key in data.keys(True, True)])
+            raise UnknownKeyError(
+                dotted_name(self.rank_key), [dotted_name(as_key(key)) for key in data.keys(True, True)]
+            )
         if values.is_complex() or not values.numel():
             raise InvalidArgumentError(
-                f"the rank {dotted(self.rank_key)!r} is {values.dtype} {list(values.shape)}; expected real numbers"
+                f"the rank {dotted_name(self.rank_key)!r} is {values.dtype} {list(values.shape)}; expected real numbers"
             )
         flat = values.detach().to("cpu", torch.float64).reshape(len(values), -1)
         ranks: NDArray[np.float64] = _REDUCTIONS[self.reduction](flat).numpy()
         nan_elements = np.flatnonzero(np.isnan(ranks))
         if len(nan_elements):
             raise InvalidArgumentError(
-                f"the rank {dotted(self.rank_key)!r} is NaN in {len(nan_elements)} of {len(ranks)} elements, first in {nan_elements[0]}",
+                f"the rank {dotted_name(self.rank_key)!r} is NaN in {len(nan_elements)} of {len(ranks)} elements, first in {nan_elements[0]}",
                 hint="nothing was written; remove these elements",
             )
         return ranks

@@ -64,7 +64,7 @@ def build(folder, width, steps, wide_bytes, monkeypatch):
     folder.mkdir()
     with monkeypatch.context() as patch:
         patch.setattr(Schema, "layout", classmethod(lambda cls, columns: layout(cls, columns, wide_bytes=wide_bytes)))
-        writer = DatasetWriter(folder, columns, what="bench", steps=steps)
+        writer = DatasetWriter(folder, columns, name="bench", steps=steps)
     ends = np.arange(1000)[:, None] == 999
     generator = np.random.default_rng(0)
     for _ in range(steps // 1000):

@@ -16,7 +16,7 @@ from stored_data import FLAGS, write_dataset
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.preprocessing import Function, Recipe, preprocess
 from datasets_rl.ted.episode import Episode
 
@@ -122,8 +122,8 @@ def test_two_processes_are_faster_than_one(tmp_path, size, expect):
     def run(engine, name):
         preprocess(stored.folder, recipe, dest=tmp_path / name, engine=engine, num_parts=16)
 
-    one = seconds(lambda: run(size(full=Local(1, threads=1), small=None), "one"))
-    two = seconds(lambda: run(size(full=Local(2, threads=1), small=None), "two"))
+    one = seconds(lambda: run(size(full=LocalEngine(1, threads=1), small=None), "one"))
+    two = seconds(lambda: run(size(full=LocalEngine(2, threads=1), small=None), "two"))
     expect("time with two processes, of that with one", two / one, at_most=0.8)
 
 

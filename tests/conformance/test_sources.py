@@ -40,7 +40,7 @@ from datasets_rl.pipeline.journal import Journal
 from datasets_rl.settings import Settings
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, ROOT_FLAGS, dotted
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, ROOT_FLAGS, dotted_name
 
 Key = tuple[str, ...]
 KILLER = Path(__file__).parents[1] / "faults" / "download_crashes.py"
@@ -280,7 +280,7 @@ def shows_the_rows(dataset, stored):
         wanted = stored.column(key)
         got = shown[key].numpy()
         assert got.shape == wanted.shape
-        assert np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f"), dotted(key)
+        assert np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f"), dotted_name(key)
 
 
 def sockets():
@@ -359,16 +359,16 @@ def same(made, key, rows, values):
     got = made.stored.column(key, rows.start, rows.stop)
     if isinstance(values, TextStates):
         texts = made.stored.texts(key)
-        assert [texts[number] for number in got] == [values.vocabulary[code] for code in values.codes], dotted(key)
+        assert [texts[number] for number in got] == [values.vocabulary[code] for code in values.codes], dotted_name(key)
         return
     wanted = plain(values)
-    off = made.case.lossy.get(dotted(key), made.case.lossy.get(dotted(key[1:]), 0) if key[0] == "next" else 0)
-    assert got.shape == wanted.shape, dotted(key)
-    assert got.dtype.kind == wanted.dtype.kind, dotted(key)
+    off = made.case.lossy.get(dotted_name(key), made.case.lossy.get(dotted_name(key[1:]), 0) if key[0] == "next" else 0)
+    assert got.shape == wanted.shape, dotted_name(key)
+    assert got.dtype.kind == wanted.dtype.kind, dotted_name(key)
     if off:
-        assert np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() <= off, dotted(key)
+        assert np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() <= off, dotted_name(key)
     else:
-        assert np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f"), dotted(key)
+        assert np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f"), dotted_name(key)
 
 
 def test_the_manifest_records_the_raw_files(made):
@@ -516,7 +516,7 @@ def changeable(made):
 
 @FIRST_OF_EACH
 def test_only_selected_fields_are_stored(made, home):
-    names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
+    names = sorted({dotted_name(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
     kept = made.download(home, part={"keys": (names[0],)})
 
     added = {"next.reward", "next.terminated", "next.truncated", "next.done", "episode"}
@@ -595,7 +595,7 @@ def test_episodes_are_selected_before_the_download(made, home):
 
 def parts(made):
     """Return the types of partial downloads that the dataset supports, as fields of a selection."""
-    names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
+    names = sorted({dotted_name(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
     yield {"keys": (names[0],)}
     origin = sources.source(made.place.root.name)
     if made.case.episodes and "episodes" in origin.selects:
@@ -686,7 +686,7 @@ def test_a_download_without_options_completes_a_part(made, home, rlds, monkeypat
 def test_other_episodes_and_fields_are_added_to_a_part(made, home):
     if not (made.case.episodes and "episodes" in sources.source(made.place.root.name).selects):
         pytest.skip("it gives whole files")
-    names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
+    names = sorted({dotted_name(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
     numbers = made.stored.episodes["source"]
     first, last = int(numbers[0]), int(numbers[-1])
     made.download(home, part={"episodes": str(first), "keys": (names[0],)})

@@ -216,7 +216,7 @@ def test_images_that_a_step_does_not_use_are_not_decoded(name, arguments, monkey
         return
     block = as_png(block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2))
     recipe = fitted(name, arguments, block)
-    monkeypatch.setattr(pictures_module, "_decoded", lambda *_: pytest.fail("it was decoded"))
+    monkeypatch.setattr(pictures_module, "_decode_images", lambda *_: pytest.fail("it was decoded"))
     recipe(block)
 
 

@@ -22,7 +22,7 @@ from crash import events_below, run_killed_at, run_or_exit
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.preprocessing import Function, Recipe, preprocess, undo
 from datasets_rl.settings import Settings
 
@@ -55,7 +55,7 @@ class Here(contextlib.nullcontext):
         return functools.partial(make, task, report)
 
 
-engine = {"direct": None, "parts": Here(), "several": Local(2)}[task["how"]]
+engine = {"direct": None, "parts": Here(), "several": LocalEngine(2)}[task["how"]]
 
 
 def work():

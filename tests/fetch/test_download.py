@@ -14,7 +14,7 @@ import pytest
 from servers import Cut, File, NoRange, Redirect, Slow, Status, serve
 
 from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, OfflineError
-from datasets_rl.fetch import Asset, fetch, fetch_local, mirrored, remaining_bytes, transfer
+from datasets_rl.fetch import Asset, fetch, fetch_local, remaining_bytes, transfer, with_mirrors
 from datasets_rl.fetch.parallel import Limiter
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -216,21 +216,21 @@ def test_mirrors_are_tried_before_the_addresses_of_the_catalog():
     asset = Asset(("https://up/a",), "door/a b$.hdf5")
     bases = ["https://lab/d4rl/", "file:///mnt/d4rl", "hf://datasets/o/r", "gs://bucket/x"]
 
-    assert mirrored(asset, bases).urls == (
+    assert with_mirrors(asset, bases).urls == (
         "https://lab/d4rl/door/a%20b%24.hdf5",
         "file:///mnt/d4rl/door/a%20b%24.hdf5",
         "hf://datasets/o/r/door/a b$.hdf5",
         "gs://bucket/x/door/a b$.hdf5",
         "https://up/a",
     )
-    assert mirrored(asset, []) == asset
-    assert mirrored(mirrored(asset, bases), bases) == mirrored(asset, bases)
+    assert with_mirrors(asset, []) == asset
+    assert with_mirrors(with_mirrors(asset, bases), bases) == with_mirrors(asset, bases)
 
 
 def test_a_file_mirror_is_used_in_place(get, data, tmp_path, names):
     (tmp_path / "lab disk").mkdir()
     (tmp_path / "lab disk" / "a.hdf5").write_bytes(data)
-    asset = mirrored(Asset((), "a.hdf5"), [(tmp_path / "lab disk").as_uri()])
+    asset = with_mirrors(Asset((), "a.hdf5"), [(tmp_path / "lab disk").as_uri()])
 
     came = get(asset.urls)
 

@@ -44,7 +44,7 @@ def episode(number, steps, known, *, more=(WORD, FRAME)):
     )
     steps_more, states_more = {}, {}
     if WORD in more:
-        steps_more[WORD.key] = TextStates.of([WORDS[one] for one in dice.integers(0, 4, steps)])
+        steps_more[WORD.key] = TextStates.from_texts([WORDS[one] for one in dice.integers(0, 4, steps)])
     if FRAME in more:
         states_more[FRAME.key] = dice.integers(0, 256, (steps + known, 40, 40, 3), U1)
     if CAMERA in more:
@@ -83,7 +83,7 @@ def back_to_back(episodes):
 
 def written(folder, write, of):
     folder.mkdir()
-    one = DatasetWriter(folder, of, what="toy/data")
+    one = DatasetWriter(folder, of, name="toy/data")
     try:
         write(one)
         return one.finish()
@@ -124,7 +124,7 @@ def test_batches_and_partials_give_the_bytes_of_pieces(shapes, cuts, capacity, t
         for number, group in enumerate(groups):
             folder = home / f"part-{number}"
             folder.mkdir()
-            other = DatasetWriter(folder, of, what="toy/data")
+            other = DatasetWriter(folder, of, name="toy/data")
             for one in group:
                 other.append(one)
             commit = other.commit()
@@ -179,7 +179,7 @@ def test_partials_of_images_and_of_open_episodes_are_joined(tmp_path):
         ):
             folder = tmp_path / str(number)
             folder.mkdir()
-            other = DatasetWriter(folder, of, what="toy/data")
+            other = DatasetWriter(folder, of, name="toy/data")
             for one in group:
                 other.append(one)
             commit = other.commit()
@@ -192,7 +192,7 @@ def test_partials_of_images_and_of_open_episodes_are_joined(tmp_path):
 def test_a_truncated_partial_is_refused(tmp_path):
     folder = tmp_path / "part"
     folder.mkdir()
-    other = DatasetWriter(folder, columns(), what="toy/data")
+    other = DatasetWriter(folder, columns(), name="toy/data")
     other.append(episode(1, 9, True, more=()))
     commit = other.commit()
     other.discard()
@@ -237,8 +237,8 @@ def test_the_episodes_of_a_batch_equal_the_input():
     two = block.pick(np.array([2, 0]))
     assert two.lengths.tolist() == [4, 3]
     assert np.array_equal(two.states[("observation",)][:4], given_ones[2].states[("observation",)])
-    assert np.array_equal(two.following(("observation",))[4:7], given_ones[0].states[("observation",)][1:])
-    assert not two.following(("observation",))[3].any() or not two.final_known[0]
+    assert np.array_equal(two.next_states(("observation",))[4:7], given_ones[0].states[("observation",)][1:])
+    assert not two.next_states(("observation",))[3].any() or not two.final_known[0]
 
 
 def test_merged_moments_of_partials_equal_those_of_all_rows():

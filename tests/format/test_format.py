@@ -63,7 +63,7 @@ def test_the_bytes_equal_those_computed_by_hand(tmp_path):
             Column(("next", "terminated"), np.dtype("?"), (1,)),
             Column(("next", "truncated"), np.dtype("?"), (1,)),
         ],
-        what="toy/golden",
+        name="toy/golden",
     )
     for states, actions, rewards, ended in [([1, 2, 3], [10, 20], [0.5, 0.25], 0), ([4], [30], [-1], 1)]:
         last = np.arange(len(actions)) == len(actions) - 1

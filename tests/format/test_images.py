@@ -154,7 +154,7 @@ def test_the_files_open_without_this_package(stored, whole):
 def test_a_killed_writer_resumes_with_the_same_bytes(whole, stored, tmp_path):
     commits = []
     for count, one in enumerate(whole):
-        writer = DatasetWriter(tmp_path, COLUMNS, what="toy/data", commits=commits)
+        writer = DatasetWriter(tmp_path, COLUMNS, name="toy/data", commits=commits)
         for piece in cut(one, *([2] if len(one) > 3 else [])):
             writer.append(piece)
         if count == len(whole) - 1:
@@ -182,7 +182,7 @@ def test_a_killed_writer_resumes_with_the_same_bytes(whole, stored, tmp_path):
     ids=["narrow", "alpha", "page", "empty", "few"],
 )
 def test_images_that_do_not_fit_are_refused_before_they_are_stored(tmp_path, images, problem):
-    writer = DatasetWriter(tmp_path, COLUMNS, what="toy/data")
+    writer = DatasetWriter(tmp_path, COLUMNS, name="toy/data")
     good = episode(0, 4, known=True)
     try:
         with pytest.raises(ConversionError, match=problem):

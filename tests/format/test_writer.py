@@ -24,7 +24,7 @@ def write(tmp_path):
     made = []
 
     def start(of=None):
-        made.append(DatasetWriter(tmp_path, columns() if of is None else of, what="toy/data"))
+        made.append(DatasetWriter(tmp_path, columns() if of is None else of, name="toy/data"))
         return made[-1]
 
     yield start
@@ -141,14 +141,14 @@ def test_columns_without_reward_or_flags_are_refused_before_any_write(tmp_path, 
     of = [column for column in columns() if column.key[-1] != missing]
 
     with pytest.raises(InvalidArgumentError, match=rf"next\.{missing} is not in the schema"):
-        DatasetWriter(tmp_path, of, what="toy/data")
+        DatasetWriter(tmp_path, of, name="toy/data")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("own", [("next", "done"), ("episode",), ("done",), ("truncated",)])
 def test_columns_that_the_format_computes_are_refused(tmp_path, own):
     with pytest.raises(InvalidArgumentError, match=r"twice|format uses"):
-        DatasetWriter(tmp_path, columns(Column(own, BOOL, (1,))), what="toy/data")
+        DatasetWriter(tmp_path, columns(Column(own, BOOL, (1,))), name="toy/data")
 
 
 @pytest.mark.parametrize("steps_of_a_block", [1, 2, 3, 7, 1 << 16])
@@ -165,7 +165,7 @@ def test_batches_and_pieces_do_not_affect_the_files(tmp_path, monkeypatch, steps
 
 
 def test_a_file_whose_length_was_announced_is_the_same_file(tmp_path):
-    toy = DatasetWriter(tmp_path, columns(), what="toy/data", steps=5)
+    toy = DatasetWriter(tmp_path, columns(), name="toy/data", steps=5)
     toy.append(episode(5))
     announced = toy.finish()
     toy.discard()
@@ -225,7 +225,7 @@ def test_deferred_states_are_stored_in_their_row(tmp_path):
     wide = [Column(("observation",), np.dtype("u1"), (80, 80), shared=True)]
     wide += [Column(("next", name), F4 if name == "reward" else BOOL, (1,)) for name in ("reward", *FLAGS)]
     steps = {("next", "reward"): np.zeros((5, 1), F4), ("next", "terminated"): flags(0, 0, 0, 0, 1)}
-    made = DatasetWriter(tmp_path, wide, what="toy/data", steps=5)
+    made = DatasetWriter(tmp_path, wide, name="toy/data", steps=5)
 
     made.append(Episode({**steps, ("next", "truncated"): flags(*[0] * 5)}, {("observation",): seen}))
     made.patch(DeferredStates({("observation",): frames[:1]}, rows_ago=5))

@@ -9,7 +9,7 @@ import pytest
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.pipeline.engines import WorkerDiedError
-from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.progress import Report
 
 
@@ -36,7 +36,7 @@ class Counting(Report):
 
 def test_results_are_returned_despite_printing_and_progress_is_reported_earlier():
     report = Counting()
-    with Local(1) as engine:
+    with LocalEngine(1) as engine:
         said = engine.submit(answer, {"steps": [3, 4], "name": "ö\n"}, report)()
 
     assert said["task"] == {"steps": [3, 4], "name": "ö\n"}
@@ -45,7 +45,7 @@ def test_results_are_returned_despite_printing_and_progress_is_reported_earlier(
 
 
 def test_an_error_is_returned_completely_and_its_process_continues():
-    with Local(1) as engine:
+    with LocalEngine(1) as engine:
         waits = [engine.submit(answer, task, Report()) for task in ({}, {"problems": ["a", "b"]}, {})]
         first = waits[0]()
         with pytest.raises(ConversionError) as raised:
@@ -57,7 +57,7 @@ def test_an_error_is_returned_completely_and_its_process_continues():
 
 
 def test_a_process_that_dies_loses_only_its_task():
-    with Local(1) as engine:
+    with LocalEngine(1) as engine:
         waits = [engine.submit(answer, task, Report()) for task in ({"exit": 3}, {})]
         with pytest.raises(WorkerDiedError, match="ended with 3"):
             waits[0]()
@@ -65,7 +65,7 @@ def test_a_process_that_dies_loses_only_its_task():
 
 
 def test_a_process_is_replaced_after_some_tasks():
-    with Local(1, max_tasks_per_child=2) as engine:
+    with LocalEngine(1, max_tasks_per_child=2) as engine:
         waits = [engine.submit(answer, {}, Report()) for _ in range(4)]
         processes = [wait()["process"] for wait in waits]
 
@@ -73,7 +73,7 @@ def test_a_process_is_replaced_after_some_tasks():
 
 
 def test_running_tasks_end_with_the_engine():
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         for _ in range(4):
             engine.submit(answer, {}, Report())
 

@@ -24,7 +24,7 @@ from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.pipeline import engines
 from datasets_rl.pipeline import partial as part
 from datasets_rl.pipeline.engines import WorkerDiedError
-from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.pipeline.partial import partials_folder
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
@@ -255,7 +255,7 @@ def test_few_partials_exist_at_once_and_none_remains(get, tmp_path, monkeypatch)
     get(jobs=3)
 
     assert len(there) > 8
-    assert max(there) <= Local(3).max_in_flight
+    assert max(there) <= LocalEngine(3).max_in_flight
     assert [*tmp_path.rglob("partials")] == []
 
 

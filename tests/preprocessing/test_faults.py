@@ -19,7 +19,7 @@ from stored_data import columns, trajectory, write_dataset
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError, LockedError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.pipeline.partial import remove_partial
 from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run
 from datasets_rl.settings import Settings
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_ends_the_run_with_a_remedy(folder):
     with pytest.raises(
         PreprocessError, match=r"the process that preprocessed episodes 0 to 3 ended with 3(.|\n)*max_ram=\.\.\."
     ):
-        preprocess(folder, Recipe([Function(dies, "batch")]), engine=Local(2), num_parts=4, in_place=True)
+        preprocess(folder, Recipe([Function(dies, "batch")]), engine=LocalEngine(2), num_parts=4, in_place=True)
     assert StoredDataset(folder).manifest == before
 
 
@@ -250,7 +250,7 @@ def test_an_error_of_a_worker_has_the_same_message(folder):
 
     recipe = Recipe([Function(lambda batch: fails(batch) if (batch["episode"] == 5).any() else batch, "batch")])
     told = []
-    for engine in (None, Local(2)):
+    for engine in (None, LocalEngine(2)):
         with pytest.raises(PreprocessError) as caught:
             preprocess(folder, recipe, engine=engine, num_parts=6, in_place=True)
         told.append(str(caught.value))
@@ -262,7 +262,7 @@ def test_an_error_of_a_worker_has_the_same_message(folder):
 
 def test_no_more_processes_are_started_than_memory_allows(folder, monkeypatch):
     monkeypatch.setattr(run, "_MIN_PARALLEL_SECONDS", 0.0)
-    monkeypatch.setattr(run, "Local", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(run, "LocalEngine", lambda *_, **__: pytest.fail("processes were started"))
     settings = replace(Settings.from_env(), jobs=2)
     monkeypatch.setattr(run.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(run, "memory_bytes", lambda: 1000.0)

@@ -353,7 +353,7 @@ def test_frame_skip_sums_rewards_and_keeps_ends():
 
     assert came.lengths.tolist() == [3, 1]
     assert flat(came.states[key]) == [0, 2, 4, 10]
-    assert flat(came.following(key)) == [2, 4, 5, 12]
+    assert flat(came.next_states(key)) == [2, 4, 5, 12]
     assert flat(came.steps["action",]) == [0, 2, 4, 5]
     assert flat(came.steps[REWARD]) == [3, 12, 16, 96]
     assert flat(came.steps["next", "terminated"]) == [False, False, True, False]
@@ -371,7 +371,7 @@ def test_a_range_of_steps_ends_with_a_known_next_state():
     came = made(Recipe.inline(["keep_steps:1:3"]), block)
 
     assert came.numbers.tolist() == [0, 2]
-    assert flat(came.following(key)) == [2, 3, 0]
+    assert flat(came.next_states(key)) == [2, 3, 0]
     assert came.final_known.tolist() == [True, False]
     assert flat(came.steps["next", "truncated"]) == [False, True, True]
     assert not came.steps["next", "terminated"].any()

@@ -20,7 +20,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import WIDE_BYTES
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.ted.check import check_rules
-from datasets_rl.ted.keys import dotted
+from datasets_rl.ted.keys import dotted_name
 
 FEW = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=1500)
@@ -74,9 +74,9 @@ def check_with_numpy_alone(stored: StoredDataset, model: Model, data: Data) -> N
 def check_statistics(stored: StoredDataset, model: Model, data: Data) -> None:
     for column in data.columns:
         if column.dtype.kind != "f":
-            assert dotted(column.key) not in stored.manifest.statistics
+            assert dotted_name(column.key) not in stored.manifest.statistics
             continue
-        got = stored.manifest.statistics[dotted(column.key)]
+        got = stored.manifest.statistics[dotted_name(column.key)]
         flat = model.column(column.key).astype(np.float64).reshape(len(model), -1)
         flat = flat.reshape(-1, 1) if flat.shape[1] > 256 else flat
         for element, values in enumerate(flat.T):

@@ -94,7 +94,7 @@ def npz(folder: Path) -> list[Episode]:
         made = drawn(length, rng)
         np.savez_compressed(place / f"episode_{name}.npz", **made)
         steps = {
-            ("task",): TextStates.of(made["task"].tolist()),
+            ("task",): TextStates.from_texts(made["task"].tolist()),
             ("action",): made["choice"],
             ("next", "reward"): made["r"],
             ("next", "terminated"): made["terminated"][:, None],
@@ -197,7 +197,7 @@ def tables(folder: Path) -> list[Episode]:
             states = {
                 ("observation", "state"): made["observation.state"][with_end],
                 ("observation", "pose"): made["pose"][with_end],
-                ("info", "note"): TextStates.of(made["note"][with_end]),
+                ("info", "note"): TextStates.from_texts(made["note"][with_end]),
             }
             found.append(Episode(steps, states, metadata={"source": 10 * number + row, "file": number}))
             start += length + 1

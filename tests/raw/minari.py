@@ -227,7 +227,7 @@ def _golden(given: Sequence[Given]) -> list[Episode]:
 
 def _column(values: Sequence[Any]) -> Any:
     """Return the values of a column as an array, or as `TextStates` where they are strings."""
-    return TextStates.of(values) if isinstance(values[0], str) else np.asarray(values)
+    return TextStates.from_texts(values) if isinstance(values[0], str) else np.asarray(values)
 
 
 def _written(space: str, data_format: str) -> Callable[[Path], list[Episode]]:

@@ -119,13 +119,13 @@ def golden(drawn: Drawn, number: int, *, rich: bool = True, kept: bool = False) 
         ("next", "terminated"): end,
         ("next", "truncated"): cut,
         ("discount",): np.ones(rows, np.float32),
-        ("language_instruction",): TextStates.of([drawn.instruction] * rows),
-        ("episode_metadata", "file_path"): TextStates.of([drawn.path] * rows),
+        ("language_instruction",): TextStates.from_texts([drawn.instruction] * rows),
+        ("episode_metadata", "file_path"): TextStates.from_texts([drawn.path] * rows),
     }
     states: dict[Any, Any] = {
         ("observation", "image"): np.stack([decoded(image) for image in drawn.images]),
         ("observation", "state"): drawn.state,
-        ("observation", "natural_language_instruction"): TextStates.of([drawn.instruction] * len(drawn)),
+        ("observation", "natural_language_instruction"): TextStates.from_texts([drawn.instruction] * len(drawn)),
     }
     if rich:
         states[("observation", "depth")] = drawn.depth.astype(np.int32)

@@ -129,7 +129,7 @@ def test_a_numeric_attribute_may_state_its_range(opened):
 def test_undeclared_values_that_pandas_lets_pass_as_missing_are_refused(opened, monkeypatch):
     """As pandas 2 does it."""
     frame = pd.DataFrame({0: [1.0, 2.0], 1: pd.Categorical.from_codes([0, -1], ["a", "b", "?"])})
-    monkeypatch.setattr(ArffFile, "_frame", lambda *_: frame)
+    monkeypatch.setattr(ArffFile, "_parse_frame", lambda *_: frame)
 
     with pytest.raises(ConversionError, match="row 1: c is 'z'; expected one of a, b"):
         values(opened(f"{HEADER}1,a\n2,z\n"))

@@ -15,8 +15,8 @@ from datasets_rl.preprocessing import Recipe
 from datasets_rl.preprocessing.run import preprocess
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import as_key, dotted
-from datasets_rl.ted.steps import next_of, split_states
+from datasets_rl.ted.keys import as_key, dotted_name
+from datasets_rl.ted.steps import split_states, values_after
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
 
@@ -31,7 +31,7 @@ from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 )
 def test_a_key_is_read_from_dots_or_tuples(given, key):
     assert as_key(given) == key
-    assert as_key(dotted(key)) == key
+    assert as_key(dotted_name(key)) == key
 
 
 @pytest.mark.parametrize("given", ["", "a..b", ".a", (), ("a", "")])
@@ -100,7 +100,7 @@ def test_the_next_state_is_the_next_row_or_the_final_state(start, stop):
     following = [11, 12, 13, 21, 31, 0]
 
     if start <= stop:
-        assert next_of(rows, final_states, table_of(3, 1, 2), start, stop).tolist() == following[start:stop]
+        assert values_after(rows, final_states, table_of(3, 1, 2), start, stop).tolist() == following[start:stop]
 
 
 @pytest.mark.parametrize(

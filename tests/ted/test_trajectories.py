@@ -8,7 +8,7 @@ import pytest
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
 from datasets_rl.ted.table import EpisodeTable
-from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, spans
+from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, concatenated_ranges
 
 
 def index(*numbers):
@@ -30,12 +30,12 @@ def back_to_back():
 def turns():
     """Environment 0 wrote rows 0, 2 and 4, environment 1 rows 1, 3 and 5; its first episode ended at row 3."""
     ends = np.array([False, False, False, True, False, False])
-    return Trajectories.scan(TrajectoryMarkers((index(0, 1, 0, 1, 0, 1),), ends), np.arange(6))
+    return Trajectories.from_markers(TrajectoryMarkers((index(0, 1, 0, 1, 0, 1),), ends), np.arange(6))
 
 
 class TestTrajectories:
     def test_a_table_of_episodes_needs_no_map(self):
-        made = Trajectories.of(EpisodeTable.from_lengths(index(4, 2, 3)))
+        made = Trajectories.from_table(EpisodeTable.from_lengths(index(4, 2, 3)))
 
         assert listed(made) == [[0, 1, 2, 3], [4, 5], [6, 7, 8]]
         assert made.order is None
@@ -48,17 +48,17 @@ class TestTrajectories:
     def test_rows_in_order_need_no_map(self):
         ends = np.array([False, True, False, True])
 
-        assert Trajectories.scan(TrajectoryMarkers((np.zeros(4, np.int64),), ends), np.arange(4)).order is None
+        assert Trajectories.from_markers(TrajectoryMarkers((np.zeros(4, np.int64),), ends), np.arange(4)).order is None
 
     def test_rows_are_in_chronological_order(self):
         """A ring of 4 that wraps: the oldest is row 2, the newest row 1."""
         ends = np.array([False, False, True, False])
-        made = Trajectories.scan(TrajectoryMarkers((np.zeros(4, np.int64),), ends), index(2, 3, 0, 1))
+        made = Trajectories.from_markers(TrajectoryMarkers((np.zeros(4, np.int64),), ends), index(2, 3, 0, 1))
 
         assert listed(made) == [[2, 3, 0], [1]]
 
     def test_rows_out_of_order_are_sorted_by_step_and_divided_at_gaps(self):
-        made = Trajectories.scan(
+        made = Trajectories.from_markers(
             TrajectoryMarkers((index(7, 3, 7, 3, 7, 7),), None, index(1, 0, 0, 1, 4, 3)), np.arange(6)
         )
 
@@ -144,5 +144,5 @@ class TestSlices:
 
 
 def test_spans_follow_each_other():
-    assert spans(index(5, 0, 9), index(2, 0, 3)).tolist() == [5, 6, 9, 10, 11]
-    assert spans(index(), index()).tolist() == []
+    assert concatenated_ranges(index(5, 0, 9), index(2, 0, 3)).tolist() == [5, 6, 9, 10, 11]
+    assert concatenated_ranges(index(), index()).tolist() == []

@@ -13,7 +13,7 @@ from datasets_rl.remedy import Remedy
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Engine", "TaskFunction", "TaskResult", "WorkerDiedError", "worth_jobs"]
+__all__ = ["Engine", "TaskFunction", "TaskResult", "WorkerDiedError", "useful_job_count"]
 
 TaskFunction = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
 """Writes the partial dataset that a task describes, unless it exists already; task and result are JSON values."""
@@ -25,7 +25,7 @@ MIN_PARALLEL_BYTES = 64 << 20
 """The size of raw files for which several processes are worth starting: each takes half a second to start."""
 
 
-def worth_jobs(sizes: Sequence[int | None], shards: int, jobs: int) -> int:
+def useful_job_count(sizes: Sequence[int | None], shards: int, jobs: int) -> int:
     """Return the number of processes of this machine that should read the shards of a dataset.
 
     Args:

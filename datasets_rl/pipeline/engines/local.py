@@ -27,7 +27,7 @@ from datasets_rl.progress import Report
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Local"]
+__all__ = ["LocalEngine"]
 
 _PROGRAM = """
 from datasets_rl.pipeline.engines.local import main
@@ -39,7 +39,7 @@ _REPORT_INTERVAL = 0.2
 """Seconds between two reports of steps: to send one costs as much as to read a short episode."""
 
 
-class Local:
+class LocalEngine:
     """An engine that writes partial datasets in processes of this machine.
 
     Args:
@@ -154,11 +154,11 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print to stdout must not corrupt the pickles
     lines: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_read_stdin, args=(lines,), daemon=True).start()
+    threading.Thread(target=_queue_stdin_lines, args=(lines,), daemon=True).start()
     while True:
         module, name, task = json.loads(lines.get())
         try:
-            result = getattr(import_module(module), name)(task, _Report(out))
+            result = getattr(import_module(module), name)(task, _PipedReport(out))
         except DatasetsRLError as error:
             result = error
         try:
@@ -168,14 +168,14 @@ def main() -> None:
             os._exit(1)
 
 
-def _read_stdin(lines: SimpleQueue[str]) -> None:
+def _queue_stdin_lines(lines: SimpleQueue[str]) -> None:
     """Read lines, also while a task runs: at the end of stdin the parent process is gone, and this one exits."""
     for line in sys.stdin:
         lines.put(line)
     os._exit(1)
 
 
-class _Report(Report):
+class _PipedReport(Report):
     """A report that sends numbers of steps to the parent process."""
 
     def __init__(self, out: IO[bytes]) -> None:

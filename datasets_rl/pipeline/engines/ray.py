@@ -67,7 +67,7 @@ class RayEngine:
             # Ray's messages about nodes that die must not mix with the data on stdout.
             self._redirect = redirect_stdout(sys.stderr)
             self._redirect.__enter__()
-        self._remote_call = ray.remote(max_retries=_MAX_RETRIES)(_call)
+        self._remote_call = ray.remote(max_retries=_MAX_RETRIES)(_run_task)
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -125,7 +125,7 @@ def _connect(ray: Any, address: str | None) -> None:
         ray.init("local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
 
 
-def _call(make: TaskFunction, task: Mapping[str, Any], version: str) -> Mapping[str, Any]:
+def _run_task(make: TaskFunction, task: Mapping[str, Any], version: str) -> Mapping[str, Any]:
     """Run a task on a node, after checking that the node has the same version and sees the folder."""
     if converter_version() != version:
         raise InvalidArgumentError(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.ted.episode import known_only
+from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
 
@@ -49,7 +49,7 @@ def mapped(batch: EpisodeBatch, keys: Iterable[Key], change: Change) -> EpisodeB
             steps[key] = change(key, np.asarray(steps[key]))
         else:
             states[key] = change(key, np.asarray(states[key]))
-            final_states[key] = known_only(change(key, np.asarray(final_states[key])), batch.final_known)
+            final_states[key] = zero_unknown_states(change(key, np.asarray(final_states[key])), batch.final_known)
     return replace(batch, steps=steps, states=states, final_states=final_states)
 
 

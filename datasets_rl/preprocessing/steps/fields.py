@@ -15,7 +15,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import FIXED, mapped, need, rekeyed
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted
+from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted_name
 
 __all__ = ["DTYPES", "Cast", "Concatenate", "Exclude", "Rename", "Select"]
 
@@ -89,9 +89,9 @@ class Rename(Step):
             return (*new, *key[len(old) :]) if key in moved else key
 
         taken = {*batch.steps, *batch.states} - moved
-        if clash := sorted(dotted(name(key)) for key in moved if name(key) in taken):
+        if clash := sorted(dotted_name(name(key)) for key in moved if name(key) in taken):
             raise InvalidArgumentError(f"the field {', '.join(clash)} exists already")
-        if fixed := sorted(dotted(key) for key in moved & FIXED):
+        if fixed := sorted(dotted_name(key) for key in moved & FIXED):
             raise InvalidArgumentError(f"{', '.join(fixed)} cannot be renamed: every dataset has this field")
         return rekeyed(batch, name)
 
@@ -123,7 +123,7 @@ class Cast(Step):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         keys = [key for key in need(batch, self.keys) or self._all(batch) if self._casts(batch, key)]
-        if texts := sorted(dotted(key) for key in keys if key in batch.vocabulary):
+        if texts := sorted(dotted_name(key) for key in keys if key in batch.vocabulary):
             raise InvalidArgumentError(f"{', '.join(texts)} holds text")
         return mapped(batch, keys, self._cast)
 
@@ -144,9 +144,9 @@ class Cast(Step):
             with np.errstate(over="raise", invalid="raise"):
                 result = values.astype(dtype)
         except FloatingPointError as error:
-            raise InvalidArgumentError(f"{dotted(key)} holds numbers that do not fit {self.dtype}") from error
+            raise InvalidArgumentError(f"{dotted_name(key)} holds numbers that do not fit {self.dtype}") from error
         if dtype.kind != "f" and not np.can_cast(values.dtype, dtype) and (changed := values[result != values]).size:
-            raise InvalidArgumentError(f"{dotted(key)} holds {changed.flat[0]}, which does not fit {self.dtype}")
+            raise InvalidArgumentError(f"{dotted_name(key)} holds {changed.flat[0]}, which does not fit {self.dtype}")
         return result
 
 
@@ -185,24 +185,24 @@ class Concatenate(Step):
         keys, target = need(batch, self.keys) or self._numeric_states(batch), as_key(self.key)
         if not keys:
             raise InvalidArgumentError(f"there is no numeric state below {self.key}")
-        if texts := [dotted(key) for key in keys if key in batch.vocabulary]:
+        if texts := [dotted_name(key) for key in keys if key in batch.vocabulary]:
             raise InvalidArgumentError(f"{', '.join(texts)} is not numeric")
-        if others := [dotted(key) for key in keys if key not in batch.states and keys[0] in batch.states]:
+        if others := [dotted_name(key) for key in keys if key not in batch.states and keys[0] in batch.states]:
             raise InvalidArgumentError(
-                f"{', '.join(others)} is not a state, as {dotted(keys[0])} is; expected only states, or only fields of steps"
+                f"{', '.join(others)} is not a state, as {dotted_name(keys[0])} is; expected only states, or only fields of steps"
             )
-        if others := [dotted(key) for key in keys if key in batch.states and keys[0] not in batch.states]:
+        if others := [dotted_name(key) for key in keys if key in batch.states and keys[0] not in batch.states]:
             raise InvalidArgumentError(
-                f"{', '.join(others)} is a state, and {dotted(keys[0])} is not; expected only states, or only fields of steps"
+                f"{', '.join(others)} is a state, and {dotted_name(keys[0])} is not; expected only states, or only fields of steps"
             )
         below = [key for key in (*batch.steps, *batch.states) if key[: len(target)] == target and key not in keys]
-        if remaining := list(map(dotted, below)):
+        if remaining := list(map(dotted_name, below)):
             raise InvalidArgumentError(
                 f"{', '.join(remaining)} would stay below {self.key}",
                 hint="choose another name with key=, or exclude it",
             )
         arrays = {**batch.steps, **batch.states}
-        self._order = {dotted(key): self._flat(arrays[key]).shape[self.dim or -1] for key in keys}
+        self._order = {dotted_name(key): self._flat(arrays[key]).shape[self.dim or -1] for key in keys}
 
     def _numeric_states(self, batch: EpisodeBatch) -> list[Key]:
         target = as_key(self.key)
@@ -230,7 +230,9 @@ class Concatenate(Step):
         try:
             result = np.concatenate(parts, axis=self.dim or -1)
         except ValueError as error:
-            shapes = ", ".join(f"{dotted(key)} {list(part.shape[1:])}" for key, part in zip(keys, parts, strict=True))
+            shapes = ", ".join(
+                f"{dotted_name(key)} {list(part.shape[1:])}" for key, part in zip(keys, parts, strict=True)
+            )
             raise InvalidArgumentError(f"{shapes} cannot be concatenated along axis {self.dim}") from error
         if self.dim is None and result.dtype.kind != "f":
             result = result.astype(np.float32)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import drawn, need, rekeyed
-from datasets_rl.ted.episode import known_only
+from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key
 
@@ -56,7 +56,7 @@ class HindsightGoals(Step):
         (key,), goal = need(batch, [self.achieved]), as_key(self.goal)
         if key not in batch.states:
             raise InvalidArgumentError(f"{self.achieved} is not a state; expected a field with a final value")
-        achieved = np.array(batch.following(key))
+        achieved = np.array(batch.next_states(key))
         unknown = batch.table.stops[~batch.final_known] - 1
         achieved[unknown] = np.asarray(batch.states[key])[unknown]
         stops = np.repeat(batch.table.stops, batch.lengths)
@@ -79,5 +79,5 @@ class HindsightGoals(Step):
         steps = {**others.steps, NEXT_REWARD: rewards}
         if self.strategy == "future":
             return replace(others, steps={**steps, goal: goals, ("next", *goal): goals})
-        final_states = {**others.final_states, goal: known_only(goals[batch.table.starts], batch.final_known)}
+        final_states = {**others.final_states, goal: zero_unknown_states(goals[batch.table.starts], batch.final_known)}
         return replace(others, steps=steps, states={**others.states, goal: goals}, final_states=final_states)

@@ -14,9 +14,9 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import mapped, need
 from datasets_rl.settings import require_memory
-from datasets_rl.ted.episode import known_only
+from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import Key, dotted_name
 
 __all__ = ["StackFrames", "ToUint8", "channels_first", "channels_last", "images"]
 
@@ -85,10 +85,10 @@ class ToUint8(Step):
 
     def _bytes(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
         if values.dtype.kind != "f":
-            raise InvalidArgumentError(f"{dotted(key)} holds {values.dtype}; expected floating point")
+            raise InvalidArgumentError(f"{dotted_name(key)} holds {values.dtype}; expected floating point")
         if len(values) and not 0 <= values.min() <= values.max() <= 1:
             raise InvalidArgumentError(
-                f"{dotted(key)} holds {values.min():g} to {values.max():g}; expected values from 0 to 1"
+                f"{dotted_name(key)} holds {values.min():g} to {values.max():g}; expected values from 0 to 1"
             )
         return np.rint(values * 255).astype(np.uint8)  # type: ignore[no-any-return]  # an array of uint8
 
@@ -133,7 +133,7 @@ class StackFrames(Step):
         ends = [table.stops - offset for offset in reversed(range(1, self.n))]
         for key in need(batch, self.keys) or images(batch):
             frames = np.asarray(states[key] if key in states else steps[key])
-            require_memory(self.n * frames.nbytes, f"stack_frames of {dotted(key)} with n = {self.n:,}")
+            require_memory(self.n * frames.nbytes, f"stack_frames of {dotted_name(key)} with n = {self.n:,}")
             axis = self._axis(key, frames)
             stack = _joined([self._padded_frames(frames, index, starts) for index in rows], axis)
             if key in steps:
@@ -144,7 +144,7 @@ class StackFrames(Step):
                 *(self._padded_frames(frames, index, table.starts) for index in ends),
                 np.asarray(final_states[key]),
             ]
-            final_states[key] = known_only(_joined(last, axis), batch.final_known)
+            final_states[key] = zero_unknown_states(_joined(last, axis), batch.final_known)
         return replace(batch, steps=steps, states=states, final_states=final_states)
 
     def _axis(self, key: Key, frames: NDArray[Any]) -> int:
@@ -154,7 +154,7 @@ class StackFrames(Step):
             return 0 if axes in {0, _HW} else frames.ndim - 1 if _channels_last(frames) else 1
         if -self.dim > axes + 1:
             raise InvalidArgumentError(
-                f"dim is {self.dim}; expected at least {-axes - 1} for {dotted(key)} {list(frames.shape[1:])}"
+                f"dim is {self.dim}; expected at least {-axes - 1} for {dotted_name(key)} {list(frames.shape[1:])}"
             )
         return frames.ndim + self.dim
 

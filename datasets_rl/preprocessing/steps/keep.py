@@ -17,7 +17,16 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import drawn, need, unit_floats
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted
+from datasets_rl.ted.keys import (
+    EPISODE,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    Key,
+    as_key,
+    dotted_name,
+)
 
 __all__ = [
     "SPAN",
@@ -68,7 +77,7 @@ def success_key(batch: EpisodeBatch, name: str) -> Key:
         return need(batch, [name])[0]
     candidates = [key for key in (*batch.steps, *batch.states) if key[-1] == "success"]
     if len(candidates) != 1:
-        names = ", ".join(map(dotted, candidates)) or "none"
+        names = ", ".join(map(dotted_name, candidates)) or "none"
         raise InvalidArgumentError(
             f"fields called success: {names}; expected exactly one", hint="pass the field to use as key="
         )

@@ -97,7 +97,7 @@ class NStepTargets(Step):
         for ahead in range(min(self.n_steps, int(batch.lengths.max()))):
             inside = rows[: batch.count - ahead] + ahead <= ends[: batch.count - ahead]
             sums[: batch.count - ahead][inside] += self.gamma**ahead * rewards[ahead:][inside].astype(np.float64)
-        targets = {("n_step", *key): batch.following(key)[ends] for key in batch.states}
+        targets = {("n_step", *key): batch.next_states(key)[ends] for key in batch.states}
         targets["n_step", "reward"] = sums.astype(rewards.dtype)
         targets["n_step", "gamma"] = (self.gamma ** (ends - rows + 1.0))[:, None].astype(rewards.dtype)
         targets["n_step", "nonterminal"] = (~terminated[ends] & (usable | (ends < last)))[:, None]

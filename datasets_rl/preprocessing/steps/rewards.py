@@ -113,7 +113,7 @@ class SuccessRewards(Step):
         if key in batch.steps:
             success = np.asarray(batch.steps[key]) > 0
         else:
-            success = np.asarray(batch.following(key)) > 0
+            success = np.asarray(batch.next_states(key)) > 0
             success[batch.table.stops[~batch.final_known] - 1] = False
         hits = success.reshape(batch.count, -1).any(-1, keepdims=True)
         return _with_rewards(batch, np.where(hits, self.at, self.otherwise))

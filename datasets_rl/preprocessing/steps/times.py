@@ -12,7 +12,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps.keep import read_span
-from datasets_rl.ted.episode import end_to_end
+from datasets_rl.ted.episode import concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 
@@ -127,7 +127,7 @@ def _kept_steps(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> Ep
     selected = np.arange(len(batch))
     selected[cut] = len(batch) + np.arange(int(cut.sum()))
     final_states = {
-        key: end_to_end([batch.final_states[key], values[(starts + stops)[cut]]])[selected]
+        key: concatenate_columns([batch.final_states[key], values[(starts + stops)[cut]]])[selected]
         for key, values in batch.states.items()
     }
     steps[NEXT_TRUNCATED][np.cumsum(lengths)[cut] - 1] = True

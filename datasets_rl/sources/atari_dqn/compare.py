@@ -17,7 +17,7 @@ from PIL import Image
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
 from datasets_rl.read.tfrecord import parse_example, read_records
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare_episodes", "compare_logs"]
@@ -53,7 +53,9 @@ class _Differences:
         wrong = np.flatnonzero((converted != raw).reshape(count, -1).any(axis=1))
         if len(wrong):
             at = int(wrong[0])
-            example_text = f"{dotted(key)} at row {start + at:,} is {converted[at]!s:.60}, in the file {raw[at]!s:.60}"
+            example_text = (
+                f"{dotted_name(key)} at row {start + at:,} is {converted[at]!s:.60}, in the file {raw[at]!s:.60}"
+            )
             text, before = self._by_key.get(key, (example_text, 0))
             self._by_key[key] = (text, before + len(wrong))
 

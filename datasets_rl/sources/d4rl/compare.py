@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import dotted
+from datasets_rl.ted.keys import dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare", "datasets", "near"]
@@ -172,7 +172,7 @@ class _Tally:
     """Count and first example of the differences of a column."""
 
     def __init__(self, key: tuple[str, ...]) -> None:
-        self._name = dotted(key)
+        self._name = dotted_name(key)
         self._first = ""
         self._count = 0
 

@@ -12,7 +12,7 @@ import numpy as np
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array
-from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted_name
 
 __all__ = ["COLUMN_OF", "FLAGS", "WIDENED", "ColumnSlice", "Layout", "explicit", "layout"]
 
@@ -201,7 +201,7 @@ def _key_problems(names: Sequence[str]) -> Iterator[str]:
         if name.partition("/")[0] not in COLUMN_OF and key[0] in _RESERVED:
             yield f"{name} has a name that TED reserves; expected another name"
         if key in seen:
-            yield f"{name} and {seen[key]} both map to the key {dotted(key)}"
+            yield f"{name} and {seen[key]} both map to the key {dotted_name(key)}"
         seen[key] = name
 
 

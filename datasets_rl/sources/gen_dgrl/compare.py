@@ -16,7 +16,7 @@ import numpy as np
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import OBSERVATION, Key, dotted
+from datasets_rl.ted.keys import OBSERVATION, Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare"]
@@ -123,5 +123,7 @@ def _compare_episode(
         wrong = np.flatnonzero((converted != values.reshape(converted.shape)).reshape(length, -1).any(axis=1))
         if len(wrong):
             row = int(wrong[0])
-            text = f"{dotted(key)} at row {start + row:,} is {converted[row]!s:.80}, in the file {values[row]!s:.80}"
-            differences.setdefault(dotted(key), text)
+            text = (
+                f"{dotted_name(key)} at row {start + row:,} is {converted[row]!s:.80}, in the file {values[row]!s:.80}"
+            )
+            differences.setdefault(dotted_name(key), text)

@@ -15,7 +15,16 @@ from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import AGAIN, DAMAGED
 from datasets_rl.sources.d4rl.compare import datasets, near
 from datasets_rl.sources.local.description import Description, Field
-from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
+from datasets_rl.ted.keys import (
+    NEXT,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    dotted_name,
+)
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare"]
@@ -155,7 +164,7 @@ def _compare_rows(
     if key[:2] in {NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED}:
         expected = expected.reshape(converted.shape)
     if expected.shape != converted.shape:
-        yield f"{dotted(key)} has shape {list(converted.shape)}, in the file {list(expected.shape)}"
+        yield f"{dotted_name(key)} has shape {list(converted.shape)}, in the file {list(expected.shape)}"
         return
     same = (converted == expected) | ((converted != converted) & (expected != expected))  # noqa: PLR0124 -- NaN
     differ = ~same.reshape(len(converted), -1).all(axis=1)
@@ -167,7 +176,7 @@ def _compare_rows(
     if len(wrong):
         row = int(wrong[0])
         values = f"is {converted[row]!s:.80}, in the file {expected[row]!s:.80}"
-        yield f"{dotted(key)} at row {start + row:,} {values} ({len(wrong):,} such rows)"
+        yield f"{dotted_name(key)} at row {start + row:,} {values} ({len(wrong):,} such rows)"
 
 
 def _transposed(field: Field, raw: _Array) -> _Array:

@@ -31,7 +31,7 @@ from datasets_rl.ted.keys import (
     NEXT_TRUNCATED,
     OBSERVATION,
     Key,
-    dotted,
+    dotted_name,
 )
 
 __all__ = ["Bounds", "ColumnSlice", "Plan", "bounds", "is_empty", "plan"]
@@ -165,10 +165,10 @@ def _missing(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
     arrays = join_names([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
     for field in fields:
         if field.array and field.array not in file.arrays:
-            yield f"it has no array {field.array}, which is {dotted(field.key)}; it has {arrays}"
+            yield f"it has no array {field.array}, which is {dotted_name(field.key)}; it has {arrays}"
     for key in (OBSERVATION, ACTION, NEXT_REWARD):
         if not any(field.key[: len(key)] == key for field in fields):
-            yield f"no array is described or named as {dotted(key)}; it has {arrays}"
+            yield f"no array is described or named as {dotted_name(key)}; it has {arrays}"
 
 
 def _array_problems(field: Field, array: Array) -> Iterator[str]:
@@ -215,25 +215,25 @@ def _following_problems(made: Plan, file: ArrayFile) -> Iterator[str]:
     for key, name in made.following.items():
         part, array = by_key.get(key), file.arrays[name]
         if part is None:
-            yield f"{name} is the next {dotted(key)}, but there is no {dotted(key)}"
+            yield f"{name} is the next {dotted_name(key)}, but there is no {dotted_name(key)}"
         elif array.shape != file.arrays[part.array].shape or array.dtype != file.arrays[part.array].dtype:
             yield f"{name} is {array}; {part.array} is {file.arrays[part.array]}"
-    missing = [dotted(key) for key in by_key if key[0] == OBSERVATION[0] and key not in made.following]
+    missing = [dotted_name(key) for key in by_key if key[0] == OBSERVATION[0] and key not in made.following]
     if made.following and missing:
-        yield f"{', '.join(missing)} has no next observation, unlike {dotted(next(iter(made.following)))}"
+        yield f"{', '.join(missing)} has no next observation, unlike {dotted_name(next(iter(made.following)))}"
 
 
 def _column_problems(columns: Sequence[Column], known: Sequence[Column]) -> Iterator[str]:
     own_columns, first_columns = ({column.key: column for column in group} for group in (columns, known))
     for key in first_columns.keys() - own_columns.keys():
-        yield f"it has no {dotted(key)}, unlike the first file"
+        yield f"it has no {dotted_name(key)}, unlike the first file"
     for key in own_columns.keys() - first_columns.keys():
-        yield f"it has {dotted(key)}, unlike the first file"
+        yield f"it has {dotted_name(key)}, unlike the first file"
     for key in own_columns.keys() & first_columns.keys():
         own, first = own_columns[key], first_columns[key]
         if (own.dtype, own.shape, own.text) != (first.dtype, first.shape, first.text):
             shapes = f"{own.dtype.name} {list(own.shape)}; in the first file {first.dtype.name} {list(first.shape)}"
-            yield f"{dotted(key)} is {shapes}"
+            yield f"{dotted_name(key)} is {shapes}"
 
 
 def bounds(file: ArrayFile, made: Plan) -> Bounds:

@@ -22,7 +22,7 @@ from datasets_rl.sources.local.layout import Bounds, ColumnSlice, Plan, bounds, 
 from datasets_rl.sources.seams import differences
 from datasets_rl.sources.selection import Selection
 from datasets_rl.ted.episode import Episode, TextStates
-from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 
 __all__ = ["LocalReader"]
 
@@ -99,7 +99,7 @@ class LocalReader(EpisodeReader):
     def specs(self) -> Mapping[str, Any]:
         fields = {field.key: field for field in self._description.fields}
         pairs = ((part, fields.get(part.column.key)) for part in self._plan.parts)
-        return {dotted(part.column.key): spec for part, field in pairs if field and (spec := _spec(part, field))}
+        return {dotted_name(part.column.key): spec for part, field in pairs if field and (spec := _spec(part, field))}
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the episodes of files, in order.
@@ -247,7 +247,7 @@ class _FileReader:
     def _read(self, part: ColumnSlice, rows: slice, shift: int, more: int) -> Any:
         values = self._rows[part.array].read(rows.start + shift, rows.stop + shift + more)
         if isinstance(values, list):
-            return TextStates.of(values)
+            return TextStates.from_texts(values)
         return self._turned(part, values)
 
     def _with_final(
@@ -267,9 +267,7 @@ class _FileReader:
         wrong = np.flatnonzero(jumps)
         if len(wrong):
             row = rows.start + int(wrong[0]) - 1
-            problem = (
-                f"next.{dotted(key)} at row {row:,} differs from {dotted(key)} at row {row + 1:,}, within an episode"
-            )
+            problem = f"next.{dotted_name(key)} at row {row:,} differs from {dotted_name(key)} at row {row + 1:,}, within an episode"
             raise ConversionError(
                 self._name,
                 [f"{problem} ({len(wrong):,} such rows)"],

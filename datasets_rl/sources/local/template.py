@@ -11,7 +11,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.schemes import NotServedError, scheme_of
 from datasets_rl.sources.local.description import Description, usual
 from datasets_rl.sources.local.files import Array, open_arrays
-from datasets_rl.ted.keys import NEXT, dotted
+from datasets_rl.ted.keys import NEXT, dotted_name
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -47,7 +47,7 @@ def _fields(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:
     keys = usual(arrays)
     for array, key in keys.items():
         short = key[1:] if key[0] == NEXT and key[1] != "observation" else key
-        yield f"{dotted(short)} = {json.dumps(array)}    # {arrays[array]}"
+        yield f"{dotted_name(short)} = {json.dumps(array)}    # {arrays[array]}"
     for root in ("observation", "action", "reward"):
         if not any(root in key[:2] for key in keys.values()):
             yield f"# {root} = ..."

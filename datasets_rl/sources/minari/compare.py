@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare"]
@@ -144,7 +144,7 @@ def _compare_column(
             return  # a field that the selection excludes
         raw = rows.read(shift + first, shift + last)
         if raw.size != converted.size:
-            differences.setdefault(key, (f"{dotted(key)} is {converted.shape}, in the file {raw.shape}", length))
+            differences.setdefault(key, (f"{dotted_name(key)} is {converted.shape}, in the file {raw.shape}", length))
             return
         raw = raw.reshape(converted.shape)
         same = (converted == raw) | ((converted != converted) & (raw != raw))  # noqa: PLR0124 -- NaN
@@ -152,7 +152,7 @@ def _compare_column(
         if len(wrong):
             at = int(wrong[0])
             row = start + first + at
-            text = f"{dotted(key)} at row {row:,} is {converted[at]!s:.80}, in the file {raw[at]!s:.80}"
+            text = f"{dotted_name(key)} at row {row:,} is {converted[at]!s:.80}, in the file {raw[at]!s:.80}"
             before = differences.get(key, (text, 0))
             differences[key] = (before[0], before[1] + len(wrong))
 

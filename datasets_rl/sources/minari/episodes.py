@@ -272,7 +272,7 @@ class _Hdf5Column(Stored):
         if self.kind == "numbers":
             return np.asarray(rows, self.dtype)
         if self.kind == "text":
-            return TextStates.of([_text(value, self._name) for value in rows.tolist()])
+            return TextStates.from_texts([_text(value, self._name) for value in rows.tolist()])
         return _decoded([bytes(value) for value in rows], self.shape, self._name)
 
 
@@ -403,7 +403,7 @@ class _TableColumn(Stored):
     def read(self, start: int, stop: int) -> NDArray[Any] | TextStates:
         rows = self._array[start:stop]
         if self.kind == "text":
-            return TextStates.of(rows.to_pylist())
+            return TextStates.from_texts(rows.to_pylist())
         if self.kind == "jpeg":
             return _decoded(rows.to_pylist(), self.shape, self._name)
         flat = rows.flatten() if self._listed else rows

@@ -33,7 +33,7 @@ from datasets_rl.sources.minari.episodes import (
 from datasets_rl.sources.minari.spaces import Leaf, document, leaves, read_space
 from datasets_rl.sources.selection import read_numbers
 from datasets_rl.ted.episode import Episode, TextStates
-from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
 __all__ = ["MinariReader"]
 
@@ -158,7 +158,7 @@ class MinariReader(EpisodeReader):
         return int(steps) if isinstance(steps, int) and not self._selection.episodes else None
 
     def _check_complete(self, raw: RawEpisode) -> None:
-        missing = [dotted(key) for key in (NEXT_REWARD, *_FLAGS) if key not in raw.columns]
+        missing = [dotted_name(key) for key in (NEXT_REWARD, *_FLAGS) if key not in raw.columns]
         if missing:
             raise self._failed(raw.number, [f"it has no {name}" for name in missing])
 
@@ -170,7 +170,7 @@ class MinariReader(EpisodeReader):
             if leaf is not None and not column.text:
                 spec = document(leaf)
                 if (spec["dtype"], tuple(spec["shape"])) == (column.dtype.name, column.shape):
-                    specs[dotted(column.key)] = spec
+                    specs[dotted_name(column.key)] = spec
         return specs
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -300,12 +300,12 @@ class MinariReader(EpisodeReader):
     def _flag(self, stored: Stored, key: Key) -> NDArray[np.bool_]:
         values = stored.read(0, stored.length)
         if isinstance(values, TextStates):
-            raise Faults(f"{dotted(key)} has strings; expected flags")
+            raise Faults(f"{dotted_name(key)} has strings; expected flags")
         values = values.reshape(-1)
         if values.dtype == np.bool_:
             return values
         if not np.isin(values, (0, 1)).all():
-            raise Faults(f"{dotted(key)} has numbers other than 0 and 1")
+            raise Faults(f"{dotted_name(key)} has numbers other than 0 and 1")
         self._counts["flags-cast"] += len(values)
         return np.asarray(values == 1)
 
@@ -315,8 +315,8 @@ class MinariReader(EpisodeReader):
 
     def _checked(self, raw: RawEpisode) -> int:
         """Return the number of steps, after checking that the columns agree with each other and the first episode's."""
-        missing = [dotted(key) for key in self._by_key if key not in raw.columns]
-        extra = [dotted(key) for key in raw.columns if key not in self._by_key]
+        missing = [dotted_name(key) for key in self._by_key if key not in raw.columns]
+        extra = [dotted_name(key) for key in raw.columns if key not in self._by_key]
         if missing or extra:
             problems = [f"it has no {name}, unlike the first episode" for name in missing]
             raise Faults(*problems, *(f"it has {name}, unlike the first episode" for name in extra))
@@ -329,11 +329,11 @@ class MinariReader(EpisodeReader):
             lengths = {steps + 1} if first.shared else {steps}
             lengths |= {steps} if key[0] == "info" else set()
             if stored.length not in lengths:
-                problems.append(f"{dotted(key)} has {stored.length:,} rows for {steps:,} steps")
+                problems.append(f"{dotted_name(key)} has {stored.length:,} rows for {steps:,} steps")
             shape, dtype = (stored.shape, _WIDER.get(stored.dtype, stored.dtype))
             if not _fits(key, shape, dtype, first):
                 problems.append(
-                    f"{dotted(key)} is {dtype.name} {list(shape)}; "
+                    f"{dotted_name(key)} is {dtype.name} {list(shape)}; "
                     f"in the first episode {first.dtype.name} {list(first.shape)}"
                 )
         if problems:

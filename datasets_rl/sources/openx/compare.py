@@ -17,7 +17,7 @@ from datasets_rl.errors import UnknownKeyError
 from datasets_rl.read import archive, pickles
 from datasets_rl.read.tfrecord import parse_example, read_records
 from datasets_rl.sources.openx.reader import stored_key
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare"]
@@ -152,7 +152,7 @@ def _unequal(
             wrong = np.flatnonzero((far | (np.isnan(flat) != np.isnan(raw))).any(axis=1))
         if len(wrong):
             at = int(wrong[0])
-            yield f"{dotted(key)} at row {start + first + at:,} is {converted[at]!s:.80}, in the file {raw[at]!s:.80}"
+            yield f"{dotted_name(key)} at row {start + first + at:,} is {converted[at]!s:.80}, in the file {raw[at]!s:.80}"
             return
 
 

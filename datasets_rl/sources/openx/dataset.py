@@ -20,7 +20,7 @@ from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutR
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, split_derived
 from datasets_rl.storages.final_states import FinalUnknown
-from datasets_rl.ted.keys import as_key, dotted
+from datasets_rl.ted.keys import as_key, dotted_name
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 
 __all__ = ["OpenXExperienceReplay"]
@@ -235,7 +235,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         if not self.streaming:
             return super().texts(key)
         if (text_key := as_key(key)) not in self.stream.vocabulary:
-            raise UnknownKeyError(dotted(text_key), [dotted(known) for known in self.stream.vocabulary])
+            raise UnknownKeyError(dotted_name(text_key), [dotted_name(known) for known in self.stream.vocabulary])
         return [*self.stream.vocabulary[text_key]]
 
     @property

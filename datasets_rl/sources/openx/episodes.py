@@ -22,7 +22,7 @@ from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.tfds import Column as Raw
 from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import read_records
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import Key, dotted_name
 
 __all__ = ["Archives", "EpisodeImages", "RawEpisode", "Records", "Values", "paths_of"]
 
@@ -236,11 +236,13 @@ def _unpickled(content: Any, where: str, wanted: Collection[Key] | None) -> RawE
         return RawEpisode(where, 0, None, {}, {})
     flat = [dict(_leaves(step, ())) for step in steps]
     problems = [
-        f"step {at} of {len(flat)} {'lacks' if key in flat[0] else 'has'} {dotted(key)}, unlike the first step"
+        f"step {at} of {len(flat)} {'lacks' if key in flat[0] else 'has'} {dotted_name(key)}, unlike the first step"
         for at, leaves in enumerate(flat[:-1])
         for key in sorted(leaves.keys() ^ flat[0].keys())
     ]
-    problems += [f"its last step has {dotted(key)}, unlike the first step" for key in flat[-1].keys() - flat[0].keys()]
+    problems += [
+        f"its last step has {dotted_name(key)}, unlike the first step" for key in flat[-1].keys() - flat[0].keys()
+    ]
     columns: dict[Key, Values] = {}
     rounded = 0
     for key in flat[0] if not problems else ():
@@ -248,10 +250,10 @@ def _unpickled(content: Any, where: str, wanted: Collection[Key] | None) -> RawE
             # The last step may have only an observation.
             values = [leaves[key] for leaves in flat if key in leaves]
             try:
-                columns[key], lost = _column(values, f"{where}: {dotted(key)}")
+                columns[key], lost = _column(values, f"{where}: {dotted_name(key)}")
                 rounded += lost
             except ConversionError as error:
-                problems += [f"{dotted(key)}: {problem}" for problem in error.problems]
+                problems += [f"{dotted_name(key)}: {problem}" for problem in error.problems]
     if problems:
         more = [f"and {len(problems) - 20:,} more"] if len(problems) > 20 else []
         raise ConversionError(where, [*problems[:20], *more])
@@ -274,10 +276,12 @@ def _episode_value(value: Any) -> str | np.generic | None:
 def _leaves(node: Mapping[Any, Any], path: Key) -> Iterator[tuple[Key, Any]]:
     """Yield the values that are neither dicts nor None; the dict of an image counts as a value."""
     if len(path) > _DEPTH_MAX:
-        raise ConversionError(dotted(path), [f"it is nested in {len(path)} dicts; expected at most {_DEPTH_MAX}"])
+        raise ConversionError(dotted_name(path), [f"it is nested in {len(path)} dicts; expected at most {_DEPTH_MAX}"])
     for name, value in node.items():
         if not isinstance(name, str):
-            raise ConversionError(dotted(path) or _STEPS, [f"it has the field name {name!r:.40}; expected a string"])
+            raise ConversionError(
+                dotted_name(path) or _STEPS, [f"it has the field name {name!r:.40}; expected a string"]
+            )
         key = (*path, name)
         if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
             value = value["bytes"]  # noqa: PLW2901 -- an image as `datasets` writes it

@@ -32,7 +32,7 @@ from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Sel
 from datasets_rl.sources.openx.episodes import Archives, EpisodeImages, RawEpisode, Records
 from datasets_rl.sources.openx.episodes import Values as RawValues
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
-from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.table import EPISODE_DTYPE
 
 __all__ = ["OpenXReader", "stored_key"]
@@ -121,11 +121,13 @@ class OpenXReader(EpisodeReader):
             try:
                 field = self._field(path, values)
             except ConversionError as error:
-                problems += [f"{dotted(path)}: {problem}" for problem in error.problems]
+                problems += [f"{dotted_name(path)}: {problem}" for problem in error.problems]
                 continue
             key = field.column.key
             if key in fields:
-                problems.append(f"{dotted(path)} and {dotted(fields[key].path)} both map to the key {dotted(key)}")
+                problems.append(
+                    f"{dotted_name(path)} and {dotted_name(fields[key].path)} both map to the key {dotted_name(key)}"
+                )
             fields[key] = field
         if not any(field.column.shared for field in fields.values()) and not problems:
             problems.append("it has no observation")
@@ -239,20 +241,20 @@ class OpenXReader(EpisodeReader):
         """Check that an episode has the same fields as the first one."""
         expected = {field.path for field in self._fields} | {_LAST, _TERMINAL, _REWARD}
         extra = [path for path in columns if path not in expected]
-        problems = [f"it has {dotted(path)}, unlike the first episode" for path in extra]
+        problems = [f"it has {dotted_name(path)}, unlike the first episode" for path in extra]
         for field in self._fields:
             path, column = field.path, field.column
             if path in raw.whole or path in {_LAST, _REWARD}:
                 if column.text and not isinstance(raw.whole.get(path), str):
-                    problems.append(f"{dotted(path)} is {_kind(raw.whole.get(path))}; in the first episode text")
+                    problems.append(f"{dotted_name(path)} is {_kind(raw.whole.get(path))}; in the first episode text")
             elif path not in columns:
-                problems.append(f"it has no {dotted(path)}, unlike the first episode")
+                problems.append(f"it has no {dotted_name(path)}, unlike the first episode")
             elif len(columns[path]) < (steps if column.shared else rows):
-                problems.append(f"{dotted(path)} has {len(columns[path]):,} values for {steps:,} steps")
+                problems.append(f"{dotted_name(path)} has {len(columns[path]):,} values for {steps:,} steps")
             else:
                 problems += _column_problems(field, columns[path])
         problems += [
-            f"{dotted(key)} is {_kind(raw.whole.get(key))}; in the first episode {dtype}"
+            f"{dotted_name(key)} is {_kind(raw.whole.get(key))}; in the first episode {dtype}"
             for key, dtype in self._episode_dtypes.items()
             if _kind(raw.whole.get(key)) != str(dtype)
         ]
@@ -278,13 +280,13 @@ class OpenXReader(EpisodeReader):
     def _flag(self, columns: Mapping[Key, RawValues], path: Key, steps: int) -> NDArray[np.bool_]:
         values = columns[path]
         if not isinstance(values, np.ndarray) or values.size != steps or not np.isin(values, (0, 1)).all():
-            raise ConversionError(self._what, [f"{dotted(path)} is not a flag, 0 or 1, at every step"])
+            raise ConversionError(self._what, [f"{dotted_name(path)} is not a flag, 0 or 1, at every step"])
         return np.asarray(values.reshape(-1) == 1)
 
     def _values(self, field: _Field, values: RawValues, start: int, stop: int) -> Values:
         column = field.column
         if isinstance(values, list):
-            return TextStates.of(values[start:stop])
+            return TextStates.from_texts(values[start:stop])
         if isinstance(values, EpisodeImages):
             return self._pixels(field, values, start, stop)
         part = values[start:stop]
@@ -295,12 +297,12 @@ class OpenXReader(EpisodeReader):
         if part.dtype == column.dtype:
             return part
         if part.dtype.kind in "iu" and column.dtype.kind == "i" and part.max(initial=0) > np.iinfo(column.dtype).max:
-            raise ConversionError(self._what, [f"{dotted(field.path)} has {part.max()}; expected {column.dtype}"])
+            raise ConversionError(self._what, [f"{dotted_name(field.path)} has {part.max()}; expected {column.dtype}"])
         self._counts["widened"] += len(part) * (column.dtype.kind != "b")
         return part.astype(column.dtype)
 
     def _pixels(self, field: _Field, values: EpisodeImages, start: int, stop: int) -> Values:
-        column, name = field.column, dotted(field.path)
+        column, name = field.column, dotted_name(field.path)
         encoded = values.images[start:stop]
         if column.encoded:
             self._check_headers(encoded, column, start)
@@ -325,9 +327,9 @@ class OpenXReader(EpisodeReader):
                 head = images.read_header(image)
                 if (head.shape, head.dtype) != (column.shape, column.dtype):
                     problem = f"is {list(head.shape)} of {head.dtype}; expected {list(column.shape)} of {column.dtype}"
-                    problems.append(f"{dotted(column.key)}: image {number:,} {problem}")
+                    problems.append(f"{dotted_name(column.key)}: image {number:,} {problem}")
             except ConversionError as error:
-                problems += [f"{dotted(column.key)}: image {number:,} {problem}" for problem in error.problems]
+                problems += [f"{dotted_name(column.key)}: image {number:,} {problem}" for problem in error.problems]
         if problems:
             raise ConversionError(self._what, problems[:_PROBLEMS_MAX])
 
@@ -338,7 +340,7 @@ def _kind(value: str | np.generic | None) -> str:
 
 def _metadata_name(path: Key) -> str:
     """Return the name of an episode's number in the episode table; names that the table defines get an underscore."""
-    return f"{path[0]}_" if path[0] in (EPISODE_DTYPE.names or ()) and len(path) == 1 else dotted(path)
+    return f"{path[0]}_" if path[0] in (EPISODE_DTYPE.names or ()) and len(path) == 1 else dotted_name(path)
 
 
 def stored_key(path: Key) -> Key:
@@ -357,7 +359,7 @@ def _declared_text(declared: Sequence[int | None]) -> list[int | str]:
 
 def _column_problems(field: _Field, values: RawValues) -> Iterator[str]:
     """Yield how a column of an episode differs from that of the first one; images are checked when they are decoded."""
-    column, path = field.column, dotted(field.path)
+    column, path = field.column, dotted_name(field.path)
     kind = "text" if isinstance(values, list) else "images" if isinstance(values, EpisodeImages) else "numbers"
     expected = (
         "text" if column.text else "images" if len(column.shape) == _COLUMN_AXES and kind == "images" else "numbers"

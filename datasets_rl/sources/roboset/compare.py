@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare"]
@@ -90,7 +90,7 @@ def _compare_rows(
         wrong = np.flatnonzero(~same.all(axis=1))
         if len(wrong):
             row = int(wrong[0])
-            name = dotted(key)
+            name = dotted_name(key)
             text = f"{name} at row {at + row:,} is {converted[row]!s:.80}, in {group.name} {raw[row]!s:.80}"
             before = differences.get(name, (text, 0))
             differences[name] = (before[0], before[1] + len(wrong))

@@ -33,7 +33,16 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import ACTION, EPISODE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
+from datasets_rl.ted.keys import (
+    ACTION,
+    EPISODE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    dotted_name,
+)
 
 __all__ = ["RoboSetReader"]
 
@@ -224,9 +233,9 @@ class RoboSetReader(EpisodeReader):
         """Yield how a trial differs from the first one."""
         # The end flag is optional, but always a column.
         expected = [key for key in self._by_key if key not in {NEXT_TERMINATED, NEXT_TRUNCATED, _SEED}]
-        yield from (f"it has no {dotted(key)}, unlike the first trial" for key in expected if key not in arrays)
+        yield from (f"it has no {dotted_name(key)}, unlike the first trial" for key in expected if key not in arrays)
         extra = (key for key in arrays if key not in self._by_key)
-        yield from (f"it has {dotted(key)}, unlike the first trial" for key in extra)
+        yield from (f"it has {dotted_name(key)}, unlike the first trial" for key in extra)
         if ACTION not in arrays:
             return
         rows = arrays[ACTION].shape[:1]
@@ -280,9 +289,9 @@ def _trials(file: Hdf5File, path: str) -> list[_Trial]:
             kind = "a single value" if array.numeric else f"of type {array.dtype}"
             problems.append(f"{name} is {kind}; expected numbers, one row per step")
         if key[0] in _RESERVED and key not in {NEXT_REWARD, NEXT_TERMINATED}:
-            problems.append(f"{name} maps to the key {dotted(key)}, which is reserved for another field")
+            problems.append(f"{name} maps to the key {dotted_name(key)}, which is reserved for another field")
         if by_number.setdefault(int(number[1]), {}).setdefault(key, array) is not array:
-            problems.append(f"{name} and {by_number[int(number[1])][key].name} both map to the key {dotted(key)}")
+            problems.append(f"{name} and {by_number[int(number[1])][key].name} both map to the key {dotted_name(key)}")
     if foreign:
         problems.append(f"it has {', '.join([*foreign][:5])}; expected groups named Trial0, Trial1 and so on")
     if not by_number and not problems:
@@ -299,7 +308,7 @@ def _key(path: str) -> Key:
 
 def _columns(trial: _Trial, where: str) -> list[Column]:
     arrays = trial.arrays
-    missing = [dotted(key) for key in _MANDATORY if key not in arrays]
+    missing = [dotted_name(key) for key in _MANDATORY if key not in arrays]
     problems = [f"Trial{trial.number} has no {name}" for name in missing]
     columns = []
     for key, array in arrays.items():

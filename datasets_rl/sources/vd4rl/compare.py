@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare"]
@@ -126,5 +126,5 @@ def _compare_rows(
             if len(wrong) and stored not in differences:
                 row = int(wrong[0])
                 differences[stored] = (
-                    f"{dotted(stored)} at row {done + row:,} is {converted[row]!s:.80}, in the file {raw[row]!s:.80}"
+                    f"{dotted_name(stored)} at row {done + row:,} is {converted[row]!s:.80}, in the file {raw[row]!s:.80}"
                 )

@@ -28,7 +28,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
 __all__ = ["BLOCK_BYTES", "PIXELS", "USUAL_ROWS", "Marks", "RowReader", "described"]
 
@@ -129,7 +129,7 @@ class RowReader(EpisodeReader):
                     f"{column.dtype.name} {list(column.shape)}" if column else "absent"
                     for column in (own.get(key), first.get(key))
                 ]
-                yield f"{dotted(key)} is {texts[0]} per row; in other files {texts[1]}"
+                yield f"{dotted_name(key)} is {texts[0]} per row; in other files {texts[1]}"
 
     def value(self, key: Key, rows: NDArray[Any]) -> NDArray[Any]:
         """Return rows with the shape and dtype of their column."""
