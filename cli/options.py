@@ -129,7 +129,7 @@ class Shell:
 
         A command that changes datasets leaves the recorded changes of those that it names to its own change.
         """
-        roots = [self.settings.home / name for name in sources.names()]
+        roots = [self.settings.home / name for name in sources.source_names()]
         found = [root for root in roots for hidden in (WORK_FOLDER, TRASH_FOLDER) if (root / hidden).exists()]
         if found and "--dry-run" not in self.argv:
             from datasets_rl import store
@@ -140,7 +140,7 @@ class Shell:
 
     def sweep_named(self) -> None:
         """Delete what killed commands left of the datasets that were named, after the command has seen it."""
-        roots = [self.settings.home / name for name in sources.names()]
+        roots = [self.settings.home / name for name in sources.source_names()]
         if self.command in _CHANGING:
             from datasets_rl import store
 

@@ -50,12 +50,12 @@ def list_datasets(
     Raises:
         UnknownIdError: If there is no such source.
     """
-    origins, errors = ((sources.source(source),), ()) if source else sources.importable()
+    origins, errors = ((sources.get_source(source),), ()) if source else sources.importable_sources()
     for error in errors:
         warnings.warn(f"left out: {error.message}", stacklevel=2)
     if downloaded:
         home = (settings or Settings.from_env()).home
-        names = (source,) if source else sources.names()
+        names = (source,) if source else sources.source_names()
         ids = {folder.relative_to(home).as_posix() for folder in store.stored(home)}
         ids = {dataset_id for dataset_id in ids if dataset_id.partition("/")[0] in names}
     else:

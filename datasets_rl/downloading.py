@@ -221,7 +221,7 @@ def _convert(
     from datasets_rl.pipeline.conversion import ConversionJob, convert
 
     head, name = sources.split_id(dataset_id)
-    job = ConversionJob(listing.entry or sources.source(head).entry(name), listing, selection)
+    job = ConversionJob(listing.entry or sources.get_source(head).entry(name), listing, selection)
     try:
         with report(f"converting {dataset_id}", None, unit=" steps", show=settings.progress) as progress:
             return convert(

@@ -42,15 +42,15 @@ def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False)
         )
         raise InvalidArgumentError(f"{folder} was downloaded with {stored}; {requested} was requested", hint=anew)
     if as_stored:
-        selection = selection.within(part)
+        selection = selection.completed_from(part)
     if part.covers(selection, options):
         return None
     both = f"{folder} holds {part}; {selection} was requested"
     if manifest.history:
         raise InvalidArgumentError(f"{both}, and a preprocessed dataset does not grow", hint=anew)
-    if part.episodes and selection.episodes and not part.counts_as(selection, options):
+    if part.episodes and selection.episodes and not part.numbers_episodes_like(selection, options):
         raise InvalidArgumentError(f"{both}, which counts its episodes over different files", hint=anew)
-    return part.joined(selection, options)
+    return part.union(selection, options)
 
 
 def require_part(folder: Path, selection: Selection) -> None:
@@ -72,13 +72,13 @@ def require_part(folder: Path, selection: Selection) -> None:
             f"{folder} holds {part}; {selection} was requested",
             hint=Remedy(
                 "`{}` adds the rest; without a selection, the stored part opens",
-                Call("download", manifest.id, selection=selection.within(part).call()),
+                Call("download", manifest.id, selection=selection.completed_from(part).call()),
             ),
         )
 
 
 def _options_of(dataset_id: str) -> Sequence[sources.Option]:
     try:
-        return sources.source(sources.split_id(dataset_id)[0]).options
+        return sources.get_source(sources.split_id(dataset_id)[0]).options
     except UnknownIdError:  # a dataset of the user, or one of a newer version
         return ()

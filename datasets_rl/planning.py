@@ -136,7 +136,7 @@ def listed(source: str, *, settings: Settings | None = None) -> Sequence[str]:
 
     settings = settings or Settings.from_env()
     with tempfile.TemporaryDirectory(prefix="rlds-list-") as aside:
-        return sources.source(source).listed(Upstream(Path(aside), Path(aside, "upstream.json"), settings=settings))
+        return sources.get_source(source).listed(Upstream(Path(aside), Path(aside, "upstream.json"), settings=settings))
 
 
 def find_files(
@@ -149,7 +149,7 @@ def find_files(
     aside: Path | None = None,
 ) -> Listing:
     """Return the files that a selection needs, with their addresses; with `aside`, write only into that folder."""
-    from datasets_rl.fetch import mirrored
+    from datasets_rl.fetch import with_mirrors
     from datasets_rl.fetch.upstream import Upstream
 
     head, name = sources.split_id(dataset_id)
@@ -167,8 +167,8 @@ def find_files(
         local=options.local,
         hash_check=options.hash_check,
     )
-    listing = sources.source(head).resolve(name, selection, upstream).narrowed(selection)
-    return replace(listing, assets=tuple(mirrored(asset, bases) for asset in listing.assets))
+    listing = sources.get_source(head).resolve(name, selection, upstream).narrow_to(selection)
+    return replace(listing, assets=tuple(with_mirrors(asset, bases) for asset in listing.assets))
 
 
 def checked_entry(dataset_id: str, selection: Selection) -> Entry:
@@ -179,7 +179,7 @@ def checked_entry(dataset_id: str, selection: Selection) -> Entry:
         InvalidArgumentError: If its source does not support the selection.
     """
     head, name = sources.split_id(dataset_id)
-    origin = sources.source(head)
+    origin = sources.get_source(head)
     entry = origin.entry(name)
     origin.check(selection)
     return entry
@@ -236,7 +236,7 @@ def _peak(
 def _raw_at_once(listing: Listing, wire: int, options: DownloadOptions, settings: Settings) -> int:
     """Return the maximum of the bytes of raw files on the disk at any time."""
     sizes = {asset.path: asset.size or 0 for asset in listing.assets}
-    groups = [sum(sizes[asset.path] for asset in group) for group in listing.groups(listing.shards)]
+    groups = [sum(sizes[asset.path] for asset in group) for group in listing.assets_by_shard(listing.shards)]
     jobs = useful_job_count([asset.size for asset in listing.assets], len(groups), settings.jobs)
     concurrent = len(groups) if options.keep_raw else jobs + 1
     return min(wire, max(sum(groups[start : start + concurrent]) for start in range(len(groups))))

@@ -79,7 +79,7 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
     """
     manifest = stored.manifest
     head, name = sources.split_id(manifest.id)
-    origin = sources.source(head)
+    origin = sources.get_source(head)
     try:
         selection = Selection.from_json(manifest.selection)
         origin.check(selection)
@@ -88,7 +88,7 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
         return
     try:
         with TemporaryDirectory(prefix="rlds-verify-") as aside:
-            listing = origin.resolve(name, selection, _LocalUpstream(manifest, files, Path(aside))).narrowed(selection)
+            listing = origin.resolve(name, selection, _LocalUpstream(manifest, files, Path(aside))).narrow_to(selection)
     except (UnknownKeyError, InvalidArgumentError) as error:
         yield f"selection is {short_text(manifest.selection)}: {error.message}"
         return
@@ -145,7 +145,7 @@ def _contents_differences(
     episodes = _EpisodeComparison(stored)
     for number, shard in enumerate(listing.shards):
         own = {path: files[path] for path in (*listing.common, *shard.paths)}
-        with sources.source(head).open(name, own, listing.params) as reader:
+        with sources.get_source(head).open(name, own, listing.params) as reader:
             if not number:
                 problems = [*_schema_differences(manifest, reader, selection)]
                 yield from problems

@@ -130,7 +130,7 @@ def _check_origin(
     same_version = manifest.converter == converter_version()
     try:
         head, name = sources.split_id(manifest.id)
-        origin = sources.source(head)
+        origin = sources.get_source(head)
         entry = origin.entry(name)
     except UnknownIdError as error:
         if same_version:
@@ -161,7 +161,7 @@ def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Problem
     head, name = sources.split_id(stored.manifest.id)
     column = _with_texts(stored)
     try:
-        findings.problems += sources.source(head).compare(name, files, column, stored.episodes)
+        findings.problems += sources.get_source(head).compare(name, files, column, stored.episodes)
     except UnknownKeyError:
         checked.append("not compared with raw files: some of their fields were left out")
         return

@@ -217,7 +217,7 @@ def test_the_independent_comparison_covers_the_episode_table(converted, name):
     """It shares no code with the reader, so that it detects errors of the reader."""
     stored = StoredDataset(converted)
     files = verification.raw_files(stored.manifest, None)
-    origin, dataset = sources.source("d4rl"), stored.manifest.id.partition("/")[2]
+    origin, dataset = sources.get_source("d4rl"), stored.manifest.id.partition("/")[2]
     records = stored.episodes.records.copy()
     assert origin.compare(dataset, files, stored.column, stored.episodes) == []
     records[name][1] = not records[name][1] if name == "repaired" else 7

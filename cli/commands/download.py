@@ -153,7 +153,7 @@ def source_options() -> Sequence[inspect.Parameter]:
     from datasets_rl import sources
 
     found: dict[str, tuple[str, list[str]]] = {}
-    for source in sources.importable()[0]:
+    for source in sources.importable_sources()[0]:
         for option in source.options:
             found.setdefault(option.name, (option.help, []))[1].append(source.name)
     return [

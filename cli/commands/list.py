@@ -89,11 +89,13 @@ def run(
     from datasets_rl import sources
     from datasets_rl.catalog import matches
 
-    origins, errors = ((sources.source(source),), ()) if source else sources.importable()
+    origins, errors = ((sources.get_source(source),), ()) if source else sources.importable_sources()
     for error in errors:
         shell.printer.note(f"left out: {error.message}")
     most = read_size(max_size) if max_size else None
-    every = list(_rows(shell, origins, (source,) if source else sources.names(), stored_only=downloaded, remote=remote))
+    every = list(
+        _rows(shell, origins, (source,) if source else sources.source_names(), stored_only=downloaded, remote=remote)
+    )
     matching = [row for row in every if matches(row.id, pattern)]
     rows = [row for row in matching if most is None or (row.bytes is not None and row.bytes <= most)]
     unsized = sum(row.bytes is None for row in matching)

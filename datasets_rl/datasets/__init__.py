@@ -17,8 +17,8 @@ from typing_extensions import Unpack
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
 from datasets_rl.datasets.stored import StoredExperienceReplay
-from datasets_rl.sources import importable, module_name
-from datasets_rl.sources import source as get_source
+from datasets_rl.sources import get_source as get_source
+from datasets_rl.sources import importable_sources, module_name
 
 __all__ = ["BaseDatasetExperienceReplay", "StoredExperienceReplay", "dataset_class", "open_dataset"]
 
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
         AttributeError: If no source has a class of this name.
     """
     if name.endswith(_SUFFIX):
-        for source in importable()[0]:
+        for source in importable_sources()[0]:
             if (cls := dataset_class(source.name)).__name__ == name:
                 return cls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -83,7 +83,7 @@ class _Available:
     """A descriptor that returns the ids of the source of a class, also without an instance."""
 
     def __get__(self, instance: object, owner: type[BaseDatasetExperienceReplay]) -> tuple[str, ...]:
-        return tuple(sources.source(owner.source).ids()) if owner.source else ()
+        return tuple(sources.get_source(owner.source).ids()) if owner.source else ()
 
 
 class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
@@ -221,16 +221,16 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     def _steps(self) -> DatasetStorage | SubsetStorage | AliasedStorage:
         """Return the storage of the selected steps and fields; a source may add fields to it."""
-        whole = self._whole()
-        rows, fields = self._shown(whole)
+        whole = self._stored_steps()
+        rows, fields = self._visible_part(whole)
         unchanged = len(rows) == len(self.stored) and fields == dict.fromkeys(whole.keys())
         return whole if unchanged else SubsetStorage(whole, rows, fields)
 
-    def _whole(self) -> DatasetStorage:
+    def _stored_steps(self) -> DatasetStorage:
         """Return the storage of the whole stored dataset."""
         return DatasetStorage(self.stored)
 
-    def _shown(self, whole: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, torch.dtype | None]]:
+    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, torch.dtype | None]]:
         """Return the rows that the selection shows, int64 [M], and its fields, each with the dtype it is cast to."""
         stored, shown, part = self.stored, self.selection, Selection.from_json(self.stored.manifest.selection)
         rows = np.arange(len(stored))
@@ -238,7 +238,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             numbers = stored.episodes["source"]
             selected = np.isin(numbers, read_numbers(shown.episodes, int(numbers.max()) + 1))
             rows = rows[np.repeat(selected, stored.episodes.lengths)]
-        fields: dict[Key, torch.dtype | None] = dict.fromkeys(whole.keys())
+        fields: dict[Key, torch.dtype | None] = dict.fromkeys(storage.keys())
         if shown.keys != part.keys:
             kept = shown.kept_keys([field.key for field in stored.schema])
             shared = {(NEXT, *field.key) for field in stored.schema if field.key in kept and field.shared}

@@ -109,7 +109,7 @@ class Stream(Storage):
         self._held = ExitStack()
         self._folder = self._own_folder(root / ".stream" / sources.find(dataset_id).name)
         head, name = sources.split_id(dataset_id)
-        origin = sources.source(head)
+        origin = sources.get_source(head)
         entry = origin.entry(name)
         origin.check(selection)
         if not self._settings.offline:  # the description that an earlier stream fetched may be out of date
@@ -121,7 +121,7 @@ class Stream(Storage):
             settings=self._settings,
             mirrors=self._settings.mirrors.get(head, ()),
         )
-        self.listing = origin.resolve(name, selection, upstream).narrowed(selection)
+        self.listing = origin.resolve(name, selection, upstream).narrow_to(selection)
         if self.listing.numbers is not None:
             raise InvalidArgumentError(
                 f"{dataset_id} is streamed, and its upstream does not state how many episodes each file has"

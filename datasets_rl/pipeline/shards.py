@@ -26,7 +26,7 @@ from datasets_rl.pipeline.build import WorkerResult
 from datasets_rl.pipeline.engines import Engine, WorkerDiedError
 from datasets_rl.pipeline.partial import make_partial
 from datasets_rl.progress import Report
-from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, source
+from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, get_source
 from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -56,7 +56,7 @@ class ReaderSpec:
 
     def open(self, files: Mapping[str, Path]) -> EpisodeReader:
         """Open the files of a shard."""
-        return source(self.source).open(self.name, files, self.listing.params)
+        return get_source(self.source).open(self.name, files, self.listing.params)
 
 
 class EpisodeFilter:
@@ -126,7 +126,7 @@ def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[L
     files: dict[str, Path] = {}
     remaining = iter(shards)
     engine = options.engine
-    groups = options.spec.listing.groups(shards)
+    groups = options.spec.listing.assets_by_shard(shards)
     with options.fetcher.for_groups(groups) as fetcher:
 
         def fetch_shard(group: Sequence[Asset], cancel: CancelToken) -> LocalShard:
@@ -313,7 +313,7 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     dataset_id = f"{task['source']}/{task['name']}"
     files = {name: Path(path) for name, path in task["files"].items()}
     with _conversion_errors(dataset_id, files.values()):
-        opened = source(task["source"]).open(task["name"], files, task["params"])
+        opened = get_source(task["source"]).open(task["name"], files, task["params"])
     with opened as reader, _conversion_errors(dataset_id, files.values()):
         kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in reader.columns])
 

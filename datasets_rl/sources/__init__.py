@@ -42,11 +42,11 @@ __all__ = [
     "Shard",
     "Source",
     "find",
-    "importable",
+    "get_source",
+    "importable_sources",
     "module_name",
-    "names",
     "read_numbers",
-    "source",
+    "source_names",
     "split_derived",
     "split_id",
 ]
@@ -63,9 +63,9 @@ _BASE = re.compile(r"[^@]*(?:@\d+(?=@|$))?")
 
 
 @cache
-def names() -> tuple[str, ...]:
+def source_names() -> tuple[str, ...]:
     """Return the names of all sources, sorted, without importing them."""
-    return tuple(sorted(_modules()))
+    return tuple(sorted(_module_paths()))
 
 
 @cache
@@ -75,15 +75,15 @@ def module_name(source: str) -> str:
     Raises:
         UnknownIdError: If there is no such source.
     """
-    modules = _modules()
+    modules = _module_paths()
     if source not in modules:
         close_names = difflib.get_close_matches(source, modules, n=3)
-        raise UnknownIdError(source, close_names, f"the sources {', '.join(names())}")
+        raise UnknownIdError(source, close_names, f"the sources {', '.join(source_names())}")
     return modules[source]
 
 
 @cache
-def source(name: str) -> Source:
+def get_source(name: str) -> Source:
     """Return a source by name.
 
     Raises:
@@ -104,23 +104,23 @@ def source(name: str) -> Source:
 
 
 @cache
-def importable() -> tuple[tuple[Source, ...], tuple[InvalidArgumentError, ...]]:
+def importable_sources() -> tuple[tuple[Source, ...], tuple[InvalidArgumentError, ...]]:
     """Return all sources that can be imported, sorted by name, and an error for each of the others.
 
     What works on all sources must not fail because of one that another package registered.
     """
     found: list[Source] = []
     errors: list[InvalidArgumentError] = []
-    for name in names():
+    for name in source_names():
         try:
-            found.append(source(name))
+            found.append(get_source(name))
         except InvalidArgumentError as error:
             errors.append(error)
     return tuple(found), tuple(errors)
 
 
 @cache
-def _modules() -> dict[str, str]:
+def _module_paths() -> dict[str, str]:
     """Map the names of all sources to their modules. The sources of this package take precedence."""
     own = {module.name: f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__) if module.ispkg}
     return {entry_point.name: entry_point.value for entry_point in entry_points(group=__name__)} | own
@@ -136,8 +136,8 @@ def split_id(dataset_id: str) -> tuple[str, str]:
         raise UnknownIdError(f"{dataset_id[:40]}...", known=f"ids of at most {ID_MAX} bytes; this one has {size:,}")
     head, mark, name = dataset_id.replace(":", "/", 1).partition("/")
     if not mark or not name:
-        raise _unknown(dataset_id)
-    source(head)
+        raise _unknown_id_error(dataset_id)
+    get_source(head)
     return head, name.strip("/")
 
 
@@ -150,7 +150,7 @@ def find(dataset_id: str) -> Entry:
         UnknownIdError: If there is no such id; the error suggests the closest ids.
     """
     head, name = split_id(split_derived(dataset_id)[0])
-    return source(head).entry(name)
+    return get_source(head).entry(name)
 
 
 def split_derived(dataset_id: str) -> tuple[str, str]:
@@ -163,8 +163,8 @@ def split_derived(dataset_id: str) -> tuple[str, str]:
     return dataset_id[:end], dataset_id[end + 1 :]
 
 
-def _unknown(dataset_id: str) -> UnknownIdError:
-    full_ids = [f"{one.name}/{name}" for one in importable()[0] for name in one.ids()]
+def _unknown_id_error(dataset_id: str) -> UnknownIdError:
+    full_ids = [f"{one.name}/{name}" for one in importable_sources()[0] for name in one.ids()]
     by_name = {full_id.partition("/")[2]: full_id for full_id in full_ids}
     close_names = difflib.get_close_matches(dataset_id, by_name, n=3, cutoff=0.5)
     return UnknownIdError(

@@ -49,7 +49,7 @@ __all__ = [
     "Selection",
     "Shard",
     "Source",
-    "grouped",
+    "group_by_size",
 ]
 
 _Item = TypeVar("_Item")
@@ -122,7 +122,7 @@ class Shard:
     """Part of these files that the shard covers, as a JSON value that only the source interprets."""
 
 
-def grouped(items: Iterable[_Item], sizes: Iterable[int], max_bytes: int) -> Iterator[list[_Item]]:
+def group_by_size(items: Iterable[_Item], sizes: Iterable[int], max_bytes: int) -> Iterator[list[_Item]]:
     """Group items for shards, because each shard costs a commit.
 
     Args:
@@ -170,7 +170,7 @@ class Listing:
     """Numbers of the selected trajectories, counted over all shards, if the upstream does not report how many each
     shard has. Other trajectories are dropped, and shards after the last selected trajectory are not awaited."""
 
-    def groups(self, shards: Sequence[Shard]) -> list[list[Asset]]:
+    def assets_by_shard(self, shards: Sequence[Shard]) -> list[list[Asset]]:
         """Return the files to fetch for each shard: those that it needs and no earlier shard has."""
         assets = {asset.path: asset for asset in self.assets}
         seen: set[str] = set()
@@ -181,7 +181,7 @@ class Listing:
             seen.update(needed)
         return groups
 
-    def narrowed(self, selection: Selection) -> Listing:
+    def narrow_to(self, selection: Selection) -> Listing:
         """Drop the shards that the globs exclude, and every shard from the first one that exceeds `max_size`.
 
         Raises:

@@ -15,40 +15,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["differences"]
+__all__ = ["seam_differences"]
 
 _TOLERANCE = 1e-5
 _SPACINGS = 8
 
 
-def differences(reached: NDArray[Any], begun: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def seam_differences(
+    next_states: NDArray[Any], following_states: NDArray[Any]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Compare the next state of each row with the state of the following row.
 
     Args:
-        reached: The next state of each row, [T, ...].
-        begun: The state of the following row, [T, ...].
+        next_states: The next state of each row, [T, ...].
+        following_states: The state of the following row, [T, ...].
 
     Returns:
         Two masks, [T] each: the rows whose states are different, and the rows whose states differ only by rounding.
     """
-    differ = reached != begun
+    differ = next_states != following_states
     jumps, rounded = np.zeros(len(differ), np.bool_), np.zeros(len(differ), np.bool_)
     # Few values differ, so that searching the flat array is several times quicker than any() over the last axis.
     flat_indices = np.flatnonzero(differ)
     if not len(flat_indices):
         return jumps, rounded
     row_of = flat_indices // differ[0].size
-    left, right = reached.reshape(-1)[flat_indices], begun.reshape(-1)[flat_indices]
+    left, right = next_states.reshape(-1)[flat_indices], following_states.reshape(-1)[flat_indices]
     if left.dtype.kind == right.dtype.kind == "f":
         not_both_nan = ~(np.isnan(left) & np.isnan(right))
         row_of, left, right = row_of[not_both_nan], left[not_both_nan], right[not_both_nan]
         rounded[row_of] = True
-        row_of = row_of[~_close(left, right)]
+        row_of = row_of[~_nearly_equal_rows(left, right)]
     jumps[row_of] = True
     return jumps, rounded & ~jumps
 
 
-def _close(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+def _nearly_equal_rows(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     spacing = max(float(np.finfo(values.dtype).eps) for values in (left, right))
     limit = max(_TOLERANCE, _SPACINGS * spacing)
     left, right = left.astype(np.float64), right.astype(np.float64)

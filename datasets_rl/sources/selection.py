@@ -98,21 +98,21 @@ class Selection:
         """Return the call that creates this selection, for the remedy of an error."""
         return Call("Selection", **{each.name: value for each in fields(self) if (value := getattr(self, each.name))})
 
-    def covers(self, asked: Selection, options: Sequence[Option] = ()) -> bool:
+    def covers(self, requested: Selection, options: Sequence[Option] = ()) -> bool:
         """Return whether a dataset stored with this selection contains everything that another one selects.
 
         Args:
-            asked: The other selection. A choice that it leaves open, such as `images`, is taken from this selection.
+            requested: The other selection. A choice that it leaves open, such as `images`, is taken from this selection.
             options: The options of the source.
         """
-        return not self.contradicts(asked, options) and self.joined(asked, options) == self.joined(self, options)
+        return not self.contradicts(requested, options) and self.union(requested, options) == self.union(self, options)
 
-    def contradicts(self, asked: Selection, options: Sequence[Option] = ()) -> list[str]:
+    def contradicts(self, requested: Selection, options: Sequence[Option] = ()) -> list[str]:
         """Return the names of the options that change how data is stored and that differ between the two selections."""
         numbers = {option.name for option in options if option.numbers}
         return [
             name
-            for name, value in sorted(asked.options.items())
+            for name, value in sorted(requested.options.items())
             if name not in numbers and value != self.choice(name, options)
         ]
 
@@ -121,26 +121,28 @@ class Selection:
         defaults = {option.name: option.default for option in options}
         return self.options.get(name) or defaults.get(name, "")
 
-    def joined(self, asked: Selection, options: Sequence[Option] = ()) -> Selection:
+    def union(self, requested: Selection, options: Sequence[Option] = ()) -> Selection:
         """Return the smallest selection that covers both, with the choices of this one.
 
         Args:
-            asked: The other selection, which must not contradict this one.
+            requested: The other selection, which must not contradict this one.
             options: The options of the source.
         """
         numbers = {option.name for option in options if option.numbers}
         choices = {name: value for name, value in self.options.items() if name not in numbers}
-        chosen = {name: _join_numbers(self.options.get(name, ""), asked.options.get(name, "")) for name in numbers}
+        chosen = {name: _join_numbers(self.options.get(name, ""), requested.options.get(name, "")) for name in numbers}
         return Selection(
-            episodes=_join_numbers(self.episodes, asked.episodes),
-            keys=_join_keys(self.keys, asked.keys),
-            max_size=max(self.max_size, asked.max_size) if self.max_size and asked.max_size else None,
-            include=tuple(dict.fromkeys(self.include + asked.include)) if self.include and asked.include else (),
-            exclude=tuple(pattern for pattern in dict.fromkeys(self.exclude) if pattern in asked.exclude),
+            episodes=_join_numbers(self.episodes, requested.episodes),
+            keys=_join_keys(self.keys, requested.keys),
+            max_size=max(self.max_size, requested.max_size) if self.max_size and requested.max_size else None,
+            include=tuple(dict.fromkeys(self.include + requested.include))
+            if self.include and requested.include
+            else (),
+            exclude=tuple(pattern for pattern in dict.fromkeys(self.exclude) if pattern in requested.exclude),
             options=choices | {name: text for name, text in chosen.items() if text},
         )
 
-    def counts_as(self, other: Selection, options: Sequence[Option] = ()) -> bool:
+    def numbers_episodes_like(self, other: Selection, options: Sequence[Option] = ()) -> bool:
         """Return whether both selections number episodes over the same upstream files."""
         numbers = [option.name for option in options if option.numbers]
         own_files, other_files = (
@@ -154,10 +156,10 @@ class Selection:
         )
         return own_files == other_files
 
-    def within(self, part: Selection) -> Selection:
+    def completed_from(self, stored: Selection) -> Selection:
         """Return this selection, with every field that it leaves open taken from the selection of a stored dataset."""
-        merged = {each.name: getattr(self, each.name) or getattr(part, each.name) for each in fields(self)}
-        return Selection(**{**merged, "options": {**part.options, **self.options}})
+        merged = {each.name: getattr(self, each.name) or getattr(stored, each.name) for each in fields(self)}
+        return Selection(**{**merged, "options": {**stored.options, **self.options}})
 
     def keeps_file(self, path: str) -> bool:
         """Return whether the globs select a file, by its path or by its name."""
@@ -186,13 +188,13 @@ class Selection:
         return kept
 
 
-def read_numbers(text: str, total: int, what: str = "episodes") -> list[int]:
+def read_numbers(text: str, total: int, noun: str = "episodes") -> list[int]:
     """Parse integers and ranges below `total`: ``0:100``, ``0:100:2``, ``1,5,9``, ``-10:``.
 
     Args:
         text: Integers and slices, separated by commas; an empty text selects all.
         total: Number of items to select from.
-        what: Name of the items, for messages.
+        noun: Name of the items, for messages.
 
     Returns:
         The selected numbers, ascending and unique.
@@ -201,15 +203,15 @@ def read_numbers(text: str, total: int, what: str = "episodes") -> list[int]:
         InvalidArgumentError: If the text cannot be parsed, selects nothing, or names a number out of range.
     """
     chosen: set[int] = set()
-    for part in _parts(text, what):
+    for part in _parse_ranges(text, noun):
         if isinstance(part, slice):
             chosen.update(range(total)[part])
         elif -total <= part < total:
             chosen.add(part % total)
         else:
-            raise InvalidArgumentError(f"{what} are {text!r}; there are {total:,}, counted from 0")
+            raise InvalidArgumentError(f"{noun} are {text!r}; there are {total:,}, counted from 0")
     if not chosen:
-        raise InvalidArgumentError(f"{what} are {text!r}, which selects none of the {total:,}")
+        raise InvalidArgumentError(f"{noun} are {text!r}, which selects none of the {total:,}")
     return sorted(chosen)
 
 
@@ -229,7 +231,7 @@ class Numbers:
         """
         if not text:
             return None
-        parts = [*_parts(text, "episodes")]
+        parts = [*_parse_ranges(text, "episodes")]
         if "-" in text:
             raise InvalidArgumentError(
                 f"episodes are {text!r}; the number of episodes is not known before the files are read",
@@ -260,7 +262,7 @@ def _join_numbers(left: str, right: str) -> str:
     other: dict[str, range | None] = {}
     """Ranges with a step; None for numbers counted from the end, which cannot be placed without the total."""
     for piece in pieces:
-        (part,) = _parts(piece, "episodes")
+        (part,) = _parse_ranges(piece, "episodes")
         chosen = range(part, part + 1) if isinstance(part, int) else range(sys.maxsize)[part]
         if "-" in piece:
             other[piece] = None
@@ -302,12 +304,12 @@ def _is_below(name: str, group: str) -> bool:
     return any(path == group or path.startswith(f"{group}.") for path in (name, name.removeprefix("next.")))
 
 
-def _parts(text: str, what: str) -> Iterator[int | slice]:
+def _parse_ranges(text: str, noun: str) -> Iterator[int | slice]:
     for part in (text or ":").split(","):
         match = _NUMBERS.fullmatch(part.strip())
         if match is None or match[4] == "0":
             raise InvalidArgumentError(
-                f"{what} are {text!r}; expected numbers and ranges, as in 0:100, 0:100:2 or 1,5,9"
+                f"{noun} are {text!r}; expected numbers and ranges, as in 0:100, 0:100:2 or 1,5,9"
             )
         if match[1]:
             yield int(match[1])

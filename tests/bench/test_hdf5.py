@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench_data import NAME, peak, seconds, with_h5py
 
 from datasets_rl.read.hdf5 import Hdf5File
-from datasets_rl.sources import source
+from datasets_rl.sources import get_source
 
 
 def reader(path):
@@ -16,7 +16,7 @@ def reader(path):
 
 
 def episodes(path):
-    d4rl = source("d4rl")
+    d4rl = get_source("d4rl")
     with d4rl.open(NAME, {d4rl.assets(NAME)[0].path: path}) as opened:
         for _ in opened.episodes():
             pass

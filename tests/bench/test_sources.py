@@ -31,7 +31,7 @@ LIMITS = {
 
 
 def cases():
-    for name in sources.names():
+    for name in sources.source_names():
         if importlib.util.find_spec(f"raw.{name}") is not None:
             found = getattr(importlib.import_module(f"raw.{name}"), "CASES", [])
             yield from (pytest.param(case, id=f"{name}{row}") for row, case in enumerate(found) if case.many)

@@ -263,7 +263,7 @@ def test_a_download_that_does_not_fit_sends_no_request(rlds, monkeypatch):
     with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
         monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
         monkeypatch.setattr(
-            sources.source("demo"),
+            sources.get_source("demo"),
             "assets",
             lambda _: [Asset((f"{server.url}/pendulum.hdf5",), "pendulum.hdf5", 10**6)],
         )

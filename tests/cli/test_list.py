@@ -15,7 +15,7 @@ def ids(ran):
 
 
 def test_every_id_of_every_source_is_listed_by_name(rlds):
-    everything = [f"{name}/{one}" for name in sources.names() for one in sources.source(name).ids()]
+    everything = [f"{name}/{one}" for name in sources.source_names() for one in sources.get_source(name).ids()]
 
     assert ids(rlds("list")) == sorted(everything)
 
@@ -158,7 +158,7 @@ def test_on_a_terminal_each_dataset_is_a_line_that_fits(rlds, monkeypatch, width
 
     _, *lines = rlds("list").out.splitlines()
 
-    known = sorted(f"{name}/{one}" for name in sources.names() for one in sources.source(name).ids())
+    known = sorted(f"{name}/{one}" for name in sources.source_names() for one in sources.get_source(name).ids())
     # An id that fills most of the width has a separate line.
     assert [line.split("  ")[0] for line in lines if line[0] != " "] == known
     assert [line for line in lines if len(line) > width] == []

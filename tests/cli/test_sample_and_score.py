@@ -62,7 +62,7 @@ def test_a_score_names_its_reference_returns(rlds):
 def test_a_dataset_without_reference_scores_has_no_score(rlds):
     from datasets_rl import sources
 
-    origin = sources.source("d4rl")
+    origin = sources.get_source("d4rl")
     without = [name for name in origin.ids() if origin.entry(name).score is None]
     for name in without[:1]:
         assert rlds("score", f"d4rl/{name}", 1).code == 2

@@ -57,7 +57,7 @@ REFUSED = {row.code for row in EXIT_CODES if row.code in range(2, 9)}
 
 
 def cases() -> Iterator[Any]:
-    for name in sources.names():
+    for name in sources.source_names():
         if importlib.util.find_spec(f"raw.{name}") is None:
             continue
         found = getattr(importlib.import_module(f"raw.{name}"), "CASES", [])
@@ -215,7 +215,7 @@ def leftovers(root):
 def test_every_source_has_cases():
     there = {one.values[0].id.partition("/")[0] for one in CASES}
 
-    assert there == set(sources.names())
+    assert there == set(sources.source_names())
 
 
 @FIRST_OF_EACH
@@ -579,7 +579,7 @@ def test_the_first_files_that_fit_are_selected(made, home):
 
 
 def test_episodes_are_selected_before_the_download(made, home):
-    if not (made.case.episodes and "episodes" in sources.source(made.place.root.name).selects):
+    if not (made.case.episodes and "episodes" in sources.get_source(made.place.root.name).selects):
         with pytest.raises(InvalidArgumentError, match="episodes"):
             made.download(home, part={"episodes": "0:1"})
         return
@@ -597,7 +597,7 @@ def parts(made):
     """Return the types of partial downloads that the dataset supports, as fields of a selection."""
     names = sorted({dotted_name(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
     yield {"keys": (names[0],)}
-    origin = sources.source(made.place.root.name)
+    origin = sources.get_source(made.place.root.name)
     if made.case.episodes and "episodes" in origin.selects:
         yield {"episodes": str(made.stored.episodes["source"][0])}
     if made.last:
@@ -645,7 +645,9 @@ def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, home
         selection = Selection.from_json(stored.manifest.selection)
 
         assert len(kind(made.name, root=root, selection=selection, **made.closed)) == len(stored)
-        less = kind(made.name, root=root, selection=Selection(keys=("next.reward",)).within(selection), **made.closed)
+        less = kind(
+            made.name, root=root, selection=Selection(keys=("next.reward",)).completed_from(selection), **made.closed
+        )
         fields = less.storage.keys()
         assert {key for key in fields if key[0] != "next"} <= {*ROOT_FLAGS, EPISODE, ("X",), ("y",)}
         if "images" in part.get("options", {}):
@@ -684,7 +686,7 @@ def test_a_download_without_options_completes_a_part(made, home, rlds, monkeypat
 
 @FIRST_OF_EACH
 def test_other_episodes_and_fields_are_added_to_a_part(made, home):
-    if not (made.case.episodes and "episodes" in sources.source(made.place.root.name).selects):
+    if not (made.case.episodes and "episodes" in sources.get_source(made.place.root.name).selects):
         pytest.skip("it gives whole files")
     names = sorted({dotted_name(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
     numbers = made.stored.episodes["source"]

@@ -100,16 +100,16 @@ def test_an_unknown_argument_of_a_class_is_refused_with_the_known_ones():
 
 def test_every_class_has_the_parameters_of_load_and_a_selection():
     spelled = [one for one in inspect.signature(load).parameters if one not in {"dataset_id", "options"}]
-    for source in sources.names():
+    for source in sources.source_names():
         lacking = {"openml": {"split_trajs"}}.get(source, set())
         with pytest.raises(InvalidArgumentError, match="has no argument 'no_such'; it has") as caught:
-            load(f"{source}/{next(iter(sources.source(source).ids()), 'own')}", no_such=1)
+            load(f"{source}/{next(iter(sources.get_source(source).ids()), 'own')}", no_such=1)
         named = caught.value.message.partition("it has ")[2].split(", ")
         assert set(spelled) - lacking <= set(named), source
         assert dataset_class(source).source == source
 
 
-@pytest.mark.parametrize("source", sources.names())
+@pytest.mark.parametrize("source", sources.source_names())
 def test_the_signature_of_every_class_names_its_arguments_and_those_of_its_base(source):
     parameters = inspect.signature(dataset_class(source)).parameters
 

@@ -94,7 +94,7 @@ COUNTED = {
 @given(columns=files(), name=st.sampled_from(IDS), limit=st.sampled_from([1, 2, 3, 7, 1000]))
 def test_the_transitions_are_those_of_the_reference(columns, name, limit, terminate_on_end):
     with pytest.MonkeyPatch.context() as patch:
-        facts = sources.source("d4rl").catalog["ids"][name]
+        facts = sources.get_source("d4rl").catalog["ids"][name]
         patch.setitem(facts, "time_limit", limit)
         check(columns, name, limit, terminate_on_end=terminate_on_end)
 
@@ -105,7 +105,7 @@ def test_the_transitions_are_those_of_the_reference(columns, name, limit, termin
 @given(columns=files(), name=st.sampled_from(IDS), limit=st.integers(1, 12), terminate_on_end=st.booleans())
 def test_the_transitions_are_those_of_the_reference_at_length(columns, name, limit, terminate_on_end):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sources.source("d4rl").catalog["ids"][name], "time_limit", limit)
+        patch.setitem(sources.get_source("d4rl").catalog["ids"][name], "time_limit", limit)
         check(columns, name, limit, terminate_on_end=terminate_on_end)
 
 

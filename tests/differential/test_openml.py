@@ -13,7 +13,7 @@ from raw.openml import SEVEN, put
 
 from datasets_rl import OpenMLExperienceReplay, downloading
 from datasets_rl.settings import Settings
-from datasets_rl.sources import source
+from datasets_rl.sources import get_source
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def theirs():
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", source("openml").ids())
+@pytest.mark.parametrize("name", get_source("openml").ids())
 def test_samples_and_classes_are_torchrls_to_the_last_bit(theirs, name, tmp_path, monkeypatch):
     for table in SEVEN.values():
         put(tmp_path / "answers", table)

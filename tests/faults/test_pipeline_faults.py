@@ -54,7 +54,7 @@ def download(rlds, monkeypatch):
     def run(behaviour, *words, name=NAME):
         from datasets_rl import sources
 
-        source = sources.source("d4rl")
+        source = sources.get_source("d4rl")
         path = source.entry(name).params["path"]
         with serve({f"/{path}": behaviour}) as server:
             monkeypatch.setitem(source.catalog, "base_urls", [f"{server.url}/"])

@@ -12,7 +12,7 @@ import numpy as np
 from raw.case import Case, Fault
 
 import datasets_rl.sources.demo
-from datasets_rl.sources.demo.make_pendulum import columns
+from datasets_rl.sources.demo.make_pendulum import generate_columns
 from datasets_rl.ted.episode import Episode
 
 __all__ = ["CASES"]
@@ -24,7 +24,7 @@ LENGTH = 200
 def written(folder: Path) -> list[Episode]:
     """Copy the file of the package, and return the episodes that must be stored."""
     shutil.copyfile(str(files(datasets_rl.sources.demo).joinpath(FILE)), folder / FILE)
-    made = columns()
+    made = generate_columns()
     found = []
     for start in range(0, len(made["rewards"]), LENGTH):
         rows = slice(start, start + LENGTH)

@@ -11,7 +11,7 @@ from importlib.resources import files
 import pytest
 
 from datasets_rl.errors import UnknownIdError
-from datasets_rl.sources import Entry, find, names
+from datasets_rl.sources import Entry, find, source_names
 from datasets_rl.sources.d4rl import SOURCE
 
 BASES = ["http://rail.eecs.berkeley.edu/datasets/offline_rl/", "https://rail.eecs.berkeley.edu/datasets/offline_rl/"]
@@ -157,4 +157,4 @@ print(count, *({"numpy", "torch", "h5py", "pandas", "httpx"} & set(sys.modules))
 
 
 def test_demo_and_d4rl_are_sources():
-    assert {"d4rl", "demo"} <= set(names())
+    assert {"d4rl", "demo"} <= set(source_names())

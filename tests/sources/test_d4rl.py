@@ -15,7 +15,7 @@ import datasets_rl.sources.demo
 from datasets_rl import downloading, verification
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources import source
+from datasets_rl.sources import get_source
 from datasets_rl.sources.d4rl import SOURCE
 
 OBSERVATION = ("observation",)
@@ -445,7 +445,7 @@ class TestCompare:
         assert any("next.truncated at row 69 lacks the file's time-out" in line for line in found)
 
     def test_the_built_in_data_equals_its_raw_file(self):
-        demo = source("demo")
+        demo = get_source("demo")
         here = {"pendulum.hdf5": Path(datasets_rl.sources.demo.__file__).with_name("pendulum.hdf5")}
         with demo.open("pendulum", here) as recording:
             episodes = pieces(recording)
@@ -496,7 +496,7 @@ class TestCompare:
     def test_raw_files_of_another_dataset_are_a_problem(self, tmp_path):
         there = {"gym_mujoco_v2/hopper_medium-v2.hdf5": tmp_path / "x.h5"}
 
-        (problem,) = source("demo").compare("pendulum", there, None)
+        (problem,) = get_source("demo").compare("pendulum", there, None)
         assert problem.startswith("the manifest lists the raw files gym_mujoco_v2/hopper_medium-v2.hdf5; ")
         assert problem.endswith("demo/pendulum is converted from pendulum.hdf5")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import datasets_rl.sources.demo
-from datasets_rl.sources import find, source
+from datasets_rl.sources import find, get_source
 from datasets_rl.sources.demo import make_pendulum
 
 FILE = Path(datasets_rl.sources.demo.__file__).with_name("pendulum.hdf5")
@@ -20,11 +20,11 @@ FILE = Path(datasets_rl.sources.demo.__file__).with_name("pendulum.hdf5")
 @pytest.fixture(scope="module")
 def stored():
     with h5py.File(FILE) as file:
-        return {name: file[name][:] for name in make_pendulum.columns(3)}
+        return {name: file[name][:] for name in make_pendulum.generate_columns(3)}
 
 
 def test_the_file_has_the_digest_of_the_catalog():
-    (asset,) = source("demo").assets("pendulum")
+    (asset,) = get_source("demo").assets("pendulum")
 
     assert asset.urls == ("package:datasets_rl.sources.demo/pendulum.hdf5",)
     assert asset.size == FILE.stat().st_size < 1_000_000
@@ -33,7 +33,7 @@ def test_the_file_has_the_digest_of_the_catalog():
 
 def test_the_script_generates_the_columns_of_the_file(stored):
     """Equal except for the last bit of a sine, which differs between processors."""
-    made = make_pendulum.columns()
+    made = make_pendulum.generate_columns()
 
     assert list(made) == list(stored)
     for name, array in made.items():
@@ -42,15 +42,15 @@ def test_the_script_generates_the_columns_of_the_file(stored):
 
 
 def test_the_script_is_deterministic(tmp_path):
-    data = make_pendulum.columns(3)
+    data = make_pendulum.generate_columns(3)
     for name in ("a.h5", "b.h5"):
-        make_pendulum.write(tmp_path / name, data)
+        make_pendulum.write_hdf5(tmp_path / name, data)
 
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
 def test_it_has_75_complete_episodes_of_three_policies(stored):
-    with source("demo").open("pendulum", {"pendulum.hdf5": FILE}) as recording:
+    with get_source("demo").open("pendulum", {"pendulum.hdf5": FILE}) as recording:
         episodes = d4rl_files.pieces(recording)
         rules = {decision.rule: decision.count for decision in recording.decisions}
 

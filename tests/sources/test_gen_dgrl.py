@@ -18,7 +18,7 @@ from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.pipeline.conversion import converted_bytes
 from datasets_rl.settings import Settings
-from datasets_rl.sources import find, gen_dgrl, source
+from datasets_rl.sources import find, gen_dgrl, get_source
 from datasets_rl.sources.gen_dgrl.reader import GenDGRLReader
 
 NAME = "gen_dgrl/bigfish-1M_E"
@@ -180,8 +180,8 @@ def test_the_second_scheme_is_tried_if_the_first_has_no_file(settings, monkeypat
     levels = game([3, 5])
     paths = {f"/{SECOND}": packed(levels)} | ({f"/{EXPERT}": first} if first else {})
     with serve(paths) as server:
-        catalog = {**source("gen_dgrl").catalog, "base": f"{server.url}/"}
-        monkeypatch.setitem(source("gen_dgrl").__dict__, "catalog", catalog)
+        catalog = {**get_source("gen_dgrl").catalog, "base": f"{server.url}/"}
+        monkeypatch.setitem(get_source("gen_dgrl").__dict__, "catalog", catalog)
         stored = StoredDataset(downloading.download(NAME, settings=settings))
 
     assert len(stored) == 8
@@ -241,14 +241,14 @@ def test_a_batch_has_the_keys_of_torchrl(convert):
 
 
 def test_the_ids_and_their_metadata():
-    ids = source("gen_dgrl").ids()
+    ids = get_source("gen_dgrl").ids()
 
     assert len(ids) == 16 * 8
     assert "starpilot-level_40_S" in ids
     assert any("although one of its addresses says expert" in fault for fault in find("gen_dgrl/maze-25M").known_issues)
     assert all("although" not in fault for fault in find("gen_dgrl/maze-10M").known_issues)
     assert find(NAME).license.startswith("CC-BY-NC-4.0")
-    (asset,) = source("gen_dgrl").assets("maze-level_1_S")
+    (asset,) = get_source("gen_dgrl").assets("maze-level_1_S")
     assert [url.removeprefix("https://dl.fbaipublicfiles.com/DGRL/") for url in asset.urls] == [
         "Procgen/Datasets/Compressed/100k/level_1/suboptimal/maze.tar.xz",
         "100k_procgen_dataset_1_suboptimal.tar",

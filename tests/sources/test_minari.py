@@ -28,7 +28,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, minari
 from datasets_rl.sources.minari import compare as minari_compare
-from datasets_rl.sources.minari.spaces import document, leaves
+from datasets_rl.sources.minari.spaces import leaf_spaces, spec_document
 from datasets_rl.specs import from_minari
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.table import EpisodeTable
@@ -151,9 +151,9 @@ BOUNDS = {
 @pytest.mark.parametrize("kind", BOUNDS)
 def test_specs_have_the_documents_of_the_spec_classes(kind):
     """The reader writes the documents without torch, whose import takes longer than most conversions."""
-    for leaf in leaves(json.loads(serialize_space(BOUNDS[kind]))):
+    for leaf in leaf_spaces(json.loads(serialize_space(BOUNDS[kind]))):
         if leaf.space_type != "Text":
-            assert document(leaf) == from_minari(leaf.space).to_json()
+            assert spec_document(leaf) == from_minari(leaf.space).to_json()
 
 
 @pytest.mark.parametrize("data_format", FORMATS)

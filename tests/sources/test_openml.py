@@ -25,7 +25,7 @@ from datasets_rl.errors import ConversionError, FetchError, OfflineError, Unknow
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers import SamplerWithoutReplacement
 from datasets_rl.settings import Settings
-from datasets_rl.sources import find, source
+from datasets_rl.sources import find, get_source
 
 IDS = {
     "adult_num": ("adult", 1),
@@ -252,7 +252,7 @@ def test_the_real_host_is_requested_and_its_responses_are_cached(answers, settin
     assert asked[0] == "/api/v1/json/data/list/data_name/magictelescope/limit/2/data_version/1"
     assert [path.rpartition("/")[2] for path in asked] == ["1", "1120", "1120", *["MagicTelescope.arff"] * 2]
     assert [request.method for request in server.requests] == [*["GET"] * 3, "HEAD", "GET"]
-    urls = source("openml").resolve("magic", Selection(), _Kept(answers)).assets
+    urls = get_source("openml").resolve("magic", Selection(), _Kept(answers)).assets
     assert urls[-1].urls == ("https://www.openml.org/data/v1/download/6120/MagicTelescope.arff",)
     raw = folder.parent / ".raw" / "magic"
     again = downloading.download("openml/magic", from_local=raw, root=tmp_path / "again", settings=settings)
@@ -300,7 +300,7 @@ def test_all_errors_of_a_table_are_reported_at_once(answers, convert):
 
 
 def test_names_and_versions():
-    assert source("openml").ids() == sorted(IDS)
+    assert get_source("openml").ids() == sorted(IDS)
     assert find("openml/iris@1").params["version"] == 1
     for name in ("iris", "iris@0", "../x@1", "a/b@1", "iris@1/x"):
         with pytest.raises(UnknownIdError):

@@ -18,7 +18,7 @@ from datasets_rl import RobosetExperienceReplay, Selection, downloading, verific
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources import find, source
+from datasets_rl.sources import find, get_source
 from datasets_rl.ted.check import check_rules
 
 ID = f"roboset/{NAME}"
@@ -287,7 +287,7 @@ def test_a_deep_verification_finds_episodes_of_another_trial(convert, rng):
         __getitem__ = table.get
 
     files = {file.path: Path(url2pathname(urlsplit(file.url).path)) for file in stored.manifest.raw}
-    found = source("roboset").compare(NAME, files, stored.column, Table())
+    found = get_source("roboset").compare(NAME, files, stored.column, Table())
 
     assert len(found) == 1
     assert "episode 0 is trial 1 with 2 rows" in found[0]
@@ -332,7 +332,7 @@ def test_the_class_has_the_keys_of_torchrl(convert, rng, tmp_path):
 
 
 def test_the_catalog_has_the_twenty_ids():
-    names = source("roboset").ids()
+    names = get_source("roboset").ids()
 
     assert len(names) == 20
     assert sum(name.startswith("FK1-v4(human)/human_demos_by_task/") for name in names) == 6

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.sources import Option, Selection, read_numbers, source
+from datasets_rl.sources import Option, Selection, get_source, read_numbers
 from datasets_rl.sources.selection import Numbers
 
 KEYS = [("observation", "a"), ("observation", "b"), ("action",), ("next", "reward"), ("next", "observation", "c")]
@@ -129,7 +129,7 @@ def test_a_stored_part_covers_a_request_if_nothing_is_missing_and_options_are_eq
     ],
 )
 def test_two_selections_join_to_the_smallest_one_that_has_both(stored, asked, joined):
-    assert stored.joined(asked, OPTIONS) == joined
+    assert stored.union(asked, OPTIONS) == joined
 
 
 pieces = st.one_of(
@@ -146,12 +146,12 @@ numbers = st.lists(pieces, min_size=1, max_size=4).map(",".join)
 def test_joined_numbers_are_the_union(left, right):
     here, there = ({*read_numbers(text, 20)} for text in (left, right))
     stored, asked = Selection(episodes=left), Selection(episodes=right)
-    joined = stored.joined(asked)
+    joined = stored.union(asked)
 
     assert {*read_numbers(joined.episodes, 20)} == here | there
     assert joined.covers(stored)
     assert joined.covers(asked)
-    assert joined.joined(asked) == joined
+    assert joined.union(asked) == joined
     if stored.covers(asked):
         assert there <= here
 
@@ -175,9 +175,9 @@ def test_an_invalid_selection_in_a_document_is_refused_by_name(document):
 def test_a_selection_without_options_adopts_those_of_a_stored_part():
     part = Selection("0:3", ("a",), include=("x",), options={"images": "encoded"})
 
-    assert Selection(keys=("b",)).within(part) == replace(part, keys=("b",))
-    assert Selection(options={"split": "test"}).within(part).options == {"images": "encoded", "split": "test"}
-    assert Selection().within(part) == part
+    assert Selection(keys=("b",)).completed_from(part) == replace(part, keys=("b",))
+    assert Selection(options={"split": "test"}).completed_from(part).options == {"images": "encoded", "split": "test"}
+    assert Selection().completed_from(part) == part
 
 
 def test_a_source_reports_all_unsupported_selections_at_once():
@@ -185,4 +185,4 @@ def test_a_source_reports_all_unsupported_selections_at_once():
         InvalidArgumentError,
         match=r"d4rl can select whole files, but not episodes; d4rl has no option 'images'; it has none$",
     ):
-        source("d4rl").check(Selection(episodes="0:5", options={"images": "encoded"}))
+        get_source("d4rl").check(Selection(episodes="0:5", options={"images": "encoded"}))

@@ -16,7 +16,7 @@ from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, downloa
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources import find, source
+from datasets_rl.sources import find, get_source
 from datasets_rl.sources.vd4rl.episodes import EpisodeFiles
 
 NPZ, HDF5 = f"vd4rl/{EPISODES_64}", f"vd4rl/{EPISODES_84}"
@@ -337,7 +337,7 @@ def test_the_class_opens_a_part_without_images(root):
 
 
 def test_the_ids_are_known_without_a_network():
-    ids = source("vd4rl").ids()
+    ids = get_source("vd4rl").ids()
 
     assert len(ids) == 35
     assert set(ids) == set(VD4RLExperienceReplay.available_datasets)
@@ -360,7 +360,7 @@ print(count, *({{"numpy", "torch", "h5py", "httpx"}} & set(sys.modules)))
 """
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
-    assert out == [str(len(source(name).ids()))]
+    assert out == [str(len(get_source(name).ids()))]
 
 
 def test_the_size_of_episodes_of_64_pixels_is_estimated_from_file_names(tmp_path):

@@ -80,17 +80,17 @@ class AtariDQN(Source):
         """List the checkpoints of a run, each of which is a shard; see `Source.resolve`."""
         entry = self.entry(name)
         if selection.options.get("upstream") == _RLU:
-            return self._episodes(entry, selection, upstream)
+            return self._select_episodes(entry, selection, upstream)
         path = f"dqn/{name}/replay_logs"
         try:
             folder = upstream.folder(path, [f"{self.catalog['bucket']}/{path}"])
         except OfflineError:
             raise
         except FetchError as error:
-            raise FetchError(error.what, error.failures, hint=_closed(entry)) from error
-        return _logs(entry, folder, path, selection)
+            raise FetchError(error.what, error.failures, hint=_access_remedy(entry)) from error
+        return _list_logs(entry, folder, path, selection)
 
-    def _episodes(self, entry: Entry, selection: Selection, upstream: Upstream) -> Listing:
+    def _select_episodes(self, entry: Entry, selection: Selection, upstream: Upstream) -> Listing:
         if not entry.params["rlu"]:
             raise InvalidArgumentError(
                 f"RL Unplugged has no {entry.name}; it has {len(self.catalog['rlu_games'])} of the 60 games",
@@ -100,7 +100,7 @@ class AtariDQN(Source):
         folder = upstream.folder(path, [f"{self.catalog['rlu_bucket']}/{path}"])
         catalog = self.catalog
         entry = replace(entry, known_issues=tuple(catalog["rlu_known_issues"]), citation=catalog["rlu_citation"])
-        return _records(entry, folder, path, selection)
+        return _list_records(entry, folder, path, selection)
 
     @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -111,7 +111,7 @@ class AtariDQN(Source):
             return RecordReader(what, files, params)
         from datasets_rl.sources.atari_dqn.log_reader import LogReader
 
-        return LogReader(what, _by_checkpoint(files), params)
+        return LogReader(what, _files_by_checkpoint(files), params)
 
     @override
     def compare(
@@ -124,10 +124,10 @@ class AtariDQN(Source):
             return []
         if any(_RECORDS.fullmatch(path) for path in files):
             return compare_episodes(files, column, episodes)
-        return compare_logs(_by_checkpoint(files), column, episodes)
+        return compare_logs(_files_by_checkpoint(files), column, episodes)
 
 
-def _closed(entry: Entry) -> Remedy:
+def _access_remedy(entry: Entry) -> Remedy:
     return Remedy(
         "since 2025 the bucket denies access to everyone: give the files with {}, or a copy of the bucket with {}{}",
         Argument("from_local"),
@@ -136,7 +136,7 @@ def _closed(entry: Entry) -> Remedy:
     )
 
 
-def _by_checkpoint(files: Mapping[str, Path]) -> dict[int, dict[str, Path]]:
+def _files_by_checkpoint(files: Mapping[str, Path]) -> dict[int, dict[str, Path]]:
     """Return the local files by checkpoint and field."""
     logs: dict[int, dict[str, Path]] = {}
     for path, file in files.items():
@@ -145,13 +145,13 @@ def _by_checkpoint(files: Mapping[str, Path]) -> dict[int, dict[str, Path]]:
     return logs
 
 
-def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Listing:
+def _list_logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Listing:
     logs: dict[int, dict[str, Asset]] = {}
-    for asset in _own(entry, folder, path, _LOG):
+    for asset in _files_of_run(entry, folder, path, _LOG):
         log = _LOG.fullmatch(asset.path.rpartition("/")[2])
         if log is not None:
             logs.setdefault(int(log[3]), {})[log[1] or log[2]] = replace(asset, magic=_GZIP, kind="gzip")
-    chosen = _chosen(selection, logs)
+    chosen = _selected_checkpoints(selection, logs)
     missing = [
         f"checkpoint {number} has no {field}" for number in chosen for field in _FIELDS if field not in logs[number]
     ]
@@ -165,7 +165,7 @@ def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> List
 
     # Sizes and globs must be applied here, because the last checkpoint that is read ends the unfinished episode.
     assets = tuple(logs[number][field] for number in chosen for field in fields)
-    alone = Listing(assets, tuple(Shard(paths(number, fields), number) for number in chosen)).narrowed(selection)
+    alone = Listing(assets, tuple(Shard(paths(number, fields), number) for number in chosen)).narrow_to(selection)
     kept = [shard.part for shard in alone.shards]
     shards = []
     for number in kept:
@@ -185,8 +185,8 @@ def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> List
     )
 
 
-def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> Listing:
-    inside = _own(entry, folder, path, _RECORDS)
+def _list_records(entry: Entry, folder: Folder, path: str, selection: Selection) -> Listing:
+    inside = _files_of_run(entry, folder, path, _RECORDS)
     schema_path = f"{inside[0].path.rpartition('/')[0]}/features.json"
     schema = next((asset for asset in folder.assets if asset.path == schema_path), None)
     if schema is None:
@@ -195,7 +195,7 @@ def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> L
     for asset in inside:
         if (records := _RECORDS.fullmatch(asset.path)) is not None:
             by_checkpoint.setdefault(int(records[1] or 0), []).append(asset)
-    chosen = _chosen(selection, by_checkpoint)
+    chosen = _selected_checkpoints(selection, by_checkpoint)
     problems = []
     for number in chosen:
         assets = by_checkpoint[number]
@@ -218,7 +218,7 @@ def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> L
     )
 
 
-def _own(entry: Entry, folder: Folder, path: str, kind: re.Pattern[str]) -> list[Asset]:
+def _files_of_run(entry: Entry, folder: Folder, path: str, kind: re.Pattern[str]) -> list[Asset]:
     """Return the files of a run whose names match a pattern, of the newest version.
 
     A local folder of the user may contain several runs.
@@ -242,7 +242,7 @@ def _wants_frames(selection: Selection) -> bool:
     return not selection.keys or "observation" in selection.keys
 
 
-def _chosen(selection: Selection, by_checkpoint: Mapping[int, Any]) -> list[int]:
+def _selected_checkpoints(selection: Selection, by_checkpoint: Mapping[int, Any]) -> list[int]:
     text = selection.options.get("checkpoints", "")
     if not text:
         return sorted(by_checkpoint)

@@ -87,17 +87,17 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
         for number, fields in sorted(files.items()):
             if "invalid_range" not in fields:
                 continue  # only a neighbor of the selected checkpoints
-            added, flat = int(_load(fields["add_count"])), {name: _load(fields[name]) for name in _SMALL}
+            added, flat = int(_load_array(fields["add_count"])), {name: _load_array(fields[name]) for name in _SMALL}
             capacity = len(flat["action"])
             cursor = added % capacity
             if number and added == capacity - 1:
                 continue
-            joined = before is not None and before[0] == number - 1 and _follows(before, added, flat)
+            joined = before is not None and before[0] == number - 1 and _continues(before, added, flat)
             if not joined:
                 blanks_left = _initial_blanks(flat, fields) if number or added >= capacity else _BLANKS
-            for block in _blocks(fields, flat, cursor, joined=joined):
-                zero = np.logical_and.reduce([_zero(values) for values in block.values()])
-                kept, blanks_left = _kept(zero, block["terminal"], blanks_left)
+            for block in _chronological_blocks(fields, flat, cursor, joined=joined):
+                zero = np.logical_and.reduce([_zero_rows(values) for values in block.values()])
+                kept, blanks_left = _kept_rows(zero, block["terminal"], blanks_left)
                 for name, values in block.items():
                     differences.check(name, at, values[kept])
                 at += int(kept.sum())
@@ -107,7 +107,9 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
     return differences.problems(at, episodes)
 
 
-def _follows(before: tuple[int, int, Mapping[str, NDArray[Any]]], added: int, flat: Mapping[str, NDArray[Any]]) -> bool:
+def _continues(
+    before: tuple[int, int, Mapping[str, NDArray[Any]]], added: int, flat: Mapping[str, NDArray[Any]]
+) -> bool:
     """Return whether the last row of a checkpoint directly follows the rows of the previous checkpoint."""
     capacity = len(flat["action"])
     if capacity != len(before[2]["action"]) or added >= capacity:
@@ -122,16 +124,16 @@ def _initial_blanks(flat: Mapping[str, NDArray[Any]], fields: Mapping[str, Path]
     if flat["action"][-1] or flat["reward"][-1]:
         return 0
     has_frame = False
-    for _, frames in _frames(fields):
+    for _, frames in _read_frames(fields):
         has_frame = bool(frames[-1].any())
     return 0 if has_frame else _BLANKS - 1
 
 
-def _zero(values: NDArray[Any]) -> NDArray[np.bool_]:
+def _zero_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(~values.any(axis=tuple(range(1, values.ndim))))
 
 
-def _kept(zero: NDArray[np.bool_], terminal: NDArray[np.uint8], blanks_left: int) -> tuple[NDArray[np.bool_], int]:
+def _kept_rows(zero: NDArray[np.bool_], terminal: NDArray[np.uint8], blanks_left: int) -> tuple[NDArray[np.bool_], int]:
     """Return the mask of rows that are not blank, and the number of blank rows that may still follow."""
     kept = np.ones(len(zero), np.bool_)
     for first, most in [(0, blanks_left), *((int(end) + 1, _BLANKS) for end in np.flatnonzero(terminal))]:
@@ -143,23 +145,23 @@ def _kept(zero: NDArray[np.bool_], terminal: NDArray[np.uint8], blanks_left: int
     return kept, blanks_left
 
 
-def _blocks(
+def _chronological_blocks(
     fields: Mapping[str, Path], flat: Mapping[str, NDArray[Any]], cursor: int, *, joined: bool
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield the rows of a checkpoint in chronological order; the frames are read twice for the last row."""
     if joined:
         last = {name: values[-1:] for name, values in flat.items()}
-        for _, frames in _frames(fields):
+        for _, frames in _read_frames(fields):
             last["observation"] = frames[-1:]
         yield last
     if "observation" not in fields:
         yield {name: values[:cursor] for name, values in flat.items()}
-    for start, frames in _frames(fields):
+    for start, frames in _read_frames(fields):
         block = {name: values[start : min(start + len(frames), cursor)] for name, values in flat.items()}
         yield {**block, "observation": frames[: len(block["action"])]}
 
 
-def _frames(fields: Mapping[str, Path]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+def _read_frames(fields: Mapping[str, Path]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     if "observation" not in fields:
         return
     with gzip.open(fields["observation"]) as stream:
@@ -170,7 +172,7 @@ def _frames(fields: Mapping[str, Path]) -> Iterator[tuple[int, NDArray[np.uint8]
             yield start, np.frombuffer(stream.read(count * 84 * 84), dtype).reshape(count, *frame)
 
 
-def _load(path: Path) -> NDArray[Any]:
+def _load_array(path: Path) -> NDArray[Any]:
     with gzip.open(path) as stream:
         array: NDArray[Any] = np.load(io.BytesIO(stream.read()), allow_pickle=False)
     return array

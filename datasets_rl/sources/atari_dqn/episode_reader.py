@@ -50,7 +50,7 @@ class RecordReader(EpisodeReader):
     """Reader of a file of records, with ``features.json``, which describes their features.
 
     Args:
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         files: Both local files, by path.
         metadata: `Listing.params`; "frames" is whether to read the observations.
 
@@ -58,12 +58,12 @@ class RecordReader(EpisodeReader):
         ConversionError: If features.json describes other features.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self.columns = COLUMNS
         self.steps = None
         self.metadata = {"upstream": "rlu"}
         self.decisions: list[Decision] = []
-        self._what = what
+        self._what = dataset_id
         self._frames = bool(metadata["frames"])
         by_name = {path.rpartition("/")[2]: Path(file) for path, file in files.items()}
         self._schema = Schema(by_name.pop("features.json").read_bytes())
@@ -71,7 +71,7 @@ class RecordReader(EpisodeReader):
         leaves = self._schema.leaves
         problems = [problem for name in _KINDS if (problem := _feature_problem(name, leaves.get(name)))]
         if problems:
-            raise ConversionError(f"features.json of {what}", problems)
+            raise ConversionError(f"features.json of {dataset_id}", problems)
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -113,7 +113,9 @@ class RecordReader(EpisodeReader):
                 NEXT_TRUNCATED: ends & (not over),
             }
             states = (
-                {OBSERVATION: _frames(raw["observation"], start, stop + (stop == steps), name)} if self._frames else {}
+                {OBSERVATION: _decode_frames(raw["observation"], start, stop + (stop == steps), name)}
+                if self._frames
+                else {}
             )
             yield Episode(values, states, continues=stop < steps, metadata=metadata)
 
@@ -150,7 +152,7 @@ def _contradictions(raw: Mapping[str, Any]) -> Iterator[str]:
         yield f"action is {action[rows[0]]} at step {rows[0]:,}; expected 0 to {ACTIONS - 1}"
 
 
-def _frames(images: Any, start: int, stop: int, name: str) -> NDArray[np.uint8]:
+def _decode_frames(images: Any, start: int, stop: int, name: str) -> NDArray[np.uint8]:
     frames: NDArray[np.uint8] = np.empty((stop - start, *FRAME, 1), np.uint8)
     decode(images[start:stop], frames, name, first=start)
     return frames[..., 0]

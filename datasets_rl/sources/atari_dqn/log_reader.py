@@ -105,7 +105,7 @@ class _Log:
         return self.added % self.capacity
 
     @property
-    def again(self) -> bool:
+    def is_restart(self) -> bool:
         """Whether `add_count` is that of the first checkpoint."""
         return self.added == self.capacity - 1
 
@@ -113,16 +113,16 @@ class _Log:
     def columns(self) -> tuple[NDArray[Any], ...]:
         return self.action, self.reward, self.terminal
 
-    def goes_on_with(self, then: _Log) -> bool:
-        """Return whether the rows of the next checkpoint `then` directly follow those of this one."""
-        if self.cursor != self.capacity - 1 or then.capacity != self.capacity:
+    def is_continued_by(self, next_log: _Log) -> bool:
+        """Return whether the rows of the next checkpoint `next_log` directly follow those of this one."""
+        if self.cursor != self.capacity - 1 or next_log.capacity != self.capacity:
             return False
-        if then.added >= self.capacity - 1:
-            return then.added == self.added + self.capacity
+        if next_log.added >= self.capacity - 1:
+            return next_log.added == self.added + self.capacity
         # The last checkpoint restarts its count. If no log is missing, the rows after its cursor are still those of
         # this one.
-        old = slice(then.cursor, -1)
-        pairs = zip(self.columns, then.columns, strict=True)
+        old = slice(next_log.cursor, -1)
+        pairs = zip(self.columns, next_log.columns, strict=True)
         return all(np.array_equal(own[old], other[old], equal_nan=True) for own, other in pairs)
 
 
@@ -130,39 +130,39 @@ class LogReader(EpisodeReader):
     """Reader of the files of a checkpoint; the adjacent checkpoints determine its first and last rows.
 
     Args:
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         files: The local files, by checkpoint and field.
         metadata: `Listing.params`; "frames" is whether to read the observations.
     """
 
-    def __init__(self, what: str, files: Mapping[int, Mapping[str, Path]], metadata: Mapping[str, Any]) -> None:
+    def __init__(self, dataset_id: str, files: Mapping[int, Mapping[str, Path]], metadata: Mapping[str, Any]) -> None:
         self.columns = COLUMNS
         self.metadata = {"upstream": "dqn"}
         self.decisions: list[Decision] = []
-        self._what = what
+        self._what = dataset_id
         self._files = files
         self._frames = bool(metadata["frames"])
         self.steps = None
         if len(files) == 1:
             (number,) = files
-            rows = _Rows.of(self._log(number, last=True), None, number, goes_on=False, counts=Counter())
+            rows = _Rows.from_logs(self._read_log(number, last=True), None, number, goes_on=False, counts=Counter())
             # This counts rows as blank without reading their frames; `episodes` corrects the number.
             self.steps = int((~rows.blank).sum())
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates]:
         number = part["checkpoint"]
-        log = self._log(number, last=part["last"])
+        log = self._read_log(number, last=part["last"])
         counts: Counter[str] = Counter()
-        if number and log.again:
+        if number and log.is_restart:
             counts["nothing-new"] = 1
         else:
-            before = self._read(number - 1, _FIELDS[1:5])[0] if part["before"] else None
-            before = before if before is not None and before.goes_on_with(log) else None
-            goes_on = part["after"] and log.goes_on_with(self._read(number + 1, _FIELDS[1:5])[0])
-            rows = _Rows.of(log, before, number, goes_on=goes_on, counts=counts)
+            before = self._read_fields(number - 1, _FIELDS[1:5])[0] if part["before"] else None
+            before = before if before is not None and before.is_continued_by(log) else None
+            goes_on = part["after"] and log.is_continued_by(self._read_fields(number + 1, _FIELDS[1:5])[0])
+            rows = _Rows.from_logs(log, before, number, goes_on=goes_on, counts=counts)
             if self._frames and rows.unsure and self._last_frame(number).any():
-                rows.begin_with_a_step()
+                rows.treat_start_as_step()
             yield from self._split(rows, log, number)
             self.steps = rows.yielded
         self.decisions = [Decision(rule, text, counts[rule]) for rule, text in _TEXTS.items() if counts[rule]]
@@ -200,27 +200,27 @@ class LogReader(EpisodeReader):
                 last = frames[-1]
         return last
 
-    def _log(self, number: int, *, last: bool) -> _Log:
+    def _read_log(self, number: int, *, last: bool) -> _Log:
         """Read a checkpoint without its frames, and check that its files agree.
 
         Raises:
             ConversionError: If files are damaged or contradict each other; the error names every problem.
         """
         fields = _FIELDS if self._frames else _FIELDS[1:]
-        log, invalid = self._read(number, fields)
+        log, invalid = self._read_fields(number, fields)
         problems = list(_contradictions(log, invalid, first=not number, last=last))
         if problems:
             raise ConversionError(f"checkpoint {number} of {self._what}", problems)
         return log
 
-    def _read(self, number: int, fields: Sequence[str]) -> tuple[_Log, Any]:
+    def _read_fields(self, number: int, fields: Sequence[str]) -> tuple[_Log, Any]:
         problems: list[str] = []
         arrays: dict[str, Any] = {}
         rows: int | None = None
         for field in fields:
             shape = tuple(rows if size is None else size for size in _SHAPES[field])
             try:
-                arrays[field] = array = _array(self._files[number][field], field, shape)
+                arrays[field] = array = _read_array(self._files[number][field], field, shape)
                 rows = array.shape[0] if None in shape else rows
             except ConversionError as error:
                 problems += [f"{error.what} {problem}" for problem in error.problems]
@@ -230,7 +230,7 @@ class LogReader(EpisodeReader):
         return log, arrays.get("invalid_range")
 
 
-def _array(path: Path, field: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
+def _read_array(path: Path, field: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
     """Read a small file; for the frames, return an array of their shape without reading them."""
     with GzipNpyReader(path) as file:
         fits = len(file.shape) == len(shape)
@@ -256,7 +256,7 @@ def _contradictions(log: _Log, invalid: NDArray[np.int64], *, first: bool, last:
             f"add_count is {log.added:,}: the cursor was at {log.cursor:,} of {capacity:,}; "
             f"expected {capacity - 1:,}, or in the last checkpoint an add_count equal to the cursor"
         )
-    if log.again and not (first or last):
+    if log.is_restart and not (first or last):
         yield f"add_count is {log.added:,}, which is that of the first checkpoint"
     expected = (log.cursor - _HORIZON + np.arange(_STACK + _HORIZON)) % capacity
     if invalid.tolist() != expected.tolist():
@@ -297,7 +297,7 @@ class _Rows:
     """Number of rows yielded so far."""
 
     @classmethod
-    def of(cls, log: _Log, before: _Log | None, number: int, *, goes_on: bool, counts: Counter[str]) -> _Rows:
+    def from_logs(cls, log: _Log, before: _Log | None, number: int, *, goes_on: bool, counts: Counter[str]) -> _Rows:
         order = np.arange(log.cursor)
         deferred = before is not None
         cut = not deferred and (number > 0 or log.added >= log.capacity)
@@ -321,7 +321,7 @@ class _Rows:
             action, reward, terminated, truncated, blank, np.flatnonzero(terminated), deferred, number, counts, unsure
         )
 
-    def begin_with_a_step(self) -> None:
+    def treat_start_as_step(self) -> None:
         """Treat the first rows as steps, because the row before them is a step."""
         self.blank[: int(self.blank.argmin()) or None] = False
         self.counts["begin-missing"] = 1

@@ -31,7 +31,7 @@ class D4RL(Source):
 
     @override
     def entry(self, name: str) -> Entry:
-        params = self._params(name)
+        params = self._family_params(name)
         catalog = self.catalog
         family = catalog["families"][params["family"]]
         return self.described(
@@ -41,14 +41,14 @@ class D4RL(Source):
             known_issues=tuple(
                 catalog["known_issues"][issue] for issue in (*family["known_issues"], *params.get("known_issues", ()))
             ),
-            score=self._score(params),
+            score=self._reference_score(params),
             time_limit=params["time_limit"],
             deprecated=params.get("deprecated", False),
             params={
                 "family": params["family"],
                 "continuing": family["continuing"],
                 "path": params["path"],
-                "sizes": _sizes(family, name),
+                "sizes": _state_and_action_sizes(family, name),
             },
         )
 
@@ -56,7 +56,7 @@ class D4RL(Source):
     def assets(self, name: str) -> Sequence[Asset]:
         from datasets_rl.fetch.asset import Asset
 
-        params = self._params(name)
+        params = self._family_params(name)
         # The path of the upstream, so that a copy of the upstream's files can serve as a mirror.
         path: str = params["path"]
         asset = Asset(
@@ -78,7 +78,7 @@ class D4RL(Source):
         entry = self.entry(name)
         continuing = entry.params["continuing"]
         sizes = entry.params["sizes"]
-        path = self._file(name, files)
+        path = self._file_of(name, files)
         return D4RLReader(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
 
     @override
@@ -93,29 +93,29 @@ class D4RL(Source):
             return [f"the manifest lists the raw files {listed}; {self.name}/{name} is converted from {expected}"]
         entry = self.entry(name)
         limit = None if entry.params["continuing"] else entry.time_limit
-        return compare(self._file(name, files), column, time_limit=limit, episodes=episodes)
+        return compare(self._file_of(name, files), column, time_limit=limit, episodes=episodes)
 
     @cached_property
     def _ids(self) -> tuple[str, ...]:
         return tuple(sorted(self.catalog["ids"]))
 
-    def _params(self, name: str) -> dict[str, Any]:
+    def _family_params(self, name: str) -> dict[str, Any]:
         params: dict[str, Any] | None = self.catalog["ids"].get(name)
         if params is None:
             raise self.unknown(name)
         return params
 
-    def _score(self, params: Mapping[str, Any]) -> Score | None:
+    def _reference_score(self, params: Mapping[str, Any]) -> Score | None:
         if "score" not in params:
             return None
         low, high, origin = params["score"]
         return Score(low, high, self.catalog["score_origins"][origin])
 
-    def _file(self, name: str, files: Mapping[str, Path]) -> Path:
+    def _file_of(self, name: str, files: Mapping[str, Path]) -> Path:
         return Path(files[self.assets(name)[0].path])
 
 
-def _sizes(family: Mapping[str, Any], name: str) -> Sequence[int] | None:
+def _state_and_action_sizes(family: Mapping[str, Any], name: str) -> Sequence[int] | None:
     """Return the sizes of an observation and an action; None if they are not known."""
     sizes_by_prefix: Mapping[str, Sequence[int]] = family.get("sizes", {})
     return next((sizes for prefix, sizes in sizes_by_prefix.items() if f"{name}-".startswith(f"{prefix}-")), None)

@@ -16,7 +16,7 @@ from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["compare", "datasets", "near"]
+__all__ = ["compare", "named_datasets", "nearly_equal_rows"]
 
 _BLOCK_BYTES = 4 << 20
 _ROOTS = {"observations": ("observation",), "actions": ("action",), "infos": ("info",)}
@@ -51,12 +51,12 @@ def compare(path: Path, column: _Column, *, time_limit: int | None, episodes: Ep
 def _differences(path: Path, column: _Column, limit: int | None, episodes: EpisodeTable | None) -> list[str]:
     with h5py.File(path, "r", locking=False) as file:
         rows = len(file["terminals"])
-        raw = dict(datasets(file, "", ()))
+        raw = dict(named_datasets(file, "", ()))
         differences: list[str] = []
         for name, dataset in raw.items():
             per_step = dataset.shape and len(dataset) == rows and dataset.dtype.kind in "biuf"
             if per_step and name.partition("/")[0] not in _SKIPPED and 0 not in dataset.shape:
-                differences.extend(_compare_values(dataset, _key(name), column, rows))
+                differences.extend(_compare_values(dataset, _key_of_dataset(name), column, rows))
         differences.extend(_compare_next_rows(raw, column, rows))
         differences.extend(_compare_flags(raw, column, rows, limit))
         if episodes is not None:
@@ -64,29 +64,31 @@ def _differences(path: Path, column: _Column, limit: int | None, episodes: Episo
     return differences
 
 
-def datasets(group: h5py.Group, prefix: str, above: tuple[h5py.Group, ...]) -> Iterator[tuple[str, h5py.Dataset]]:
+def named_datasets(
+    group: h5py.Group, prefix: str, parents: tuple[h5py.Group, ...]
+) -> Iterator[tuple[str, h5py.Dataset]]:
     """Yield each dataset below a group once per name; `visititems` gives only one name each, and follows no links."""
     for name, item in group.items():
         if isinstance(item, h5py.Dataset):
             yield f"{prefix}{name}", item
-        elif item not in (*above, group):
-            yield from datasets(item, f"{prefix}{name}/", (*above, group))
+        elif item not in (*parents, group):
+            yield from named_datasets(item, f"{prefix}{name}/", (*parents, group))
 
 
-def _key(name: str) -> tuple[str, ...]:
+def _key_of_dataset(name: str) -> tuple[str, ...]:
     root, *rest = name.replace(".", "_").split("/")
     return (*{**_ROOTS, **_NEXT_ROOTS}.get(root, (root,)), *rest)
 
 
 def _compare_values(dataset: h5py.Dataset, key: tuple[str, ...], column: _Column, rows: int) -> Iterator[str]:
     """Compare a column row by row, including the next observations at the ends of episodes."""
-    tally = _Tally(key)
-    for start, stop in _spans(dataset, rows):
+    tally = _ColumnDifferences(key)
+    for start, stop in _chunk_ranges(dataset, rows):
         raw, converted = dataset[start:stop], column(key, start, stop)
         if key[:2] == ("next", "observation") and np.shape(converted) == raw.shape:
             # Within an episode, the observation of the next row is stored, which may differ by rounding.
             within = ~np.asarray(column(("next", "done"), start, stop), bool).reshape(-1)
-            same = within & near(raw, np.asarray(converted))
+            same = within & nearly_equal_rows(raw, np.asarray(converted))
             raw[same] = np.asarray(converted)[same]
         tally.add(start, raw, converted)
     yield from tally.summary()
@@ -99,12 +101,12 @@ def _compare_next_rows(raw: dict[str, h5py.Dataset], column: _Column, rows: int)
         has_next = "/".join(filter(None, ("next_observations", rest))) in raw if root == "observations" else False
         if root not in {"observations", "infos"} or has_next or 0 in dataset.shape:
             continue
-        key = ("next", *_key(name))
-        tally = _Tally(key)
-        for start, stop in _spans(dataset, rows):
+        key = ("next", *_key_of_dataset(name))
+        tally = _ColumnDifferences(key)
+        for start, stop in _chunk_ranges(dataset, rows):
             last = min(stop, rows - 1)
             within = ~np.asarray(column(("next", "done"), start, last), bool).reshape(-1)
-            tally.add(start, dataset[start + 1 : last + 1], column(key, start, last), where=within)
+            tally.add(start, dataset[start + 1 : last + 1], column(key, start, last), mask=within)
         yield from tally.summary()
 
 
@@ -125,9 +127,9 @@ def _compare_flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, lim
     )
     added = truncated & ~timeouts
     added[-1:] = False
-    repairs = _seams(raw, rows)
+    repairs = _seam_rows(raw, rows)
     if not timed and limit is not None:
-        repairs |= _met_limit(done, limit)
+        repairs |= _rows_at_limit(done, limit)
     yield from _first_wrong_row(
         "next.truncated", np.flatnonzero(added & ~repairs), "is set, but the file has no time-out"
     )
@@ -147,7 +149,7 @@ def _compare_episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows
     yield from _first_wrong_row("source", wrong, "is not the number of the episode", "episode")
 
 
-def _seams(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
+def _seam_rows(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
     """Return the mask of rows whose next observation differs from the observation of the following row, [N]."""
     seams = np.zeros(rows, bool)
     for name, dataset in raw.items():
@@ -155,12 +157,12 @@ def _seams(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
         following = raw.get(f"next_observations{slash}{rest}")
         if root != "observations" or following is None:
             continue
-        for start, stop in _spans(dataset, rows - 1):
-            seams[start:stop] |= ~near(dataset[start + 1 : stop + 1], following[start:stop])
+        for start, stop in _chunk_ranges(dataset, rows - 1):
+            seams[start:stop] |= ~nearly_equal_rows(dataset[start + 1 : stop + 1], following[start:stop])
     return seams
 
 
-def _met_limit(done: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
+def _rows_at_limit(done: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
     """Return the mask of last rows of trajectories whose number of steps equals the limit, [N]."""
     ends = np.flatnonzero(done)
     mask = np.zeros(len(done), bool)
@@ -168,7 +170,7 @@ def _met_limit(done: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
     return mask
 
 
-class _Tally:
+class _ColumnDifferences:
     """Count and first example of the differences of a column."""
 
     def __init__(self, key: tuple[str, ...]) -> None:
@@ -176,36 +178,38 @@ class _Tally:
         self._first = ""
         self._count = 0
 
-    def add(self, start: int, raw: _Array, converted: Any, where: NDArray[np.bool_] | None = None) -> None:
-        """Compare the rows that begin at `start`; the mask `where` [T] selects the rows to compare."""
+    def add(self, start: int, raw: _Array, converted: Any, mask: NDArray[np.bool_] | None = None) -> None:
+        """Compare the rows that begin at `start`; the mask `mask` [T] selects the rows to compare."""
         converted = np.asarray(converted)
         if len(raw) == len(converted):
             converted = converted.reshape(raw.shape) if converted.size == raw.size else converted
         if converted.shape != raw.shape:
-            self._note(start, 1, f"has shape {list(converted.shape)}, the file {list(raw.shape)}")
+            self._record_difference(start, 1, f"has shape {list(converted.shape)}, the file {list(raw.shape)}")
             return
-        differ = ~_same(raw, converted)
-        rows = np.flatnonzero(differ if where is None else differ & where)
+        differ = ~_equal_rows(raw, converted)
+        rows = np.flatnonzero(differ if mask is None else differ & mask)
         if len(rows):
             row = int(rows[0])
-            self._note(start + row, len(rows), f"is {_shown(converted[row])}, in the file {_shown(raw[row])}")
+            self._record_difference(
+                start + row, len(rows), f"is {_short_text(converted[row])}, in the file {_short_text(raw[row])}"
+            )
 
     def summary(self) -> Iterator[str]:
         """Yield one sentence if there are differences."""
         if self._count:
             yield f"{self._first} ({self._count:,} such rows)"
 
-    def _note(self, row: int, count: int, text: str) -> None:
+    def _record_difference(self, row: int, count: int, text: str) -> None:
         self._first = self._first or f"{self._name} at row {row:,} {text}"
         self._count += count
 
 
-def _first_wrong_row(name: str, rows: NDArray[np.intp], text: str, what: str = "row") -> Iterator[str]:
+def _first_wrong_row(name: str, rows: NDArray[np.intp], text: str, noun: str = "row") -> Iterator[str]:
     if len(rows):
-        yield f"{name} at {what} {int(rows[0]):,} {text} ({len(rows):,} such {what}s)"
+        yield f"{name} at {noun} {int(rows[0]):,} {text} ({len(rows):,} such {noun}s)"
 
 
-def _same(left: _Array, right: _Array) -> NDArray[np.bool_]:
+def _equal_rows(left: _Array, right: _Array) -> NDArray[np.bool_]:
     """Return the mask of equal rows, [T]; NaN equals NaN."""
     same = left == right
     if left.dtype.kind == right.dtype.kind == "f":
@@ -213,10 +217,10 @@ def _same(left: _Array, right: _Array) -> NDArray[np.bool_]:
     return np.asarray(same.reshape(len(left), math.prod(left.shape[1:])).all(axis=1))
 
 
-def near(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+def nearly_equal_rows(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Return the mask of rows that are equal except for rounding, [T]; docs/sources/d4rl.md states the limit."""
     if left.dtype.kind != "f" or right.dtype.kind != "f":
-        return _same(left, right)
+        return _equal_rows(left, right)
     limit = max(1e-5, *(8 * float(np.finfo(values.dtype).eps) for values in (left, right)))
     small = np.where(np.abs(left) < np.abs(right), left, right)
     same = np.isclose(left, right, rtol=0, atol=0, equal_nan=True)
@@ -226,11 +230,11 @@ def near(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(same.reshape(len(left), math.prod(left.shape[1:])).all(axis=1))
 
 
-def _shown(value: Any) -> str:
+def _short_text(value: Any) -> str:
     return np.array2string(np.asarray(value), precision=8, threshold=6, edgeitems=2)
 
 
-def _spans(dataset: h5py.Dataset, rows: int) -> Iterator[tuple[int, int]]:
+def _chunk_ranges(dataset: h5py.Dataset, rows: int) -> Iterator[tuple[int, int]]:
     """Split [0, rows) at chunk boundaries, because h5py decompresses a chunk again for every read that touches it."""
     row_bytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:])))
     step = dataset.chunks[0] if dataset.chunks else 1

@@ -126,11 +126,11 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             selection=selection,
         )
 
-    def _whole(self) -> DatasetStorage:
+    def _stored_steps(self) -> DatasetStorage:
         return DatasetStorage(self.stored, truncated_as_done=self.use_truncated_as_done)
 
-    def _shown(self, whole: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, torch.dtype | None]]:
-        rows, fields = super()._shown(whole)
+    def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, torch.dtype | None]]:
+        rows, fields = super()._visible_part(storage)
         if self.from_env:
             return rows, fields
         rows = np.intersect1d(rows, qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end))
@@ -152,11 +152,11 @@ def qlearning_rows(stored: StoredDataset, *, terminate_on_end: bool) -> NDArray[
     keep = np.ones(len(stored), np.bool_)
     keep[-1] = False
     if not terminate_on_end:
-        keep &= ~_final_rows(stored)
+        keep &= ~_last_rows(stored)
     return np.flatnonzero(keep)
 
 
-def _final_rows(stored: StoredDataset) -> NDArray[np.bool_]:
+def _last_rows(stored: StoredDataset) -> NDArray[np.bool_]:
     truncated = stored.column(NEXT_TRUNCATED)[:, 0].copy()
     if not any(decision.rule == "no-timeouts-column" for decision in stored.manifest.decisions):
         if _REPAIRED in stored.episodes.names:
@@ -171,14 +171,14 @@ def _final_rows(stored: StoredDataset) -> NDArray[np.bool_]:
     return final
 
 
-def _mark_limits(final: NDArray[np.bool_], terminated: NDArray[np.intp], limit: int) -> None:
+def _mark_limits(last_rows: NDArray[np.bool_], terminated: NDArray[np.intp], limit: int) -> None:
     # D4RL counts the step after a termination as the second one, because it sets its counter to 0 and then adds 1.
     start, count = 0, 0
-    for end in [*terminated.tolist(), len(final)]:
+    for end in [*terminated.tolist(), len(last_rows)]:
         first = start + limit - 1 - count
-        final[first : end + 1 : limit] = True
+        last_rows[first : end + 1 : limit] = True
         start, count = end + 1, 1
-        if end < len(final) and final[end]:
+        if end < len(last_rows) and last_rows[end]:
             count = 0
 
 

@@ -14,7 +14,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted_name
 
-__all__ = ["COLUMN_OF", "FLAGS", "WIDENED", "ColumnSlice", "Layout", "explicit", "layout"]
+__all__ = ["COLUMN_OF", "FLAGS", "WIDENED", "ColumnSlice", "Layout", "plan_layout", "with_explicit_next"]
 
 FLAGS = ("terminals", "timeouts")
 COLUMN_OF: Mapping[str, Key] = {
@@ -67,7 +67,7 @@ class Layout:
     """Number of columns that are stored with a wider dtype than in the file."""
 
 
-def layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | None = None) -> Layout:
+def plan_layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | None = None) -> Layout:
     """Map each HDF5 dataset of a file to a column, a flag or metadata.
 
     Args:
@@ -79,12 +79,12 @@ def layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | No
         ConversionError: If the file violates the layout; the error names every problem of every column.
     """
     rows = _row_count(arrays)
-    kinds = {name: _kind(name, array, rows) for name, array in arrays.items()}
+    kinds = {name: _dataset_kind(name, array, rows) for name, array in arrays.items()}
     columns = [name for name, kind in kinds.items() if kind == "column"]
     metadata = _metadata_names([name for name, kind in kinds.items() if kind == "metadata"])
     flags = tuple(name for name in FLAGS if name in arrays)
     following = [name for name, kind in kinds.items() if kind == "following"]
-    problems = [*_missing(arrays), *(["it has no rows"] if rows == 0 else [])]
+    problems = [*_missing_problems(arrays), *(["it has no rows"] if rows == 0 else [])]
     for name in (*columns, *flags, *following):
         problems.extend(_column_problems(arrays[name], rows))
     for name in following:
@@ -102,7 +102,7 @@ def layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | No
     return Layout(parts, rows, flags, metadata, renamed, widened)
 
 
-def explicit(plan: Layout) -> Layout:
+def with_explicit_next(plan: Layout) -> Layout:
     """Return a layout that stores next observations as separate columns, for rows that do not form trajectories."""
     parts: list[ColumnSlice] = []
     for part in plan.parts:
@@ -115,7 +115,7 @@ def explicit(plan: Layout) -> Layout:
     return replace(plan, parts=tuple(parts))
 
 
-def _kind(name: str, array: Hdf5Array, rows: int) -> str:
+def _dataset_kind(name: str, array: Hdf5Array, rows: int) -> str:
     root = name.partition("/")[0]
     if root == "virtual":
         kind = "ignored"
@@ -139,7 +139,7 @@ def _row_count(arrays: Mapping[str, Hdf5Array]) -> int:
 
 
 def _column_slice(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> ColumnSlice:
-    key = _key(array.name)
+    key = _column_key(array.name)
     root, slash, rest = array.name.partition("/")
     shape = (1,) if key == NEXT_REWARD else array.shape[1:]
     following = _FOLLOWING + slash + rest if root == "observations" else ""
@@ -147,7 +147,7 @@ def _column_slice(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> ColumnSl
     return ColumnSlice(array.name, column, following if following in arrays else "")
 
 
-def _key(name: str) -> Key:
+def _column_key(name: str) -> Key:
     root, *rest = name.replace(".", "_").split("/")
     return (*COLUMN_OF.get(root, (root,)), *rest)
 
@@ -159,7 +159,7 @@ def _column_order(name: str) -> int:
     return roots.index(root) if root in roots else len(roots)
 
 
-def _missing(arrays: Mapping[str, Hdf5Array]) -> Iterator[str]:
+def _missing_problems(arrays: Mapping[str, Hdf5Array]) -> Iterator[str]:
     present = {name.partition("/")[0] for name in arrays}
     for name in _MANDATORY:
         if name not in present:
@@ -197,7 +197,7 @@ def _following_problems(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> It
 def _key_problems(names: Sequence[str]) -> Iterator[str]:
     seen: dict[Key, str] = {}
     for name in names:
-        key = _key(name)
+        key = _column_key(name)
         if name.partition("/")[0] not in COLUMN_OF and key[0] in _RESERVED:
             yield f"{name} has a name that TED reserves; expected another name"
         if key in seen:
@@ -212,13 +212,13 @@ def _metadata_names(names: Sequence[str]) -> dict[str, str]:
         if name in assigned:
             continue
         root, slash, rest = name.partition("/")
-        while any(_clash(root + slash + rest, other) for other in assigned.values()):
+        while any(_are_nested(root + slash + rest, other) for other in assigned.values()):
             root += "_"
         assigned[name] = root + slash + rest
     return {name: assigned[name] for name in names}
 
 
-def _clash(left: str, right: str) -> bool:
+def _are_nested(left: str, right: str) -> bool:
     return f"{left}/".startswith(f"{right}/") or f"{right}/".startswith(f"{left}/")
 
 

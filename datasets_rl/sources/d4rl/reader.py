@@ -28,8 +28,8 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.sources.base import Decision, EpisodeReader
-from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, ColumnSlice, explicit, layout
-from datasets_rl.sources.seams import differences
+from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, ColumnSlice, plan_layout, with_explicit_next
+from datasets_rl.sources.seams import seam_differences
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
@@ -78,7 +78,7 @@ class D4RLReader(EpisodeReader):
 
     Args:
         path: The file.
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         sizes: Sizes of the observations and actions of the environment, if known.
         time_limit: Number of steps after which the environment is reset; used only if the file marks no time-outs.
         continuing: Whether the environment was never reset at its time limit.
@@ -88,16 +88,22 @@ class D4RLReader(EpisodeReader):
     """
 
     def __init__(
-        self, path: Path, what: str, *, time_limit: int | None, continuing: bool, sizes: Sequence[int] | None = None
+        self,
+        path: Path,
+        dataset_id: str,
+        *,
+        time_limit: int | None,
+        continuing: bool,
+        sizes: Sequence[int] | None = None,
     ) -> None:
-        self._what = what
+        self._what = dataset_id
         self._file = Hdf5File(path)
         try:
-            self._layout = layout(self._file.arrays, what, sizes)
+            self._layout = plan_layout(self._file.arrays, dataset_id, sizes)
             self._limit = None if continuing or "timeouts" in self._layout.flags else time_limit
             self._time_limit = None if continuing else time_limit
             self._flags = self._read_flags()
-            self._opening = self._count_opening(continuing=continuing)
+            self._opening = self._initial_counts(continuing=continuing)
             self.metadata = self._read_metadata()
         except BaseException:
             self._file.close()
@@ -120,15 +126,15 @@ class D4RLReader(EpisodeReader):
         overlap = [part.name for part in parts if part.following]
         run = 0  # rows of the unfinished trajectory in previous blocks
         for block in self._file.blocks(names, rows=max(1, _BLOCK_BYTES // max(row_bytes, 1)), overlap=overlap):
-            ends, truncated = self._ends(block, run, counts)
-            self._inspect(block, counts)
-            yield from self._cut(block, ends, truncated)
+            ends, truncated = self._find_ends(block, run, counts)
+            self._count_decisions(block, counts)
+            yield from self._split_block(block, ends, truncated)
             end_rows = np.flatnonzero(ends)
-            counts["longer-than-time-limit"] += self._longer(end_rows, run)
+            counts["longer-than-time-limit"] += self._count_long_episodes(end_rows, run)
             run = block.stop - block.start - int(end_rows[-1]) - 1 if len(end_rows) else run + block.stop - block.start
         self.decisions = _as_decisions(self._opening + counts)
 
-    def _ends(self, block: Block, run: int, counts: Counter[str]) -> tuple[_Flags, _Flags]:
+    def _find_ends(self, block: Block, run: int, counts: Counter[str]) -> tuple[_Flags, _Flags]:
         """Return the masks of last rows of trajectories and of truncated rows in a block, [T] each.
 
         Args:
@@ -137,12 +143,12 @@ class D4RLReader(EpisodeReader):
             counts: Counts of the decisions, to add to.
         """
         terminated, truncated = (flags[block.start : block.stop] for flags in self._flags)
-        seams, rounded = _seams(block, self._layout.parts, terminated | truncated)
+        seams, rounded = _seam_masks(block, self._layout.parts, terminated | truncated)
         truncated = truncated | seams
         counts["seam-without-flag"] += int(seams.sum())
         counts["next-observation-rounded"] += int(rounded.sum())
         if self._limit is not None:
-            cuts = _limit_cuts(np.flatnonzero(terminated | truncated), len(truncated), run, self._limit)
+            cuts = _rows_at_limit(np.flatnonzero(terminated | truncated), len(truncated), run, self._limit)
             truncated[cuts] = True
             counts["end-by-time-limit"] += len(cuts)
         if block.stop == self._layout.rows and not (terminated[-1] or truncated[-1]):
@@ -150,25 +156,25 @@ class D4RLReader(EpisodeReader):
             counts["end-without-flag"] += 1
         ends = terminated | truncated
         outcome = "kept" if any(part.following for part in self._layout.parts) else "unknown"
-        counts[f"final-observation-{outcome}"] += 0 if self._explicit else int(ends.sum())
+        counts[f"final-observation-{outcome}"] += 0 if self._has_explicit_next else int(ends.sum())
         counts["final-info-unknown"] += int(ends.sum()) if self._has_info else 0
         counts["both-flags"] += int((terminated & truncated).sum())
         return ends, truncated
 
-    def _longer(self, ends: NDArray[np.intp], run: int) -> int:
+    def _count_long_episodes(self, ends: NDArray[np.intp], run: int) -> int:
         if self._time_limit is None or not len(ends):
             return 0
         return int((np.diff(ends, prepend=-1 - run) > self._time_limit).sum())
 
-    def _inspect(self, block: Block, counts: Counter[str]) -> None:
+    def _count_decisions(self, block: Block, counts: Counter[str]) -> None:
         rows = block.stop - block.start
         for part in self._layout.parts:
             for name in filter(None, (part.name, part.following)):
-                counts["not-finite"] += _not_finite(block.columns[name][:rows])
+                counts["not-finite"] += _count_not_finite(block.columns[name][:rows])
             if part.column.key == OBSERVATION:
-                counts["zero-observation"] += _zero_rows(block.columns[part.name][:rows])
+                counts["zero-observation"] += _count_zero_rows(block.columns[part.name][:rows])
 
-    def _cut(self, block: Block, ends: _Flags, truncated: _Flags) -> Iterator[Episode]:
+    def _split_block(self, block: Block, ends: _Flags, truncated: _Flags) -> Iterator[Episode]:
         """Split a block into trajectories; all arrays are views of the block."""
         rows = block.stop - block.start
         end_rows = np.flatnonzero(ends)
@@ -185,7 +191,7 @@ class D4RLReader(EpisodeReader):
             if array.dtype in WIDENED:
                 array = array.astype(part.column.dtype)
             if part.following:
-                joined.append((part.column.key, _with_finals(array, block.columns[part.following], end_rows)))
+                joined.append((part.column.key, _insert_final_states(array, block.columns[part.following], end_rows)))
             else:
                 (states if part.column.shared else steps).append((part.column.key, array))
         start = 0
@@ -193,18 +199,26 @@ class D4RLReader(EpisodeReader):
             # The joined arrays have one extra row for each previous end.
             now, shifted = slice(start, stop), slice(start + number, stop + number + 1)
             metadata = {"repaired": bool(repaired[number])}
-            yield Episode(_sliced(steps, now), {**_sliced(joined, shifted), **_sliced(states, now)}, metadata=metadata)
+            yield Episode(
+                _slice_arrays(steps, now),
+                {**_slice_arrays(joined, shifted), **_slice_arrays(states, now)},
+                metadata=metadata,
+            )
             start = stop
         if start < rows:
             now, shifted = slice(start, rows), slice(start + len(end_rows), rows + len(end_rows))
-            yield Episode(_sliced(steps, now), {**_sliced(joined, shifted), **_sliced(states, now)}, continues=True)
+            yield Episode(
+                _slice_arrays(steps, now),
+                {**_slice_arrays(joined, shifted), **_slice_arrays(states, now)},
+                continues=True,
+            )
 
     @property
     def _has_info(self) -> bool:
         return any(part.column.key[0] == "info" for part in self._layout.parts)
 
     @property
-    def _explicit(self) -> bool:
+    def _has_explicit_next(self) -> bool:
         return "next-observation-explicit" in self._opening
 
     def _all_columns(self) -> tuple[Column, ...]:
@@ -229,7 +243,7 @@ class D4RLReader(EpisodeReader):
     def _read_metadata(self) -> dict[str, NDArray[np.generic] | str | float | bool]:
         return {metadata_name: self._file.value(name) for name, metadata_name in self._layout.metadata.items()}
 
-    def _count_opening(self, *, continuing: bool) -> Counter[str]:
+    def _initial_counts(self, *, continuing: bool) -> Counter[str]:
         """Count the decisions that need no pass over the file."""
         arrays = self._file.arrays
         counts: Counter[str] = Counter({"same-row": self._layout.rows, "renamed": self._layout.renamed})
@@ -240,12 +254,12 @@ class D4RLReader(EpisodeReader):
         counts["continuing-stream"] = int(continuing)
         counts["unwritten-chunks"] = self._file.unwritten
         counts["not-per-step"] = sum(not name.startswith("metadata/") for name in self._layout.metadata)
-        if self._rows_disagree():
+        if self._next_rows_disagree():
             counts["next-observation-explicit"] = self._layout.rows
-            self._layout = explicit(self._layout)
+            self._layout = with_explicit_next(self._layout)
         return +counts
 
-    def _rows_disagree(self) -> bool:
+    def _next_rows_disagree(self) -> bool:
         """Return whether next_observations cannot be the observation of the next row.
 
         The two differ at ends and at seams, which are few. The check therefore samples a few ranges of the file: if
@@ -265,13 +279,13 @@ class D4RLReader(EpisodeReader):
                 part.following: self._file.read(part.following, start, stop) for part in parts if part.following
             }
             ends = self._flags[0][start:stop] | self._flags[1][start:stop]
-            seams += int(_seams(Block(start, stop, columns), parts, ends)[0].sum())
+            seams += int(_seam_masks(Block(start, stop, columns), parts, ends)[0].sum())
             flagged += int(ends.sum())
             sampled += stop - start
         return seams > _SEAM_SHARE_MAX * sampled and seams > flagged
 
 
-def _seams(block: Block, parts: Sequence[ColumnSlice], flagged: _Flags) -> tuple[_Flags, _Flags]:
+def _seam_masks(block: Block, parts: Sequence[ColumnSlice], flagged: _Flags) -> tuple[_Flags, _Flags]:
     """Return the masks of unflagged rows whose next observation differs from that of the next row, [T] each.
 
     The first mask marks rows with different states, the second one rows that differ only by rounding.
@@ -281,13 +295,13 @@ def _seams(block: Block, parts: Sequence[ColumnSlice], flagged: _Flags) -> tuple
         if not part.following:
             continue
         begun = block.columns[part.name][1:]
-        part_masks = differences(block.columns[part.following][: len(begun)], begun)
+        part_masks = seam_differences(block.columns[part.following][: len(begun)], begun)
         for mask, part_mask in zip((seams, rounded), part_masks, strict=True):
             mask[: len(part_mask)] |= part_mask
     return seams & ~flagged, rounded & ~seams & ~flagged
 
 
-def _limit_cuts(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> NDArray[np.intp]:
+def _rows_at_limit(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> NDArray[np.intp]:
     """Return the rows in [0, rows) at which the number of steps since the last end reaches `limit`."""
     starts = np.concatenate([[-run], ends + 1])
     stops = np.concatenate([ends, [rows]])
@@ -297,7 +311,7 @@ def _limit_cuts(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> NDAr
     return np.concatenate([np.empty(0, np.intp), *cuts])
 
 
-def _with_finals(array: _Array, following: _Array, ends: NDArray[np.intp]) -> _Array:
+def _insert_final_states(array: _Array, following: _Array, ends: NDArray[np.intp]) -> _Array:
     """Insert the final state of each trajectory after its last row.
 
     Args:
@@ -317,11 +331,11 @@ def _with_finals(array: _Array, following: _Array, ends: NDArray[np.intp]) -> _A
     return out
 
 
-def _sliced(arrays: Sequence[tuple[Key, _Array]], rows: slice) -> dict[Key, _Array]:
+def _slice_arrays(arrays: Sequence[tuple[Key, _Array]], rows: slice) -> dict[Key, _Array]:
     return {key: array[rows] for key, array in arrays}
 
 
-def _not_finite(array: _Array) -> int:
+def _count_not_finite(array: _Array) -> int:
     if array.dtype.kind != "f":
         return 0
     with np.errstate(all="ignore"):
@@ -330,7 +344,7 @@ def _not_finite(array: _Array) -> int:
     return int((~np.isfinite(array)).sum())
 
 
-def _zero_rows(array: _Array) -> int:
+def _count_zero_rows(array: _Array) -> int:
     flat = array.reshape(len(array), -1)
     candidates = np.flatnonzero(flat[:, 0] == 0)
     return int((~flat[candidates].any(axis=1)).sum())

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["POLICIES", "columns", "write"]
+__all__ = ["POLICIES", "generate_columns", "write_hdf5"]
 
 _Policy = Callable[[float, float, np.random.Generator], float]
 _Row = dict[str, Any]
@@ -29,32 +29,32 @@ _GAINS = {"energy": 2.0, "angle": 12.0, "speed": 3.0, "catch": 0.5}
 _WEAK_NOISE = 1.5
 
 
-def _random(angle: float, speed: float, generator: np.random.Generator) -> float:  # noqa: ARG001 - a policy's signature
+def _random_policy(angle: float, speed: float, generator: np.random.Generator) -> float:  # noqa: ARG001 - a policy's signature
     """Return a random torque."""
     return float(generator.uniform(-_TORQUE, _TORQUE))
 
 
-def _weak(angle: float, speed: float, generator: np.random.Generator) -> float:
+def _weak_policy(angle: float, speed: float, generator: np.random.Generator) -> float:
     """Swing up with a weak and noisy torque, without stabilizing the rod."""
-    return _swing(angle, speed) * 0.3 + float(generator.normal(0, _WEAK_NOISE))
+    return _swing_up_torque(angle, speed) * 0.3 + float(generator.normal(0, _WEAK_NOISE))
 
 
-def _good(angle: float, speed: float, generator: np.random.Generator) -> float:  # noqa: ARG001 - a policy's signature
+def _good_policy(angle: float, speed: float, generator: np.random.Generator) -> float:  # noqa: ARG001 - a policy's signature
     """Swing up by energy, then hold the rod upright."""
     if abs(angle) < _GAINS["catch"]:
         return -_GAINS["angle"] * angle - _GAINS["speed"] * speed
-    return _swing(angle, speed)
+    return _swing_up_torque(angle, speed)
 
 
-def _swing(angle: float, speed: float) -> float:
+def _swing_up_torque(angle: float, speed: float) -> float:
     energy = speed * speed / 6 + _UPRIGHT_ENERGY * float(np.cos(angle))
     return _GAINS["energy"] * (_UPRIGHT_ENERGY - energy) * (1.0 if speed >= 0 else -1.0)
 
 
-POLICIES: Mapping[str, _Policy] = {"random": _random, "weak": _weak, "good": _good}
+POLICIES: Mapping[str, _Policy] = {"random": _random_policy, "weak": _weak_policy, "good": _good_policy}
 
 
-def columns(episodes: int = _EPISODES, seed: int = _SEED) -> dict[str, NDArray[np.generic]]:
+def generate_columns(episodes: int = _EPISODES, seed: int = _SEED) -> dict[str, NDArray[np.generic]]:
     """Roll out the policies in turn.
 
     Args:
@@ -68,12 +68,12 @@ def columns(episodes: int = _EPISODES, seed: int = _SEED) -> dict[str, NDArray[n
     rows: list[_Row] = []
     for number in range(episodes):
         kind = number % len(POLICIES)
-        rows.extend(_episode(env, kind, seed + number))
+        rows.extend(_run_episode(env, kind, seed + number))
     env.close()
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def _episode(env: Any, kind: int, seed: int) -> list[_Row]:
+def _run_episode(env: Any, kind: int, seed: int) -> list[_Row]:
     policy = list(POLICIES.values())[kind]
     generator = np.random.default_rng(seed)
     state, _ = env.reset(seed=seed)
@@ -101,7 +101,7 @@ def _episode(env: Any, kind: int, seed: int) -> list[_Row]:
     return rows
 
 
-def write(path: Path, data: Mapping[str, NDArray[np.generic]]) -> None:
+def write_hdf5(path: Path, data: Mapping[str, NDArray[np.generic]]) -> None:
     """Write the columns and the metadata of the policies, as D4RL's generators do."""
     with h5py.File(path, "w", libver=("earliest", "v108")) as file:
         for name, array in data.items():
@@ -113,4 +113,4 @@ def write(path: Path, data: Mapping[str, NDArray[np.generic]]) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).with_name("pendulum.hdf5"), columns())
+    write_hdf5(Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).with_name("pendulum.hdf5"), generate_columns())

@@ -50,7 +50,7 @@ class GenDGRL(Source):
 
     @override
     def entry(self, name: str) -> Entry:
-        game, category = self._split(name)
+        game, category = self._game_and_category(name)
         catalog = self.catalog
         return self.described(
             name,
@@ -62,7 +62,7 @@ class GenDGRL(Source):
         """Return the archive of an id; its path is the first one above."""
         from datasets_rl.fetch.asset import Asset
 
-        paths = self._paths(name)
+        paths = self._archive_paths(name)
         urls = tuple(self.catalog["base"] + path for path in paths)
         return (_with_format(Asset(urls, paths[0])),)
 
@@ -73,11 +73,11 @@ class GenDGRL(Source):
             listed = {asset.path: asset for asset in upstream.folder("", ()).assets}
         except FetchError:
             listed = {}  # neither a local folder nor a mirror that lists files
-        paths = self._paths(name)
+        paths = self._archive_paths(name)
         others = tuple(url for path in paths[1:] for url in upstream.mirror_urls(path))
         asset = replace(asset, urls=(*others, *asset.urls))
         asset = next((_with_format(listed[path]) for path in paths if path in listed), asset)
-        steps = self._split(name)[1]["steps"]
+        steps = self._game_and_category(name)[1]["steps"]
         parts = max(1, steps // _SHARD_STEPS)
         step_bytes = _STEP_BYTES + _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
         return Listing(
@@ -95,7 +95,7 @@ class GenDGRL(Source):
         from datasets_rl.sources.gen_dgrl.reader import GenDGRLReader
 
         (path,) = files.values()
-        games = {game: game == self._split(name)[0] for game in self.catalog["games"]}
+        games = {game: game == self._game_and_category(name)[0] for game in self.catalog["games"]}
         return GenDGRLReader(f"{self.name}/{name}", Path(path), games, params or {})
 
     @override
@@ -105,18 +105,18 @@ class GenDGRL(Source):
         from datasets_rl.sources.gen_dgrl.compare import compare
 
         (path,) = files.values()
-        others = set(self.catalog["games"]) - {self._split(name)[0]}
+        others = set(self.catalog["games"]) - {self._game_and_category(name)[0]}
         return [] if episodes is None else compare(Path(path), others, column, episodes)
 
-    def _split(self, name: str) -> tuple[str, dict[str, Any]]:
+    def _game_and_category(self, name: str) -> tuple[str, dict[str, Any]]:
         """Return the game and the catalog entry of the category."""
         game, _, category = name.partition("-")
         if game not in self.catalog["games"] or category not in self.catalog["categories"]:
             raise self.unknown(name)
         return game, self.catalog["categories"][category]
 
-    def _paths(self, name: str) -> list[str]:
-        game, category = self._split(name)
+    def _archive_paths(self, name: str) -> list[str]:
+        game, category = self._game_and_category(name)
         return [path.format(game=game) for path in category["paths"]]
 
 

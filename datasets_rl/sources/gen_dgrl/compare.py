@@ -24,12 +24,12 @@ __all__ = ["compare"]
 _Column = Callable[[Key, int, int], Any]
 
 
-def compare(place: Path, others: Collection[str], column: _Column, episodes: EpisodeTable) -> list[str]:
+def compare(path: Path, other_games: Collection[str], column: _Column, episodes: EpisodeTable) -> list[str]:
     """Compare every value of every episode, and the metadata in the file names.
 
     Args:
-        place: The archive.
-        others: The games whose files are not part of the dataset.
+        path: The archive.
+        other_games: The games whose files are not part of the dataset.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
         episodes: The converted episodes.
 
@@ -43,7 +43,7 @@ def compare(place: Path, others: Collection[str], column: _Column, episodes: Epi
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     seen = 0
     try:
-        for number, (name, arrays) in enumerate(_files(place, others)):
+        for number, (name, arrays) in enumerate(_read_episodes(path, other_games)):
             if number not in rows:
                 continue
             seen += 1
@@ -65,7 +65,7 @@ def compare(place: Path, others: Collection[str], column: _Column, episodes: Epi
             if seen == len(rows):
                 break
     except DAMAGED as error:
-        raise ConversionError(place.name, [f"it cannot be read: {error}"]) from error
+        raise ConversionError(path.name, [f"it cannot be read: {error}"]) from error
     texts = [*differences.values()]
     if len(rows) != len(episodes):
         texts.append(f"source of the episodes has {len(rows):,} different numbers for {len(episodes):,} episodes")
@@ -85,11 +85,11 @@ def _stores_observations(column: _Column) -> bool:
     return True
 
 
-def _files(place: Path, others: Collection[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    with tarfile.open(place, "r|*") as archive:
+def _read_episodes(path: Path, other_games: Collection[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    with tarfile.open(path, "r|*") as archive:
         for member in archive:
             *folders, name = member.name.split("/")
-            if not member.isfile() or name.startswith(".") or set(folders) & set(others):
+            if not member.isfile() or name.startswith(".") or set(folders) & set(other_games):
                 continue
             if name.split("_")[2:3] == ["0"]:  # an episode without a step
                 continue

@@ -73,17 +73,17 @@ class GenDGRLReader(EpisodeReader):
     """Reader of an archive; a part is a pair (k, n), the k-th of n parts.
 
     Args:
-        what: Id of the dataset, for messages.
-        place: The archive.
+        dataset_id: Id of the dataset, for messages.
+        path: The archive.
         games: All games; True for the game of the dataset.
         metadata: `Listing.params`: the selected keys.
     """
 
     columns = _COLUMNS
 
-    def __init__(self, what: str, place: Path, games: Mapping[str, bool], metadata: Mapping[str, Any]) -> None:
-        self._what = what
-        self._path = place
+    def __init__(self, dataset_id: str, path: Path, games: Mapping[str, bool], metadata: Mapping[str, Any]) -> None:
+        self._what = dataset_id
+        self._path = path
         self._games = games
         self._kept_keys = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in _COLUMNS])
         self._counts: Counter[str] = Counter()
@@ -106,32 +106,32 @@ class GenDGRLReader(EpisodeReader):
             # An archive of one game may have no folder of that name; files in the folder of another game are skipped.
             if path.name.startswith(".") or not all(self._games.get(folder, True) for folder in path.parts[:-1]):
                 continue
-            yield from self._episode(path.name, member)
+            yield from self._read_episode(path.name, member)
         self.decisions = [
             Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
         ]
 
-    def _failed(self, name: str, problems: list[str]) -> ConversionError:
+    def _error(self, name: str, problems: list[str]) -> ConversionError:
         return ConversionError(self._what, [f"{name}: {problem}" for problem in problems])
 
-    def _episode(self, name: str, member: Member) -> Iterator[Episode]:
+    def _read_episode(self, name: str, member: Member) -> Iterator[Episode]:
         match = _NAME.fullmatch(name)
         if match is None:
-            raise self._failed(name, ["its name is not <time>_<episode>_<length>_<level seed>_<return>.npy"])
+            raise self._error(name, ["its name is not <time>_<episode>_<length>_<level seed>_<return>.npy"])
         date, time, number, length, seed, total = match.groups()
         if not int(length):
             self._counts["no-transition"] += 1
             return
         try:
-            file = _opened(name, member)
+            file = _open_arrays(name, member)
             if problems := [*_shape_problems(file, int(length))]:
-                raise self._failed(name, problems)
+                raise self._error(name, problems)
             action, reward, done = (file.read(array) for array in ("actions", "rewards", "dones"))
         except ConversionError as error:
-            raise self._failed(name, [problem.removeprefix(f"{name}: ") for problem in error.problems]) from None
+            raise self._error(name, [problem.removeprefix(f"{name}: ") for problem in error.problems]) from None
         steps = len(action)
         if problems := [*_value_problems(action, reward, done.reshape(-1), float(total))]:
-            raise self._failed(name, problems)
+            raise self._error(name, problems)
         self._counts["alien-last-frame"] += 1
         self._counts["terminated"] += 1
         self._counts["frames-cast"] += file.stored["observations"][1] != "u"
@@ -153,13 +153,13 @@ class GenDGRLReader(EpisodeReader):
         if OBSERVATION not in self._kept_keys:
             yield Episode(columns, {}, metadata=metadata)
             return
-        for start, frames in self._frames(name, file):
+        for start, frames in self._frame_blocks(name, file):
             stop = min(start + len(frames), steps)
             if start < stop:
                 rows = {key: values[start:stop] for key, values in columns.items()}
                 yield Episode(rows, {OBSERVATION: frames[: stop - start]}, stop < steps, metadata)
 
-    def _frames(self, name: str, file: _Arrays) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    def _frame_blocks(self, name: str, file: _Arrays) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield frames as uint8 in blocks, with the first row of each."""
         start = 0
         for block in file.blocks("observations", _BLOCK_ROWS):
@@ -168,7 +168,7 @@ class GenDGRLReader(EpisodeReader):
             if block.dtype != np.uint8 and not np.array_equal(frames, block):
                 row = start + int(np.flatnonzero((frames != block).reshape(len(block), -1).any(axis=1))[0])
                 value = block[row - start][frames[row - start] != block[row - start]][0]
-                raise self._failed(name, [f"observations of row {row} have {value}; expected integers from 0 to 255"])
+                raise self._error(name, [f"observations of row {row} have {value}; expected integers from 0 to 255"])
             yield start, frames
             start += len(block)
 
@@ -184,7 +184,7 @@ class _Arrays:
     """Function of a name and a number of rows that yields the array in blocks."""
 
 
-def _opened(name: str, member: Member) -> _Arrays:
+def _open_arrays(name: str, member: Member) -> _Arrays:
     """Open the file of an episode in the format that its first bytes show."""
     if member.size > _FILE_MAX_BYTES:
         raise ConversionError(name, [f"it has {member.size:,} bytes; expected at most {_FILE_MAX_BYTES:,}"])

@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.remedy import Argument, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, grouped
-from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_choice
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, group_by_size
+from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_episode_numbers_error
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ class Local(Source):
             raise
         inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
         if FILE not in inside:
-            raise _undescribed(entry, inside)
-        document = _parsed(upstream.text(inside[FILE]), entry.id)
+            raise _no_description_error(entry, inside)
+        document = _parse_description(upstream.text(inside[FILE]), entry.id)
         description = Description.read(document, entry.id)
-        form, paths = description.data(inside, entry.id)
-        numbers = _chosen(selection, description, len(paths))
+        form, paths = description.data_files(inside, entry.id)
+        numbers = _selected_files(selection, description, len(paths))
         data = {
             paths[number]: (number, replace(inside[paths[number]], magic=_MAGIC[form], kind=_KINDS[form]))
             for number in numbers
@@ -96,7 +96,7 @@ class Local(Source):
             (inside[FILE], *(asset for _, asset in data.values())),
             tuple(
                 Shard(tuple(data[path][1].path for path in group), [[path, data[path][0]] for path in group])
-                for group in grouped(data, (asset.size or 0 for _, asset in data.values()), _SHARD_BYTES)
+                for group in group_by_size(data, (asset.size or 0 for _, asset in data.values()), _SHARD_BYTES)
             ),
             common=(inside[FILE].path, inside[first].path),
             params={
@@ -135,39 +135,39 @@ class Local(Source):
         what = f"{self.name}/{name}"
         if FILE not in inside or episodes is None:
             return [f"the manifest of {what} lists no {FILE} among its raw files"]
-        description = Description.read(_parsed(inside[FILE].read_text("utf-8"), what), what)
-        form, paths = description.data(inside, what)
+        description = Description.read(_parse_description(inside[FILE].read_text("utf-8"), what), what)
+        form, paths = description.data_files(inside, what)
         return compare([(path, inside[path]) for path in paths], form, description, column, episodes)
 
 
-def _parsed(text: str, what: str) -> dict[str, Any]:
+def _parse_description(text: str, name: str) -> dict[str, Any]:
     from datasets_rl.read.toml import parse_toml
 
     try:
         return parse_toml(text)
     except ValueError as error:
-        raise ConversionError(what, [f"{FILE} is not valid TOML: {error}"]) from error
+        raise ConversionError(name, [f"{FILE} is not valid TOML: {error}"]) from error
 
 
-def _chosen(selection: Selection, description: Description, total: int) -> list[int]:
+def _selected_files(selection: Selection, description: Description, total: int) -> list[int]:
     """Return the numbers of the files with the selected episodes."""
     # If the description does not state it, the first file determines whether each file is an episode.
     if selection.episodes and description.by not in {"file", ""}:
-        raise no_choice(description.by)
+        raise no_episode_numbers_error(description.by)
     return read_numbers(selection.episodes, total)
 
 
-def _undescribed(entry: Entry, inside: Mapping[str, Asset]) -> ConversionError:
+def _no_description_error(entry: Entry, assets: Mapping[str, Asset]) -> ConversionError:
     """Return the error for a folder without a description, with a template that is filled from the files."""
     endings = tuple(end for ends in ENDINGS.values() for end in ends)
-    data = [path for path in inside if path.lower().endswith(endings)]
+    data = [path for path in assets if path.lower().endswith(endings)]
     if not data:
-        names = ", ".join(sorted(inside)[:5])
+        names = ", ".join(sorted(assets)[:5])
         problem = f"it has neither {FILE} nor an npz, HDF5 or Parquet file; its first files are {names}"
         return ConversionError(entry.id, [problem])
-    from datasets_rl.sources.local.template import template
+    from datasets_rl.sources.local.template import description_template
 
-    text = template(entry.name, {path: inside[path] for path in data})
+    text = description_template(entry.name, {path: assets[path] for path in data})
     return ConversionError(entry.id, [f"it has no {FILE}"], hint=f"add one to the folder, such as\n\n{text}")
 
 

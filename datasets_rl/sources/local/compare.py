@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import AGAIN, DAMAGED
-from datasets_rl.sources.d4rl.compare import datasets, near
+from datasets_rl.sources.d4rl.compare import named_datasets, nearly_equal_rows
 from datasets_rl.sources.local.description import Description, Field
 from datasets_rl.ted.keys import (
     NEXT,
@@ -35,14 +35,18 @@ _Read = Callable[[], _Array]
 
 
 def compare(
-    data: Sequence[tuple[str, Path]], form: str, said: Description, column: _Column, episodes: EpisodeTable
+    data: Sequence[tuple[str, Path]],
+    file_format: str,
+    description: Description,
+    column: _Column,
+    episodes: EpisodeTable,
 ) -> list[str]:
     """Compare every number of every file; strings are not compared.
 
     Args:
         data: The files, in order.
-        form: The format of the files.
-        said: The description of the files.
+        file_format: The format of the files.
+        description: The description of the files.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
         episodes: The converted episodes.
 
@@ -57,14 +61,14 @@ def compare(
     matched = 0
     for name, path in data:
         try:
-            with _opened(path, form) as arrays:
-                if not _has_steps(arrays, said):
+            with _open_arrays(path, file_format) as arrays:
+                if not _has_steps(arrays, description):
                     continue
                 matched += 1
                 if matched <= len(numbers):
                     own = episodes["file"] == numbers[matched - 1]
                     start, lengths = int(episodes.starts[own][0]), episodes.lengths[own]
-                    texts += [f"{name}: {text}" for text in _differences(arrays, said, column, start, lengths)]
+                    texts += [f"{name}: {text}" for text in _differences(arrays, description, column, start, lengths)]
         except DAMAGED as error:
             raise ConversionError(name, [f"it cannot be read: {error}"], hint=AGAIN) from error
     if matched != len(numbers):
@@ -72,9 +76,9 @@ def compare(
     return texts
 
 
-def _row_counts(arrays: Mapping[str, _Read], said: Description) -> _Array | None:
+def _row_counts(arrays: Mapping[str, _Read], description: Description) -> _Array | None:
     """Return the number of rows or steps of each episode that an array of the file states; None if no array does."""
-    by, marks = said.told(arrays, said.of(arrays))
+    by, marks = description.end_marks(arrays, description.fields_of(arrays))
     if by not in {"column", "lengths", "ends"}:
         return None
     values = arrays[marks]().reshape(-1)
@@ -83,24 +87,24 @@ def _row_counts(arrays: Mapping[str, _Read], said: Description) -> _Array | None
     return np.diff(values, prepend=0) if by == "ends" else values
 
 
-def _has_steps(arrays: Mapping[str, _Read], said: Description) -> bool:
+def _has_steps(arrays: Mapping[str, _Read], description: Description) -> bool:
     counts: dict[bool, int] = {}
-    for field in said.of(arrays):
+    for field in description.fields_of(arrays):
         if field.array:
             counts.setdefault(field.key[0] in {OBSERVATION[0], "info"}, len(arrays[field.array]()))
     steps, states = counts.get(False, 0), counts.get(True, 0)
-    shared = said.alignment in {"one-more", "action-before"} and steps == states
-    held = _row_counts(arrays, said) if shared and steps else None
+    shared = description.alignment in {"one-more", "action-before"} and steps == states
+    held = _row_counts(arrays, description) if shared and steps else None
     count = 1 if held is None else int((held > 0).sum())
     return steps > (count if shared and (held is None or held.sum() == steps) else 0)
 
 
-def _extra_rows(arrays: Mapping[str, _Read], said: Description, lengths: _Array) -> tuple[_Array, int]:
+def _extra_rows(arrays: Mapping[str, _Read], description: Description, lengths: _Array) -> tuple[_Array, int]:
     """Return the number of extra rows, which are not steps, before each episode, [E], and in total.
 
     Empty episodes have an extra row too.
     """
-    held = _row_counts(arrays, said)
+    held = _row_counts(arrays, description)
     if held is None:
         return np.arange(len(lengths)), len(lengths)
     if held.sum() == lengths.sum():
@@ -110,11 +114,11 @@ def _extra_rows(arrays: Mapping[str, _Read], said: Description, lengths: _Array)
 
 
 def _differences(
-    arrays: Mapping[str, _Read], said: Description, column: _Column, start: int, lengths: _Array
+    arrays: Mapping[str, _Read], description: Description, column: _Column, start: int, lengths: _Array
 ) -> Iterator[str]:
-    fields = said.of(arrays)
+    fields = description.fields_of(arrays)
     steps = int(lengths.sum())
-    before, count = _extra_rows(arrays, said, lengths)
+    before, count = _extra_rows(arrays, description, lengths)
     ends = np.cumsum(lengths) - 1
     for field in fields:
         if not field.array:
@@ -124,17 +128,17 @@ def _differences(
         if len(raw) != steps + extra * count:
             yield f"{field.array} has {len(raw):,} rows; the converted dataset has {steps:,} steps of it"
         elif raw.dtype.kind in "biuf":
-            yield from _compare_field(field, _transposed(field, raw), extra * before, said, column, start, ends)
+            yield from _compare_field(field, _rows_first(field, raw), extra * before, description, column, start, ends)
 
 
 def _compare_field(
-    field: Field, raw: _Array, before: _Array, said: Description, column: _Column, start: int, ends: _Array
+    field: Field, raw: _Array, extra_before: _Array, description: Description, column: _Column, start: int, ends: _Array
 ) -> Iterator[str]:
     steps, state = int(ends[-1]) + 1, field.key[0] in {OBSERVATION[0], "info"}
     # Step i is in row i, plus one for each previous episode that has an extra row.
-    rows = np.arange(steps) + before[np.searchsorted(ends, np.arange(steps))]
+    rows = np.arange(steps) + extra_before[np.searchsorted(ends, np.arange(steps))]
     extra = len(raw) > steps
-    lead = int(extra and not state and said.alignment == "action-before")
+    lead = int(extra and not state and description.alignment == "action-before")
     expected = raw[rows + lead]
     if field.key == NEXT_TRUNCATED:
         ended = np.asarray(column(NEXT_TERMINATED, start, start + steps)).reshape(-1)[ends]
@@ -171,7 +175,7 @@ def _compare_rows(
     if ends is not None and differ.any():
         within = np.ones(len(converted), np.bool_)
         within[ends] = False
-        differ &= ~(within & near(converted, expected))
+        differ &= ~(within & nearly_equal_rows(converted, expected))
     wrong = np.flatnonzero(differ if where is None else differ & where)
     if len(wrong):
         row = int(wrong[0])
@@ -179,39 +183,39 @@ def _compare_rows(
         yield f"{dotted_name(key)} at row {start + row:,} {values} ({len(wrong):,} such rows)"
 
 
-def _transposed(field: Field, raw: _Array) -> _Array:
+def _rows_first(field: Field, raw: _Array) -> _Array:
     if not field.layout:
         return raw
     return np.moveaxis(raw, -1, -3) if field.layout == "HWC to CHW" else np.moveaxis(raw, -3, -1)
 
 
 @contextmanager
-def _opened(path: Path, form: str) -> Iterator[Mapping[str, _Read]]:
+def _open_arrays(path: Path, file_format: str) -> Iterator[Mapping[str, _Read]]:
     """Yield a function for each array of a file that reads it."""
-    if form == "npz":
+    if file_format == "npz":
         with np.load(path, allow_pickle=False) as file:
             yield {name: partial(file.__getitem__, name) for name in file.files}
-    elif form == "hdf5":
+    elif file_format == "hdf5":
         import h5py
 
         with h5py.File(path, "r", locking=False) as file:
-            yield {name: partial(item.__getitem__, ()) for name, item in datasets(file, "", ())}
+            yield {name: partial(item.__getitem__, ()) for name, item in named_datasets(file, "", ())}
     else:
         from pyarrow import parquet
 
         with parquet.ParquetFile(path) as table:
-            yield {name: partial(_cells, table, name) for name in _leaves(table.schema_arrow, "")}
+            yield {name: partial(_read_column, table, name) for name in _column_names(table.schema_arrow, "")}
 
 
-def _leaves(fields: Any, prefix: str) -> Iterator[str]:
+def _column_names(fields: Any, prefix: str) -> Iterator[str]:
     from pyarrow import types
 
     for field in fields:
         name = f"{prefix}{field.name}"
-        yield from _leaves(field.type, f"{name}/") if types.is_struct(field.type) else [name]
+        yield from _column_names(field.type, f"{name}/") if types.is_struct(field.type) else [name]
 
 
-def _cells(table: Any, name: str) -> _Array:
+def _read_column(table: Any, name: str) -> _Array:
     """Read a column of a table, or a field of its struct columns."""
     root, *path = name.split("/")
     values = table.read([root]).column(root).to_pylist()

@@ -28,7 +28,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-__all__ = ["ALIGNMENTS", "ENDINGS", "FILE", "WAYS", "Description", "Field", "no_choice", "usual"]
+__all__ = ["ALIGNMENTS", "ENDINGS", "FILE", "WAYS", "Description", "Field", "no_episode_numbers_error", "usual_keys"]
 
 FILE = "dataset.toml"
 ENDINGS: Mapping[str, tuple[str, ...]] = {"hdf5": (".hdf5", ".h5"), "npz": (".npz",), "parquet": (".parquet",)}
@@ -127,7 +127,7 @@ class Description:
             raise ConversionError(what, [f"{FILE}: {problem}" for problem in problems])
         return cls(**values, by=by, marks=marks, fields=parsed)
 
-    def data(self, paths: Iterable[str], what: str) -> tuple[str, list[str]]:
+    def data_files(self, paths: Iterable[str], name: str) -> tuple[str, list[str]]:
         """Return the format and the data files, in numeric order: 2 precedes 10.
 
         Raises:
@@ -139,28 +139,28 @@ class Description:
         # A description that states both the format and the files overrides the suffixes.
         explicit = self.format and self.files
         chosen = self.format or next(iter(formats.values()), "")
-        data = sorted((path for path in candidates if explicit or formats.get(path) == chosen), key=_natural)
+        data = sorted((path for path in candidates if explicit or formats.get(path) == chosen), key=_natural_sort_key)
         if not data or (not self.format and len(set(formats.values())) > 1):
             kinds = ", ".join(sorted(set(formats.values()))) or "neither npz, HDF5 nor Parquet"
             criterion = ", ".join(self.files) if self.files else self.format or "a single format"
             problem = f"of {len(others):,} files ({kinds}), {len(data):,} match {criterion}"
-            raise ConversionError(what, [problem], hint=f"set format = ... and files = ... in {FILE}")
+            raise ConversionError(name, [problem], hint=f"set format = ... and files = ... in {FILE}")
         return chosen, data
 
-    def of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
+    def fields_of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
         """Return the fields of a file with these arrays: the described ones, and those inferred from usual names."""
         described = {field.key for field in self.fields}
         taken = {field.array for field in self.fields} | {self.marks}
         inferred = [
             Field(key, array)
-            for array, key in usual(arrays).items()
+            for array, key in usual_keys(arrays).items()
             if array not in taken and not any(_overlap(key, other) for other in described)
         ]
         if {NEXT_TERMINATED, NEXT_TRUNCATED} & {field.key for field in (*self.fields, *inferred)}:
             inferred = [field for field in inferred if field.key != NEXT_DONE]
         return (*self.fields, *inferred)
 
-    def told(self, arrays: Iterable[str], fields: Sequence[Field]) -> tuple[str, str]:
+    def end_marks(self, arrays: Iterable[str], fields: Sequence[Field]) -> tuple[str, str]:
         """Return the way in which a file marks the ends of episodes, one of `WAYS`, and the array that marks them."""
         if self.by:
             return self.by, self.marks
@@ -171,7 +171,7 @@ class Description:
         return ("flags", "") if flags & {field.key for field in fields} else ("file", "")
 
 
-def no_choice(by: str) -> InvalidArgumentError:
+def no_episode_numbers_error(by: str) -> InvalidArgumentError:
     """Return the error for a selection of episodes by number if the files are not single episodes."""
     return InvalidArgumentError(
         f"episodes can be selected by number only if each file is one episode; here {by} mark the episodes",
@@ -183,7 +183,7 @@ def no_choice(by: str) -> InvalidArgumentError:
     )
 
 
-def usual(arrays: Iterable[str]) -> dict[str, Key]:
+def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
     """Return the keys of the arrays with usual names; of several names for a key, the first one is used."""
     keys: dict[str, Key] = {}
     roots: dict[Key, str] = {}
@@ -207,20 +207,20 @@ def _matches(path: str, globs: Sequence[str]) -> bool:
     return any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in globs)
 
 
-def _natural(path: str) -> list[tuple[int, str]]:
+def _natural_sort_key(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
 
 
-def _key_problems(table: Mapping[str, Any], known: Sequence[str], where: str) -> Iterator[str]:
+def _key_problems(table: Mapping[str, Any], allowed: Sequence[str], where: str) -> Iterator[str]:
     for name in table:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            yield f"{where}{name} is unknown; expected one of {', '.join(near or known)}"
+        if name not in allowed:
+            near = difflib.get_close_matches(str(name), allowed, n=1)
+            yield f"{where}{name} is unknown; expected one of {', '.join(near or allowed)}"
 
 
-def _choice_problems(name: str, value: Any, known: Sequence[str]) -> Iterator[str]:
-    if isinstance(value, str) and value not in known:
-        yield f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}"
+def _choice_problems(name: str, value: Any, allowed: Sequence[str]) -> Iterator[str]:
+    if isinstance(value, str) and value not in allowed:
+        yield f"{name} is {value!r}; expected one of {', '.join(filter(None, allowed))}"
 
 
 def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> tuple[str, str]:
@@ -255,7 +255,7 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
             yield from _read_field(key, value, problems)
         elif isinstance(value, Mapping):
             yield from _read_fields(value, key, problems)
-        elif not isinstance(value, list) and _numbers(value) and key == NEXT_REWARD:
+        elif not isinstance(value, list) and _is_number_list(value) and key == NEXT_REWARD:
             yield Field(key, "", constant=float(value))
         else:
             problems.append(f"fields.{where} is {value!r}; expected the name of an array, or {{ array = ..., ... }}")
@@ -270,7 +270,7 @@ def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iter
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         problems.append(f"fields.{where}.n is {n!r}; expected an integer >= 1")
     low, high = table.get("low"), table.get("high")
-    if not all(bound is None or _numbers(bound) for bound in (low, high)):
+    if not all(bound is None or _is_number_list(bound) for bound in (low, high)):
         problems.append(f"fields.{where}: low and high are {low!r} and {high!r}; expected numbers, or lists of them")
     elif (low is None) != (high is None):
         problems.append(f"fields.{where} has only one of low and high; expected both")
@@ -280,9 +280,9 @@ def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iter
         yield Field(key, table["array"], layout, low, high, n)
 
 
-def _numbers(value: Any) -> bool:
+def _is_number_list(value: Any) -> bool:
     if isinstance(value, list):
-        return bool(value) and all(_numbers(item) for item in value)
+        return bool(value) and all(_is_number_list(item) for item in value)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 

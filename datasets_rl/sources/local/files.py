@@ -19,7 +19,7 @@ from datasets_rl.read.ragged import Ragged
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Array", "ArrayFile", "Rows", "open_arrays"]
+__all__ = ["Array", "ArrayFile", "RowReader", "open_arrays"]
 
 _WHOLE_MAX_BYTES = 64 << 20
 _TEXT = np.dtype(np.int32)  # the dtype of the integer codes of strings
@@ -62,7 +62,7 @@ class ArrayFile(ABC):
             ConversionError: If the array cannot be decoded.
         """
 
-    def whole(self, name: str) -> _Values:
+    def read_all(self, name: str) -> _Values:
         """Return all rows of a small array."""
         blocks = [*self.blocks(name, 1 << 16)]
         if blocks and isinstance(blocks[0], list):
@@ -76,7 +76,7 @@ class ArrayFile(ABC):
     def __exit__(self, *details: object) -> None: ...
 
 
-class Rows:
+class RowReader:
     """Reader of ascending ranges of the rows of an array.
 
     block      |         |         |
@@ -117,24 +117,24 @@ class Rows:
             pass
 
 
-def open_arrays(path: Path, form: str, name: str) -> ArrayFile:
+def open_arrays(path: Path, file_format: str, name: str) -> ArrayFile:
     """Open a file.
 
     Args:
         path: The file.
-        form: ``hdf5``, ``npz`` or ``parquet``.
+        file_format: ``hdf5``, ``npz`` or ``parquet``.
         name: Name of the file in errors.
 
     Raises:
         ConversionError: If the file is damaged or has another format.
         MissingDependencyError: If pyarrow is needed and not installed.
     """
-    if form == "parquet":
-        return _Table(path, name)
-    return _Hdf5(path, name) if form == "hdf5" else _Npz(path, name)
+    if file_format == "parquet":
+        return _TableArrays(path, name)
+    return _Hdf5Arrays(path, name) if file_format == "hdf5" else _NpzArrays(path, name)
 
 
-class _Hdf5(ArrayFile):
+class _Hdf5Arrays(ArrayFile):
     def __init__(self, path: Path, name: str) -> None:
         from datasets_rl.read.hdf5 import Hdf5File
 
@@ -156,7 +156,7 @@ class _Hdf5(ArrayFile):
         self._file.close()
 
 
-class _Npz(ArrayFile):
+class _NpzArrays(ArrayFile):
     def __init__(self, path: Path, name: str) -> None:
         from datasets_rl.read.npz import NpzFile
 
@@ -183,7 +183,7 @@ class _Npz(ArrayFile):
         self._file.__exit__(*details)
 
 
-class _Table(ArrayFile):
+class _TableArrays(ArrayFile):
     def __init__(self, path: Path, name: str) -> None:
         from datasets_rl.read.parquet import TableFile
 

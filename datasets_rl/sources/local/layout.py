@@ -34,7 +34,7 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["Bounds", "ColumnSlice", "Plan", "bounds", "is_empty", "plan"]
+__all__ = ["ColumnSlice", "EpisodeBounds", "Plan", "find_episodes", "is_empty", "plan_layout"]
 
 _WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32),
@@ -88,7 +88,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class EpisodeBounds:
     """Rows and flags of the E episodes of a file."""
 
     lengths: _Index
@@ -108,28 +108,32 @@ class Bounds:
     """How often each rule was applied."""
 
 
-def is_empty(file: ArrayFile, said: Description) -> bool:
+def is_empty(file: ArrayFile, description: Description) -> bool:
     """Return whether a file has no steps: its arrays of steps have no rows, and those of states at most one."""
-    rows = {field.key: file.arrays[field.array].rows for field in said.of(file.arrays) if field.array in file.arrays}
+    rows = {
+        field.key: file.arrays[field.array].rows
+        for field in description.fields_of(file.arrays)
+        if field.array in file.arrays
+    }
     states = [count for key, count in rows.items() if key[0] in _STATES]
     steps = [count for key, count in rows.items() if key[0] not in _STATES]
     return bool(rows) and not any(steps) and max(states, default=0) <= (1 if steps else 0)
 
 
-def plan(file: ArrayFile, said: Description, known: Sequence[Column] | None = None) -> Plan:
+def plan_layout(file: ArrayFile, description: Description, known_columns: Sequence[Column] | None = None) -> Plan:
     """Map the arrays of a file to columns and flags.
 
     Args:
         file: The file.
-        said: The description of the file.
-        known: The columns of the first file, which this file must have too.
+        description: The description of the file.
+        known_columns: The columns of the first file, which this file must have too.
 
     Raises:
         ConversionError: If the file does not match its description; the error names every problem.
     """
-    fields = said.of(file.arrays)
-    problems = list(_missing(file, fields))
-    by, marks = said.told(file.arrays, fields)
+    fields = description.fields_of(file.arrays)
+    problems = list(_missing_problems(file, fields))
+    by, marks = description.end_marks(file.arrays, fields)
     if marks and marks not in file.arrays:
         problems.append(f"it has no array {marks}, which marks its episodes")
     present = [field for field in fields if field.array in file.arrays]
@@ -147,12 +151,12 @@ def plan(file: ArrayFile, said: Description, known: Sequence[Column] | None = No
         {field.key: field.array for field in fields if field.key in _FLAGS},
         by,
         marks,
-        said.alignment,
+        description.alignment,
         tuple(sorted(set(file.arrays) - {field.array for field in fields} - {marks})),
         sum(file.arrays[field.array].dtype in _WIDENED for field in fields if field.array),
     )
     problems.extend(_following_problems(result, file))
-    problems.extend(_column_problems(result.columns, known or result.columns))
+    problems.extend(_column_problems(result.columns, known_columns or result.columns))
     if problems:
         raise ConversionError(file.name, problems)
     return result
@@ -161,7 +165,7 @@ def plan(file: ArrayFile, said: Description, known: Sequence[Column] | None = No
 _AFTER = (NEXT, *OBSERVATION)
 
 
-def _missing(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
+def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
     arrays = join_names([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
     for field in fields:
         if field.array and field.array not in file.arrays:
@@ -210,17 +214,17 @@ def _column_slice(field: Field, array: Array | None) -> ColumnSlice:
     return ColumnSlice(field.array, Column(key, dtype, shape, shared=key[0] in _STATES, text=array.text), turn)
 
 
-def _following_problems(made: Plan, file: ArrayFile) -> Iterator[str]:
-    by_key = {part.column.key: part for part in made.parts}
-    for key, name in made.following.items():
+def _following_problems(plan: Plan, file: ArrayFile) -> Iterator[str]:
+    by_key = {part.column.key: part for part in plan.parts}
+    for key, name in plan.following.items():
         part, array = by_key.get(key), file.arrays[name]
         if part is None:
             yield f"{name} is the next {dotted_name(key)}, but there is no {dotted_name(key)}"
         elif array.shape != file.arrays[part.array].shape or array.dtype != file.arrays[part.array].dtype:
             yield f"{name} is {array}; {part.array} is {file.arrays[part.array]}"
-    missing = [dotted_name(key) for key in by_key if key[0] == OBSERVATION[0] and key not in made.following]
-    if made.following and missing:
-        yield f"{', '.join(missing)} has no next observation, unlike {dotted_name(next(iter(made.following)))}"
+    missing = [dotted_name(key) for key in by_key if key[0] == OBSERVATION[0] and key not in plan.following]
+    if plan.following and missing:
+        yield f"{', '.join(missing)} has no next observation, unlike {dotted_name(next(iter(plan.following)))}"
 
 
 def _column_problems(columns: Sequence[Column], known: Sequence[Column]) -> Iterator[str]:
@@ -236,34 +240,34 @@ def _column_problems(columns: Sequence[Column], known: Sequence[Column]) -> Iter
             yield f"{dotted_name(key)} is {shapes}"
 
 
-def bounds(file: ArrayFile, made: Plan) -> Bounds:
+def find_episodes(file: ArrayFile, plan: Plan) -> EpisodeBounds:
     """Return the episodes of a file, reading only the flags and the array of marks, a few bytes per row.
 
     Raises:
         ConversionError: If the numbers of rows contradict each other, or flags are set within an episode; the error
             names every problem.
     """
-    rows, states = _row_counts(file, made)
-    flags = {key: _flag(file, name) for key, name in made.flags.items()}
-    row_counts, numbers = _episode_rows(file, made, rows, flags)
+    rows, states = _row_counts(file, plan)
+    flags = {key: _read_flag(file, name) for key, name in plan.flags.items()}
+    row_counts, numbers = _episode_rows(file, plan, rows, flags)
     count = len(row_counts)
-    alignment = made.alignment or ("one-more" if states == rows + count else "same-row")
+    alignment = plan.alignment or ("one-more" if states == rows + count else "same-row")
     extra = int(alignment != "same-row" and states == rows)
     allowed = {"same-row": (rows,), "one-more": (rows, rows + count), "action-before": (rows,)}[alignment]
     if states not in allowed:
         expected = " or ".join(f"{number:,}" for number in allowed)
         problem = f"the observations have {states:,} rows, for {rows:,} rows of rewards in {count:,} episodes"
         raise ConversionError(file.name, [f"{problem}; expected {expected} ({alignment})"])
-    if made.by in {"lengths", "ends"} and extra and row_counts.sum() + count == rows:
+    if plan.by in {"lengths", "ends"} and extra and row_counts.sum() + count == rows:
         row_counts = row_counts + 1  # the array counts steps, not rows
     if row_counts.sum() != rows:
-        raise ConversionError(file.name, [f"{made.marks} counts {row_counts.sum():,} rows; there are {rows:,}"])
-    if made.by == "flags" and extra and alignment == "one-more":
+        raise ConversionError(file.name, [f"{plan.marks} counts {row_counts.sum():,} rows; there are {rows:,}"])
+    if plan.by == "flags" and extra and alignment == "one-more":
         problem = "the last row of an episode is not a step, so its flags cannot mark the end"
         raise ConversionError(file.name, [problem], hint="set [episodes] by to file, column, lengths or ends")
-    if made.following and alignment == "action-before":
+    if plan.following and alignment == "action-before":
         problem = (
-            f"{', '.join(made.following.values())} contradicts the alignment action-before: "
+            f"{', '.join(plan.following.values())} contradicts the alignment action-before: "
             "the next observation of a step is the observation of its own row"
         )
         raise ConversionError(file.name, [problem], hint="remove next.observation, or the alignment")
@@ -271,24 +275,24 @@ def bounds(file: ArrayFile, made: Plan) -> Bounds:
     if rowless:  # an episode without rows has no extra row either
         row_counts, numbers = row_counts[row_counts > 0], numbers[row_counts > 0]
     lengths = row_counts - extra
-    extras = _extras(file, made, lengths, extra)
+    extras = _extra_rows(file, plan, lengths, extra)
     lead = int(alignment == "action-before")
     kept = np.ones(rows, np.bool_)
     if extra:
         kept[np.cumsum(row_counts) - (row_counts if lead else 1)] = False
-    counts = Counter({alignment: rows, "widened": made.widened, "left-out": len(made.left_out)})
+    counts = Counter({alignment: rows, "widened": plan.widened, "left-out": len(plan.left_out)})
     counts["no-transition"] = rowless + int((lengths == 0).sum())
-    terminated, truncated = _ends(file, made, {key: flag[kept] for key, flag in flags.items()}, lengths, counts)
-    return Bounds(lengths, numbers, lead, extra, extras, terminated, truncated, counts)
+    terminated, truncated = _end_flags(file, plan, {key: flag[kept] for key, flag in flags.items()}, lengths, counts)
+    return EpisodeBounds(lengths, numbers, lead, extra, extras, terminated, truncated, counts)
 
 
-def _row_counts(file: ArrayFile, made: Plan) -> tuple[int, int]:
+def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
     """Return the number of rows of the arrays of steps, and that of the arrays of observations."""
-    steps = [part.array for part in made.parts if part.array and not part.state]
-    steps += [*made.flags.values(), *made.following.values()]
-    if made.marks and made.by == "column":
-        steps.append(made.marks)
-    states = [part.array for part in made.parts if part.column.key[0] == OBSERVATION[0]]
+    steps = [part.array for part in plan.parts if part.array and not part.state]
+    steps += [*plan.flags.values(), *plan.following.values()]
+    if plan.marks and plan.by == "column":
+        steps.append(plan.marks)
+    states = [part.array for part in plan.parts if part.column.key[0] == OBSERVATION[0]]
     problems = []
     counts = []
     for names in (steps, states):
@@ -303,9 +307,9 @@ def _row_counts(file: ArrayFile, made: Plan) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def _flag(file: ArrayFile, name: str) -> _Flags:
+def _read_flag(file: ArrayFile, name: str) -> _Flags:
     """Read a flag, [rows]."""
-    raw = np.asarray(file.whole(name)).reshape(-1)
+    raw = np.asarray(file.read_all(name)).reshape(-1)
     wrong = np.flatnonzero((raw != 0) & (raw != 1))
     if len(wrong):
         problem = f"{name} is {raw[wrong[0]]} at row {wrong[0]:,}; expected 0 or 1 ({len(wrong):,} such rows)"
@@ -313,33 +317,33 @@ def _flag(file: ArrayFile, name: str) -> _Flags:
     return np.asarray(raw == 1)
 
 
-def _episode_rows(file: ArrayFile, made: Plan, rows: int, flags: Mapping[Key, _Flags]) -> tuple[_Index, _Index]:
+def _episode_rows(file: ArrayFile, plan: Plan, rows: int, flags: Mapping[Key, _Flags]) -> tuple[_Index, _Index]:
     """Return the number of rows of each episode that the file states, [E], and the number of each episode, [E]."""
-    if made.by == "file":
+    if plan.by == "file":
         return np.array([rows], np.int64), np.zeros(1, np.int64)
-    if made.by == "flags":
+    if plan.by == "flags":
         if not flags:
             raise ConversionError(file.name, ["it has no flags, which mark the ends of episodes"])
         stops = np.flatnonzero(np.logical_or.reduce([*flags.values()])) + 1
         stops = stops if len(stops) and stops[-1] == rows else np.append(stops, rows)
-    elif made.by == "column":
-        return _runs(file, made.marks)
+    elif plan.by == "column":
+        return _equal_runs(file, plan.marks)
     else:
-        raw = np.asarray(file.whole(made.marks)).reshape(-1)
+        raw = np.asarray(file.read_all(plan.marks)).reshape(-1)
         if raw.dtype.kind not in "iu" or not len(raw):
-            raise ConversionError(file.name, [f"{made.marks} is {file.arrays[made.marks]}; expected integers"])
-        stops = raw.astype(np.int64) if made.by == "ends" else np.cumsum(raw, dtype=np.int64)
+            raise ConversionError(file.name, [f"{plan.marks} is {file.arrays[plan.marks]}; expected integers"])
+        stops = raw.astype(np.int64) if plan.by == "ends" else np.cumsum(raw, dtype=np.int64)
     counts = np.diff(stops, prepend=0)
     if (counts < 0).any():
         wrong = int(np.argmax(counts < 0))
-        problem = f"{made.marks} states {counts[wrong]:,} rows for its episode {wrong}; expected at least 0"
+        problem = f"{plan.marks} states {counts[wrong]:,} rows for its episode {wrong}; expected at least 0"
         raise ConversionError(file.name, [problem])
     return counts, np.arange(len(counts), dtype=np.int64)
 
 
-def _runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
+def _equal_runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     """Return the lengths of the runs of equal values of a column, [E], and the values, [E]."""
-    values = np.asarray(file.whole(name)).reshape(file.arrays[name].rows, -1)[:, 0]
+    values = np.asarray(file.read_all(name)).reshape(file.arrays[name].rows, -1)[:, 0]
     starts = np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)
     names, counts = np.unique(values[starts], return_counts=True)
     if (counts > 1).any():
@@ -350,12 +354,12 @@ def _runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     return np.diff(np.append(starts, len(values))), numbers
 
 
-def _extras(file: ArrayFile, made: Plan, lengths: _Index, extra: int) -> dict[str, int]:
+def _extra_rows(file: ArrayFile, plan: Plan, lengths: _Index, extra: int) -> dict[str, int]:
     """Return how many rows per episode each array of states has in addition to the steps."""
     steps, count = int(lengths.sum()), len(lengths)
     extras: dict[str, int] = {}
     problems = []
-    for part in made.parts:
+    for part in plan.parts:
         if not part.state:
             continue
         rows = file.arrays[part.array].rows
@@ -367,8 +371,8 @@ def _extras(file: ArrayFile, made: Plan, lengths: _Index, extra: int) -> dict[st
     return extras
 
 
-def _ends(
-    file: ArrayFile, made: Plan, flags: Mapping[Key, _Flags], lengths: _Index, counts: Counter[str]
+def _end_flags(
+    file: ArrayFile, plan: Plan, flags: Mapping[Key, _Flags], lengths: _Index, counts: Counter[str]
 ) -> tuple[_Flags, _Flags]:
     """Return terminated and truncated, [N] each."""
     never = np.zeros(int(lengths.sum()), np.bool_)
@@ -379,7 +383,7 @@ def _ends(
     wrong = np.flatnonzero((terminated | truncated) & ~last)
     if len(wrong):
         problem = f"a flag is set at step {wrong[0]:,}, within an episode ({len(wrong):,} such steps)"
-        raise ConversionError(file.name, [problem], hint=f"the ends of episodes are determined by {made.by}")
+        raise ConversionError(file.name, [problem], hint=f"the ends of episodes are determined by {plan.by}")
     counts["no-terminated"] = int(not {NEXT_TERMINATED, NEXT_DONE} & set(flags))
     counts["done-as-terminated"] = int(terminated.sum()) if NEXT_DONE in flags and NEXT_TERMINATED not in flags else 0
     counts["both-flags"] = int((terminated & truncated).sum())

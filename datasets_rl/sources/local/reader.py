@@ -16,10 +16,10 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import join_names
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
-from datasets_rl.sources.local.description import FILE, Description, Field, no_choice
-from datasets_rl.sources.local.files import ArrayFile, Rows, open_arrays
-from datasets_rl.sources.local.layout import Bounds, ColumnSlice, Plan, bounds, is_empty, plan
-from datasets_rl.sources.seams import differences
+from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
+from datasets_rl.sources.local.files import ArrayFile, RowReader, open_arrays
+from datasets_rl.sources.local.layout import ColumnSlice, EpisodeBounds, Plan, find_episodes, is_empty, plan_layout
+from datasets_rl.sources.seams import seam_differences
 from datasets_rl.sources.selection import Selection
 from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
@@ -58,8 +58,8 @@ class LocalReader(EpisodeReader):
 
     Args:
         what: Id of the dataset, for messages.
-        said: The description of the dataset.
-        form: The format of the files.
+        description: The description of the dataset.
+        file_format: The format of the files.
         places: The local files, by name.
         first: Name of the file that defines the columns.
         keys: The selected fields; all by default.
@@ -73,8 +73,8 @@ class LocalReader(EpisodeReader):
     def __init__(
         self,
         what: str,
-        said: Description,
-        form: str,
+        description: Description,
+        file_format: str,
         places: Mapping[str, Path],
         first: str,
         keys: Sequence[str] = (),
@@ -84,8 +84,8 @@ class LocalReader(EpisodeReader):
         self._what = what
         self._chosen = chosen
         self.columns: Sequence[Column] = ()
-        self._description = said
-        self._form = form
+        self._description = description
+        self._form = file_format
         self._paths = places
         self._plan = self._first_plan([first, *(name for name in places if name not in {first, FILE})])
         self.columns = self._plan.columns
@@ -99,7 +99,11 @@ class LocalReader(EpisodeReader):
     def specs(self) -> Mapping[str, Any]:
         fields = {field.key: field for field in self._description.fields}
         pairs = ((part, fields.get(part.column.key)) for part in self._plan.parts)
-        return {dotted_name(part.column.key): spec for part, field in pairs if field and (spec := _spec(part, field))}
+        return {
+            dotted_name(part.column.key): spec
+            for part, field in pairs
+            if field and (spec := _spec_of_field(part, field))
+        }
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the episodes of files, in order.
@@ -119,10 +123,10 @@ class LocalReader(EpisodeReader):
                     if is_empty(file, self._description):
                         self._counts["no-transition"] += 1
                         continue
-                    made = self._planned(file)
-                    yield from self._of(file, made, bounds(file, made), number)
+                    made = self._plan_checked(file)
+                    yield from self._read_episodes(file, made, find_episodes(file, made), number)
             except ConversionError as error:
-                problems = [*_named(error), *self._problems(files[index + 1 :])]
+                problems = [*_problems_with_file(error), *self._problems(files[index + 1 :])]
                 if (rest := len(problems) - _PROBLEMS_MAX) > 0:
                     problems = [*problems[:_PROBLEMS_MAX], f"and {rest:,} more"]
                 raise ConversionError(
@@ -138,13 +142,13 @@ class LocalReader(EpisodeReader):
         for name in names:
             with self._open(name) as file:
                 if not is_empty(file, self._description):
-                    return self._planned(file)
+                    return self._plan_checked(file)
         raise ConversionError(self._what, [f"none of {len(names):,} files has a step: {', '.join(names[:3])}"])
 
-    def _planned(self, file: ArrayFile) -> Plan:
-        made = plan(file, self._description, self.columns)
+    def _plan_checked(self, file: ArrayFile) -> Plan:
+        made = plan_layout(file, self._description, self.columns)
         if self._chosen and made.by != "file":
-            raise no_choice(made.by)
+            raise no_episode_numbers_error(made.by)
         return made
 
     def _open(self, name: str) -> ArrayFile:
@@ -155,62 +159,64 @@ class LocalReader(EpisodeReader):
             try:
                 with self._open(name) as file:
                     if not is_empty(file, self._description):
-                        bounds(file, self._planned(file))
+                        find_episodes(file, self._plan_checked(file))
             except ConversionError as error:
-                yield from _named(error)
+                yield from _problems_with_file(error)
 
-    def _of(self, file: ArrayFile, made: Plan, where: Bounds, number: int) -> Iterator[Episode]:
-        parts = [part for part in made.parts if part.column.key in self._kept]
+    def _read_episodes(self, file: ArrayFile, plan: Plan, bounds: EpisodeBounds, number: int) -> Iterator[Episode]:
+        parts = [part for part in plan.parts if part.column.key in self._kept]
         names = [part.array for part in parts if part.array]
-        after = {key: name for key, name in made.following.items() if key in self._kept}
+        after = {key: name for key, name in plan.following.items() if key in self._kept}
         row_bytes = sum(file.arrays[name].row_bytes for name in chain(names, after.values()))
         block = max(1, _BLOCK_BYTES // max(row_bytes, 1))
-        reading = _FileReader(file, parts, after, where, block)
-        self._counts += where.found
+        reading = _FileReader(file, parts, after, bounds, block)
+        self._counts += bounds.found
         self._counts["unwritten-chunks"] += file.unwritten
-        self._count(made, where)
+        self._count_decisions(plan, bounds)
         start = 0
-        for episode, length in enumerate(where.lengths.tolist()):
-            own = number if made.by == "file" else int(where.numbers[episode])
+        for episode, length in enumerate(bounds.lengths.tolist()):
+            own = number if plan.by == "file" else int(bounds.numbers[episode])
             metadata: dict[str, Any] = {"source": np.int64(own), "file": np.int64(number)}
             for first in range(0, length, block):
                 last = min(first + block, length)
                 rows = slice(start + first, start + last)
-                steps, states = reading.piece(episode, rows, ends=last == length)
-                steps[NEXT_TERMINATED] = where.terminated[rows, None]
-                steps[NEXT_TRUNCATED] = where.truncated[rows, None]
+                steps, states = reading.read_steps(episode, rows, ends=last == length)
+                steps[NEXT_TERMINATED] = bounds.terminated[rows, None]
+                steps[NEXT_TRUNCATED] = bounds.truncated[rows, None]
                 self._counts["not-finite"] += sum(
-                    _not_finite(values) for values in chain(steps.values(), states.values())
+                    _count_not_finite(values) for values in chain(steps.values(), states.values())
                 )
                 yield Episode(steps, states, last < length, metadata)
             start += length
         reading.finish()
         self._counts["next-observation-rounded"] += int(reading.rounded.sum())
 
-    def _count(self, made: Plan, where: Bounds) -> None:
-        observed = [part.array for part in made.parts if part.column.key[0] == OBSERVATION[0]]
-        known = bool(made.following) or all(where.extras[name] for name in observed)
-        self._counts[f"final-observation-{'kept' if known else 'unknown'}"] += int((where.lengths > 0).sum())
-        self._counts["turned"] += sum(bool(part.turn) for part in made.parts)
-        self._counts["constant-reward"] += len(where.terminated) * any(part.constant is not None for part in made.parts)
+    def _count_decisions(self, plan: Plan, bounds: EpisodeBounds) -> None:
+        observed = [part.array for part in plan.parts if part.column.key[0] == OBSERVATION[0]]
+        known = bool(plan.following) or all(bounds.extras[name] for name in observed)
+        self._counts[f"final-observation-{'kept' if known else 'unknown'}"] += int((bounds.lengths > 0).sum())
+        self._counts["turned"] += sum(bool(part.turn) for part in plan.parts)
+        self._counts["constant-reward"] += len(bounds.terminated) * any(
+            part.constant is not None for part in plan.parts
+        )
 
 
 class _FileReader:
     """Reader of the arrays of a file, in one pass."""
 
     def __init__(
-        self, file: ArrayFile, parts: Sequence[ColumnSlice], after: Mapping[Key, str], where: Bounds, block: int
+        self, file: ArrayFile, parts: Sequence[ColumnSlice], after: Mapping[Key, str], bounds: EpisodeBounds, block: int
     ) -> None:
         self._name = file.name
         self._parts = parts
-        self._where = where
-        self._rows = {part.array: Rows(file, part.array, block) for part in parts if part.array}
-        self._after = {key: Rows(file, name, block) for key, name in after.items()}
+        self._where = bounds
+        self._rows = {part.array: RowReader(file, part.array, block) for part in parts if part.array}
+        self._after = {key: RowReader(file, name, block) for key, name in after.items()}
         self._reached: dict[Key, Any] = {}
-        self.rounded = np.zeros(len(where.terminated), np.bool_)
+        self.rounded = np.zeros(len(bounds.terminated), np.bool_)
         """Mask of rows whose observation differs by rounding from the next observation of the previous row, [N]."""
 
-    def piece(self, episode: int, rows: slice, *, ends: bool) -> tuple[dict[Key, Any], dict[Key, Any]]:
+    def read_steps(self, episode: int, rows: slice, *, ends: bool) -> tuple[dict[Key, Any], dict[Key, Any]]:
         """Return the columns of a range of steps of one episode, and the columns of their states.
 
         Args:
@@ -226,12 +232,12 @@ class _FileReader:
                 steps[key] = np.full((rows.stop - rows.start, 1), part.constant, part.column.dtype)
             elif part.state:
                 extra = self._where.extras[part.array]
-                values = self._read(part, rows, episode * extra, extra and ends)
+                values = self._read_rows(part, rows, episode * extra, extra and ends)
                 shift = episode * self._where.extra
-                final = self._with_final(part, values, rows, shift, ends=ends) if key in self._after else values
+                final = self._append_final_state(part, values, rows, shift, ends=ends) if key in self._after else values
                 states[key] = final
             else:
-                values = self._read(part, rows, episode * self._where.extra + self._where.lead, 0)
+                values = self._read_rows(part, rows, episode * self._where.extra + self._where.lead, 0)
                 steps[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
         return steps, states
 
@@ -244,14 +250,14 @@ class _FileReader:
         for rows in chain(self._rows.values(), self._after.values()):
             rows.finish()
 
-    def _read(self, part: ColumnSlice, rows: slice, shift: int, more: int) -> Any:
-        values = self._rows[part.array].read(rows.start + shift, rows.stop + shift + more)
+    def _read_rows(self, column_slice: ColumnSlice, rows: slice, shift: int, more: int) -> Any:
+        values = self._rows[column_slice.array].read(rows.start + shift, rows.stop + shift + more)
         if isinstance(values, list):
             return TextStates.from_texts(values)
-        return self._turned(part, values)
+        return self._as_column_values(column_slice, values)
 
-    def _with_final(
-        self, part: ColumnSlice, values: NDArray[Any], rows: slice, shift: int, *, ends: bool
+    def _append_final_state(
+        self, column_slice: ColumnSlice, values: NDArray[Any], rows: slice, shift: int, *, ends: bool
     ) -> NDArray[Any]:
         """Append the state after the last step; within an episode, the next state must equal that of the next row.
 
@@ -259,10 +265,10 @@ class _FileReader:
         state       s_0  s_1  s_2
         after       s_1  s_2  s_3        s_3 is stored only here
         """
-        key = part.column.key
-        after = self._turned(part, self._after[key].read(rows.start + shift, rows.stop + shift))
+        key = column_slice.column.key
+        after = self._as_column_values(column_slice, self._after[key].read(rows.start + shift, rows.stop + shift))
         before = self._reached.pop(key, values[:1])
-        jumps, rounded = differences(np.concatenate([before, after[:-1]]), values[: len(after)])
+        jumps, rounded = seam_differences(np.concatenate([before, after[:-1]]), values[: len(after)])
         self.rounded[rows] |= rounded
         wrong = np.flatnonzero(jumps)
         if len(wrong):
@@ -278,35 +284,40 @@ class _FileReader:
         return np.concatenate([values, after[-1:]]) if ends and len(values) == len(after) else values
 
     @staticmethod
-    def _turned(part: ColumnSlice, values: Any) -> NDArray[Any]:
+    def _as_column_values(column_slice: ColumnSlice, values: Any) -> NDArray[Any]:
         """Convert values to the dtype and the axes of their column."""
-        cast: NDArray[Any] = values.astype(part.column.dtype, copy=False)
-        return cast.transpose(0, *(axis + 1 for axis in part.turn)) if part.turn else cast
+        cast: NDArray[Any] = values.astype(column_slice.column.dtype, copy=False)
+        return cast.transpose(0, *(axis + 1 for axis in column_slice.turn)) if column_slice.turn else cast
 
 
-def _named(error: ConversionError) -> list[str]:
+def _problems_with_file(error: ConversionError) -> list[str]:
     return [f"{error.what}: {problem}" for problem in error.problems]
 
 
-def _not_finite(values: Any) -> int:
+def _count_not_finite(values: Any) -> int:
     if isinstance(values, TextStates) or values.dtype.kind != "f":
         return 0
     finite = np.isfinite(values)
     return 0 if finite.all() else int((~finite).sum())
 
 
-def _spec(part: ColumnSlice, field: Field) -> dict[str, Any] | None:
-    plain = {"dtype": part.column.dtype.name, "shape": list(part.column.shape)}
+def _spec_of_field(column_slice: ColumnSlice, field: Field) -> dict[str, Any] | None:
+    plain = {"dtype": column_slice.column.dtype.name, "shape": list(column_slice.column.shape)}
     if field.n is not None:
         return {"kind": "discrete", **plain, "n": field.n}
     if field.low is None:
         return None
-    return {"kind": "bounded", **plain, "low": _bound(part, field.low), "high": _bound(part, field.high)}
+    return {
+        "kind": "bounded",
+        **plain,
+        "low": _bound_of_column(column_slice, field.low),
+        "high": _bound_of_column(column_slice, field.high),
+    }
 
 
-def _bound(part: ColumnSlice, value: Any) -> Any:
-    bound = np.asarray(value).astype(part.column.dtype)
-    if part.turn and bound.ndim:
-        shape = [part.column.shape[part.turn.index(axis)] for axis in range(len(part.turn))]
-        bound = np.broadcast_to(bound, shape).transpose(part.turn)
+def _bound_of_column(column_slice: ColumnSlice, value: Any) -> Any:
+    bound = np.asarray(value).astype(column_slice.column.dtype)
+    if column_slice.turn and bound.ndim:
+        shape = [column_slice.column.shape[column_slice.turn.index(axis)] for axis in range(len(column_slice.turn))]
+        bound = np.broadcast_to(bound, shape).transpose(column_slice.turn)
     return bound.tolist()

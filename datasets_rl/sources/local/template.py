@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.schemes import NotServedError, scheme_of
-from datasets_rl.sources.local.description import Description, usual
+from datasets_rl.sources.local.description import Description, usual_keys
 from datasets_rl.sources.local.files import Array, open_arrays
 from datasets_rl.ted.keys import NEXT, dotted_name
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
 
-__all__ = ["template"]
+__all__ = ["description_template"]
 
 
-def template(name: str, data: Mapping[str, Asset]) -> str:
+def description_template(name: str, data: Mapping[str, Asset]) -> str:
     """Return a description for files that have none.
 
     Args:
@@ -27,24 +27,24 @@ def template(name: str, data: Mapping[str, Asset]) -> str:
         data: The files by path; the first one is opened if it is on this machine.
     """
     try:
-        form, paths = Description().data(data, name)
+        form, paths = Description().data_files(data, name)
     except ConversionError:
         form, paths = "", sorted(data)
     lines = [f"name = {json.dumps(name)}", f'format = "{form or "npz"}"', 'license = ""']
     lines += (
         [f"# files = [{json.dumps(paths[0])}]    # the files have several formats: select some"] if not form else []
     )
-    arrays = _arrays(data[paths[0]], form, paths[0]) if form else {}
+    arrays = _read_arrays(data[paths[0]], form, paths[0]) if form else {}
     if not arrays:
         return "\n".join(lines)
-    by, marks = Description().told(arrays, Description().of(arrays))
+    by, marks = Description().end_marks(arrays, Description().fields_of(arrays))
     lines += ["", "[episodes]", f'by = "{by}"' + " " * 20 + "# or file, flags, column, lengths, ends"]
     lines += [f"array = {json.dumps(marks)}"] if marks else []
-    return "\n".join([*lines, "", "[fields]", *_fields(arrays, marks)])
+    return "\n".join([*lines, "", "[fields]", *_field_lines(arrays, marks)])
 
 
-def _fields(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:
-    keys = usual(arrays)
+def _field_lines(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:
+    keys = usual_keys(arrays)
     for array, key in keys.items():
         short = key[1:] if key[0] == NEXT and key[1] != "observation" else key
         yield f"{dotted_name(short)} = {json.dumps(array)}    # {arrays[array]}"
@@ -56,18 +56,18 @@ def _fields(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:
             yield f"# ... = {json.dumps(array)}    # {arrays[array]}"
 
 
-def _arrays(asset: Asset, form: str, name: str) -> Mapping[str, Array]:
+def _read_arrays(asset: Asset, file_format: str, name: str) -> Mapping[str, Array]:
     try:
         scheme = scheme_of(asset.urls[0])
-        path = scheme.resolve(asset.urls[0], _ask_nothing) if scheme.IN_PLACE else None
+        path = scheme.resolve(asset.urls[0], _refuse_request) if scheme.IN_PLACE else None
         if not isinstance(path, Path):
             return {}
-        with open_arrays(path, form, name) as file:
+        with open_arrays(path, file_format, name) as file:
             return file.arrays
     except (InvalidArgumentError, NotServedError, ConversionError):
         return {}
 
 
-def _ask_nothing(url: str, headers: object) -> Mapping[str, str]:
+def _refuse_request(url: str, headers: object) -> Mapping[str, str]:
     del headers
     raise NotServedError(f"no request is made for {url}")

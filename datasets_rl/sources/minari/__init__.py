@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, grouped
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, group_by_size
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
 
-__all__ = ["SOURCE", "Minari", "own_cache"]
+__all__ = ["SOURCE", "Minari", "minari_cache_folder"]
 
 _ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+", re.ASCII)
 _REMOTE = re.compile(r"(hf|gcp)://([^/]+)")
@@ -78,28 +78,28 @@ class Minari(Source):
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         entry = self.entry(name)
-        folder = upstream.folder(name, _addresses(name))
-        inside = _inside(folder, name)
+        folder = upstream.folder(name, _dataset_urls(name))
+        inside = _data_files(folder, name)
         if "metadata.json" not in inside:
             return _single_file_listing(entry, folder, inside, selection)
-        metadata = _metadata(upstream.text(inside["metadata.json"]), entry, name)
+        metadata = _parse_metadata(upstream.text(inside["metadata.json"]), entry, name)
         total = metadata["total_episodes"]
         numbers = read_numbers(selection.episodes, total)
         params: dict[str, Any] = {"metadata": metadata, "keys": list(selection.keys)}
         common = inside["metadata.json"]
         if metadata["data_format"] == "hdf5":
-            main = _hdf5(entry, inside)
+            main = _hdf5_asset(entry, inside)
             count = max(1, (main.size or 0) * len(numbers) // (total * _SHARD_BYTES))
             cuts = [len(numbers) * cut // count for cut in range(count + 1)]
             parts = (numbers[start:stop] for start, stop in pairwise(cuts))
             shards = tuple(Shard((main.path,), part) for part in parts if part)
             assets: tuple[Asset, ...] = (common, main)
         else:
-            episodes = _episode_files(entry, inside, metadata["data_format"], numbers)
+            episodes = _files_by_episode(entry, inside, metadata["data_format"], numbers)
             sizes = (sum(asset.size or 0 for asset in episodes[number]) for number in numbers)
             shards = tuple(
                 Shard(tuple(asset.path for number in group for asset in episodes[number]), group)
-                for group in grouped(numbers, sizes, _SHARD_BYTES)
+                for group in group_by_size(numbers, sizes, _SHARD_BYTES)
             )
             assets = (common, *(asset for number in numbers for asset in episodes[number]))
         return Listing(
@@ -107,7 +107,7 @@ class Minari(Source):
             shards,
             common=(common.path,),
             params=params,
-            entry=_described(entry, metadata),
+            entry=_entry_from_metadata(entry, metadata),
             revision=folder.revision,
             steps=metadata["total_steps"] if len(numbers) == total else None,
         )
@@ -119,7 +119,7 @@ class Minari(Source):
         return MinariReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
 
 
-def own_cache() -> Path:
+def minari_cache_folder() -> Path:
     """Return the folder in which the minari package stores datasets: MINARI_DATASETS_PATH, or its default."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser().absolute()
 
@@ -136,7 +136,7 @@ def _remotes() -> list[tuple[str, str]]:
     return remotes
 
 
-def _addresses(name: str) -> list[str]:
+def _dataset_urls(name: str) -> list[str]:
     # On the hub, the first name is a repository; in the bucket, all names are folders.
     return [f"hf://datasets/{owner}/{name}" if kind == "hf" else f"gs://{owner}/{name}" for kind, owner in _remotes()]
 
@@ -166,7 +166,7 @@ def _bucket_ids(bucket: str, upstream: Upstream) -> list[str]:
     return [asset.path.removesuffix(_METADATA) for asset in assets if asset.path.endswith(_METADATA)]
 
 
-def _inside(folder: Folder, name: str) -> dict[str, Asset]:
+def _data_files(folder: Folder, name: str) -> dict[str, Asset]:
     """Return the data files by their path below ``data``; a local folder of the user may be ``data`` itself."""
     start = f"{name}/data/"
     below = {asset.path[len(start) :]: asset for asset in folder.assets if asset.path.startswith(start)}
@@ -175,12 +175,12 @@ def _inside(folder: Folder, name: str) -> dict[str, Asset]:
 
 def _single_file_listing(entry: Entry, folder: Folder, inside: Mapping[str, Asset], selection: Selection) -> Listing:
     """Return the listing of a dataset of a version before 0.5, whose metadata is in the HDF5 file."""
-    main = _hdf5(entry, inside)
+    main = _hdf5_asset(entry, inside)
     params = {"episodes": selection.episodes, "keys": list(selection.keys)}
     return Listing((main,), (Shard((main.path,)),), params=params, entry=entry, revision=folder.revision)
 
 
-def _hdf5(entry: Entry, inside: Mapping[str, Asset]) -> Asset:
+def _hdf5_asset(entry: Entry, inside: Mapping[str, Asset]) -> Asset:
     if _MAIN not in inside:
         raise ConversionError(
             entry.id, [f"it has no data/{_MAIN}; its files are {', '.join(sorted(inside)[:5]) or 'none'}"]
@@ -188,7 +188,7 @@ def _hdf5(entry: Entry, inside: Mapping[str, Asset]) -> Asset:
     return replace(inside[_MAIN], magic=_HDF5_MAGIC, kind="HDF5")
 
 
-def _metadata(text: str, entry: Entry, name: str) -> dict[str, Any]:
+def _parse_metadata(text: str, entry: Entry, name: str) -> dict[str, Any]:
     """Parse and validate metadata.json.
 
     Raises:
@@ -216,7 +216,7 @@ def _metadata(text: str, entry: Entry, name: str) -> dict[str, Any]:
     return metadata
 
 
-def _described(entry: Entry, metadata: Mapping[str, Any]) -> Entry:
+def _entry_from_metadata(entry: Entry, metadata: Mapping[str, Any]) -> Entry:
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     score: Score | None = None
     if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low < high:
@@ -224,7 +224,7 @@ def _described(entry: Entry, metadata: Mapping[str, Any]) -> Entry:
     return replace(entry, title=entry.title or str(metadata.get("description", ""))[:80], score=score)
 
 
-def _episode_files(
+def _files_by_episode(
     entry: Entry, inside: Mapping[str, Asset], kind: str, numbers: Sequence[int]
 ) -> dict[int, list[Asset]]:
     """Return the files of each episode, the table first."""

@@ -34,7 +34,7 @@ _ROOTS: Mapping[str, Key] = {
 }
 
 
-class _Rows(NamedTuple):
+class _RawColumn(NamedTuple):
     """Column of one raw episode."""
 
     length: int
@@ -67,15 +67,17 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 # An episode with flags inside was converted to several trajectories.
                 skip = compared.get(number, 0)
                 length, start = int(episodes.lengths[row]), int(episodes.starts[row])
-                raw = dict(_of_hdf5(file, number)) if file is not None else dict(_of_table(files, number))
+                raw = (
+                    dict(_columns_of_hdf5(file, number)) if file is not None else dict(_columns_of_table(files, number))
+                )
                 if not raw:
                     text = f"source of episode {row:,} is {number}, but the raw files have no episode of this number"
                     differences.setdefault(("source",), (text, length))
                     continue
-                if wrong := _seed_difference(episodes, row, _seed(file, files, number)):
+                if wrong := _seed_difference(episodes, row, _raw_seed(file, files, number)):
                     differences.setdefault(("seed",), (wrong, length))
                 steps = raw[NEXT_REWARD].length
-                raw[NEXT_TRUNCATED] = _with_final_truncation(raw)
+                raw[NEXT_TRUNCATED] = _truncations(raw)
                 for key, rows in raw.items():
                     for stored_key, shift in _stored_keys(key, rows.length - steps):
                         _compare_column(differences, column, stored_key, rows, skip + shift, start, length)
@@ -87,7 +89,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
 
 
-def _seed(file: h5py.File | None, files: Mapping[str, Path], number: int) -> int | None:
+def _raw_seed(file: h5py.File | None, files: Mapping[str, Path], number: int) -> int | None:
     """Return the seed of a raw episode; None if it has no integer seed."""
     if file is not None:
         seed = file[f"episode_{number}"].attrs.get("seed")
@@ -118,19 +120,19 @@ def _stored_keys(key: Key, extra_rows: int) -> Sequence[tuple[Key, int]]:
     return [(("next", *key), 0)] if key[0] == "info" else [(key, 0)]
 
 
-def _with_final_truncation(raw: Mapping[Key, _Rows]) -> _Rows:
+def _truncations(raw: Mapping[Key, _RawColumn]) -> _RawColumn:
     """Return the truncations of an episode, with the last row truncated if it has no end flag."""
     rows = raw[NEXT_TRUNCATED]
     values = rows.read(0, rows.length).astype(bool)
     values[-1] |= not raw[NEXT_TERMINATED].read(rows.length - 1, rows.length)[0]
-    return _in_memory(values)
+    return _column_in_memory(values)
 
 
 def _compare_column(
     differences: dict[Key, tuple[str, int]],
     column: _Column,
     key: Key,
-    rows: _Rows,
+    rows: _RawColumn,
     shift: int,
     start: int,
     length: int,
@@ -139,7 +141,7 @@ def _compare_column(
     for first in range(0, length, block):
         last = min(first + block, length)
         try:
-            converted = _converted(column, key, start + first, start + last)
+            converted = _converted_rows(column, key, start + first, start + last)
         except UnknownKeyError:
             return  # a field that the selection excludes
         raw = rows.read(shift + first, shift + last)
@@ -157,7 +159,7 @@ def _compare_column(
             differences[key] = (before[0], before[1] + len(wrong))
 
 
-def _converted(column: _Column, key: Key, start: int, stop: int) -> NDArray[Any]:
+def _converted_rows(column: _Column, key: Key, start: int, stop: int) -> NDArray[Any]:
     try:
         return np.asarray(column(key, start, stop))
     except UnknownKeyError:
@@ -167,7 +169,7 @@ def _converted(column: _Column, key: Key, start: int, stop: int) -> NDArray[Any]
         return np.asarray(column(tuple(f"_index_{name}" if name.isdecimal() else name for name in key), start, stop))
 
 
-def _of_hdf5(file: h5py.File, number: int) -> Iterator[tuple[Key, _Rows]]:
+def _columns_of_hdf5(file: h5py.File, number: int) -> Iterator[tuple[Key, _RawColumn]]:
     datasets: list[tuple[str, h5py.Dataset]] = []
 
     def visit(name: str, item: Any) -> None:
@@ -177,21 +179,23 @@ def _of_hdf5(file: h5py.File, number: int) -> Iterator[tuple[Key, _Rows]]:
     if f"episode_{number}" in file:
         file[f"episode_{number}"].visititems(visit)
     for name, dataset in datasets:
-        yield _key(name.split("/")), _of_dataset(dataset)
+        yield _key_of_names(name.split("/")), _column_of_dataset(dataset)
 
 
-def _of_dataset(dataset: h5py.Dataset) -> _Rows:
+def _column_of_dataset(dataset: h5py.Dataset) -> _RawColumn:
     if h5py.check_string_dtype(dataset.dtype) is not None:
-        return _Rows(len(dataset), lambda start, stop: np.asarray(dataset.asstr()[start:stop], object))
+        return _RawColumn(len(dataset), lambda start, stop: np.asarray(dataset.asstr()[start:stop], object))
     flat = dataset.dtype.kind == "O" or (dataset.dtype == np.uint8 and dataset.ndim == 2)
     if flat and bytes(dataset[0][:3]) == _JPEG:
         row_bytes = _decode_image(dataset[0]).nbytes
-        return _Rows(len(dataset), lambda start, stop: np.stack([*map(_decode_image, dataset[start:stop])]), row_bytes)
+        return _RawColumn(
+            len(dataset), lambda start, stop: np.stack([*map(_decode_image, dataset[start:stop])]), row_bytes
+        )
     row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:]))
-    return _Rows(len(dataset), lambda start, stop: dataset[start:stop], row_bytes)
+    return _RawColumn(len(dataset), lambda start, stop: dataset[start:stop], row_bytes)
 
 
-def _of_table(files: Mapping[str, Path], number: int) -> Iterator[tuple[Key, _Rows]]:
+def _columns_of_table(files: Mapping[str, Path], number: int) -> Iterator[tuple[Key, _RawColumn]]:
     from pyarrow import feather, parquet
 
     tables = (
@@ -204,33 +208,36 @@ def _of_table(files: Mapping[str, Path], number: int) -> Iterator[tuple[Key, _Ro
     for name in table.column_names:
         if name != "episode_id":
             array = table.column(name).combine_chunks()
-            yield from _of_array([name], array[:-1] if name in _PADDED else array)
+            yield from _columns_of_array([name], array[:-1] if name in _PADDED else array)
 
 
-def _of_array(names: Sequence[str], array: Any) -> Iterator[tuple[Key, _Rows]]:
+def _columns_of_array(names: Sequence[str], array: Any) -> Iterator[tuple[Key, _RawColumn]]:
     import pyarrow as pa
 
     if pa.types.is_struct(array.type):
         for number in range(array.type.num_fields):
-            yield from _of_array([*names, array.type.field(number).name], array.field(number))
+            yield from _columns_of_array([*names, array.type.field(number).name], array.field(number))
     elif pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
         images = [scalar.as_buffer() for scalar in array]
         row_bytes = _decode_image(images[0]).nbytes
         yield (
-            _key(names),
-            _Rows(len(array), lambda start, stop: np.stack([*map(_decode_image, images[start:stop])]), row_bytes),
+            _key_of_names(names),
+            _RawColumn(len(array), lambda start, stop: np.stack([*map(_decode_image, images[start:stop])]), row_bytes),
         )
     elif pa.types.is_fixed_size_list(array.type):
-        yield _key(names), _in_memory(array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), -1))
+        yield (
+            _key_of_names(names),
+            _column_in_memory(array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), -1)),
+        )
     else:
-        yield _key(names), _in_memory(array.to_numpy(zero_copy_only=False))
+        yield _key_of_names(names), _column_in_memory(array.to_numpy(zero_copy_only=False))
 
 
-def _in_memory(values: NDArray[Any]) -> _Rows:
-    return _Rows(len(values), lambda start, stop: values[start:stop], values.nbytes // max(len(values), 1))
+def _column_in_memory(values: NDArray[Any]) -> _RawColumn:
+    return _RawColumn(len(values), lambda start, stop: values[start:stop], values.nbytes // max(len(values), 1))
 
 
-def _key(names: Sequence[str]) -> Key:
+def _key_of_names(names: Sequence[str]) -> Key:
     root, *rest = (name.replace(".", "_").replace("\\", "_") or "_" for name in names)
     return (*_ROOTS.get(root, (root,)), *rest)
 

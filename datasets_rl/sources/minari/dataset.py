@@ -7,7 +7,7 @@ from pathlib import Path
 from typing_extensions import Unpack
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
-from datasets_rl.sources.minari import own_cache
+from datasets_rl.sources.minari import minari_cache_folder
 
 __all__ = ["MinariExperienceReplay"]
 
@@ -49,7 +49,7 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
         super().__init__(dataset_id, batch_size, **options)
 
     def _local_copy(self) -> Path | None:
-        return own_cache() / self.dataset_id if self.load_from_local_minari else None
+        return minari_cache_folder() / self.dataset_id if self.load_from_local_minari else None
 
 
 CLASS = MinariExperienceReplay

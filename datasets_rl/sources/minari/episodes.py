@@ -31,7 +31,7 @@ from datasets_rl.sources.minari.spaces import Leaf
 from datasets_rl.ted.episode import TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
-__all__ = ["Faults", "Hdf5Episodes", "Linked", "RawEpisode", "Stored", "TableEpisodes", "cleaned"]
+__all__ = ["EpisodeError", "Hdf5Episodes", "LinkError", "RawEpisode", "StoredColumn", "TableEpisodes", "key_of_names"]
 
 _ROOTS: Mapping[str, Key] = {
     "observations": ("observation",),
@@ -46,15 +46,15 @@ _DEPTH_MAX = 16
 _COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
-class Faults(Exception):
+class EpisodeError(Exception):
     """Problems of an episode; the arguments are one sentence for each."""
 
 
-class Linked(Faults):
+class LinkError(EpisodeError):
     """The data are links, which may lead to unrelated files on this machine."""
 
 
-class Stored(ABC):
+class StoredColumn(ABC):
     """Column of one episode, before it is read."""
 
     length: int
@@ -84,13 +84,13 @@ class RawEpisode:
     """Opened raw episode."""
 
     number: int
-    columns: Mapping[Key, Stored]
+    columns: Mapping[Key, StoredColumn]
     steps: int | None
     """Number of steps that the metadata of the episode states."""
     seed: int | None
 
 
-def cleaned(names: Sequence[str]) -> Key:
+def key_of_names(names: Sequence[str]) -> Key:
     """Convert names to a key: dots, which separate the names of a key, are replaced with underscores."""
     return tuple(name.replace(".", "_").replace("\\", "_") or "_" for name in names)
 
@@ -139,25 +139,27 @@ class Hdf5Episodes:
         """Open an episode.
 
         Raises:
-            Faults: If the episode is missing, or its columns differ from the first episode's; `Linked` if it is a link.
+            Faults: If the episode is missing, or its columns differ from the first episode's; `LinkError` if it is a link.
         """
         name = f"episode_{number}".encode()
         try:
             group = h5g.open(_check_not_linked(self._file.id, name), name)
             if not self._columns:
-                self._find(group, b"", ())
+                self._add_columns(group, b"", ())
             for path, count in self._groups.items():
                 subgroup = h5g.open(_check_not_linked(group, path), path) if path else group
                 if subgroup.get_num_objs() != count:
-                    raise Faults(
+                    raise EpisodeError(
                         f"{path.decode() or 'it'} has {subgroup.get_num_objs()} members; in the first episode {count}"
                     )
-            columns = {key: self._column(group, path, key) for key, path in self._columns.items()}
-            return RawEpisode(number, columns, _attribute(group, b"total_steps"), _attribute(group, b"seed"))
+            columns = {key: self._open_column(group, path, key) for key, path in self._columns.items()}
+            return RawEpisode(
+                number, columns, _integer_attribute(group, b"total_steps"), _integer_attribute(group, b"seed")
+            )
         except LIBRARY_ERRORS as error:
-            raise Faults(f"HDF5 reports: {error}") from error
+            raise EpisodeError(f"HDF5 reports: {error}") from error
 
-    def _find(self, group: Any, path: bytes, names: tuple[str, ...]) -> None:
+    def _add_columns(self, group: Any, path: bytes, names: tuple[str, ...]) -> None:
         """Record the path of every column below a group, and the number of members of each group."""
         self._groups[path] = group.get_num_objs()
         for number in range(group.get_num_objs()):
@@ -166,14 +168,16 @@ class Hdf5Episodes:
             full = b"/".join(filter(None, (path, member)))
             item = h5o.open(_check_not_linked(group, member), member)
             if len(member_names) > _DEPTH_MAX:
-                raise Faults(f"{full.decode()} is nested in {len(member_names)} groups; expected at most {_DEPTH_MAX}")
+                raise EpisodeError(
+                    f"{full.decode()} is nested in {len(member_names)} groups; expected at most {_DEPTH_MAX}"
+                )
             if isinstance(item, h5g.GroupID):
-                self._find(item, full, member_names)
+                self._add_columns(item, full, member_names)
             elif isinstance(item, h5d.DatasetID):
                 key = (*_ROOTS.get(member_names[0], (member_names[0],)), *member_names[1:])
-                self._columns[cleaned(key)] = full
+                self._columns[key_of_names(key)] = full
 
-    def _column(self, group: Any, path: bytes, key: Key) -> Stored:
+    def _open_column(self, group: Any, path: bytes, key: Key) -> StoredColumn:
         return _Hdf5Column(path.decode(), h5d.open(_check_not_linked(group, path), path), self.leaves.get(key))
 
 
@@ -184,12 +188,12 @@ def _check_not_linked(group: Any, path: bytes) -> Any:
     this file, and all files of Minari have the same name.
     """
     if group.links.get_info(path).type != h5l.TYPE_HARD:
-        raise Linked(f"{path.decode()} is a link; expected the data itself")
+        raise LinkError(f"{path.decode()} is a link; expected the data itself")
     return group
 
 
 @dataclass(frozen=True, slots=True)
-class _Type:
+class _FieldType:
     """Decoded HDF5 datatype."""
 
     size: int
@@ -204,37 +208,37 @@ class _Type:
     """Dtype of the elements, if each value is an array of variable length."""
 
 
-def _type(stored: Any) -> _Type:
+def _hdf5_type(stored: Any) -> _FieldType:
     return _decode_type(stored.get_type().encode())
 
 
 @lru_cache(maxsize=256)
-def _decode_type(encoded: bytes) -> _Type:
+def _decode_type(encoded: bytes) -> _FieldType:
     # Decoding a type costs as much as opening a dataset, and thousands of episodes share a few types.
     kind = h5t.decode(encoded)
     dtype = kind.dtype
     text = h5py.check_string_dtype(dtype) is not None
     native = dtype.newbyteorder("=")
-    return _Type(kind.get_size(), native, h5t.py_create(native), text, h5py.check_vlen_dtype(dtype))
+    return _FieldType(kind.get_size(), native, h5t.py_create(native), text, h5py.check_vlen_dtype(dtype))
 
 
-class _Hdf5Column(Stored):
+class _Hdf5Column(StoredColumn):
     """Column that is stored as an HDF5 dataset."""
 
     def __init__(self, name: str, dataset: Any, leaf: Leaf | None) -> None:
         shape: tuple[int, ...] = dataset.shape
-        kind = _type(dataset)
+        kind = _hdf5_type(dataset)
         if not shape:
-            raise Faults(f"{name} is a single value; expected a row for each step")
+            raise EpisodeError(f"{name} is a single value; expected a row for each step")
         declared, stored = kind.size * math.prod(shape), dataset.get_storage_size()
         # This also rejects data in other files, and data that was never written: neither is stored in this file.
         if stored * _COMPRESSION_MAX < declared:
-            raise Faults(f"{name} declares {list(shape)}, {declared:,} bytes, but stores {stored:,}")
+            raise EpisodeError(f"{name} declares {list(shape)}, {declared:,} bytes, but stores {stored:,}")
         # Reading the chunk shape costs more than opening the dataset, and few bytes never decompress to a large chunk.
         if stored * _COMPRESSION_MAX > CHUNK_GRACE and (
-            problems := [*chunk_problems(name, shape, _chunks(dataset), kind.size)]
+            problems := [*chunk_problems(name, shape, _chunk_shape(dataset), kind.size)]
         ):
-            raise Faults(*problems)
+            raise EpisodeError(*problems)
         self._name = name
         self._dataset = dataset
         self._memory = kind.memory
@@ -243,22 +247,22 @@ class _Hdf5Column(Stored):
         if kind.text:
             self.kind, self.shape, self.dtype = "text", (), np.dtype(np.int32)
             if len(shape) != 1:
-                raise Faults(f"{name} has strings of shape {list(shape)}; expected one string per step")
+                raise EpisodeError(f"{name} has strings of shape {list(shape)}; expected one string per step")
         elif not self.length:
             pass  # without a first value, images cannot be detected
         elif objects or (kind.dtype == np.uint8 and len(shape) == 2 and self._may_be_jpeg(leaf)):
             if objects and kind.vlen != np.uint8:
-                raise Faults(f"{name} has values of type object; expected numbers, strings or JPEG images")
-            if objects or self._encoded(0).startswith(_JPEG):
+                raise EpisodeError(f"{name} has values of type object; expected numbers, strings or JPEG images")
+            if objects or self._encoded_image(0).startswith(_JPEG):
                 self.kind, self.dtype = "jpeg", np.dtype(np.uint8)
-                self.shape = _image_shape(self._encoded(0), name, leaf)
+                self.shape = _image_shape(self._encoded_image(0), name, leaf)
 
     @staticmethod
     def _may_be_jpeg(leaf: Leaf | None) -> bool:
         # A raw frame of two axes has three with time. Infos have no space; their first bytes identify JPEG images.
         return leaf is None or len(leaf.shape) != 1
 
-    def _encoded(self, row: int) -> bytes:
+    def _encoded_image(self, row: int) -> bytes:
         return bytes(h5py.Dataset(self._dataset)[row])
 
     @override
@@ -272,21 +276,21 @@ class _Hdf5Column(Stored):
         if self.kind == "numbers":
             return np.asarray(rows, self.dtype)
         if self.kind == "text":
-            return TextStates.from_texts([_text(value, self._name) for value in rows.tolist()])
-        return _decoded([bytes(value) for value in rows], self.shape, self._name)
+            return TextStates.from_texts([_decode_text(value, self._name) for value in rows.tolist()])
+        return _decode_images([bytes(value) for value in rows], self.shape, self._name)
 
 
-def _chunks(dataset: Any) -> tuple[int, ...] | None:
+def _chunk_shape(dataset: Any) -> tuple[int, ...] | None:
     layout = dataset.get_create_plist()
     return layout.get_chunk() if layout.get_layout() == h5d.CHUNKED else None
 
 
-def _attribute(group: Any, name: bytes) -> int | None:
+def _integer_attribute(group: Any, name: bytes) -> int | None:
     """Return an integer attribute, of up to 64 bits for seeds; None if it is missing or not an integer."""
     if not h5a.exists(group, name):
         return None
     attribute = h5a.open(group, name)
-    kind, shape = _type(attribute), attribute.shape
+    kind, shape = _hdf5_type(attribute), attribute.shape
     if kind.dtype.kind not in "iu" or shape not in {(), (1,)}:
         return None
     value: NDArray[Any] = np.empty(shape, kind.dtype)
@@ -329,21 +333,21 @@ class TableEpisodes:
             Faults: If the episode is missing, or its table cannot be read.
         """
         if number not in self._tables:
-            raise Faults("it has no table")
+            raise EpisodeError("it has no table")
         table = _read_table(self._tables[number])
-        columns: dict[Key, Stored] = {}
+        columns: dict[Key, StoredColumn] = {}
         for name in table.schema.names:
             if name != "episode_id":
                 array = table.column(name).combine_chunks()
                 padded = name in {"actions", "rewards", "terminations", "truncations"}
-                columns.update(self._flattened(array, _ROOTS.get(name, (name,)), None, cut=padded))
-        metadata = _json(self._metadata[number]) if number in self._metadata else {}
+                columns.update(self._flat_columns(array, _ROOTS.get(name, (name,)), None, cut=padded))
+        metadata = _read_json(self._metadata[number]) if number in self._metadata else {}
         steps, seed = (
             value if isinstance(value := metadata.get(name), int) else None for name in ("total_steps", "seed")
         )
         return RawEpisode(number, columns, steps, seed)
 
-    def _flattened(self, array: Any, names: Key, field: Any, *, cut: bool) -> Iterator[tuple[Key, Stored]]:
+    def _flat_columns(self, array: Any, names: Key, field: Any, *, cut: bool) -> Iterator[tuple[Key, StoredColumn]]:
         import pyarrow as pa
 
         if pa.types.is_struct(array.type):
@@ -351,18 +355,18 @@ class TableEpisodes:
                 inner = array.type.field(number)
                 # A Tuple is a struct with the names "0", "1", ...; the keys follow the names in HDF5 files.
                 key = (*names, f"_index_{inner.name}" if self._is_tuple_space(names) else inner.name)
-                yield from self._flattened(array.field(number), key, inner, cut=cut)
+                yield from self._flat_columns(array.field(number), key, inner, cut=cut)
             return
-        key = cleaned(names)
+        key = key_of_names(names)
         yield key, _TableColumn(".".join(names), array[: len(array) - 1] if cut else array, self.leaves.get(key), field)
 
     def _is_tuple_space(self, names: Key) -> bool:
         """Return whether the entry at a path is a Tuple space, whose elements are called `_index_0` and so on."""
-        key = cleaned(names)
+        key = key_of_names(names)
         return any(leaf_key[: len(key) + 1] == (*key, "_index_0") for leaf_key in self.leaves)
 
 
-class _TableColumn(Stored):
+class _TableColumn(StoredColumn):
     """Flat column of a table."""
 
     def __init__(self, name: str, array: Any, leaf: Leaf | None, field: Any) -> None:
@@ -374,7 +378,7 @@ class _TableColumn(Stored):
         self._listed = False
         self.length = len(array)
         if array.null_count:
-            raise Faults(f"{name} has {array.null_count:,} rows without a value")
+            raise EpisodeError(f"{name} has {array.null_count:,} rows without a value")
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             self.kind, self.shape, self.dtype = "text", (), np.dtype(np.int32)
         elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -388,7 +392,7 @@ class _TableColumn(Stored):
             self.shape = ()
             self.dtype = np.dtype(kind.to_pandas_dtype())
         if self.dtype.kind not in "biuf":
-            raise Faults(f"{name} has values of type {kind}; expected numbers, strings or JPEG images")
+            raise EpisodeError(f"{name} has values of type {kind}; expected numbers, strings or JPEG images")
 
     def _row_shape(self, size: int, leaf: Leaf | None, field: Any) -> tuple[int, ...]:
         stated = (field.metadata or {}).get(b"shape") if field is not None else None
@@ -396,7 +400,7 @@ class _TableColumn(Stored):
         if leaf is None and stated is not None:
             shape = tuple(int(axis) for axis in stated.decode().split(",") if axis)
         if int(np.prod(shape, dtype=np.int64)) != size:
-            raise Faults(f"{self._name} has {size} values per step; expected {list(shape)}")
+            raise EpisodeError(f"{self._name} has {size} values per step; expected {list(shape)}")
         return shape
 
     @override
@@ -405,7 +409,7 @@ class _TableColumn(Stored):
         if self.kind == "text":
             return TextStates.from_texts(rows.to_pylist())
         if self.kind == "jpeg":
-            return _decoded(rows.to_pylist(), self.shape, self._name)
+            return _decode_images(rows.to_pylist(), self.shape, self._name)
         flat = rows.flatten() if self._listed else rows
         return np.asarray(flat.to_numpy(zero_copy_only=False), self.dtype).reshape(stop - start, *self.shape)
 
@@ -422,35 +426,35 @@ def _read_table(path: Path) -> Any:
         with pa.OSFile(str(path)) as stream:
             return pa.ipc.open_file(stream).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise Faults(f"{path.name} cannot be read: {error}") from error
+        raise EpisodeError(f"{path.name} cannot be read: {error}") from error
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def _read_json(path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise Faults(f"its metadata.json is not valid JSON: {error}") from error
+        raise EpisodeError(f"its metadata.json is not valid JSON: {error}") from error
     return value if isinstance(value, dict) else {}
 
 
-def _text(value: Any, name: str) -> str:
+def _decode_text(value: Any, name: str) -> str:
     try:
         return value.decode("utf-8") if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
-        raise Faults(f"{name} has a string that is not UTF-8: {error}") from error
+        raise EpisodeError(f"{name} has a string that is not UTF-8: {error}") from error
 
 
 def _image_shape(encoded: bytes, name: str, leaf: Leaf | None) -> tuple[int, ...]:
     if not encoded.startswith(_JPEG):
-        raise Faults(f"{name} begins with {encoded[:8].hex(' ')}; expected a JPEG image")
+        raise EpisodeError(f"{name} begins with {encoded[:8].hex(' ')}; expected a JPEG image")
     rows, columns, channels = images.read_header(encoded, name).shape
     shape = (rows, columns) if channels == 1 else (rows, columns, channels)
     if leaf is not None and leaf.shape not in {shape, (*shape, 1)}:
-        raise Faults(f"{name} has images of shape {list(shape)}; its space has {list(leaf.shape)}")
+        raise EpisodeError(f"{name} has images of shape {list(shape)}; its space has {list(leaf.shape)}")
     return leaf.shape if leaf is not None else shape
 
 
-def _decoded(encoded: Sequence[bytes], shape: tuple[int, ...], name: str) -> NDArray[np.uint8]:
+def _decode_images(encoded: Sequence[bytes], shape: tuple[int, ...], name: str) -> NDArray[np.uint8]:
     out: NDArray[np.uint8] = np.empty((len(encoded), *shape), np.uint8)
     # A grayscale image has no channel axis.
     images.decode(encoded, out if out.ndim == 4 else out[..., None], name)

@@ -22,15 +22,15 @@ from datasets_rl.format.schema import Column
 from datasets_rl.remedy import Call, Remedy
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.sources.minari.episodes import (
-    Faults,
+    EpisodeError,
     Hdf5Episodes,
-    Linked,
+    LinkError,
     RawEpisode,
-    Stored,
+    StoredColumn,
     TableEpisodes,
-    cleaned,
+    key_of_names,
 )
-from datasets_rl.sources.minari.spaces import Leaf, document, leaves, read_space
+from datasets_rl.sources.minari.spaces import Leaf, leaf_spaces, read_space, spec_document
 from datasets_rl.sources.selection import read_numbers
 from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
@@ -103,12 +103,14 @@ class MinariReader(EpisodeReader):
         self.decisions: list[Decision] = []
         self._episodes = self._open(files)
         try:
-            self.steps = self._steps(metadata)
-            self.metadata = {name: _plain(self._metadata[name]) for name in _METADATA if name in self._metadata}
-            first = self._first()
+            self.steps = self._stated_steps(metadata)
+            self.metadata = {
+                name: _as_plain_value(self._metadata[name]) for name in _METADATA if name in self._metadata
+            }
+            first = self._first_episode()
             self._check_complete(first)
             steps = first.columns[NEXT_TERMINATED].length
-            self.columns = [_column(key, stored, steps) for key, stored in first.columns.items()]
+            self.columns = [_column_of(key, stored, steps) for key, stored in first.columns.items()]
         except BaseException:
             self._episodes.close()
             raise
@@ -142,12 +144,12 @@ class MinariReader(EpisodeReader):
         for name, root in (("observation_space", "observation"), ("action_space", "action")):
             space = read_space(metadata[name], name, problems) if name in metadata else None
             if space is not None:
-                by_key.update({(root, *cleaned(leaf.names)): leaf for leaf in leaves(space)})
+                by_key.update({(root, *key_of_names(leaf.names)): leaf for leaf in leaf_spaces(space)})
         if problems:
             raise ConversionError(self._what, problems)
         return by_key
 
-    def _steps(self, metadata: Mapping[str, Any]) -> int | None:
+    def _stated_steps(self, metadata: Mapping[str, Any]) -> int | None:
         """Return the number of steps that the file states; only files of versions before 0.5 do."""
         if "metadata" in metadata:
             return None
@@ -160,7 +162,7 @@ class MinariReader(EpisodeReader):
     def _check_complete(self, raw: RawEpisode) -> None:
         missing = [dotted_name(key) for key in (NEXT_REWARD, *_FLAGS) if key not in raw.columns]
         if missing:
-            raise self._failed(raw.number, [f"it has no {name}" for name in missing])
+            raise self._error(raw.number, [f"it has no {name}" for name in missing])
 
     @override
     def specs(self) -> Mapping[str, Any]:
@@ -168,7 +170,7 @@ class MinariReader(EpisodeReader):
         for column in self.columns:
             leaf = self._episodes.leaves.get(column.key)
             if leaf is not None and not column.text:
-                spec = document(leaf)
+                spec = spec_document(leaf)
                 if (spec["dtype"], tuple(spec["shape"])) == (column.dtype.name, column.shape):
                     specs[dotted_name(column.key)] = spec
         return specs
@@ -177,36 +179,36 @@ class MinariReader(EpisodeReader):
         """Yield the episodes with the given numbers; by default the selected episodes of the file."""
         self._counts = Counter()
         numbers = self._episodes.numbers
-        selected = part if part is not None else [numbers[row] for row in self._selected(len(numbers))]
+        selected = part if part is not None else [numbers[row] for row in self._selected_numbers(len(numbers))]
         for number in selected:
             try:
-                yield from self._split(self._read(number))
-            except Faults as error:
-                raise self._failed(number, error.args) from None
+                yield from self._split(self._read_episode(number))
+            except EpisodeError as error:
+                raise self._error(number, error.args) from None
             except ConversionError as error:
-                raise self._failed(number, error.problems) from None
+                raise self._error(number, error.problems) from None
         self._counts["unknown-minari-version"] += int(self._metadata.get("minari_version") not in _VERSIONS)
         self._counts["space-missing"] += len(self._spaceless)
         self.decisions = [
             Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
         ]
 
-    def _first(self) -> RawEpisode:
+    def _first_episode(self) -> RawEpisode:
         """Return the first episode that has a step, because an empty one may not show the types of its columns."""
         numbers = self._episodes.numbers
-        opened = (self._read(number) for number in numbers)
-        return next((raw for raw in opened if not _is_empty(raw)), None) or self._read(numbers[0])
+        opened = (self._read_episode(number) for number in numbers)
+        return next((raw for raw in opened if not _is_empty(raw)), None) or self._read_episode(numbers[0])
 
-    def _selected(self, total: int) -> list[int]:
+    def _selected_numbers(self, total: int) -> list[int]:
         return read_numbers(self._selection.episodes, total)
 
-    def _read(self, number: int) -> RawEpisode:
+    def _read_episode(self, number: int) -> RawEpisode:
         try:
             return self._episodes.read(number)
-        except Faults as error:
-            failed = self._failed(number, error.args)
+        except EpisodeError as error:
+            failed = self._error(number, error.args)
             parts = self._metadata.get("combined_datasets", ())
-            if isinstance(error, Linked) and len(parts):
+            if isinstance(error, LinkError) and len(parts):
                 # Minari copies episodes when it combines datasets; its first versions created links.
                 calls = [Call("download", f"minari/{name}") for name in parts]
                 failed.hint = Remedy(
@@ -214,7 +216,7 @@ class MinariReader(EpisodeReader):
                 )
             raise failed from None
 
-    def _failed(self, number: int, problems: Any) -> ConversionError:
+    def _error(self, number: int, problems: Any) -> ConversionError:
         start = f"episode {number}: "
         return ConversionError(
             self._what, [problem if problem.startswith(start) else start + problem for problem in problems]
@@ -224,9 +226,9 @@ class MinariReader(EpisodeReader):
         if _is_empty(raw):
             self._counts["no-transition"] += 1
             return
-        steps = self._checked(raw)
+        steps = self._check_episode(raw)
         columns = {key: stored for key, stored in raw.columns.items() if key in self._kept_keys}
-        flags = [self._flag(columns[key], key) for key in _FLAGS]
+        flags = [self._read_flag(columns[key], key) for key in _FLAGS]
         ends = flags[0] | flags[1]
         self._counts["minari-n-plus-one"] += 1
         self._counts["both-flags"] += int(np.count_nonzero(flags[0] & flags[1]))
@@ -254,7 +256,7 @@ class MinariReader(EpisodeReader):
 
     def _chunk(
         self,
-        columns: Mapping[Key, Stored],
+        columns: Mapping[Key, StoredColumn],
         flags: list[NDArray[np.bool_]],
         first: int,
         last: int,
@@ -272,17 +274,19 @@ class MinariReader(EpisodeReader):
             elif column.shared:
                 lacks_reset = self._lacks_reset(key, stored, steps)
                 stop = last if continues else last + 1
-                states[key] = self._values(column, stored, first, stop, lacks_reset=lacks_reset)
+                states[key] = self._read_values(column, stored, first, stop, lacks_reset=lacks_reset)
             else:
-                rows = self._values(column, stored, first, last)
+                rows = self._read_values(column, stored, first, last)
                 values[key] = rows[:, None] if key == NEXT_REWARD else rows
         return Episode(values, states, continues, metadata)
 
-    def _values(self, column: Column, stored: Stored, first: int, last: int, *, lacks_reset: bool = False) -> Any:
+    def _read_values(
+        self, column: Column, stored: StoredColumn, first: int, last: int, *, lacks_reset: bool = False
+    ) -> Any:
         """Read the rows [first, last); if the column lacks the row of the reset, row 0 is zeros."""
         if lacks_reset:
             values = stored.read(max(first - 1, 0), last - 1)
-            values = values if first else _after_zero(values)
+            values = values if first else _with_leading_zero(values)
         else:
             values = stored.read(first, last)
         if isinstance(values, TextStates):
@@ -297,29 +301,29 @@ class MinariReader(EpisodeReader):
             self._counts["not-finite"] += int((~np.isfinite(values)).sum())
         return values
 
-    def _flag(self, stored: Stored, key: Key) -> NDArray[np.bool_]:
+    def _read_flag(self, stored: StoredColumn, key: Key) -> NDArray[np.bool_]:
         values = stored.read(0, stored.length)
         if isinstance(values, TextStates):
-            raise Faults(f"{dotted_name(key)} has strings; expected flags")
+            raise EpisodeError(f"{dotted_name(key)} has strings; expected flags")
         values = values.reshape(-1)
         if values.dtype == np.bool_:
             return values
         if not np.isin(values, (0, 1)).all():
-            raise Faults(f"{dotted_name(key)} has numbers other than 0 and 1")
+            raise EpisodeError(f"{dotted_name(key)} has numbers other than 0 and 1")
         self._counts["flags-cast"] += len(values)
         return np.asarray(values == 1)
 
     @staticmethod
-    def _lacks_reset(key: Key, stored: Stored, steps: int) -> bool:
+    def _lacks_reset(key: Key, stored: StoredColumn, steps: int) -> bool:
         return key[0] == "info" and stored.length == steps
 
-    def _checked(self, raw: RawEpisode) -> int:
+    def _check_episode(self, raw: RawEpisode) -> int:
         """Return the number of steps, after checking that the columns agree with each other and the first episode's."""
         missing = [dotted_name(key) for key in self._by_key if key not in raw.columns]
         extra = [dotted_name(key) for key in raw.columns if key not in self._by_key]
         if missing or extra:
             problems = [f"it has no {name}, unlike the first episode" for name in missing]
-            raise Faults(*problems, *(f"it has {name}, unlike the first episode" for name in extra))
+            raise EpisodeError(*problems, *(f"it has {name}, unlike the first episode" for name in extra))
         steps = raw.columns[NEXT_TERMINATED].length
         problems = []
         if raw.steps is not None and raw.steps != steps:
@@ -331,13 +335,13 @@ class MinariReader(EpisodeReader):
             if stored.length not in lengths:
                 problems.append(f"{dotted_name(key)} has {stored.length:,} rows for {steps:,} steps")
             shape, dtype = (stored.shape, _WIDER.get(stored.dtype, stored.dtype))
-            if not _fits(key, shape, dtype, first):
+            if not _fits_column(key, shape, dtype, first):
                 problems.append(
                     f"{dotted_name(key)} is {dtype.name} {list(shape)}; "
                     f"in the first episode {first.dtype.name} {list(first.shape)}"
                 )
         if problems:
-            raise Faults(*problems)
+            raise EpisodeError(*problems)
         return steps
 
 
@@ -347,13 +351,13 @@ def _is_empty(raw: RawEpisode) -> bool:
     return flags is not None and not flags.length and not raw.steps
 
 
-def _fits(key: Key, shape: tuple[int, ...], dtype: np.dtype[Any], column: Column) -> bool:
+def _fits_column(key: Key, shape: tuple[int, ...], dtype: np.dtype[Any], column: Column) -> bool:
     if key in _FLAGS:
         return True
     return dtype == column.dtype and (shape == column.shape or (key == NEXT_REWARD and shape in {(), (1,)}))
 
 
-def _column(key: Key, stored: Stored, steps: int) -> Column:
+def _column_of(key: Key, stored: StoredColumn, steps: int) -> Column:
     if key in _FLAGS:
         return Column(key, np.dtype(np.bool_), (1,))
     dtype = _WIDER.get(stored.dtype, stored.dtype)
@@ -364,13 +368,13 @@ def _column(key: Key, stored: Stored, steps: int) -> Column:
     return Column(key, dtype, stored.shape, shared=shared, text=stored.kind == "text")
 
 
-def _after_zero(values: NDArray[Any] | TextStates) -> NDArray[Any] | TextStates:
+def _with_leading_zero(values: NDArray[Any] | TextStates) -> NDArray[Any] | TextStates:
     if isinstance(values, TextStates):
         return TextStates(np.concatenate([[0], values.codes + 1]).astype(np.int32), ("", *values.vocabulary))
     return np.concatenate([np.zeros((1, *values.shape[1:]), values.dtype), values])
 
 
-def _plain(value: Any) -> str | float | bool:
+def _as_plain_value(value: Any) -> str | float | bool:
     """Convert a value of the metadata to a type that the manifest supports."""
     if isinstance(value, list):
         return "; ".join(str(item) for item in value)

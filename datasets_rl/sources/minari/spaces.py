@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Leaf", "document", "leaves", "read_space"]
+__all__ = ["Leaf", "leaf_spaces", "read_space", "spec_document"]
 
 _KINDS = frozenset({"Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Text", "Tuple"})
 _DEPTH_MAX = 16
@@ -40,7 +40,7 @@ class Leaf:
         if self.space_type == "Box":
             return tuple(self.space["shape"])
         if self.space_type == "MultiDiscrete":
-            return _axes(self.space["nvec"])
+            return _parse_shape(self.space["nvec"])
         if self.space_type == "MultiBinary":
             n = self.space["n"]
             return (n,) if isinstance(n, int) else tuple(n)
@@ -55,18 +55,18 @@ class Leaf:
             and self.space["dtype"] == "uint8"
             and len(shape) in {2, 3}
             and min(shape[:2]) >= _IMAGE_SIDE_MIN
-            and _all(self.space["low"], 0)
-            and _all(self.space["high"], 255)
+            and _all_close(self.space["low"], 0)
+            and _all_close(self.space["high"], 255)
         )
 
 
-def read_space(value: Any, what: str, faults: list[str]) -> Mapping[str, Any] | None:
+def read_space(value: Any, name: str, problems: list[str]) -> Mapping[str, Any] | None:
     """Parse a space of the metadata, which is JSON in a JSON string.
 
     Args:
         value: The space, as a JSON string or a parsed value.
-        what: Name of the space, for messages.
-        faults: List to which the problems are appended.
+        name: Name of the space, for messages.
+        problems: List to which the problems are appended.
 
     Returns:
         The space; None if it has problems.
@@ -75,14 +75,14 @@ def read_space(value: Any, what: str, faults: list[str]) -> Mapping[str, Any] | 
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            faults.append(f"{what} is not valid JSON: {error}")
+            problems.append(f"{name} is not valid JSON: {error}")
             return None
-    before = len(faults)
-    _check(value, what, faults, 0)
-    return value if len(faults) == before else None
+    before = len(problems)
+    _check_space(value, name, problems, 0)
+    return value if len(problems) == before else None
 
 
-def _check(space: Any, what: str, problems: list[str], depth: int) -> None:
+def _check_space(space: Any, what: str, problems: list[str], depth: int) -> None:
     kind = space.get("type") if isinstance(space, dict) else None
     if depth > _DEPTH_MAX:
         problems.append(f"{what} is nested in {depth} spaces; expected at most {_DEPTH_MAX}")
@@ -96,7 +96,7 @@ def _check(space: Any, what: str, problems: list[str], depth: int) -> None:
             problems.append(f"{what} has the subspaces {inner!r:.60}; expected those of a {kind}")
             return
         for name, subspace in inner.items() if isinstance(inner, dict) else enumerate(inner):
-            _check(subspace, f"{what}.{name}", problems, depth + 1)
+            _check_space(subspace, f"{what}.{name}", problems, depth + 1)
         return
     required = {"Box": ("shape", "dtype", "low", "high"), "MultiDiscrete": ("nvec",), "MultiBinary": ("n",)}
     missing = [name for name in required.get(kind, ()) if name not in space]
@@ -105,20 +105,20 @@ def _check(space: Any, what: str, problems: list[str], depth: int) -> None:
         problems.append(f"{what} is a {kind} without {', '.join(missing) or 'a shape'}")
 
 
-def leaves(space: Mapping[str, Any], names: Key = ()) -> Iterator[Leaf]:
+def leaf_spaces(space: Mapping[str, Any], names: Key = ()) -> Iterator[Leaf]:
     """Yield every leaf of a space, in order."""
     inner = space.get("subspaces")
     if space["type"] == "Dict" and isinstance(inner, Mapping):
         for name, subspace in inner.items():
-            yield from leaves(subspace, (*names, name))
+            yield from leaf_spaces(subspace, (*names, name))
     elif space["type"] == "Tuple" and isinstance(inner, list):
         for number, subspace in enumerate(inner):
-            yield from leaves(subspace, (*names, f"_index_{number}"))
+            yield from leaf_spaces(subspace, (*names, f"_index_{number}"))
     else:
         yield Leaf(names, space)
 
 
-def document(leaf: Leaf) -> dict[str, Any]:
+def spec_document(leaf: Leaf) -> dict[str, Any]:
     """Return the spec of a leaf as JSON, equal to `datasets_rl.specs.from_minari(leaf.space).to_json()`.
 
     Unlike that function, it does not need torch.
@@ -139,28 +139,28 @@ def document(leaf: Leaf) -> dict[str, Any]:
         return {"kind": "discrete" if name == "n" else "multi_discrete", **plain, name: space[name]}
     else:
         low, high = start, start + np.asarray(space.get("n", space.get("nvec"))) - 1
-    return {"kind": "bounded", **plain, "low": _compact(low), "high": _compact(high)}
+    return {"kind": "bounded", **plain, "low": _compact_bound(low), "high": _compact_bound(high)}
 
 
-def _compact(bound: NDArray[Any]) -> Any:
+def _compact_bound(bound: NDArray[Any]) -> Any:
     for axis in range(bound.ndim):
         first = np.take(bound, [0], axis)
         bound = first if (bound == first).all() else bound
-    return _named(bound.item() if bound.size == 1 else bound.tolist())
+    return _infinities_as_text(bound.item() if bound.size == 1 else bound.tolist())
 
 
-def _named(value: Any) -> Any:
+def _infinities_as_text(value: Any) -> Any:
     # JSON has no infinities.
     if isinstance(value, list):
-        return [_named(item) for item in value]
+        return [_infinities_as_text(item) for item in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def _axes(values: Any) -> tuple[int, ...]:
-    return (len(values), *_axes(values[0])) if isinstance(values, list) else ()
+def _parse_shape(values: Any) -> tuple[int, ...]:
+    return (len(values), *_parse_shape(values[0])) if isinstance(values, list) else ()
 
 
-def _all(values: Any, expected: float) -> bool:
+def _all_close(values: Any, expected: float) -> bool:
     if isinstance(values, list):
-        return all(_all(value, expected) for value in values)
+        return all(_all_close(value, expected) for value in values)
     return bool(math.isclose(values, expected))

@@ -71,21 +71,21 @@ class OpenML(Source):
         entry = self.entry(name)
         dataset, version = entry.params["name"], entry.params["version"]
         # Names are case-insensitive, as in scikit-learn.
-        search = self._api(f"list/data_name/{dataset.lower()}/limit/2/data_version/{version}")
+        search = self._api_asset(f"list/data_name/{dataset.lower()}/limit/2/data_version/{version}")
         try:
-            listed = _answer(upstream, search, entry, "data", "dataset")
+            listed = _json_answer(upstream, search, entry, "data", "dataset")
         except FetchError as error:
             # OpenML answers with status 412 if there is no such dataset.
             if any("412" in reason for _, reason in error.failures):
                 error.hint = f"https://www.openml.org/search?type=data&q={quote(dataset)} shows the versions in use"
             raise
-        number = _number(listed, entry)
-        details = self._api(str(number))
-        columns = self._api(f"features/{number}")
-        description = _answer(upstream, details, entry, "data_set_description")
-        features = _features(_answer(upstream, columns, entry, "data_features", "feature"), entry)
-        table = _table(description, entry)
-        entry = _described(entry, description)
+        number = _dataset_number(listed, entry)
+        details = self._api_asset(str(number))
+        columns = self._api_asset(f"features/{number}")
+        description = _json_answer(upstream, details, entry, "data_set_description")
+        features = _parse_features(_json_answer(upstream, columns, entry, "data_features", "feature"), entry)
+        table = _table_asset(description, entry)
+        entry = _entry_from_description(entry, description)
         answers = tuple(replace(asset, size=len(upstream.text(asset).encode())) for asset in (search, details, columns))
         return Listing(
             (*answers, upstream.with_size(table)),
@@ -125,14 +125,14 @@ class OpenML(Source):
         del episodes
         return compare(files, column, self.entry(name).params)
 
-    def _api(self, path: str) -> Asset:
+    def _api_asset(self, path: str) -> Asset:
         from datasets_rl.fetch.asset import Asset
 
         path = f"api/v1/json/data/{path}"
         return Asset((f"{self.catalog['base_url']}{quote(path)}",), path, kind="JSON")
 
 
-def _answer(upstream: Upstream, asset: Asset, entry: Entry, *names: str) -> Any:
+def _json_answer(upstream: Upstream, asset: Asset, entry: Entry, *names: str) -> Any:
     """Return the value at a path of names in a JSON answer.
 
     Raises:
@@ -150,23 +150,23 @@ def _answer(upstream: Upstream, asset: Asset, entry: Entry, *names: str) -> Any:
     return value
 
 
-def _number(listed: Any, entry: Entry) -> int:
+def _dataset_number(answer: Any, entry: Entry) -> int:
     name, version = entry.params["name"], entry.params["version"]
-    datasets = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    datasets = [item for item in answer if isinstance(item, dict)] if isinstance(answer, list) else []
     numbers = [dataset.get("did") for dataset in datasets if str(dataset.get("version")) == str(version)]
     if len(numbers) != 1 or not isinstance(numbers[0], int):
         raise ConversionError(
-            entry.id, [f"OpenML lists {listed!r:.100}; expected a single dataset {name}, version {version}"]
+            entry.id, [f"OpenML lists {answer!r:.100}; expected a single dataset {name}, version {version}"]
         )
     number: int = numbers[0]
     return number
 
 
-def _features(listed: Any, entry: Entry) -> list[dict[str, Any]]:
+def _parse_features(answer: Any, entry: Entry) -> list[dict[str, Any]]:
     """Return name, type and role of every column; the role is ``feature``, ``target``, or empty for an ignored one."""
     columns = []
     try:
-        for column in sorted(listed, key=lambda column: int(column["index"])):
+        for column in sorted(answer, key=lambda column: int(column["index"])):
             ignored = _TRUE in {column.get("is_ignore"), column.get("is_row_identifier")}
             role = "target" if column["is_target"] == _TRUE else "" if ignored else "feature"
             columns.append({"name": str(column["name"]), "kind": str(column["data_type"]).lower(), "part": role})
@@ -176,7 +176,7 @@ def _features(listed: Any, entry: Entry) -> list[dict[str, Any]]:
     return columns
 
 
-def _table(description: Any, entry: Entry) -> Asset:
+def _table_asset(description: Any, entry: Entry) -> Asset:
     """Return the file of the table.
 
     Raises:
@@ -208,7 +208,7 @@ def _table(description: Any, entry: Entry) -> Asset:
     return Asset((url,), unquote(pieces.path).lstrip("/"), kind="ARFF", md5=md5)
 
 
-def _described(entry: Entry, description: Mapping[str, Any]) -> Entry:
+def _entry_from_description(entry: Entry, description: Mapping[str, Any]) -> Entry:
     reported = tuple(
         f"OpenML reports: {description[name]}".rstrip(".") + "."
         for name in ("error", "warning")

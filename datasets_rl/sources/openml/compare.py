@@ -85,7 +85,7 @@ class _Table:
         self._nominal = {position for position, one in enumerate(listed) if one["data_type"] == "nominal"}
         coded = self._nominal - ({*self._positions} if recipe["nominal"] == "numbers" else set()) | {self._target}
         values: dict[int, set[str]] = {position: set() for position in coded}
-        for block in self._kept():
+        for block in self._kept_blocks():
             for position, found in values.items():
                 found.update(row[position] for row in block)
         # A missing value is a separate category, the last one.
@@ -98,12 +98,12 @@ class _Table:
     def blocks(self) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
         """Yield the first row, the samples and the classes of a few thousand rows."""
         start = 0
-        for block in self._kept():
-            numbers = (self._numbers(block) - self._mean) / self._scale
-            yield start, np.hstack([numbers, *self._indicators(block)]), self._coded(block, self._target)
+        for block in self._kept_blocks():
+            numbers = (self._numeric_values(block) - self._mean) / self._scale
+            yield start, np.hstack([numbers, *self._indicators(block)]), self._category_codes(block, self._target)
             start += len(block)
 
-    def _kept(self) -> Iterator[_Block]:
+    def _kept_blocks(self) -> Iterator[_Block]:
         drops = self._recipe["missing"] == "drop"
         needed = [position for position in self._positions if drops or position not in self._nominal] + [self._target]
         with self._path.open(encoding="utf-8", newline="") as stream:
@@ -119,23 +119,23 @@ class _Table:
                     yield kept
 
     @property
-    def _scaled(self) -> list[int]:
+    def _scaled_positions(self) -> list[int]:
         onehot = self._recipe["nominal"] == "onehot"
         return [position for position in self._positions if not (onehot and position in self._nominal)]
 
-    def _numbers(self, block: _Block) -> NDArray[np.float64]:
-        out = np.empty((len(block), len(self._scaled)))
-        for at, position in enumerate(self._scaled):
+    def _numeric_values(self, block: _Block) -> NDArray[np.float64]:
+        out = np.empty((len(block), len(self._scaled_positions)))
+        for at, position in enumerate(self._scaled_positions):
             coded = position in self._codes
-            out[:, at] = self._coded(block, position) if coded else [float(row[position]) for row in block]
+            out[:, at] = self._category_codes(block, position) if coded else [float(row[position]) for row in block]
         return out
 
     def _indicators(self, block: _Block) -> Iterator[NDArray[np.float64]]:
         for position in self._positions:
-            if position not in self._scaled:
-                yield np.eye(len(self._codes[position]))[self._coded(block, position)]
+            if position not in self._scaled_positions:
+                yield np.eye(len(self._codes[position]))[self._category_codes(block, position)]
 
-    def _coded(self, block: _Block, position: int) -> NDArray[np.int64]:
+    def _category_codes(self, block: _Block, position: int) -> NDArray[np.int64]:
         codes = self._codes[position]
         return np.array([codes[row[position]] for row in block], np.int64)
 
@@ -143,8 +143,8 @@ class _Table:
         """Return mean and standard deviation of each number, from sums of the differences to the first row."""
         total, squares, count = 0.0, 0.0, 0
         first: Any = None
-        for block in self._kept():
-            numbers = self._numbers(block)
+        for block in self._kept_blocks():
+            numbers = self._numeric_values(block)
             first = numbers[:1] if first is None else first
             total, squares = total + (numbers - first).sum(axis=0), squares + ((numbers - first) ** 2).sum(axis=0)
             count += len(block)

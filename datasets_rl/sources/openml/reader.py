@@ -43,7 +43,7 @@ class OpenMLReader(EpisodeReader):
     """Reader of a table, which determines the categories and the scale on opening.
 
     Args:
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         path: The ARFF file.
         features: Name, type ("kind") and role ("part") of each column, as OpenML lists them.
         recipe: Conversion of samples to numbers. ``nominal`` is "codes" (categories are numbered in the order of their
@@ -56,27 +56,29 @@ class OpenMLReader(EpisodeReader):
         ConversionError: If the table contradicts the listed columns, or violates its format.
     """
 
-    def __init__(self, what: str, path: Path, features: Sequence[Mapping[str, str]], recipe: Mapping[str, Any]) -> None:
-        self._what = what
+    def __init__(
+        self, dataset_id: str, path: Path, features: Sequence[Mapping[str, str]], recipe: Mapping[str, Any]
+    ) -> None:
+        self._what = dataset_id
         self._file = ArffFile(path)
         self._nominal: str = recipe["nominal"]
         self._drops = recipe["missing"] == "drop"
         self._names = [feature["name"] for feature in features]
-        self._target, self._positions = self._roles(features, recipe.get("target", ""))
+        self._target, self._positions = self._positions_by_role(features, recipe.get("target", ""))
         self._counts: Counter[str] = Counter()
         self._seen = {
             position: np.zeros(len(self._file.attributes[position].allowed) + 1, np.bool_)
             for position in (self._target, *self._positions)
             if self._is_nominal(position)
         }
-        self.steps = self._learn_values()
-        self._values = {position: self._ordered(position) for position in self._seen}
+        self.steps = self._count_categories()
+        self._values = {position: self._ordered_categories(position) for position in self._seen}
         if self._nominal == "numbers":
-            self._as_numbers()
-        self._learn_scale()
-        self.columns = self._columns()
-        self.metadata = self._metadata()
-        self._count(recipe)
+            self._parse_numeric_categories()
+        self._measure_scale()
+        self.columns = self._build_columns()
+        self.metadata = self._build_metadata()
+        self._count_decisions(recipe)
         self.decisions: list[Decision] = []
 
     @override
@@ -89,10 +91,10 @@ class OpenMLReader(EpisodeReader):
         del part
         size = max(1, _CHUNK_BYTES // max(8 * self._width, 1))
         for rows in self._file.rows([self._target, *self._positions]):
-            kept = np.flatnonzero(self._kept(rows))
+            kept = np.flatnonzero(self._kept_rows(rows))
             for first in range(0, len(kept), size):
                 chosen = kept[first : first + size]
-                samples = np.ascontiguousarray((self._design(rows, chosen) - self._mean) / self._scale)
+                samples = np.ascontiguousarray((self._design_matrix(rows, chosen) - self._mean) / self._scale)
                 classes = self._labels(rows, self._target, chosen)
                 steps: dict[Key, NDArray[Any]] = {
                     OBSERVATION: samples,
@@ -109,7 +111,7 @@ class OpenMLReader(EpisodeReader):
             Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
         ]
 
-    def _roles(self, features: Sequence[Mapping[str, str]], target: str) -> tuple[int, list[int]]:
+    def _positions_by_role(self, features: Sequence[Mapping[str, str]], target: str) -> tuple[int, list[int]]:
         """Return the positions of the class and of the columns of a sample."""
         listed = [(feature["name"], feature["kind"]) for feature in features]
         stored = [(attribute.name, attribute.kind) for attribute in self._file.attributes]
@@ -143,11 +145,11 @@ class OpenMLReader(EpisodeReader):
     def _is_nominal(self, position: int) -> bool:
         return self._file.attributes[position].kind == "nominal"
 
-    def _learn_values(self) -> int:
+    def _count_categories(self) -> int:
         """Read the table to record the categories that occur; return the number of rows that are kept."""
         total = kept_rows = 0
         for rows in self._file.rows([self._target, *self._positions]):
-            kept = self._kept(rows)
+            kept = self._kept_rows(rows)
             total += rows.count
             kept_rows += int(kept.sum())
             for position, seen in self._seen.items():
@@ -157,7 +159,7 @@ class OpenMLReader(EpisodeReader):
         self._counts["missing-values"] = total - kept_rows
         return kept_rows
 
-    def _kept(self, rows: Rows) -> NDArray[np.bool_]:
+    def _kept_rows(self, rows: Rows) -> NDArray[np.bool_]:
         kept = rows.codes[self._target] >= 0
         for position in self._positions:
             if position in rows.numbers:
@@ -166,14 +168,14 @@ class OpenMLReader(EpisodeReader):
                 kept &= rows.codes[position] >= 0
         return kept
 
-    def _ordered(self, position: int) -> list[str]:
+    def _ordered_categories(self, position: int) -> list[str]:
         """Return the categories of a column in the order of their numbers; a missing value is last, and empty."""
         seen = self._seen[position]
         declared = self._file.attributes[position].allowed
         values = sorted(value for value, is_seen in zip(declared, seen, strict=False) if is_seen)
         return [*values, ""] if seen[-1] else values
 
-    def _as_numbers(self) -> None:
+    def _parse_numeric_categories(self) -> None:
         """Parse the names of the declared categories as numbers; NaN for categories that no row has."""
         self._read: dict[int, NDArray[np.float64]] = {}
         problems = []
@@ -191,7 +193,7 @@ class OpenMLReader(EpisodeReader):
         if problems:
             raise ConversionError(self._what, problems[:20])
 
-    def _learn_scale(self) -> None:
+    def _measure_scale(self) -> None:
         """Read the table to compute the mean and the standard deviation of every column of the observation."""
         # The import takes a second.
         from sklearn.preprocessing import StandardScaler
@@ -207,10 +209,10 @@ class OpenMLReader(EpisodeReader):
             return
         scaler = StandardScaler(copy=False)
         for rows in self._file.rows([self._target, *self._positions]):
-            kept = np.flatnonzero(self._kept(rows))
+            kept = np.flatnonzero(self._kept_rows(rows))
             if len(kept):
                 with np.errstate(over="ignore", invalid="ignore"):
-                    scaler.partial_fit(np.array([self._numbers(rows, position, kept) for position in scaled]).T)
+                    scaler.partial_fit(np.array([self._numeric_values(rows, position, kept) for position in scaled]).T)
         self._mean[: len(scaled)], self._scale[: len(scaled)] = scaler.mean_, scaler.scale_
         self._counts["constant-column"] = int((scaler.var_ == 0).sum())
         huge = np.flatnonzero(~(np.isfinite(scaler.mean_) & np.isfinite(scaler.var_)))
@@ -218,36 +220,36 @@ class OpenMLReader(EpisodeReader):
             names = ", ".join(self._names[scaled[at]] for at in huge[:5])
             raise ConversionError(self._what, [f"{names} cannot be scaled: the numbers are too large"])
 
-    def _design(self, rows: Rows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+    def _design_matrix(self, rows: Rows, row_numbers: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the unscaled samples of the chosen rows, [T, width]."""
-        out = np.zeros((self._width, len(chosen)))
+        out = np.zeros((self._width, len(row_numbers)))
         at = 0
         for position in self._order:
             if self._nominal == "onehot" and self._is_nominal(position):
-                out[at + self._labels(rows, position, chosen), np.arange(len(chosen))] = 1
+                out[at + self._labels(rows, position, row_numbers), np.arange(len(row_numbers))] = 1
                 at += len(self._values[position])
             else:
-                out[at] = self._numbers(rows, position, chosen)
+                out[at] = self._numeric_values(rows, position, row_numbers)
                 at += 1
         return out.T
 
-    def _numbers(self, rows: Rows, position: int, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+    def _numeric_values(self, rows: Rows, position: int, row_numbers: NDArray[np.intp]) -> NDArray[np.float64]:
         if position in rows.numbers:
-            return rows.numbers[position][chosen]
+            return rows.numbers[position][row_numbers]
         if self._nominal == "numbers":
-            return self._read[position][rows.codes[position][chosen]]
-        return self._labels(rows, position, chosen).astype(np.float64)
+            return self._read[position][rows.codes[position][row_numbers]]
+        return self._labels(rows, position, row_numbers).astype(np.float64)
 
-    def _labels(self, rows: Rows, position: int, chosen: NDArray[np.intp]) -> NDArray[np.int64]:
+    def _labels(self, rows: Rows, position: int, row_numbers: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the categories of the chosen rows as numbers in the order of their names, [T]."""
         numbers = {value: number for number, value in enumerate(self._values[position])}
         declared = self._file.attributes[position].allowed
         # The last entry is for missing values, whose code is -1.
         label_of = np.array([numbers.get(value, -1) for value in declared] + [len(numbers) - 1], np.int64)
-        labels: NDArray[np.int64] = label_of[rows.codes[position][chosen]]
+        labels: NDArray[np.int64] = label_of[rows.codes[position][row_numbers]]
         return labels
 
-    def _columns(self) -> list[Column]:
+    def _build_columns(self) -> list[Column]:
         flag = np.dtype(np.bool_)
         return [
             Column(OBSERVATION, np.dtype(np.float64), (self._width,)),
@@ -257,7 +259,7 @@ class OpenMLReader(EpisodeReader):
             Column(NEXT_TRUNCATED, flag, (1,)),
         ]
 
-    def _metadata(self) -> dict[str, Any]:
+    def _build_metadata(self) -> dict[str, Any]:
         """Return the metadata to restore raw values: ``observation * scale + mean``, then the categories."""
         names: list[str] = []
         for position in self._order:
@@ -276,7 +278,7 @@ class OpenMLReader(EpisodeReader):
             "class": self._names[self._target],
         }
 
-    def _count(self, recipe: Mapping[str, Any]) -> None:
+    def _count_decisions(self, recipe: Mapping[str, Any]) -> None:
         self._counts["row-is-an-episode"] = self.steps or 0
         self._counts["missing-is-a-value"] = sum(bool(seen[-1]) for seen in self._seen.values())
         self._counts["other-class"] = int("target" in recipe)

@@ -85,18 +85,18 @@ class OpenX(Source):
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Group the files of the newest version into shards; see `Source.resolve`."""
         entry = self.entry(name)
-        folder = self._folder(name, selection, upstream)
+        folder = self._list_folder(name, selection, upstream)
         params = {
             "keys": list(selection.keys),
             "images": selection.options.get("images") or "decoded",
             "last": selection.options.get("last-step") or "observation",
         }
-        version = _newest(folder)
+        version = _newest_version(folder)
         if version is not None and selection.options.get("upstream") != "hub":
-            return _of_records(entry, folder, version, selection, upstream, params)
-        return _of_archives(entry, folder, selection, params)
+            return _list_records(entry, folder, version, selection, upstream, params)
+        return _list_archives(entry, folder, selection, params)
 
-    def _folder(self, name: str, selection: Selection, upstream: Upstream) -> Folder:
+    def _list_folder(self, name: str, selection: Selection, upstream: Upstream) -> Folder:
         choice, split = selection.options.get("upstream"), selection.options.get("split") or _TRAIN
         if choice == "hub" and split != _TRAIN:
             raise InvalidArgumentError(
@@ -122,13 +122,13 @@ class OpenX(Source):
         return OpenXReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
 
 
-def _newest(folder: Folder) -> str | None:
+def _newest_version(folder: Folder) -> str | None:
     """Return the folder of the newest version of the records; None if there are no records."""
     folders = [asset.path.rpartition("/")[0] for asset in folder.assets if asset.path.endswith("/features.json")]
-    return max(folders, key=_version, default=None)
+    return max(folders, key=_version_of_path, default=None)
 
 
-def _version(path: str) -> tuple[int, ...]:
+def _version_of_path(path: str) -> tuple[int, ...]:
     numbers = path.rpartition("/")[2].split(".")
     return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()
 
@@ -152,7 +152,7 @@ class _File:
         return {"path": self.asset.path, "first": self.first, "count": self.count, "rows": rows}
 
 
-def _chosen(assets: Sequence[Asset], lengths: Sequence[int], selection: Selection) -> Iterator[_File]:
+def _selected_files(assets: Sequence[Asset], lengths: Sequence[int], selection: Selection) -> Iterator[_File]:
     """Yield the files that have selected episodes."""
     total = sum(lengths)
     selected = read_numbers(selection.episodes, total) if selection.episodes else None
@@ -168,7 +168,7 @@ def _chosen(assets: Sequence[Asset], lengths: Sequence[int], selection: Selectio
             yield _File(asset, first, count, rows)
 
 
-def _of_records(
+def _list_records(
     entry: Entry, folder: Folder, path: str, selection: Selection, upstream: Upstream, params: Mapping[str, Any]
 ) -> Listing:
     split = selection.options.get("split") or _TRAIN
@@ -176,7 +176,7 @@ def _of_records(
     features, described = (inside.get(f"{path}/{name}") for name in ("features.json", "dataset_info.json"))
     if features is None or described is None:
         raise ConversionError(entry.id, [f"{path} has no dataset_info.json, which states the number of episodes"])
-    info, lengths = _info(upstream.text(described), entry, split)
+    info, lengths = _parse_info(upstream.text(described), entry, split)
     files: dict[int, Asset] = {}
     for file_path, asset in inside.items():
         match = _RECORDS.fullmatch(file_path)
@@ -186,7 +186,7 @@ def _of_records(
     if not files:
         problems.append(f"{path} has no {len(lengths)} files of the split {split}, which dataset_info.json states")
     placeholders = [files.get(number, described) for number in range(len(lengths))]
-    chosen = list(_chosen(placeholders, lengths, selection)) if files else []
+    chosen = list(_selected_files(placeholders, lengths, selection)) if files else []
     chosen_starts = {file.first for file in chosen}
     starts = [stop - count for stop, count in zip(accumulate(lengths), lengths, strict=True)]
     needed = [number for number, first in enumerate(starts) if first in chosen_starts and lengths[number]]
@@ -203,17 +203,17 @@ def _of_records(
     schema = Schema(upstream.text(features), features.path)
     return Listing(
         (features, described, *(file.asset for file in chosen)),
-        tuple(_grouped(chosen)),
+        tuple(_group_files(chosen)),
         common=(features.path, described.path),
         params={**params, "features": features.path, "metadata": metadata},
-        keys=_keys(schema),
-        growth=_growth(_step_bytes(schema), params["images"]),
+        keys=_step_keys(schema),
+        growth=_growth_by_images(_step_bytes(schema), params["images"]),
         entry=replace(entry, citation=citation if isinstance(citation, str) and citation else entry.citation),
         revision=folder.revision or metadata["version"],
     )
 
 
-def _info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int]]:
+def _parse_info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int]]:
     """Parse and validate dataset_info.json.
 
     Returns:
@@ -247,7 +247,7 @@ def _info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int
     return info, lengths
 
 
-def _of_archives(entry: Entry, folder: Folder, selection: Selection, params: Mapping[str, Any]) -> Listing:
+def _list_archives(entry: Entry, folder: Folder, selection: Selection, params: Mapping[str, Any]) -> Listing:
     assets = [replace(asset, kind="tar") for asset in folder.assets if asset.path.endswith(".tar")]
     if not assets:
         names = ", ".join(asset.path for asset in folder.assets[:5])
@@ -261,24 +261,26 @@ def _of_archives(entry: Entry, folder: Folder, selection: Selection, params: Map
         params={**params, "metadata": {"split": _TRAIN, "upstream": "hub"}},
         entry=replace(entry, known_issues=(SOURCE.catalog["hub_known_issue"],)),
         revision=folder.revision,
-        growth=_growth((1.0, 1 / _SMALLER["jpeg"], 1.0), params["images"]),
+        growth=_growth_by_images((1.0, 1 / _SMALLER["jpeg"], 1.0), params["images"]),
         numbers=numbers,
     )
 
 
-def _growth(sizes: tuple[float, float, float], images: str) -> dict[str, float]:
+def _growth_by_images(sizes: tuple[float, float, float], images: str) -> dict[str, float]:
     fetched, decoded, encoded = sizes
     growth = {"images=decoded": decoded / fetched, "images=encoded": encoded / fetched}
     return dict(sorted(growth.items(), key=lambda item: not item[0].endswith(images)))
 
 
-def _keys(schema: Schema) -> list[Key]:
+def _step_keys(schema: Schema) -> list[Key]:
     """Return every field of a step."""
-    from datasets_rl.sources.openx.episodes import paths_of
+    from datasets_rl.sources.openx.episodes import key_by_feature
     from datasets_rl.sources.openx.reader import stored_key
 
     # Numbers of a whole episode are stored as its metadata, and its end flags as other flags.
-    paths = {name: path for name, path in paths_of(schema).items() if path not in {("is_last",), ("is_terminal",)}}
+    paths = {
+        name: path for name, path in key_by_feature(schema).items() if path not in {("is_last",), ("is_terminal",)}
+    }
     fields = [
         path for name, path in paths.items() if name.startswith("steps/") or schema.leaves[name].kind != "numbers"
     ]
@@ -297,21 +299,21 @@ def _step_bytes(schema: Schema) -> tuple[float, float, float]:
     return fetched, decoded, encoded
 
 
-def _grouped(files: Sequence[_File]) -> Iterator[Shard]:
+def _group_files(files: Sequence[_File]) -> Iterator[Shard]:
     """Group files into shards of about `_SHARD_BYTES`, because each shard costs a commit."""
     group: list[_File] = []
     size = 0
     for file in files:
         more = file.asset.size or 0
         if group and size + more > _SHARD_BYTES:
-            yield _shard(group)
+            yield _shard_of_files(group)
             group, size = [], 0
         group.append(file)
         size += more
-    yield _shard(group)
+    yield _shard_of_files(group)
 
 
-def _shard(group: Sequence[_File]) -> Shard:
+def _shard_of_files(group: Sequence[_File]) -> Shard:
     return Shard(tuple(file.asset.path for file in group), [file.reader_part for file in group])
 
 

@@ -51,7 +51,11 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     matched = 0
     recorded = any(path.endswith(".json") for path in files)
     # If last steps have no action, episodes of a single step were left out.
-    for number, raw in _recorded(files) if recorded else _pickled(files, least=1 + bool(episodes["final_known"].any())):
+    for number, raw in (
+        _episodes_of_records(files)
+        if recorded
+        else _episodes_of_archives(files, min_episodes=1 + bool(episodes["final_known"].any()))
+    ):
         if number in rows:
             matched += 1
             row = rows[number]
@@ -63,7 +67,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     return missing + [f"{text} ({count:,} such episodes)" for text, count in differences.values()]
 
 
-def _recorded(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
+def _episodes_of_records(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
     information = next(file for path, file in files.items() if path.endswith("dataset_info.json"))
     splits = json.loads(information.read_text())["splits"]
     lengths = {split["name"]: [*map(int, split["shardLengths"])] for split in splits}
@@ -85,28 +89,28 @@ def _recorded(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
                     )
 
 
-def _pickled(files: Mapping[str, Path], least: int) -> Iterator[tuple[int, _Raw]]:
+def _episodes_of_archives(files: Mapping[str, Path], min_episodes: int) -> Iterator[tuple[int, _Raw]]:
     number = 0
     for path, file in sorted(files.items()):
         for member in archive.members(file, path):
             steps = pickles.load(member.read(), member.name)["steps"]
             if not steps:
                 continue
-            raw = {name: [_at(step, name) for step in steps] for name in _named(steps[0], "")}
-            if len(steps) >= least or not steps[-1].get("is_last", True):
+            raw = {name: [_value_at(step, name) for step in steps] for name in _leaf_names(steps[0], "")}
+            if len(steps) >= min_episodes or not steps[-1].get("is_last", True):
                 yield number, raw
                 number += 1
 
 
-def _named(node: Mapping[str, Any], above: str) -> Iterator[str]:
+def _leaf_names(node: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, value in node.items():
         if isinstance(value, dict) and "bytes" not in value:
-            yield from _named(value, f"{above}{name}/")
+            yield from _leaf_names(value, f"{prefix}{name}/")
         elif value is not None:
-            yield above + name
+            yield prefix + name
 
 
-def _at(step: Any, name: str) -> Any:
+def _value_at(step: Any, name: str) -> Any:
     for part in name.split("/"):
         step = None if step is None else step.get(part)
     return step["bytes"] if isinstance(step, dict) else step
@@ -129,24 +133,26 @@ def _differences(raw: _Raw, column: _Column, start: int, length: int, *, known: 
         for stored, shift in pairs:
             stop = min(length, steps - shift)
             try:
-                yield from ((stored, text) for text in _unequal(stored, values, column, start, stop, shift, steps))
+                yield from (
+                    (stored, text) for text in _value_differences(stored, values, column, start, stop, shift, steps)
+                )
             except UnknownKeyError:
                 break  # a field that the selection excludes
 
 
-def _unequal(
+def _value_differences(
     key: Key, values: Sequence[Any], column: _Column, start: int, count: int, shift: int, steps: int
 ) -> Iterator[str]:
     each = len(values) // steps
     for first in range(0, count, _BLOCK):
         last = min(first + _BLOCK, count)
         converted = np.asarray(column(key, start + first, start + last))
-        raw = _plain(values[(first + shift) * each : (last + shift) * each], converted)
+        raw = _as_flat_values(values[(first + shift) * each : (last + shift) * each], converted)
         flat = converted.reshape(raw.shape)
         if raw.dtype == object:
             wrong = np.flatnonzero(flat != raw)
         else:
-            loss = _LOSS if bytes(_head(values)).startswith(_JPEG) else 0
+            loss = _LOSS if bytes(_first_values(values)).startswith(_JPEG) else 0
             with np.errstate(invalid="ignore"):
                 far = np.abs(flat.astype(np.float64) - raw) > loss
             wrong = np.flatnonzero((far | (np.isnan(flat) != np.isnan(raw))).any(axis=1))
@@ -156,28 +162,28 @@ def _unequal(
             return
 
 
-def _head(values: Sequence[Any]) -> Any:
+def _first_values(values: Sequence[Any]) -> Any:
     return values[0][:4] if isinstance(values[0], bytes | memoryview) else b""
 
 
-def _plain(values: Sequence[Any], like: NDArray[Any]) -> NDArray[Any]:
+def _as_flat_values(values: Sequence[Any], like: NDArray[Any]) -> NDArray[Any]:
     """Return raw values as flat numbers, float64 [rows, values], or as strings."""
     if like.dtype == object:
         return np.array([value if isinstance(value, str) else str(value, "utf-8") for value in values], object)
     if not isinstance(values[0], bytes | memoryview):
         return np.asarray(values, np.float64).reshape(len(like), -1)
-    if bytes(_head(values)).startswith(_IMAGES):
+    if bytes(_first_values(values)).startswith(_IMAGES):
         pixels = [np.asarray(Image.open(io.BytesIO(encoded))) for encoded in values]
         if like.dtype == np.float32:
             pixels = [np.ascontiguousarray(image).view("<f4") for image in pixels]
         return np.stack(pixels).reshape(len(like), -1).astype(np.float64)
-    data = [_decompressed(value, like[0].nbytes) for value in values]
+    data = [_decompress(value, like[0].nbytes) for value in values]
     # Unsigned integers were converted to signed integers of twice as many bytes.
     dtype = like.dtype if len(data[0]) == like[0].nbytes else np.dtype(f"<u{like.itemsize // 2}")
     return np.stack([np.frombuffer(row, dtype) for row in data]).reshape(len(like), -1).astype(np.float64)
 
 
-def _decompressed(value: Any, size: int) -> Any:
+def _decompress(value: Any, size: int) -> Any:
     try:
         data = zlib.decompress(value)
     except zlib.error:

@@ -123,7 +123,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             return
         self.dataset_id = dataset_id
         self.split_trajs = False
-        self._stream_selection = _kept_encoded(selection or Selection())
+        self._stream_selection = _with_encoded_images(selection or Selection())
         settings = Settings.from_env()
         folder = Path(root or settings.home / self.source).expanduser().absolute()
         self.stream = Stream(
@@ -258,7 +258,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         return f"{type(self).__name__}({self.stream!r})" if self.streaming else super().__repr__()
 
 
-def _kept_encoded(selection: Selection) -> Selection:
+def _with_encoded_images(selection: Selection) -> Selection:
     """Return the selection with encoded images by default, because a stream samples few images more than once."""
     return replace(selection, options={"images": "encoded", **selection.options})
 

@@ -24,7 +24,7 @@ from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import read_records
 from datasets_rl.ted.keys import Key, dotted_name
 
-__all__ = ["Archives", "EpisodeImages", "RawEpisode", "Records", "Values", "paths_of"]
+__all__ = ["ArchiveFiles", "EpisodeImages", "RawEpisode", "RecordFiles", "Values", "key_by_feature"]
 
 _STEPS = "steps"
 _MEMBER = ".data.pickle"
@@ -73,7 +73,7 @@ class RawEpisode:
     """Number of Python floats that lost digits in the conversion to float32."""
 
 
-class Records:
+class RecordFiles:
     """Reader of raw episodes in TFRecords.
 
     Args:
@@ -90,18 +90,18 @@ class Records:
         self.left_out = dict(self._schema.passed_over)
         """Reasons for the fields that are not read, by name."""
         for leaf in self._schema.leaves.values():
-            if reason := _left_out(leaf):
+            if reason := _left_out_reason(leaf):
                 self.left_out[leaf.name] = reason
         self._counted = next((name for name in self._schema.leaves if name.startswith(f"{_STEPS}/")), "")
         if not self._counted:
             raise ConversionError(
                 features, [f"it describes no {_STEPS}; its features are {', '.join(self._schema.leaves)}"]
             )
-        self._paths = paths_of(self._schema)
+        self._paths = key_by_feature(self._schema)
 
-    def episodes(self, part: Sequence[Mapping[str, Any]], wanted: Collection[Key] | None) -> Iterator[RawEpisode]:
-        """Yield the episodes of a shard, with all columns, or only those in `wanted`."""
-        leaves = {name for name, path in self._paths.items() if wanted is None or path in wanted}
+    def episodes(self, part: Sequence[Mapping[str, Any]], keys: Collection[Key] | None) -> Iterator[RawEpisode]:
+        """Yield the episodes of a shard, with all columns, or only those in `keys`."""
+        leaves = {name for name, path in self._paths.items() if keys is None or path in keys}
         for file in part:
             name, count = file["path"].rpartition("/")[2], file["count"]
             rows = None if file["rows"] is None else set(file["rows"])
@@ -127,7 +127,7 @@ class Records:
         if not steps:
             return RawEpisode(where, 0, number, columns, whole)
         for name in (name for name in features if name in leaves):
-            values = _values(self._schema.leaves[name], features[name], where)
+            values = _convert_values(self._schema.leaves[name], features[name], where)
             if name.startswith(f"{_STEPS}/"):
                 columns[self._paths[name]] = values
             elif not isinstance(values, EpisodeImages):
@@ -135,25 +135,25 @@ class Records:
         return RawEpisode(where, steps, number, columns, whole)
 
 
-def paths_of(schema: Schema) -> dict[str, Key]:
+def key_by_feature(schema: Schema) -> dict[str, Key]:
     """Map each feature that is read to its key, with the features of the steps first."""
-    steps = {name: _path(name) for name in schema.leaves if name.startswith(f"{_STEPS}/")}
+    steps = {name: _path_of_feature(name) for name in schema.leaves if name.startswith(f"{_STEPS}/")}
     inside = frozenset(steps.values())
-    paths = steps | {name: _episode_key(_path(name), inside) for name in schema.leaves if name not in steps}
-    return {name: path for name, path in paths.items() if not _left_out(schema.leaves[name])}
+    paths = steps | {name: _episode_key(_path_of_feature(name), inside) for name in schema.leaves if name not in steps}
+    return {name: path for name, path in paths.items() if not _left_out_reason(schema.leaves[name])}
 
 
-def _path(name: str) -> Key:
+def _path_of_feature(name: str) -> Key:
     return tuple(name.removeprefix(f"{_STEPS}/").split("/"))
 
 
-def _episode_key(path: Key, inside: Collection[Key]) -> Key:
+def _episode_key(path: Key, step_keys: Collection[Key]) -> Key:
     """Return the key of a value of the whole episode, which must differ from the keys of the steps."""
-    taken = path in inside or path[0] in _OF_STEPS
+    taken = path in step_keys or path[0] in _OF_STEPS
     return (f"{path[0]}_", *path[1:]) if taken else path
 
 
-def _left_out(leaf: Leaf) -> str:
+def _left_out_reason(leaf: Leaf) -> str:
     """Return why a feature is not read; empty if it is read."""
     if leaf.kind != "numbers" and len(leaf.lists) > 1:
         return "lists of strings or images"
@@ -164,27 +164,27 @@ def _left_out(leaf: Leaf) -> str:
     return ""
 
 
-def _values(leaf: Leaf, raw: Raw, where: str) -> Values:
+def _convert_values(leaf: Leaf, raw: Raw, where: str) -> Values:
     name = f"{where}: {leaf.name}"
     if leaf.kind == "image":
         declared = leaf.shape if len(leaf.shape) == len(_ANY) else _ANY
-        return EpisodeImages(_strings(raw, name), declared, floats=leaf.dtype == _FLOAT)
+        return EpisodeImages(_decode_strings(raw, name), declared, floats=leaf.dtype == _FLOAT)
     if isinstance(raw, Ragged):
         return raw.stacked(name)
     if isinstance(raw, np.ndarray | np.generic):  # a single value, of the whole episode
         return np.asarray(raw)
     if leaf.kind == "numbers":
-        return _stacked(list(raw), name)
-    return _strings_or_images(_strings(raw, name), name)
+        return _stack_arrays(list(raw), name)
+    return _strings_or_images(_decode_strings(raw, name), name)
 
 
-def _strings(raw: Any, name: str) -> list[Any]:
+def _decode_strings(raw: Any, name: str) -> list[Any]:
     if not isinstance(raw, list):
         raise ConversionError(name, ["it has lists; expected one value per step"])
     return raw
 
 
-def _stacked(arrays: Sequence[Any], name: str) -> NDArray[Any]:
+def _stack_arrays(arrays: Sequence[Any], name: str) -> NDArray[Any]:
     shapes = sorted({np.shape(array) for array in arrays})
     if len(shapes) > 1:
         raise ConversionError(name, [f"its shape changes from step to step: {list(shapes[0])}, {list(shapes[1])}"])
@@ -201,7 +201,7 @@ def _strings_or_images(strings: list[Any], name: str) -> Values:
         raise ConversionError(name, [f"it is neither an image nor UTF-8 text: {error}"]) from error
 
 
-class Archives:
+class ArchiveFiles:
     """Reader of raw episodes in tar archives of pickles, which are parsed without calling any function they name.
 
     Args:
@@ -213,8 +213,8 @@ class Archives:
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
 
-    def episodes(self, part: Sequence[Mapping[str, Any]], wanted: Collection[Key] | None) -> Iterator[RawEpisode]:
-        """Yield the episodes of a shard, with all columns, or only those in `wanted`."""
+    def episodes(self, part: Sequence[Mapping[str, Any]], keys: Collection[Key] | None) -> Iterator[RawEpisode]:
+        """Yield the episodes of a shard, with all columns, or only those in `keys`."""
         for file in part:
             name = file["path"].rpartition("/")[2]
             for member in archive.members(self._files[file["path"]], name):
@@ -225,16 +225,16 @@ class Archives:
                     )
                 if member.size > _EPISODE_BYTES:
                     raise ConversionError(where, [f"it has {member.size:,} bytes; expected at most {_EPISODE_BYTES:,}"])
-                yield _unpickled(pickles.load(member.read(), where), where, wanted)
+                yield _episode_from_pickle(pickles.load(member.read(), where), where, keys)
 
 
-def _unpickled(content: Any, where: str, wanted: Collection[Key] | None) -> RawEpisode:
+def _episode_from_pickle(content: Any, where: str, keys: Collection[Key] | None) -> RawEpisode:
     steps = content.get(_STEPS) if isinstance(content, dict) else None
     if not isinstance(steps, Sequence) or isinstance(steps, str) or not all(isinstance(step, dict) for step in steps):
         raise ConversionError(where, [f"it has no {_STEPS}; expected a list of dicts, one for each step"])
     if not steps:
         return RawEpisode(where, 0, None, {}, {})
-    flat = [dict(_leaves(step, ())) for step in steps]
+    flat = [dict(_leaf_values(step, ())) for step in steps]
     problems = [
         f"step {at} of {len(flat)} {'lacks' if key in flat[0] else 'has'} {dotted_name(key)}, unlike the first step"
         for at, leaves in enumerate(flat[:-1])
@@ -246,20 +246,20 @@ def _unpickled(content: Any, where: str, wanted: Collection[Key] | None) -> RawE
     columns: dict[Key, Values] = {}
     rounded = 0
     for key in flat[0] if not problems else ():
-        if wanted is None or key in wanted:
+        if keys is None or key in keys:
             # The last step may have only an observation.
             values = [leaves[key] for leaves in flat if key in leaves]
             try:
-                columns[key], lost = _column(values, f"{where}: {dotted_name(key)}")
+                columns[key], lost = _build_column(values, f"{where}: {dotted_name(key)}")
                 rounded += lost
             except ConversionError as error:
                 problems += [f"{dotted_name(key)}: {problem}" for problem in error.problems]
     if problems:
         more = [f"and {len(problems) - 20:,} more"] if len(problems) > 20 else []
         raise ConversionError(where, [*problems[:20], *more])
-    rest = _leaves({key: value for key, value in content.items() if key != _STEPS}, ())
+    rest = _leaf_values({key: value for key, value in content.items() if key != _STEPS}, ())
     named = {_episode_key(key, flat[0].keys()): _episode_value(value) for key, value in rest}
-    whole = {key: value for key, value in named.items() if value is not None and (wanted is None or key in wanted)}
+    whole = {key: value for key, value in named.items() if value is not None and (keys is None or key in keys)}
     return RawEpisode(where, len(steps), None, columns, whole, rounded)
 
 
@@ -269,11 +269,11 @@ def _episode_value(value: Any) -> str | np.generic | None:
         return value
     if not isinstance(value, int | float | np.generic):
         return None
-    number: Any = _rounded(np.asarray(value))[()]
+    number: Any = _as_float32(np.asarray(value))[()]
     return number if np.asarray(number).dtype.kind in "biuf" else None
 
 
-def _leaves(node: Mapping[Any, Any], path: Key) -> Iterator[tuple[Key, Any]]:
+def _leaf_values(node: Mapping[Any, Any], path: Key) -> Iterator[tuple[Key, Any]]:
     """Yield the values that are neither dicts nor None; the dict of an image counts as a value."""
     if len(path) > _DEPTH_MAX:
         raise ConversionError(dotted_name(path), [f"it is nested in {len(path)} dicts; expected at most {_DEPTH_MAX}"])
@@ -286,12 +286,12 @@ def _leaves(node: Mapping[Any, Any], path: Key) -> Iterator[tuple[Key, Any]]:
         if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
             value = value["bytes"]  # noqa: PLW2901 -- an image as `datasets` writes it
         if isinstance(value, dict):
-            yield from _leaves(value, key)
+            yield from _leaf_values(value, key)
         elif value is not None:
             yield key, value
 
 
-def _column(values: list[Any], name: str) -> tuple[Values, int]:
+def _build_column(values: list[Any], name: str) -> tuple[Values, int]:
     """Return the values of all steps as a column, and the number of floats that lost digits."""
     if all(isinstance(value, str | bytes | bytearray) for value in values):
         return _strings_or_images(values, name), 0
@@ -299,17 +299,17 @@ def _column(values: list[Any], name: str) -> tuple[Values, int]:
         raise ConversionError(name, ["it is text or bytes at some steps, and numbers at others"])
     own = all(isinstance(value, np.ndarray | np.generic) for value in values)
     try:
-        column = _stacked([np.asarray(value) for value in values], name)
+        column = _stack_arrays([np.asarray(value) for value in values], name)
     except ValueError as error:  # lists within lists, of unequal lengths
         raise ConversionError(name, [f"its lists do not form an array: {error}"]) from error
     if own or column.dtype != np.float64:
         return column, 0
-    narrow = _rounded(column)
+    narrow = _as_float32(column)
     lost = (narrow != column) & (column == column)  # noqa: PLR0124 -- NaN
     return narrow, int(lost.sum())
 
 
-def _rounded(values: NDArray[Any]) -> NDArray[Any]:
+def _as_float32(values: NDArray[Any]) -> NDArray[Any]:
     """Convert Python floats to float32, their type in the records."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32) if values.dtype == np.float64 else values

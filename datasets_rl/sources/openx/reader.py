@@ -29,7 +29,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read import images
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
-from datasets_rl.sources.openx.episodes import Archives, EpisodeImages, RawEpisode, Records
+from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawEpisode, RecordFiles
 from datasets_rl.sources.openx.episodes import Values as RawValues
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
@@ -76,7 +76,7 @@ class OpenXReader(EpisodeReader):
     """Reader of the files of a shard of Open X-Embodiment.
 
     Args:
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
         metadata: `Listing.params`: the selection, and the path of features.json.
 
@@ -84,11 +84,11 @@ class OpenXReader(EpisodeReader):
         ConversionError: If there is no episode, or the first one is invalid; the error names every problem.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
-        self._what = what
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
+        self._what = dataset_id
         self._encoded = metadata.get("images") == "encoded"
         self._keeps_last = metadata.get("last") == "transition"
-        self._raw = Records(files, metadata["features"]) if "features" in metadata else Archives(files)
+        self._raw = RecordFiles(files, metadata["features"]) if "features" in metadata else ArchiveFiles(files)
         self._counts: Counter[str] = Counter()
         self.decisions: list[Decision] = []
         self.steps = None
@@ -97,7 +97,7 @@ class OpenXReader(EpisodeReader):
         self._whole = [{"path": path, **everything} for path in sorted(files) if not path.endswith(".json")]
         first = next((raw for raw in self._raw.episodes(self._whole, None) if raw.steps), None)
         if first is None:
-            raise ConversionError(what, [f"there is no episode in {', '.join(sorted(files))}"])
+            raise ConversionError(dataset_id, [f"there is no episode in {', '.join(sorted(files))}"])
         self._fields = self._fields_of(first)
         self._episode_dtypes = {
             key: np.asarray(value).dtype for key, value in first.whole.items() if not isinstance(value, str)
@@ -119,7 +119,7 @@ class OpenXReader(EpisodeReader):
             if path in {_LAST, _TERMINAL}:
                 continue
             try:
-                field = self._field(path, values)
+                field = self._field_of(path, values)
             except ConversionError as error:
                 problems += [f"{dotted_name(path)}: {problem}" for problem in error.problems]
                 continue
@@ -138,7 +138,7 @@ class OpenXReader(EpisodeReader):
             raise ConversionError(self._what, [f"{first.where}: {problem}" for problem in problems])
         return list(fields.values())
 
-    def _field(self, path: Key, values: Any) -> _Field:
+    def _field_of(self, path: Key, values: Any) -> _Field:
         key, shared = stored_key(path), path[0] == OBSERVATION[0]
         if isinstance(values, list):
             return _Field(path, Column(key, np.dtype(np.int32), (), shared=shared, text=True))
@@ -193,23 +193,23 @@ class OpenXReader(EpisodeReader):
         if not steps:
             self._counts["no-transition"] += 1
             return
-        marked = bool(self._flag(columns, _LAST, steps)[-1]) if _LAST in columns else True
+        marked = bool(self._read_flag(columns, _LAST, steps)[-1]) if _LAST in columns else True
         void = marked and not self._keeps_last
         rows = steps - void
         self._check_alike(raw, columns, steps, rows)
-        self._count(raw, columns, steps, marked=marked)
+        self._count_decisions(raw, columns, steps, marked=marked)
         if not rows:
             self._counts["no-transition"] += 1
             return
         terminated = np.zeros((rows, 1), np.bool_)
-        terminated[-1] = self._flag(columns, _TERMINAL, steps)[-1] if _TERMINAL in columns else False
+        terminated[-1] = self._read_flag(columns, _TERMINAL, steps)[-1] if _TERMINAL in columns else False
         truncated = np.zeros((rows, 1), np.bool_)
         truncated[-1] = not terminated[-1]
         ends = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated}
         metadata: dict[str, Any] = {_metadata_name(key): raw.whole[key] for key in self._episode_dtypes}
         if raw.number is not None:
             metadata["source"] = np.int64(raw.number)
-        block = max(1, _CHUNK_BYTES // max(1, sum(self._bytes(field, columns) for field in self._fields)))
+        block = max(1, _CHUNK_BYTES // max(1, sum(self._step_bytes(field, columns) for field in self._fields)))
         for start in range(0, rows, block):
             stop = min(start + block, rows)
             values: dict[Key, Values] = {}
@@ -220,17 +220,19 @@ class OpenXReader(EpisodeReader):
                     values[key] = ends[key][start:stop]
                 elif field.column.shared:
                     # The state after the last action is stored only if the last step has no action.
-                    states[key] = self._values(field, columns[field.path], start, stop + (stop == rows and void))
+                    states[key] = self._convert_values(
+                        field, columns[field.path], start, stop + (stop == rows and void)
+                    )
                 elif field.path in raw.whole:
                     values[key] = TextStates(np.zeros(stop - start, np.int32), (str(raw.whole[field.path]),))
                 elif field.path in columns:
-                    values[key] = self._values(field, columns[field.path], start, stop)
+                    values[key] = self._convert_values(field, columns[field.path], start, stop)
                 else:
                     values[key] = np.zeros((stop - start, 1), field.column.dtype)
             yield Episode(values, states, stop < rows, metadata)
 
     @staticmethod
-    def _bytes(field: _Field, columns: Mapping[Key, RawValues]) -> int:
+    def _step_bytes(field: _Field, columns: Mapping[Key, RawValues]) -> int:
         """Return the approximate number of bytes of memory that a step of a field takes."""
         values = columns.get(field.path)
         if field.column.encoded and isinstance(values, EpisodeImages):
@@ -246,7 +248,9 @@ class OpenXReader(EpisodeReader):
             path, column = field.path, field.column
             if path in raw.whole or path in {_LAST, _REWARD}:
                 if column.text and not isinstance(raw.whole.get(path), str):
-                    problems.append(f"{dotted_name(path)} is {_kind(raw.whole.get(path))}; in the first episode text")
+                    problems.append(
+                        f"{dotted_name(path)} is {_value_kind(raw.whole.get(path))}; in the first episode text"
+                    )
             elif path not in columns:
                 problems.append(f"it has no {dotted_name(path)}, unlike the first episode")
             elif len(columns[path]) < (steps if column.shared else rows):
@@ -254,16 +258,16 @@ class OpenXReader(EpisodeReader):
             else:
                 problems += _column_problems(field, columns[path])
         problems += [
-            f"{dotted_name(key)} is {_kind(raw.whole.get(key))}; in the first episode {dtype}"
+            f"{dotted_name(key)} is {_value_kind(raw.whole.get(key))}; in the first episode {dtype}"
             for key, dtype in self._episode_dtypes.items()
-            if _kind(raw.whole.get(key)) != str(dtype)
+            if _value_kind(raw.whole.get(key)) != str(dtype)
         ]
         if _REWARD in columns and len(columns[_REWARD]) < rows:
             problems.append(f"reward has {len(columns[_REWARD]):,} values for {steps:,} steps")
         if problems:
             raise ConversionError(self._what, problems)
 
-    def _count(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, *, marked: bool) -> None:
+    def _count_decisions(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, *, marked: bool) -> None:
         counts = self._counts
         counts["rlds-last-step"] += marked and not self._keeps_last
         counts["last-step-kept"] += marked and self._keeps_last
@@ -272,23 +276,23 @@ class OpenXReader(EpisodeReader):
         counts["python-floats"] += raw.rounded
         for path in (_LAST, _TERMINAL):
             if path in columns:
-                counts["flag-inside-episode"] += int(self._flag(columns, path, steps)[:-1].sum())
+                counts["flag-inside-episode"] += int(self._read_flag(columns, path, steps)[:-1].sum())
         rewards = columns.get(_REWARD)
         if marked and not self._keeps_last and isinstance(rewards, np.ndarray) and len(rewards) == steps:
             counts["reward-at-last-step"] += bool(np.any(rewards[-1]))
 
-    def _flag(self, columns: Mapping[Key, RawValues], path: Key, steps: int) -> NDArray[np.bool_]:
+    def _read_flag(self, columns: Mapping[Key, RawValues], path: Key, steps: int) -> NDArray[np.bool_]:
         values = columns[path]
         if not isinstance(values, np.ndarray) or values.size != steps or not np.isin(values, (0, 1)).all():
             raise ConversionError(self._what, [f"{dotted_name(path)} is not a flag, 0 or 1, at every step"])
         return np.asarray(values.reshape(-1) == 1)
 
-    def _values(self, field: _Field, values: RawValues, start: int, stop: int) -> Values:
+    def _convert_values(self, field: _Field, values: RawValues, start: int, stop: int) -> Values:
         column = field.column
         if isinstance(values, list):
             return TextStates.from_texts(values[start:stop])
         if isinstance(values, EpisodeImages):
-            return self._pixels(field, values, start, stop)
+            return self._convert_images(field, values, start, stop)
         part = values[start:stop]
         if field.path in {_FIRST, _REWARD}:
             part = part.reshape(len(part), *column.shape)
@@ -301,7 +305,7 @@ class OpenXReader(EpisodeReader):
         self._counts["widened"] += len(part) * (column.dtype.kind != "b")
         return part.astype(column.dtype)
 
-    def _pixels(self, field: _Field, values: EpisodeImages, start: int, stop: int) -> Values:
+    def _convert_images(self, field: _Field, values: EpisodeImages, start: int, stop: int) -> Values:
         column, name = field.column, dotted_name(field.path)
         encoded = values.images[start:stop]
         if column.encoded:
@@ -334,7 +338,7 @@ class OpenXReader(EpisodeReader):
             raise ConversionError(self._what, problems[:_PROBLEMS_MAX])
 
 
-def _kind(value: str | np.generic | None) -> str:
+def _value_kind(value: str | np.generic | None) -> str:
     return "missing" if value is None else "text" if isinstance(value, str) else str(value.dtype)
 
 

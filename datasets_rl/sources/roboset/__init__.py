@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.remedy import Argument, Call, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, grouped
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, group_by_size
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ class RoboSet(Source):
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """List the files whose paths begin with the id, and group small ones into shards; see `Source.resolve`."""
         entry = self.entry(name)
-        revision, assets = self._files(entry, selection, upstream)
+        revision, assets = self._list_files(entry, selection, upstream)
         seeds = {asset.path: seed for seed, asset in enumerate(assets)}
         # Files are excluded before they are grouped, because a shard with an excluded file would be dropped completely.
         assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
         paths, sizes = [asset.path for asset in assets], [asset.size or 0 for asset in assets]
-        groups = grouped(paths, sizes, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
+        groups = group_by_size(paths, sizes, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES))
         shards = tuple(Shard(tuple(group), group) for group in groups)
         return Listing(
             assets,
@@ -69,14 +69,14 @@ class RoboSet(Source):
 
         return RoboSetReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
 
-    def _files(self, entry: Entry, selection: Selection, upstream: Upstream) -> tuple[str, tuple[Asset, ...]]:
+    def _list_files(self, entry: Entry, selection: Selection, upstream: Upstream) -> tuple[str, tuple[Asset, ...]]:
         """Return the revision and the HDF5 files of an id, sorted by path."""
         repository = f"hf://datasets/{self.catalog['repository']}"
         by_path: dict[str, Asset] = {}
         # A local folder of the user may be that of the id.
         for below in (entry.name.rpartition("/")[0], entry.name):
             folder = upstream.folder(below, [f"{repository}/{below}"])
-            by_path = {asset.path: asset for asset in folder.assets if self._owner(asset.path) == entry.name}
+            by_path = {asset.path: asset for asset in folder.assets if self._id_of_path(asset.path) == entry.name}
             if by_path:
                 break
         pickles = [path for path in by_path if path.endswith(_PICKLES) and selection.keeps_file(path)]
@@ -91,7 +91,7 @@ class RoboSet(Source):
             raise ConversionError(entry.id, [f"it has no .h5 file; its files are {files}"])
         return folder.revision, assets
 
-    def _owner(self, path: str) -> str:
+    def _id_of_path(self, path: str) -> str:
         """Return the id of a file: the longest one that is a prefix of its path."""
         prefixes = [id_ for id_ in self.catalog["ids"] if path.startswith(id_) and not path[len(id_) :][:1].isalnum()]
         return max(prefixes, key=len, default="")

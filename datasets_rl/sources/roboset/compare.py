@@ -43,7 +43,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
             with h5py.File(files[path], "r", locking=False) as file:
                 for trial in sorted(int(name.removeprefix("Trial")) for name in file):
                     group = file[f"Trial{trial}"]
-                    for start, stop in _cut(group):
+                    for start, stop in _trajectory_ranges(group):
                         row = rows.pop(number, None)
                         number += 1
                         if row is None:
@@ -63,14 +63,14 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
 
 
-def _shift(group: h5py.Group) -> int:
+def _reward_shift(group: h5py.Group) -> int:
     """Return 1 if the reward and the end flag of a step are stored one row later, else 0."""
     return int(len(group["actions"]) and np.isnan(np.asarray(group["actions"][-1], np.float64)).all())
 
 
-def _cut(group: h5py.Group) -> list[tuple[int, int]]:
+def _trajectory_ranges(group: h5py.Group) -> list[tuple[int, int]]:
     """Return the range of steps of each trajectory of a trial."""
-    shift = _shift(group)
+    shift = _reward_shift(group)
     steps = len(group["actions"]) - shift
     marks = group["done"][shift:].reshape(-1) == 1 if "done" in group else np.zeros(steps, bool)
     stops = sorted({*(np.flatnonzero(marks) + 1).tolist(), steps} - {0})
@@ -78,12 +78,12 @@ def _cut(group: h5py.Group) -> list[tuple[int, int]]:
 
 
 def _compare_rows(
-    differences: dict[str, tuple[str, int]], group: h5py.Group, column: _Column, start: int, stop: int, at: int
+    differences: dict[str, tuple[str, int]], group: h5py.Group, column: _Column, start: int, stop: int, first_row: int
 ) -> None:
-    """Compare the steps [start, stop) of a trial with the rows that begin at `at`."""
-    for key, raw in _columns(group, start, stop):
+    """Compare the steps [start, stop) of a trial with the rows that begin at `first_row`."""
+    for key, raw in _expected_columns(group, start, stop):
         try:
-            converted = np.asarray(column(key, at, at + stop - start))[: len(raw)]
+            converted = np.asarray(column(key, first_row, first_row + stop - start))[: len(raw)]
         except UnknownKeyError:
             continue  # a field that the selection excludes
         same = converted.reshape(len(converted), -1) == raw.reshape(len(converted), -1)
@@ -91,14 +91,14 @@ def _compare_rows(
         if len(wrong):
             row = int(wrong[0])
             name = dotted_name(key)
-            text = f"{name} at row {at + row:,} is {converted[row]!s:.80}, in {group.name} {raw[row]!s:.80}"
+            text = f"{name} at row {first_row + row:,} is {converted[row]!s:.80}, in {group.name} {raw[row]!s:.80}"
             before = differences.get(name, (text, 0))
             differences[name] = (before[0], before[1] + len(wrong))
 
 
-def _columns(group: h5py.Group, start: int, stop: int) -> Iterator[tuple[Key, NDArray[Any]]]:
+def _expected_columns(group: h5py.Group, start: int, stop: int) -> Iterator[tuple[Key, NDArray[Any]]]:
     """Yield the expected values of each column for a range of steps of a trial, or for the first steps of it."""
-    shift = _shift(group)
+    shift = _reward_shift(group)
     names: list[str] = []
     group.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     for name in names:

@@ -104,7 +104,7 @@ class RoboSetReader(EpisodeReader):
     """Reader of the files of a shard of RoboSet.
 
     Args:
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         files: The local files, by path: those of the shard, and the first file of the dataset, whose first trial
             defines the columns.
         metadata: `Listing.params`: the number of each path, and the selected keys.
@@ -114,8 +114,8 @@ class RoboSetReader(EpisodeReader):
             problem.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
-        self._what = what
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
+        self._what = dataset_id
         self._files = dict(files)
         self._seeds: Mapping[str, int] = metadata.get("seeds") or {
             path: seed for seed, path in enumerate(sorted(files))
@@ -126,8 +126,10 @@ class RoboSetReader(EpisodeReader):
         self._counts: Counter[str] = Counter()
         first = min(files, key=self._seeds.__getitem__)
         with Hdf5File(files[first], threads=1) as file:
-            trials = _trials(file, first)
-            self.columns = _columns(next((trial for trial in trials if trial.rows), trials[0]), f"{what}: {first}")
+            trials = _find_trials(file, first)
+            self.columns = _columns_of_trial(
+                next((trial for trial in trials if trial.rows), trials[0]), f"{dataset_id}: {first}"
+            )
         self._by_key = {column.key: column for column in self.columns}
         self._kept_keys = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([*self._by_key])
 
@@ -138,7 +140,7 @@ class RoboSetReader(EpisodeReader):
         for path in sorted(self._files) if part is None else part:
             with Hdf5File(self._files[path]) as file:
                 self._counts["unwritten-chunks"] += file.unwritten
-                for trial in _trials(file, path):
+                for trial in _find_trials(file, path):
                     try:
                         yield from self._split(trial, self._seeds[path])
                     except _TrialError as error:
@@ -163,7 +165,7 @@ class RoboSetReader(EpisodeReader):
         if not steps:
             self._counts["no-transition"] += 1
             return
-        ends = self._ends(trial, rows)[by_state:]
+        ends = self._read_end_flags(trial, rows)[by_state:]
         self._counts["rows-are-states" if by_state else "rows-are-steps"] += 1
         self._counts["flag-inside-trial"] += int(ends[:-1].sum())
         self._counts["end-without-flag"] += int(not ends[-1])
@@ -174,7 +176,7 @@ class RoboSetReader(EpisodeReader):
         metadata = {"trial": np.int64(trial.number), "seed": np.int64(seed)}
         for block in trial.file.blocks([*names.values()], rows=size, overlap={*names.values()}):
             self._check_no_holes(block, names, last=rows - 1 if by_state else rows)
-            for start, stop in _cut(ends, block.start, min(block.stop, steps)):
+            for start, stop in _split_at_ends(ends, block.start, min(block.stop, steps)):
                 goes_on = stop < steps and not ends[stop - 1]
                 yield self._chunk(block, names, ends, start, stop, metadata, shift=by_state, goes_on=goes_on)
 
@@ -217,7 +219,7 @@ class RoboSetReader(EpisodeReader):
             metadata=metadata,
         )
 
-    def _ends(self, trial: _Trial, rows: int) -> NDArray[np.bool_]:
+    def _read_end_flags(self, trial: _Trial, rows: int) -> NDArray[np.bool_]:
         """Read the end flags, [rows]; all are False if the trial has none."""
         array = trial.arrays.get(NEXT_TERMINATED)
         if array is None:
@@ -269,7 +271,7 @@ class RoboSetReader(EpisodeReader):
             raise _TrialError(*problems)
 
 
-def _trials(file: Hdf5File, path: str) -> list[_Trial]:
+def _find_trials(file: Hdf5File, path: str) -> list[_Trial]:
     """Return the trials of a file in numeric order: by name, Trial10 would precede Trial2.
 
     Raises:
@@ -284,7 +286,7 @@ def _trials(file: Hdf5File, path: str) -> list[_Trial]:
         if number is None or not rest:
             foreign[group] = None
             continue
-        key = _key(rest)
+        key = _key_of_array(rest)
         if not array.numeric or not array.shape:
             kind = "a single value" if array.numeric else f"of type {array.dtype}"
             problems.append(f"{name} is {kind}; expected numbers, one row per step")
@@ -301,12 +303,12 @@ def _trials(file: Hdf5File, path: str) -> list[_Trial]:
     return [_Trial(file, number, by_number[number]) for number in sorted(by_number)]
 
 
-def _key(path: str) -> Key:
+def _key_of_array(path: str) -> Key:
     root, *rest = (name.replace(".", "_").replace("\\", "_") for name in path.split("/"))
     return (*_ROOTS.get(root, (root,)), *rest)
 
 
-def _columns(trial: _Trial, where: str) -> list[Column]:
+def _columns_of_trial(trial: _Trial, where: str) -> list[Column]:
     arrays = trial.arrays
     missing = [dotted_name(key) for key in _MANDATORY if key not in arrays]
     problems = [f"Trial{trial.number} has no {name}" for name in missing]
@@ -331,7 +333,7 @@ def _columns(trial: _Trial, where: str) -> list[Column]:
     return [*columns, *own]
 
 
-def _cut(ends: NDArray[np.bool_], start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _split_at_ends(ends: NDArray[np.bool_], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Split the steps [start, stop) after every end flag."""
     stops = [*(np.flatnonzero(ends[start:stop]) + start + 1).tolist(), stop]
     for last in stops:

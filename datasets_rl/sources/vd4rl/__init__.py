@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, grouped
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, group_by_size
 from datasets_rl.sources.selection import Numbers, read_numbers
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
             hint=f"the path of the first file is {assets[0].path}",
         )
     shard_bytes = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
-    groups = grouped(chosen, (assets[number].size or 0 for number in chosen), shard_bytes)
+    groups = group_by_size(chosen, (assets[number].size or 0 for number in chosen), shard_bytes)
     shards = (
         Shard(tuple(assets[number].path for number in group), [[number, assets[number].path] for number in group])
         for group in groups
@@ -119,10 +119,10 @@ def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> int | None:
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     """Split each file into shards of its rows; its first step begins with the last image of the previous file."""
-    assets = sorted(assets, key=lambda asset: _natural(asset.path))
+    assets = sorted(assets, key=lambda asset: _natural_sort_key(asset.path))
     paths = [asset.path for asset in assets]
-    part = Listing(tuple(assets), tuple(_cuts(assets))).narrowed(selection)
-    kept = [paths.index(asset.path) for asset in sorted(part.assets, key=lambda asset: _natural(asset.path))]
+    part = Listing(tuple(assets), tuple(_row_ranges(assets))).narrow_to(selection)
+    kept = [paths.index(asset.path) for asset in sorted(part.assets, key=lambda asset: _natural_sort_key(asset.path))]
     if kept != [*range(kept[0], kept[-1] + 1)]:
         raise InvalidArgumentError(
             f"{paths[kept[0] + 1]} is excluded, but an episode may continue in it", hint="select consecutive files"
@@ -144,13 +144,13 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     return replace(part, shards=tuple(shards), common=(paths[kept[0]],), numbers=Numbers.read(selection.episodes))
 
 
-def _cuts(assets: Sequence[Asset]) -> Iterator[Shard]:
+def _row_ranges(assets: Sequence[Asset]) -> Iterator[Shard]:
     for asset in assets:
         pieces = max(1, -(-(asset.size or 0) // _SHARD_BYTES))
         yield from (Shard((asset.path,), [piece, pieces]) for piece in range(pieces))
 
 
-def _natural(path: str) -> list[Any]:
+def _natural_sort_key(path: str) -> list[Any]:
     """Return the sort key that orders 10.hdf5 after 9.hdf5."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
 

@@ -50,8 +50,8 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
         for path in sorted(
             files, key=lambda path: [int(part) if part.isdecimal() else part for part in _name_parts(path)]
         ):
-            for rows in _blocks(files[path]):
-                resets = _resets(rows)
+            for rows in _read_blocks(files[path]):
+                resets = _reset_rows(rows)
                 if path.endswith(".hdf5"):
                     number += int(
                         number < 0 and not resets[0]
@@ -82,7 +82,7 @@ def _name_parts(path: str) -> list[str]:
     return [path] if path.endswith(".npz") else re.split(r"(\d+)", path)
 
 
-def _blocks(path: Path) -> Iterator[dict[str, NDArray[Any]]]:
+def _read_blocks(path: Path) -> Iterator[dict[str, NDArray[Any]]]:
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             rows = {name: file[name] for name in file.files}
@@ -94,7 +94,7 @@ def _blocks(path: Path) -> Iterator[dict[str, NDArray[Any]]]:
             yield {name: file[name][start : start + _BLOCK] for name in file}
 
 
-def _resets(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+def _reset_rows(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     """Return the mask of resets, [R]: the marked rows, or the only row without action and reward if marks are wrong."""
     if "step_type" in rows:
         return np.asarray(rows["step_type"].reshape(-1) == 0)

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datasets_rl.format.schema import Column
 from datasets_rl.read.npz import NpzFile
-from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, PIXELS, USUAL_ROWS, Marks, RowReader, described
+from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, PIXELS, USUAL_ROWS, Marks, RowReader, columns_by_name
 from datasets_rl.ted.episode import Episode
 
 __all__ = ["EpisodeFiles"]
@@ -30,20 +30,20 @@ class EpisodeFiles(RowReader):
     """
 
     @override
-    def _stored(self, path: str) -> Sequence[Column]:
+    def _stored_columns(self, path: str) -> Sequence[Column]:
         with NpzFile(self._files[path], path.rpartition("/")[2]) as file:
-            return [*self._described(path, file).values()]
+            return [*self._columns_by_name(path, file).values()]
 
     @override
-    def pieces(self, part: Any) -> Iterator[Episode]:
+    def read_part(self, part: Any) -> Iterator[Episode]:
         for number, path in part or enumerate(sorted(self._files)):
             with NpzFile(self._files[path], path.rpartition("/")[2]) as file:
                 if _is_empty(file):
                     self.found["no-transition"] += 1
                 else:
-                    yield from self._episode(number, path, file)
+                    yield from self._read_episode(number, path, file)
 
-    def _described(self, path: str, file: NpzFile) -> dict[str, Column]:
+    def _columns_by_name(self, path: str, file: NpzFile) -> dict[str, Column]:
         """Return the columns of a file by their names in it, after checking that it has the required arrays."""
         arrays = file.arrays
         problems = [f"it has no array {name}" for name in _NEEDED if name not in arrays]
@@ -53,20 +53,20 @@ class EpisodeFiles(RowReader):
         problems += [f"{name} is a single value; expected rows" for name, array in arrays.items() if not array.shape]
         columns: dict[str, Column] = {}
         if not problems:
-            columns = described({name: array for name, array in arrays.items() if name not in _MARKS}, problems)
+            columns = columns_by_name({name: array for name, array in arrays.items() if name not in _MARKS}, problems)
         if problems:
-            raise self.failed(path, problems)
+            raise self.conversion_error(path, problems)
         return columns
 
-    def _episode(self, number: int, path: str, file: NpzFile) -> Iterator[Episode]:
-        columns = self._described(path, file)
+    def _read_episode(self, number: int, path: str, file: NpzFile) -> Iterator[Episode]:
+        columns = self._columns_by_name(path, file)
         rows = file.arrays["image"].shape[0]
-        if problems := [*self.unlike_others([*columns.values()]), *_contradictions(path, file, rows)]:
-            raise self.failed(path, problems)
+        if problems := [*self.column_differences([*columns.values()]), *_contradictions(path, file, rows)]:
+            raise self.conversion_error(path, problems)
         small = {name: file.read(name) for name in columns if name != "image"}
-        marks = self._cut(self._marks(path, file, small, rows), small)
+        marks = self._mark_ends(self._read_marks(path, file, small, rows), small)
         values = {column.key: small[name] for name, column in columns.items() if name in small}
-        values = {key: self.value(key, array) for key, array in values.items() if key in self.wanted}
+        values = {key: self.as_column_rows(key, array) for key, array in values.items() if key in self.wanted}
         metadata = {"source": np.int64(number)}
         if PIXELS not in self.wanted:
             yield from self.transitions(values, marks, metadata)
@@ -76,7 +76,7 @@ class EpisodeFiles(RowReader):
             block = {key: array[window] for key, array in values.items()} | {PIXELS: images}
             yield from self.transitions(block, marks[window], metadata)
 
-    def _marks(self, path: str, file: NpzFile, small: Mapping[str, NDArray[Any]], rows: int) -> Marks:
+    def _read_marks(self, path: str, file: NpzFile, small: Mapping[str, NDArray[Any]], rows: int) -> Marks:
         """Read the marks of the rows.
 
         Raises:
@@ -103,10 +103,10 @@ class EpisodeFiles(RowReader):
         if not last[-1] and len(flags["is_last"]) == rows:
             problems.append(f"row {rows - 1}, the end of the file, is not marked as the last row")
         if problems:
-            raise self.failed(path, problems)
+            raise self.conversion_error(path, problems)
         return Marks(first, last, terminal)
 
-    def _cut(self, marks: Marks, small: Mapping[str, NDArray[Any]]) -> Marks:
+    def _mark_ends(self, marks: Marks, small: Mapping[str, NDArray[Any]]) -> Marks:
         """Mark the end of every episode, also if the upstream's tool set the flags on rows of another episode.
 
         row       0     1      2    ...            the tool flags rows 0 and 500 regardless of the data; the reset is

@@ -30,7 +30,7 @@ from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Sel
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
-__all__ = ["BLOCK_BYTES", "PIXELS", "USUAL_ROWS", "Marks", "RowReader", "described"]
+__all__ = ["BLOCK_BYTES", "PIXELS", "USUAL_ROWS", "Marks", "RowReader", "columns_by_name"]
 
 BLOCK_BYTES = 8 << 20
 USUAL_ROWS = 501
@@ -77,7 +77,7 @@ class RowReader(EpisodeReader):
     """Base class of the readers of both file formats.
 
     Args:
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
         metadata: `Listing.params`: the selected keys.
 
@@ -85,30 +85,30 @@ class RowReader(EpisodeReader):
         ConversionError: If the first file lacks a required array; the error names every problem.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
-        self._what = what
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
+        self._what = dataset_id
         self._files = files
         self.found: Counter[str] = Counter()
         self.steps = None
         self.metadata = {}
         self.decisions: list[Decision] = []
-        self.stored = self._stored(next(iter(files)))
+        self.stored = self._stored_columns(next(iter(files)))
         self.columns = [*self.stored, *_FLAGS]
         self.wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in self.columns])
         self._by_key = {column.key: column for column in self.columns}
 
     @abstractmethod
-    def _stored(self, path: str) -> Sequence[Column]:
+    def _stored_columns(self, path: str) -> Sequence[Column]:
         """Return the columns of a file."""
 
     @abstractmethod
-    def pieces(self, part: Any) -> Iterator[Episode]:
+    def read_part(self, part: Any) -> Iterator[Episode]:
         """Yield the trajectories of a part, and count the decisions in `found`."""
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         self.found.clear()
-        yield from self.pieces(part)
+        yield from self.read_part(part)
         self.decisions = [Decision(rule, text, self.found[rule]) for rule, text in _TEXTS.items() if self.found[rule]]
 
     @override
@@ -116,11 +116,11 @@ class RowReader(EpisodeReader):
         shape = list(self._by_key[PIXELS].shape)
         return {"pixels": {"kind": "bounded", "shape": shape, "dtype": "uint8", "low": 0, "high": 255}}
 
-    def failed(self, path: str, problems: Sequence[str]) -> ConversionError:
+    def conversion_error(self, path: str, problems: Sequence[str]) -> ConversionError:
         """Return the error for a file."""
         return ConversionError(self._what, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
 
-    def unlike_others(self, columns: Sequence[Column]) -> Iterator[str]:
+    def column_differences(self, columns: Sequence[Column]) -> Iterator[str]:
         """Yield how the columns of a file differ from those of the first one."""
         own, first = ({column.key: column for column in group} for group in (columns, self.stored))
         for key in sorted(own.keys() | first.keys()):
@@ -131,7 +131,7 @@ class RowReader(EpisodeReader):
                 ]
                 yield f"{dotted_name(key)} is {texts[0]} per row; in other files {texts[1]}"
 
-    def value(self, key: Key, rows: NDArray[Any]) -> NDArray[Any]:
+    def as_column_rows(self, key: Key, rows: NDArray[Any]) -> NDArray[Any]:
         """Return rows with the shape and dtype of their column."""
         column = self._by_key[key]
         values = rows.reshape(len(rows), *column.shape)
@@ -174,23 +174,23 @@ class RowReader(EpisodeReader):
             yield Episode(steps, states, continues, metadata)
 
 
-def described(stored: Mapping[str, Any], faults: list[str]) -> dict[str, Column]:
-    """Return the columns for arrays [R, ...] by their names in a file; problems are appended to `faults`."""
-    columns = {name: _column(name, array.dtype, array.shape[1:]) for name, array in stored.items()}
+def columns_by_name(stored: Mapping[str, Any], problems: list[str]) -> dict[str, Column]:
+    """Return the columns for arrays [R, ...] by their names in a file; problems are appended to `problems`."""
+    columns = {name: _column_of(name, array.dtype, array.shape[1:]) for name, array in stored.items()}
     for name, column in columns.items():
         shape, dtype = stored[name].shape[1:], stored[name].dtype
         if column.key == PIXELS and (dtype != np.uint8 or len(shape) != 3 or 3 not in {shape[0], shape[2]}):
-            faults.append(f"{name} is {dtype.name} {list(shape)} per row; expected uint8 [H, W, 3] or [3, H, W]")
+            problems.append(f"{name} is {dtype.name} {list(shape)} per row; expected uint8 [H, W, 3] or [3, H, W]")
         elif column.key == ACTION and (dtype.kind != "f" or len(shape) != 1):
-            faults.append(f"action is {dtype.name} {list(shape)} per row; expected floats [A]")
+            problems.append(f"action is {dtype.name} {list(shape)} per row; expected floats [A]")
         elif column.key == NEXT_REWARD and (dtype.kind != "f" or prod(shape) != 1):
-            faults.append(f"reward is {dtype.name} {list(shape)} per row; expected a float")
+            problems.append(f"reward is {dtype.name} {list(shape)} per row; expected a float")
         elif column.dtype not in _TYPES:
-            faults.append(f"{name} has dtype {dtype.name}; expected numbers of at most 64 bits")
+            problems.append(f"{name} has dtype {dtype.name}; expected numbers of at most 64 bits")
     return columns
 
 
-def _column(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
+def _column_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
     key = _KEYS.get(name, ("state", name.replace(".", "_").replace("/", "_")))
     kind = np.dtype(np.float32) if dtype == np.float64 else dtype.newbyteorder("=")
     return Column(key, kind, (1,) if key == NEXT_REWARD else shape, shared=key == PIXELS or key[0] == "state")

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5File
-from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, Marks, RowReader, described
+from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, Marks, RowReader, columns_by_name
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import Key
 
@@ -39,36 +39,36 @@ class RowFiles(RowReader):
     """
 
     @override
-    def _stored(self, path: str) -> Sequence[Column]:
+    def _stored_columns(self, path: str) -> Sequence[Column]:
         with Hdf5File(self._files[path], threads=1) as file:
-            return [*self._described(path, file).values()]
+            return [*self._columns_by_name(path, file).values()]
 
-    def pieces(self, part: Any) -> Iterator[Episode]:
+    def read_part(self, part: Any) -> Iterator[Episode]:
         """Yield the transitions that end in these rows, and the one that ends in the row after them."""
         part = part or {**_WHOLE, "file": next(iter(self._files))}
         with ExitStack() as closing:
             file = closing.enter_context(Hdf5File(self._files[part["file"]]))
-            names = self._names(part["file"], file)
-            marks = self._marks(part["file"], file)
+            names = self._keys_by_name(part["file"], file)
+            marks = self._read_marks(part["file"], file)
             piece, pieces = part["cut"]
             self.found["unwritten-chunks"] += file.unwritten if piece == 0 else 0
             if not piece and part["before"] is not None:
                 before = closing.enter_context(Hdf5File(self._files[part["before"]]))
-                self._names(part["before"], before)
-                yield from self._seam(part, before, file, names)
+                self._keys_by_name(part["before"], before)
+                yield from self._transition_across_files(part, before, file, names)
             elif not piece and part["begins"] and not marks.first[0]:
-                raise self.failed(part["file"], ["row 0 is not a reset: step_type is not 0"])
-            start, stop = _range(file, piece, pieces)
+                raise self.conversion_error(part["file"], ["row 0 is not a reset: step_type is not 0"])
+            start, stop = _rows_of_shard(file, piece, pieces)
             if part["ends"]:
                 self.found["end-without-flag"] += int(not marks.ends[stop - 1])
                 marks.ends[stop - 1] = True
             rows = max(1, BLOCK_BYTES // sum(file.arrays[name].row_bytes for name in names))
             blocks = file.blocks([*names], rows=rows, overlap=[*names], start=start, stop=stop)
             for block in blocks:
-                values = {key: self.value(key, block.columns[name]) for name, key in names.items()}
+                values = {key: self.as_column_rows(key, block.columns[name]) for name, key in names.items()}
                 yield from self.transitions(values, marks[block.start : min(block.stop + 1, stop)], {})
 
-    def _described(self, path: str, file: Hdf5File) -> dict[str, Column]:
+    def _columns_by_name(self, path: str, file: Hdf5File) -> dict[str, Column]:
         """Return the columns of a file by their names in it, after checking that it has the required datasets."""
         arrays = file.arrays
         problems = [f"it has no dataset {name}" for name in _NEEDED if name not in arrays]
@@ -85,19 +85,19 @@ class RowFiles(RowReader):
                 if array.shape[0] != rows
             ]
             problems += ["it has no rows"] * (rows == 0)
-            columns = described({name: array for name, array in arrays.items() if name != "step_type"}, problems)
+            columns = columns_by_name({name: array for name, array in arrays.items() if name != "step_type"}, problems)
         if problems:
-            raise self.failed(path, problems)
+            raise self.conversion_error(path, problems)
         return columns
 
-    def _names(self, path: str, file: Hdf5File) -> dict[str, Key]:
+    def _keys_by_name(self, path: str, file: Hdf5File) -> dict[str, Key]:
         """Return the selected keys by their names in the file, after checking that its columns match the first file."""
-        columns = self._described(path, file)
-        if problems := [*self.unlike_others([*columns.values()])]:
-            raise self.failed(path, problems)
+        columns = self._columns_by_name(path, file)
+        if problems := [*self.column_differences([*columns.values()])]:
+            raise self.conversion_error(path, problems)
         return {name: column.key for name, column in columns.items() if column.key in self.wanted}
 
-    def _marks(self, path: str, file: Hdf5File) -> Marks:
+    def _read_marks(self, path: str, file: Hdf5File) -> Marks:
         """Return the first, last and terminal rows of a file, from its step_type and discount.
 
         Raises:
@@ -109,12 +109,14 @@ class RowFiles(RowReader):
             f"row {row:,} has step_type {kinds[row]}; expected 0, 1 or 2"
             for row in np.flatnonzero(~np.isin(kinds, (0, 1, 2)))[:3]
         ]
-        problems += [_broken(row + 1, kinds[row], kinds[row + 1]) for row in np.flatnonzero(_breaks(kinds))[:3]]
+        problems += [
+            _broken_text(row + 1, kinds[row], kinds[row + 1]) for row in np.flatnonzero(_broken_rows(kinds))[:3]
+        ]
         if problems:
-            raise self.failed(path, problems)
+            raise self.conversion_error(path, problems)
         return Marks(kinds == 0, kinds == 2, discounts == 0)
 
-    def _seam(
+    def _transition_across_files(
         self, part: Mapping[str, Any], before: Hdf5File, file: Hdf5File, names: Mapping[str, Key]
     ) -> Iterator[Episode]:
         """Yield the transition, if any, from the last row of the previous file to the first row of this file."""
@@ -124,17 +126,19 @@ class RowFiles(RowReader):
             return np.concatenate([before.read(name, last - 1, last), file.read(name, 0, 1)])
 
         kinds = rows("step_type").reshape(-1)
-        if _breaks(kinds)[0]:
+        if _broken_rows(kinds)[0]:
             previous = part["before"].rpartition("/")[2]
-            raise self.failed(part["file"], [f"{_broken(0, *kinds)} (the previous row is in {previous})"])
+            raise self.conversion_error(
+                part["file"], [f"{_broken_text(0, *kinds)} (the previous row is in {previous})"]
+            )
         ends = kinds == 2
         ends[1] |= part["ends"] and file.arrays["step_type"].shape[0] == 1
         if not ends[0]:
-            values = {key: self.value(key, rows(name)) for name, key in names.items()}
+            values = {key: self.as_column_rows(key, rows(name)) for name, key in names.items()}
             yield from self.transitions(values, Marks(kinds == 0, ends, rows("discount").reshape(-1) == 0), {})
 
 
-def _range(file: Hdf5File, piece: int, pieces: int) -> tuple[int, int]:
+def _rows_of_shard(file: Hdf5File, piece: int, pieces: int) -> tuple[int, int]:
     """Return the rows of a shard, which begin at a chunk and include the next row, in which the last step ends."""
     images = file.arrays["observation"]
     rows, band = images.shape[0], images.band_rows
@@ -142,11 +146,13 @@ def _range(file: Hdf5File, piece: int, pieces: int) -> tuple[int, int]:
     return start, min(stop + 1, rows)
 
 
-def _breaks(kinds: NDArray[Any]) -> NDArray[np.bool_]:
+def _broken_rows(kinds: NDArray[Any]) -> NDArray[np.bool_]:
     """Return the mask of rows that the next row cannot follow, [N - 1]: a reset must follow an end, and only an end."""
     return np.asarray((kinds[:-1] == 2) != (kinds[1:] == 0))
 
 
-def _broken(row: int, before: float, kind: float) -> str:
+def _broken_text(row: int, previous_kind: float, kind: float) -> str:
     start = "a reset, but" if kind == 0 else "not a reset, but"
-    return f"row {row:,} is {start} the previous row {'is' if before == 2 else 'is not'} the last one of an episode"
+    return (
+        f"row {row:,} is {start} the previous row {'is' if previous_kind == 2 else 'is not'} the last one of an episode"
+    )
