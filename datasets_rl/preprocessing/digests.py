@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["digest"]
+__all__ = ["code_digest"]
 
 _DIGEST_LENGTH = 16
 _IGNORED_ATTRIBUTES = {
@@ -29,21 +29,21 @@ _IGNORED_ATTRIBUTES = {
 """Attributes of a class that do not affect its behavior."""
 
 
-def digest(fn: Any) -> str:
+def code_digest(fn: Any) -> str:
     """Return a digest of the code and the data of a function or a class, which is equal in every process.
 
     The digest changes if any code of the user changes that the function refers to, directly or indirectly.
     """
     hashed = hashlib.sha256()
-    for piece in _pieces(fn, {}):
+    for piece in _value_bytes(fn, {}):
         hashed.update(piece)
         hashed.update(b"|")
     return hashed.hexdigest()[:_DIGEST_LENGTH]
 
 
-def _pieces(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
+def _value_bytes(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
     """Yield the bytes of a value and of all it refers to; a repeated object is a number, so that cycles end."""
-    parts = _parts(value)
+    parts = _parts_of(value)
     if parts is None:
         yield value if isinstance(value, bytes) else repr(value).encode()
         return
@@ -54,19 +54,19 @@ def _pieces(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
             return
         seen[id(value)] = (len(seen), value)
     for part in parts:
-        yield from _pieces(part, seen)
+        yield from _value_bytes(part, seen)
 
 
-def _parts(value: Any) -> Iterable[Any] | None:  # noqa: C901, PLR0911 -- a flat dispatch on types
+def _parts_of(value: Any) -> Iterable[Any] | None:  # noqa: C901, PLR0911 -- a flat dispatch on types
     if isinstance(value, (str, bytes, int, float, complex, type(None), type(...))):
         return None
     if isinstance(value, (tuple, list)):
         return value
-    if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)) or _installed(value):
+    if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)) or _is_installed(value):
         return getattr(value, "__module__", ""), getattr(value, "__qualname__", getattr(value, "__name__", ""))
     if isinstance(value, types.FunctionType):
         cells = list(value.__closure__ or ())
-        return value.__code__, value.__defaults__, value.__kwdefaults__, cells, list(_used(value))
+        return value.__code__, value.__defaults__, value.__kwdefaults__, cells, list(_used_values(value))
     if isinstance(value, types.CellType):
         # An empty cell belongs to a variable that is not set yet.
         return [value.cell_contents] if value != types.CellType() else ()
@@ -83,28 +83,28 @@ def _parts(value: Any) -> Iterable[Any] | None:  # noqa: C901, PLR0911 -- a flat
         return str(value.dtype), tuple(value.shape), raw
     if isinstance(value, property):
         return value.fget, value.fset
-    return [value.__wrapped__] if hasattr(value, "__wrapped__") else _reduced(value)
+    return [value.__wrapped__] if hasattr(value, "__wrapped__") else _reduced_parts(value)
 
 
-def _used(fn: types.FunctionType) -> Iterator[Any]:
+def _used_values(fn: types.FunctionType) -> Iterator[Any]:
     """Yield the globals that a function uses, and the attributes that it uses of modules of the user."""
-    names = dict.fromkeys(_names(fn.__code__))
+    names = dict.fromkeys(_used_names(fn.__code__))
     for name in names:
         if name in fn.__globals__:
             yield (value := fn.__globals__[name])
-            if isinstance(value, types.ModuleType) and not _installed(value):
+            if isinstance(value, types.ModuleType) and not _is_installed(value):
                 yield from (vars(value)[attribute] for attribute in names if attribute in vars(value))
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def _used_names(code: types.CodeType) -> Iterator[str]:
     """Yield the names that code uses, including those in nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from _used_names(constant)
 
 
-def _installed(value: Any) -> bool:
+def _is_installed(value: Any) -> bool:
     """Return whether a module, a class or a function is installed code, which its name identifies."""
     if not isinstance(value, (types.ModuleType, type, types.FunctionType)):
         return False
@@ -115,7 +115,7 @@ def _installed(value: Any) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
-def _reduced(value: Any) -> Iterable[Any]:
+def _reduced_parts(value: Any) -> Iterable[Any]:
     """Return the parts by which pickle copies an object; only the type of an object that has none, a lock or a file."""
     reduce = copyreg.dispatch_table.get(type(value))
     try:

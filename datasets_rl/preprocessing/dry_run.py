@@ -12,15 +12,15 @@ from datasets_rl.format.schema import Column
 from datasets_rl.pipeline.conversion import converted_bytes
 from datasets_rl.preprocessing.batches import step_bytes
 from datasets_rl.preprocessing.functions import Function
-from datasets_rl.preprocessing.merge import MergedDataset, Stored, check_alike
-from datasets_rl.preprocessing.partial import columns_of, decoded_in, drawing, read
+from datasets_rl.preprocessing.merge import MergedDataset, Stored, check_same_fields
+from datasets_rl.preprocessing.partial import columns_of, decoded_keys, read_batches, seeded_random
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import unshared_keys
 from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
-__all__ = ["DryRun", "probe"]
+__all__ = ["DryRun", "dry_run_recipe"]
 
 _BYTES = 4 << 20
 _SECONDS = 0.2
@@ -50,7 +50,7 @@ class DryRun:
     """The estimated duration in one process."""
 
 
-def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
+def dry_run_recipe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
     """Apply a recipe to the first episodes of a dataset, until some steps remain; of a merge, to those of each dataset.
 
     Raises:
@@ -74,8 +74,8 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
         # A dataset and its preprocessed version may have the same id.
         names = ids if len(set(ids)) == len(ids) else [str(member.folder) for member in stored.members]
         named = [(name, sample.batches[0]) for name, sample in zip(names, samples, strict=False) if sample.batches]
-        check_alike([name for name, _ in named], [columns_of(batch, stored.schema) for _, batch in named])
-    decoded = {key for batch in batches for key in decoded_in(batch, columns)}
+        check_same_fields([name for name, _ in named], [columns_of(batch, stored.schema) for _, batch in named])
+    decoded = {key for batch in batches for key in decoded_keys(batch, columns)}
     columns = [replace(column, encoded=column.encoded and column.key not in decoded) for column in columns]
     return DryRun(
         batches[0],
@@ -84,7 +84,9 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
         as_many=all(sample.steps_read == sum(batch.count for batch in sample.batches) for sample in samples),
         steps=round(sum(sample.scale * batch.count for sample in samples for batch in sample.batches)),
         episodes=round(sum(sample.scale * len(batch) for sample in samples for batch in sample.batches)),
-        bytes=round(sum(sample.scale * _bytes(batch, columns) for sample in samples for batch in sample.batches)),
+        bytes=round(
+            sum(sample.scale * _stored_bytes(batch, columns) for sample in samples for batch in sample.batches)
+        ),
         seconds=sum(sample.seconds for sample in samples),
     )
 
@@ -120,8 +122,8 @@ def _take_sample(stored: Stored, recipe: Recipe, first: int, stop: int, total: i
     batches: list[EpisodeBatch] = []
     counts, durations, sample_start = [], [], time.monotonic()
     reached: list[set[int]] = [set() for _ in recipe.steps]
-    with drawing(0):
-        for batch in _growing(stored, recipe, first, stop, max_steps, total):
+    with seeded_random(0):
+        for batch in _growing_batches(stored, recipe, first, stop, max_steps, total):
             start = time.monotonic()
             result = recipe.first(len(recipe.steps), batch, reached)
             durations.append(time.monotonic() - start)
@@ -135,7 +137,7 @@ def _take_sample(stored: Stored, recipe: Recipe, first: int, stop: int, total: i
     return _Sample(batches, sum(counts), total / sum(counts), seconds, reached)
 
 
-def _growing(
+def _growing_batches(
     stored: Stored, recipe: Recipe, first: int, stop: int, max_steps: int, total: int
 ) -> Iterator[EpisodeBatch]:
     """Yield batches of growing size, because functions may be slow.
@@ -143,12 +145,14 @@ def _growing(
     First a few steps, if no step of the recipe needs a whole episode; then one episode; then larger batches.
     """
     if all(isinstance(step, Function) and step.per != "episode" for step in recipe.steps):
-        yield from read(stored, first, first + 1, 1, min(_FEW_STEPS, total))
-    yield from read(stored, first, first + 1, 1, total)
-    yield from read(stored, first + 1, stop, max_steps // _SAMPLE_BATCHES, total - int(stored.episodes.lengths[first]))
+        yield from read_batches(stored, first, first + 1, 1, min(_FEW_STEPS, total))
+    yield from read_batches(stored, first, first + 1, 1, total)
+    yield from read_batches(
+        stored, first + 1, stop, max_steps // _SAMPLE_BATCHES, total - int(stored.episodes.lengths[first])
+    )
 
 
-def _bytes(batch: EpisodeBatch, columns: Sequence[Column]) -> int:
+def _stored_bytes(batch: EpisodeBatch, columns: Sequence[Column]) -> int:
     """Return the estimated size of a stored batch in bytes."""
     arrays = {**batch.steps, **batch.states}
     image_arrays = [arrays[column.key] for column in columns if column.encoded]

@@ -15,13 +15,13 @@ from typing_extensions import override
 from datasets_rl.deprecation import former_arguments
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.digests import digest
-from datasets_rl.preprocessing.tensors import from_tensors, leaves_of, to_tensors, unshare, unshared_keys
+from datasets_rl.preprocessing.digests import code_digest
+from datasets_rl.preprocessing.tensors import from_tensors, named_leaves, to_tensors, unshare, unshared_keys
 from datasets_rl.ted.episode import concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import as_key, dotted_name
 
-__all__ = ["Function", "Per", "joined"]
+__all__ = ["Function", "Per", "concatenate_batches"]
 
 Per = Literal["step", "batch", "episode"]
 
@@ -57,31 +57,33 @@ class Function(Step):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         if self.per == "episode":
-            return joined([piece for index in range(len(batch)) for piece in self._of_episode(batch, index)])
+            return concatenate_batches(
+                [piece for index in range(len(batch)) for piece in self._apply_to_episode(batch, index)]
+            )
         data = to_tensors(batch)
         chunks = data.split(self.batch_size or (_UNBIND_STEPS if self.per == "step" else max(len(data), 1)), 0)
-        call = self.fn if len(chunks) == 1 else lambda chunk: _copied(self.fn(chunk))
-        results = [_of_steps(self.fn, chunk) if self.per == "step" else call(chunk) for chunk in chunks]
+        call = self.fn if len(chunks) == 1 else lambda chunk: _copy_result(self.fn(chunk))
+        results = [_apply_to_steps(self.fn, chunk) if self.per == "step" else call(chunk) for chunk in chunks]
         invalid = [result for result in results if not isinstance(result, TensorDictBase)]
         if invalid or len(results) == 1:
             return from_tensors([*invalid, results[0]][0], batch, whole=False)
         return from_tensors(torch.cat(results), batch, whole=False)
 
-    def _of_episode(self, batch: EpisodeBatch, index: int) -> list[EpisodeBatch]:
+    def _apply_to_episode(self, batch: EpisodeBatch, index: int) -> list[EpisodeBatch]:
         episode = batch.pick(np.array([index]))
         result = self.fn(to_tensors(episode))
         items = result if isinstance(result, (list, tuple)) else [] if result is None else [result]
-        pieces = [from_tensors(_copied(data), episode, whole=True) for data in items]
+        pieces = [from_tensors(_copy_result(data), episode, whole=True) for data in items]
         return [piece for piece in pieces if piece is not None]
 
     def to_json(self) -> dict[str, Any]:
         """Return the description of the step for the manifest, with the name of the function and its digest."""
         name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)
         size = {"batch_size": self.batch_size} if self.batch_size else {}
-        return {"use": "function", "name": name, "per": self.per, **size, "digest": digest(self.fn)}
+        return {"use": "function", "name": name, "per": self.per, **size, "digest": code_digest(self.fn)}
 
 
-def joined(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
+def concatenate_batches(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
     """Concatenate batches; return None if there are none.
 
     If one batch has a field separately at t and at t + 1, so will the result: the layout of an episode of one step is
@@ -118,30 +120,30 @@ def joined(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
     )
 
 
-def _copied(data: Any) -> Any:
+def _copy_result(data: Any) -> Any:
     """Copy the result of a function, which may write into the same tensors at its next call."""
     return data.clone() if isinstance(data, TensorDictBase) else data
 
 
-def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
+def _apply_to_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
     """Return the results of a function for each transition, [N]; fields that it does not change are not copied.
 
     Raises:
         InvalidArgumentError: If the fields differ between transitions, or a value is not a tensor.
     """
-    columns = dict(leaves_of(data))
+    columns = dict(named_leaves(data))
     changed: dict[Any, dict[int, Tensor]] = {}
     keys: Mapping[Any, Any] = {}
     for number, row in enumerate(data.unbind(0)):
-        before = dict(leaves_of(row))
+        before = dict(named_leaves(row))
         result = fn(row)
         if not isinstance(result, TensorDictBase):
             return result
-        leaves = dict(leaves_of(result))
+        leaves = dict(named_leaves(result))
         keys = keys or leaves
         if leaves.keys() != keys.keys():
             raise InvalidArgumentError(
-                f"it returns {_names(leaves.keys() ^ keys.keys())} for some steps only; expected the same fields for all"
+                f"it returns {_join_names(leaves.keys() ^ keys.keys())} for some steps only; expected the same fields for all"
             )
         new = {
             key: leaf
@@ -149,7 +151,7 @@ def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
             if not _is_unchanged(leaf, before.get(key), columns.get(key), number)
         }
         if invalid := [key for key, leaf in new.items() if not isinstance(leaf, Tensor)]:
-            raise InvalidArgumentError(f"{_names(invalid)} is not a tensor")
+            raise InvalidArgumentError(f"{_join_names(invalid)} is not a tensor")
         for key, leaf in new.items():
             changed.setdefault(key, {})[number] = leaf.clone()
     steps = range(len(data))
@@ -173,5 +175,5 @@ def _is_unchanged(leaf: Any, before: Any, column: Any, number: int) -> bool:
     return bool(layout == (address, column.shape[1:], column.stride()[1:]))
 
 
-def _names(keys: Iterable[Any]) -> str:
+def _join_names(keys: Iterable[Any]) -> str:
     return ", ".join(sorted(dotted_name(as_key(key)) for key in keys))

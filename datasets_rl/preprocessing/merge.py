@@ -24,19 +24,19 @@ __all__ = [
     "DATASET",
     "MergedDataset",
     "Stored",
-    "check_alike",
     "check_not_replaced",
+    "check_same_fields",
     "files_digest",
-    "members",
+    "member_datasets",
     "merged_manifest",
-    "opened",
+    "open_datasets",
 ]
 
 DATASET = ("dataset",)
 """The key of the field that has the index of the dataset that each step is from, int64 [N]."""
 
 
-def opened(folders: Sequence[str]) -> StoredDataset | MergedDataset:
+def open_datasets(folders: Sequence[str]) -> StoredDataset | MergedDataset:
     """Open a dataset, or several as one merged dataset.
 
     Raises:
@@ -111,7 +111,7 @@ Stored = StoredDataset | MergedDataset
 """A dataset that a recipe reads."""
 
 
-def members(stored: Stored) -> Sequence[StoredDataset]:
+def member_datasets(stored: Stored) -> Sequence[StoredDataset]:
     """Return the datasets of a merge, or the one dataset itself."""
     return stored.members if isinstance(stored, MergedDataset) else [stored]
 
@@ -171,9 +171,9 @@ def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> M
             for index, manifest, folder in indexed
             for name, value in manifest.metadata.items()
         },
-        license=_all_of([manifest.license for manifest in manifests]),
-        citation=_all_of([manifest.citation for manifest in manifests]),
-        homepage=_all_of([manifest.homepage for manifest in manifests]),
+        license=_distinct_texts([manifest.license for manifest in manifests]),
+        citation=_distinct_texts([manifest.citation for manifest in manifests]),
+        homepage=_distinct_texts([manifest.homepage for manifest in manifests]),
         time_limit=first.time_limit if len({manifest.time_limit for manifest in manifests}) == 1 else None,
         selection={},
         revision="",
@@ -187,17 +187,17 @@ def files_digest(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps([[file.path, file.sha256] for file in manifest.files]).encode()).hexdigest()
 
 
-def check_alike(names: Sequence[str], several: Sequence[Sequence[Column]]) -> None:
+def check_same_fields(names: Sequence[str], columns_by_dataset: Sequence[Sequence[Column]]) -> None:
     """Check that datasets have the same fields.
 
     Args:
         names: The names of the datasets, for messages.
-        several: The columns of each dataset.
+        columns_by_dataset: The columns of each dataset.
 
     Raises:
         InvalidArgumentError: If they differ; the error names each field that differs, with its type in each dataset.
     """
-    tables = [{column.key: _type_name(column) for column in columns} for columns in several]
+    tables = [{column.key: _type_name(column) for column in columns} for columns in columns_by_dataset]
     keys = dict.fromkeys(key for table in tables for key in table)
     problems = [
         f"{dotted_name(key)} is "
@@ -216,5 +216,5 @@ def _type_name(column: Column) -> str:
     return f"{'text' if column.text else column.dtype.name} {list(column.shape)}"
 
 
-def _all_of(texts: Sequence[str]) -> str:
+def _distinct_texts(texts: Sequence[str]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))

@@ -14,18 +14,18 @@ from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import short_text
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.former import Arguments, renamed
-from datasets_rl.preprocessing.steps import known
-from datasets_rl.preprocessing.transforms import SUPERSEDED, TransformStep, named_transforms, transforms
+from datasets_rl.preprocessing.former import Arguments, with_present_names
+from datasets_rl.preprocessing.steps import steps_by_name
+from datasets_rl.preprocessing.transforms import SUPERSEDED, TransformStep, named_transforms, transform_steps
 from datasets_rl.remedy import Call, Remedy
 
-__all__ = ["ALL_STEPS", "Described", "described", "in_current_names", "make", "written"]
+__all__ = ["ALL_STEPS", "StepDescription", "describe_steps", "inline_text", "make_step", "with_current_names"]
 
 ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.described"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Described:
+class StepDescription:
     """The description of a step for listings."""
 
     name: str
@@ -34,28 +34,31 @@ class Described:
     summary: str
 
 
-def described() -> list[Described]:
+def describe_steps() -> list[StepDescription]:
     """Return the descriptions of all steps, and of all transforms that recipes can name, sorted by name."""
-    descriptions = [Described(name, ", ".join(_arguments(cls)), _summary(cls)) for name, cls in known().items()]
-    for name, cls in transforms().items():
+    descriptions = [
+        StepDescription(name, ", ".join(_argument_texts(cls)), _summary_of(cls))
+        for name, cls in steps_by_name().items()
+    ]
+    for name, cls in transform_steps().items():
         parameters = inspect.signature(cls).parameters.values()
         text = ", ".join(str(parameter).partition(":")[0] for parameter in parameters)
-        descriptions.append(Described(name, text, _summary(cls)))
+        descriptions.append(StepDescription(name, text, _summary_of(cls)))
     return sorted(descriptions, key=lambda description: description.name)
 
 
-def _summary(cls: type) -> str:
+def _summary_of(cls: type) -> str:
     return (cls.__doc__ or "").partition("\n")[0].removesuffix(".")
 
 
-def _arguments(cls: type[Step]) -> Iterator[str]:
+def _argument_texts(cls: type[Step]) -> Iterator[str]:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # steps are dataclasses
         if field.init:
             default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
             yield field.name if field.default is dataclasses.MISSING else f"{field.name}={default}"
 
 
-def make(name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Step:
+def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Step:
     """Return a new step for a name and arguments; former names issue a `DeprecationWarning`.
 
     Args:
@@ -67,15 +70,15 @@ def make(name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Step
         InvalidArgumentError: If there is no such step, or it does not accept these arguments.
     """
     given = name, positional, named
-    name, positional, named = renamed(given)
+    name, positional, named = with_present_names(given)
     if (name, named) != (given[0], given[2]):
-        warn_deprecated(f"the step {written(given)} is written {written((name, positional, named))} now")
-    if name in known():
-        cls = known()[name]
+        warn_deprecated(f"the step {inline_text(given)} is written {inline_text((name, positional, named))} now")
+    if name in steps_by_name():
+        cls = steps_by_name()[name]
         fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]  # steps are dataclasses
         names = [field.name for field in fields]
         hints = typing.get_type_hints(cls)
-        if names and _is_many(hints[names[0]]) and positional and not isinstance(positional[0], (list, tuple)):
+        if names and _is_tuple_hint(hints[names[0]]) and positional and not isinstance(positional[0], (list, tuple)):
             positional = [tuple(positional)]
         required = {field.name for field in fields if field.default is dataclasses.MISSING}
         arguments = dict(zip(names, positional, strict=False)) | dict(named)
@@ -87,12 +90,12 @@ def make(name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Step
         if len(positional) > len(names):
             problems.append(f"it was given {short_text(list(positional))}; expected at most {len(names)} arguments")
         if not problems:
-            arguments = {key: _as(value, hints[key]) for key, value in arguments.items()}
+            arguments = {key: _convert_value(value, hints[key]) for key, value in arguments.items()}
             forms = {field.name: field.metadata["form"] for field in fields if "form" in field.metadata}
             problems = [
                 f"{key} is {short_text(value)}; expected {forms.get(key) or _type_name(hints[key])}"
                 for key, value in arguments.items()
-                if not _fits(value, hints[key])
+                if not _fits_hint(value, hints[key])
             ]
         if problems:
             raise InvalidArgumentError("; ".join(problems))
@@ -103,58 +106,58 @@ def make(name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Step
             f"the step {name} is called {SUPERSEDED[name]} now; for arguments that it lacks, pass {cls_name} in Python"
         )
     if name in named_transforms():
-        return TransformStep.of(name, positional, named)
-    similar = difflib.get_close_matches(name, [*known(), *transforms()], n=3, cutoff=0.5)
+        return TransformStep.from_arguments(name, positional, named)
+    similar = difflib.get_close_matches(name, [*steps_by_name(), *transform_steps()], n=3, cutoff=0.5)
     meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
     raise InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
 
 
-def in_current_names(step: Mapping[str, Any]) -> dict[str, Any]:
+def with_current_names(step: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of a step in a manifest, of this or an earlier version, as this version writes it."""
     if "digest" in step:
         is_function = step["use"] == "function"
         return {"batch_size" if is_function and name == "most" else name: value for name, value in step.items()}
     named = dict(step)
-    arguments = renamed((named.pop("use"), named.pop("args", ()), named))
+    arguments = with_present_names((named.pop("use"), named.pop("args", ()), named))
     try:
-        return make(*arguments).to_json() if arguments[0] in known() else dict(step)
+        return make_step(*arguments).to_json() if arguments[0] in steps_by_name() else dict(step)
     except InvalidArgumentError:  # an argument that this version does not have
         return dict(step)
 
 
-def written(arguments: Arguments) -> str:
+def inline_text(arguments: Arguments) -> str:
     """Return a step as written on the command line: ``cast:float32,keys=[observation,action]``."""
     name, positional, named = arguments
-    values = [*map(_text, positional), *(f"{key}={_text(value)}" for key, value in named.items())]
+    values = [*map(_value_text, positional), *(f"{key}={_value_text(value)}" for key, value in named.items())]
     return ":".join([name, *[",".join(values)] * bool(values)])
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_text, value))}]"
+        return f"[{','.join(map(_value_text, value))}]"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _is_many(hint: Any) -> bool:
+def _is_tuple_hint(hint: Any) -> bool:
     return typing.get_origin(hint) is tuple
 
 
-def _as(value: Any, hint: Any) -> Any:
+def _convert_value(value: Any, hint: Any) -> Any:
     """Return a value converted to the type of its field: a single value to a tuple, and a number to a string."""
-    if _is_many(hint):
+    if _is_tuple_hint(hint):
         return tuple(value) if isinstance(value, (list, tuple)) else (value,)
     return str(value) if hint is str and type(value) in {int, float} else value
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits_hint(value: Any, hint: Any) -> bool:
     """Return whether an argument has the type of its field."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return value in inner
     if origin is tuple:
-        return all(_fits(item, inner[0]) for item in value)
+        return all(_fits_hint(item, inner[0]) for item in value)
     if inner:
-        return any(_fits(value, option) for option in inner)
+        return any(_fits_hint(value, option) for option in inner)
     if isinstance(value, bool) and hint is not bool:
         return False
     return isinstance(value, (int, float) if hint is float else hint)

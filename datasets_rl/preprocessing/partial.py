@@ -23,7 +23,7 @@ from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.pipeline.partial import make_partial
 from datasets_rl.preprocessing.batches import episode_batches
-from datasets_rl.preprocessing.merge import MergedDataset, check_not_replaced, members, opened
+from datasets_rl.preprocessing.merge import MergedDataset, check_not_replaced, member_datasets, open_datasets
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import unshare, unshared_keys
 from datasets_rl.progress import Report
@@ -32,7 +32,16 @@ from datasets_rl.ted.episode import EncodedImages, concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TRUNCATED, Key, dotted_name
 
-__all__ = ["Task", "columns_of", "decoded_in", "drawing", "fill", "make", "own_columns", "read"]
+__all__ = [
+    "Task",
+    "columns_of",
+    "decoded_keys",
+    "make_partial_dataset",
+    "read_batches",
+    "seeded_random",
+    "write_episodes",
+    "writer_columns",
+]
 
 _ADDED_BY_WRITER = {EPISODE, NEXT_DONE}
 
@@ -67,7 +76,7 @@ class Task:
     """The seed of functions that draw random numbers."""
 
 
-def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
+def make_partial_dataset(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Write the partial dataset of a task, unless it exists already.
 
     Args:
@@ -81,18 +90,21 @@ def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
         fields whose images are no longer encoded.
     """
     job = Task(**task)
-    stored = opened(job.dataset)
-    check_not_replaced([member.manifest for member in members(stored)], job.digests)
+    stored = open_datasets(job.dataset)
+    check_not_replaced([member.manifest for member in member_datasets(stored)], job.digests)
     recipe: Recipe = cloudpickle.loads(Path(job.recipe).read_bytes())  # written by the process that submits the task
-    columns = own_columns(Schema.from_json(list(job.schema)))
-    with drawing(job.seed):
+    columns = writer_columns(Schema.from_json(list(job.schema)))
+    with seeded_random(job.seed):
         return make_partial(
-            Path(job.folder), columns, stored.manifest.id, lambda writer: fill(writer, job, stored, recipe, report)
+            Path(job.folder),
+            columns,
+            stored.manifest.id,
+            lambda writer: write_episodes(writer, job, stored, recipe, report),
         )
 
 
 @contextmanager
-def drawing(seed: int) -> Iterator[None]:
+def seeded_random(seed: int) -> Iterator[None]:
     """Seed the random numbers of torch, NumPy and Python in the block, and restore their previous states afterwards."""
     before, states = random.getstate(), np.random.get_state()  # noqa: NPY002 -- functions may use it
     with torch.random.fork_rng(devices=[]):
@@ -106,27 +118,27 @@ def drawing(seed: int) -> Iterator[None]:
             np.random.set_state(states)  # noqa: NPY002 -- as above
 
 
-def fill(
+def write_episodes(
     writer: DatasetWriter, task: Task, stored: StoredDataset | MergedDataset, recipe: Recipe, report: Report
 ) -> dict[str, Any]:
     """Write the episodes of a task, transformed by a recipe.
 
     Returns:
-        The result of `make`, without the commit.
+        The result of `make_partial_dataset`, without the commit.
     """
     unshared = frozenset(tuple(key) for key in task.unshared)
     specs: dict[Key, Any] = {
         field.key: TensorSpec.from_json(task.specs[field.name]) for field in writer.schema if field.name in task.specs
     }
     outside_spec: set[str] = set()
-    for batch in read(stored, task.first, task.stop, task.max_steps, task.rows):
+    for batch in read_batches(stored, task.first, task.stop, task.max_steps, task.rows):
         result = recipe(batch)
         report(batch.count)
         if result is None:
             continue
         result = unshare(result, unshared)
         split = unshared_keys(result) & {field.key for field in writer.schema if field.shared}
-        decoded = decoded_in(result, writer.schema)
+        decoded = decoded_keys(result, writer.schema)
         if split or decoded:
             return {"revision": {"unshared": sorted(map(list, split)), "decoded": sorted(map(list, decoded))}}
         outside_spec |= {dotted_name(key) for key in _outside_spec(result, specs, outside_spec)}
@@ -140,12 +152,12 @@ def fill(
     return {"outside_spec": sorted(outside_spec)}
 
 
-def own_columns(schema: Schema) -> list[Column]:
+def writer_columns(schema: Schema) -> list[Column]:
     """Return the columns of a schema to pass to a writer, which adds the episode number and ``("next", "done")``."""
     return [field for field in schema if field.key not in _ADDED_BY_WRITER]
 
 
-def read(
+def read_batches(
     stored: StoredDataset | MergedDataset, first: int, stop: int, max_steps: int, rows: int
 ) -> Iterator[EpisodeBatch]:
     """Yield batches of the episodes [first, stop), with at most `rows` steps in all; the last batch may be cut."""
@@ -153,11 +165,11 @@ def read(
     for batch in batches(first, stop, max_steps):
         if rows <= 0:
             return
-        yield batch if batch.count <= rows else _cut(batch, rows)
+        yield batch if batch.count <= rows else _first_rows(batch, rows)
         rows -= batch.count
 
 
-def _cut(batch: EpisodeBatch, rows: int) -> EpisodeBatch:
+def _first_rows(batch: EpisodeBatch, rows: int) -> EpisodeBatch:
     """Return the first rows of a batch; its last episode is truncated there, with the next state as its final state."""
     stops = batch.table.stops
     episodes = int(np.searchsorted(stops, rows)) + 1
@@ -182,8 +194,8 @@ def _cut(batch: EpisodeBatch, rows: int) -> EpisodeBatch:
     )
 
 
-def columns_of(batch: EpisodeBatch, like: Schema) -> list[Column]:
-    """Return the columns of a batch: first those that the schema `like` has, in its order, then the others by key."""
+def columns_of(batch: EpisodeBatch, schema: Schema) -> list[Column]:
+    """Return the columns of a batch: first those that the schema `schema` has, in its order, then the others by key."""
 
     def column(key: Key, values: Any, *, shared: bool) -> Column:
         text, encoded = key in batch.vocabulary, isinstance(values, EncodedImages)
@@ -191,11 +203,11 @@ def columns_of(batch: EpisodeBatch, like: Schema) -> list[Column]:
 
     columns = {key: column(key, values, shared=True) for key, values in batch.states.items()}
     columns |= {key: column(key, values, shared=False) for key, values in batch.steps.items()}
-    order = [field.key for field in like if field.key in columns]
+    order = [field.key for field in schema if field.key in columns]
     return [columns[key] for key in [*order, *sorted(columns.keys() - order)]]
 
 
-def decoded_in(batch: EpisodeBatch, columns: Iterable[Column]) -> set[Key]:
+def decoded_keys(batch: EpisodeBatch, columns: Iterable[Column]) -> set[Key]:
     """Return the keys of the columns of encoded images that hold decoded pixels in a batch."""
     arrays = {**batch.steps, **batch.states}
     return {

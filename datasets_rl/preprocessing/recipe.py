@@ -27,10 +27,10 @@ import numpy as np
 from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughMemoryError, PreprocessError
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.digests import digest
-from datasets_rl.preprocessing.former import Arguments, renamed
+from datasets_rl.preprocessing.digests import code_digest
+from datasets_rl.preprocessing.former import Arguments, with_present_names
 from datasets_rl.preprocessing.functions import Function
-from datasets_rl.preprocessing.naming import ALL_STEPS, in_current_names, make, written
+from datasets_rl.preprocessing.naming import ALL_STEPS, inline_text, make_step, with_current_names
 from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
 from datasets_rl.remedy import Argument, Remedy
@@ -38,7 +38,7 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted_name
 from datasets_rl.transforms import Compose, Transform
 
-__all__ = ["Recipe", "parse_inline", "same_steps", "shipped"]
+__all__ = ["Recipe", "parse_inline", "same_steps", "shipped_recipes"]
 
 _PYTHON = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
 _INSTALLED = tuple(
@@ -72,7 +72,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self.steps = [step for item in self.steps for step in _as_steps(item)]
-        if problems := [text for number, step in enumerate(self.steps) for text in _not_finite(step, number)]:
+        if problems := [text for number, step in enumerate(self.steps) for text in _not_finite_problems(step, number)]:
             raise InvalidArgumentError(
                 "; ".join(problems), hint="the manifest records arguments, and JSON has finite numbers only"
             )
@@ -94,7 +94,7 @@ class Recipe:
                 raise InvalidArgumentError(f"the recipe {text} cannot be read: {error.strerror}") from error
             except UnicodeDecodeError as error:
                 raise InvalidArgumentError(f"the recipe {text} cannot be read as TOML: {error}") from error
-        texts = _shipped()
+        texts = _shipped_texts()
         if text in _RENAMED:
             warn_deprecated(f"the recipe {text} is called {_RENAMED[text]} now")
             text = _RENAMED[text]
@@ -115,11 +115,13 @@ class Recipe:
         """
         problems: list[str] = []
         specs = [parse_inline(text) for text in texts]
-        steps = _make_all(specs, problems)
+        steps = _make_steps(specs, problems)
         if problems:
             raise InvalidArgumentError("; ".join(problems), hint=ALL_STEPS)
         pairs = zip(texts, specs, strict=True)
-        names = [text if spec == renamed(spec) else written(renamed(spec)) for text, spec in pairs]
+        names = [
+            text if spec == with_present_names(spec) else inline_text(with_present_names(spec)) for text, spec in pairs
+        ]
         return cls(steps, ", ".join(names))
 
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
@@ -144,7 +146,7 @@ class Recipe:
                 return None
             if reached:
                 reached[number].update(result.numbers.tolist())
-            result = _apply(step, number, result)
+            result = _apply_step(step, number, result)
         return result
 
     def step_label(self, number: int) -> str:
@@ -155,7 +157,7 @@ class Recipe:
         return f"step {number} ({description['use']}{': ' if arguments else ''}{arguments})"
 
     @property
-    def one_by_one(self) -> bool:
+    def calls_functions(self) -> bool:
         """Whether a function of the recipe is called for each step or for each episode."""
         return any(isinstance(step, Function) and step.per != "batch" for step in self.steps)
 
@@ -222,16 +224,16 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Return the description of the recipe for the manifest."""
-        return {"name": self.name, "steps": [{**step.to_json(), **_code(step)} for step in self.steps]}
+        return {"name": self.name, "steps": [{**step.to_json(), **_code_digests(step)} for step in self.steps]}
 
 
 def same_steps(stored: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
     """Return whether the description of a recipe in a manifest has the steps of another one, under former names."""
-    steps = [in_current_names(step) for step in stored.get("steps", ())]
+    steps = [with_current_names(step) for step in stored.get("steps", ())]
     return steps != stored.get("steps") and steps == recipe["steps"]
 
 
-def _not_finite(step: Step, number: int) -> Iterator[str]:
+def _not_finite_problems(step: Step, number: int) -> Iterator[str]:
     """Yield a problem for each argument of a step that a manifest cannot record: NaN and infinite numbers."""
     # Functions and transforms of the user are recorded as a digest.
     is_digest = isinstance(step, Function) or (isinstance(step, TransformStep) and not step.written)
@@ -241,21 +243,21 @@ def _not_finite(step: Step, number: int) -> Iterator[str]:
                 yield f"step {number} ({step.to_json()['use']}): {name} is {item}; expected a finite number"
 
 
-def _code(step: Step) -> dict[str, str]:
+def _code_digests(step: Step) -> dict[str, str]:
     """Return the digest of the code of a user's step; the version of this package identifies its steps."""
     cls = type(step)
     if cls.__module__.startswith("datasets_rl."):
         return {}
-    return {"digest": digest(cls)}
+    return {"digest": code_digest(cls)}
 
 
-def shipped() -> Iterator[Recipe]:
+def shipped_recipes() -> Iterator[Recipe]:
     """Yield the recipes of this package, sorted by name."""
-    for name, text in sorted(_shipped().items()):
+    for name, text in sorted(_shipped_texts().items()):
         yield _from_toml(text, name)
 
 
-def _shipped() -> dict[str, str]:
+def _shipped_texts() -> dict[str, str]:
     folder = package_files("datasets_rl.recipes")
     return {file.name[:-5]: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".toml")}
 
@@ -276,7 +278,7 @@ def _from_toml(text: str, name: str) -> Recipe:
         problems.append('it needs [[step]] tables, each with use = "NAME"')
     else:
         specs = [(entry["use"], (), {key: value for key, value in entry.items() if key != "use"}) for entry in entries]
-        steps = _make_all(specs, problems)
+        steps = _make_steps(specs, problems)
     if problems:
         raise InvalidArgumentError(f"the recipe {name}: {'; '.join(problems)}", hint=ALL_STEPS)
     return Recipe(steps, name, str(document.get("summary", "")))
@@ -300,7 +302,9 @@ def _from_python(path: Path, attribute: str) -> Recipe:
     if isinstance(value, Recipe):
         return value
     if not _is_recipe(value):
-        names = [name for name, other in vars(module).items() if _is_recipe(other) and _is_own(name, other, module)]
+        names = [
+            name for name, other in vars(module).items() if _is_recipe(other) and _is_defined_in(name, other, module)
+        ]
         raise InvalidArgumentError(
             f"{path} has no {attribute!r} that is a function, a step, a list of them or a Recipe"
             if attribute
@@ -316,7 +320,7 @@ def _is_recipe(value: Any) -> bool:
     return bool(items) and all(isinstance(item, Recipe) or callable(item) for item in items)
 
 
-def _is_own(name: str, value: Any, module: ModuleType) -> bool:
+def _is_defined_in(name: str, value: Any, module: ModuleType) -> bool:
     """Return whether a module defines a public value itself, as opposed to importing it."""
     imported = (inspect.isclass(value) or inspect.isroutine(value)) and value.__module__ != module.__name__
     return not (imported or name.startswith("_"))
@@ -352,16 +356,16 @@ def parse_inline(text: str) -> Arguments:
     """Parse a step as written on the command line, ``stack_frames:4,dim=-1``."""
     name, _, rest = text.partition(":")
     positional, keywords = [], {}
-    for argument in _split(rest):
+    for argument in _split_arguments(rest):
         key, value = _ARGUMENT.fullmatch(argument).groups()  # type: ignore[union-attr]  # it matches every string
         if key:
-            keywords[key] = _value(value)
+            keywords[key] = _parse_value(value)
         else:
-            positional.append(_value(value))
+            positional.append(_parse_value(value))
     return name.strip(), positional, keywords
 
 
-def _split(text: str) -> list[str]:
+def _split_arguments(text: str) -> list[str]:
     """Split at the commas outside of brackets."""
     parts, depth = [""], 0
     for letter in text:
@@ -373,34 +377,34 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
         pass
     if text.startswith("[") and text.endswith("]"):
-        return [_value(part) for part in _split(text[1:-1])]
+        return [_parse_value(part) for part in _split_arguments(text[1:-1])]
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _make_all(specs: Iterable[Arguments], problems: list[str]) -> list[Step]:
+def _make_steps(specs: Iterable[Arguments], problems: list[str]) -> list[Step]:
     """Return the valid steps, and append the problems of the others to a list."""
     steps = []
     for number, (name, positional, keywords) in enumerate(specs):
         try:
-            steps.append(make(name, positional, keywords))
+            steps.append(make_step(name, positional, keywords))
         except InvalidArgumentError as error:
             problems.append(f"step {number} ({name}): {error.message}")
     return steps
 
 
-def _apply(step: Step, number: int, batch: EpisodeBatch) -> EpisodeBatch | None:
+def _apply_step(step: Step, number: int, batch: EpisodeBatch) -> EpisodeBatch | None:
     """Apply a step; if it fails, apply it to each episode alone, so that the error names the episode."""
     try:
         return step(batch)
     except Exception as error:
         for episode in range(len(batch)) if len(batch) > 1 else ():
-            _apply(step, number, batch.pick(np.array([episode])))
+            _apply_step(step, number, batch.pick(np.array([episode])))
         where = f" at episode {batch.numbers[0]}" if len(batch) == 1 else ""
         raise _step_error(step, number, batch, where, error) from error
 

@@ -35,9 +35,23 @@ from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.pipeline.journal import Journal
 from datasets_rl.pipeline.partial import partials_folder
 from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
-from datasets_rl.preprocessing.dry_run import probe
-from datasets_rl.preprocessing.merge import Stored, check_not_replaced, files_digest, members, merged_manifest, opened
-from datasets_rl.preprocessing.partial import Task, drawing, fill, make, own_columns, read
+from datasets_rl.preprocessing.dry_run import dry_run_recipe
+from datasets_rl.preprocessing.merge import (
+    Stored,
+    check_not_replaced,
+    files_digest,
+    member_datasets,
+    merged_manifest,
+    open_datasets,
+)
+from datasets_rl.preprocessing.partial import (
+    Task,
+    make_partial_dataset,
+    read_batches,
+    seeded_random,
+    write_episodes,
+    writer_columns,
+)
 from datasets_rl.preprocessing.recipe import Recipe, same_steps
 from datasets_rl.progress import Report, report
 from datasets_rl.remedy import Argument, Remedy
@@ -160,12 +174,12 @@ def preprocess(
         LockedError: If another process did not finish in time.
     """
     settings = settings or Settings.from_env()
-    folders = _folders(folder)
+    folders = _as_folders(folder)
     if not recipe.steps and len(folders) == 1:
         raise InvalidArgumentError(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
     # Described before it runs: the digest of a function includes its state, which a call may change.
-    request = _Request(_manifest(folders), recipe.to_json(), num_frames, seed)
-    destination = _destination(folder, dest, as_, request, in_place=in_place)
+    request = _Request(_manifest_of(folders), recipe.to_json(), num_frames, seed)
+    destination = _resolve_destination(folder, dest, as_, request, in_place=in_place)
     target = destination.paths
     change_request = [
         "preprocess",
@@ -176,14 +190,14 @@ def preprocess(
         "in place" if in_place else request.fingerprint,
     ]
     settled = not target.work.exists() and not unfinished(target)
-    if settled and not force and _present(destination, request):
+    if settled and not force and _is_present(destination, request):
         sweep_folder(target.folder)
         return target.folder
     repeatable = not (in_place and force)
     with transaction(target, str(target.folder), change_request, wait=wait, repeatable=repeatable) as change:
-        if change.finished or (not force and _present(destination, request)):
+        if change.finished or (not force and _is_present(destination, request)):
             return target.folder
-        stored = opened([str(path) for path in folders])
+        stored = open_datasets([str(path) for path in folders])
         if not force:
             _check_loss(stored, destination, request)
         if target.exists:
@@ -216,8 +230,8 @@ def result_folder(
     Raises:
         InvalidArgumentError: If the folder contains something else.
     """
-    request = _Request(_manifest(_folders(folder)), recipe.to_json(), num_frames, seed)
-    return _destination(folder, dest, as_, request, in_place=in_place).paths.folder
+    request = _Request(_manifest_of(_as_folders(folder)), recipe.to_json(), num_frames, seed)
+    return _resolve_destination(folder, dest, as_, request, in_place=in_place).paths.folder
 
 
 def preview(
@@ -236,18 +250,18 @@ def preview(
     Raises:
         PreprocessError: If a step fails, or no steps of any episode remain.
     """
-    folders = _folders(folder)
-    stored = opened([str(path) for path in folders])
+    folders = _as_folders(folder)
+    stored = open_datasets([str(path) for path in folders])
     request = _Request(stored.manifest, recipe.to_json(), num_frames, seed)
-    destination = _destination(folder, dest, as_, request, in_place=in_place)
+    destination = _resolve_destination(folder, dest, as_, request, in_place=in_place)
     show = (settings or Settings.from_env()).progress
-    expected = probe(stored, _fitted(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
+    expected = dry_run_recipe(stored, _fit_recipe(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
     return Preview(
         id=stored.manifest.id,
         recipe=request.recipe,
         fingerprint=request.fingerprint,
         folder=destination.paths.folder,
-        present=_present(destination, request),
+        present=_is_present(destination, request),
         columns=expected.columns,
         unshared=tuple(sorted(expected.unshared)),
         steps=expected.steps,
@@ -307,7 +321,7 @@ class _Destination:
     in_place: bool = False
 
 
-def _destination(
+def _resolve_destination(
     folder: Path | Sequence[Path],
     dest: Path | None,
     as_: str,
@@ -324,7 +338,7 @@ def _destination(
     if sum(is_given.values()) > 1:
         given = " and ".join(name for name, value in is_given.items() if value)
         raise InvalidArgumentError(f"{given} name different destinations for one result", hint="give one of them")
-    folders, base_id = _folders(folder), request.manifest.id
+    folders, base_id = _as_folders(folder), request.manifest.id
     if dest is not None:
         target = named_paths(dest.expanduser().resolve(), base_id)
         _check_destination(target, folders)
@@ -358,12 +372,12 @@ def derived_name(recipe: Mapping[str, Any]) -> str:
     return name or "preprocessed"
 
 
-def _manifest(folders: Sequence[Path]) -> Manifest:
+def _manifest_of(folders: Sequence[Path]) -> Manifest:
     manifests = [Manifest.read(folder) for folder in folders]
     return manifests[0] if len(manifests) == 1 else merged_manifest(manifests, folders)
 
 
-def _present(destination: _Destination, request: _Request) -> bool:
+def _is_present(destination: _Destination, request: _Request) -> bool:
     """Return whether the result exists; in place, whether the recipe is the last one that was applied."""
     if not destination.paths.exists:
         return False
@@ -371,7 +385,7 @@ def _present(destination: _Destination, request: _Request) -> bool:
     return request.is_recipe_of(last) if destination.in_place else request.is_met_by(last)
 
 
-def _folders(folder: Path | Sequence[Path]) -> list[Path]:
+def _as_folders(folder: Path | Sequence[Path]) -> list[Path]:
     """Return the folders with links resolved, so that a dataset is replaced and not the link to it.
 
     Raises:
@@ -433,19 +447,19 @@ def _check_loss(stored: Stored, destination: _Destination, request: _Request) ->
         )
 
 
-def _fitted(recipe: Recipe, stored: Stored, num_frames: int | None, seed: int, *, show: bool) -> Recipe:
+def _fit_recipe(recipe: Recipe, stored: Stored, num_frames: int | None, seed: int, *, show: bool) -> Recipe:
     """Return a copy of the recipe whose steps are fitted to the dataset."""
     batch_steps = max(1, _BATCH_BYTES // step_bytes(stored.schema))
     rows = min(num_frames or len(stored), len(stored))
 
     def batches() -> Iterator[EpisodeBatch]:
         with report(f"fitting to {stored.manifest.id}", rows, unit=" steps", show=show) as advance:
-            for batch in read(stored, 0, len(stored.episodes), batch_steps, rows):
+            for batch in read_batches(stored, 0, len(stored.episodes), batch_steps, rows):
                 yield batch
                 advance(batch.count)
 
     recipe = recipe.copy()
-    with drawing(seed):
+    with seeded_random(seed):
         recipe.fit(batches)
     return recipe
 
@@ -472,8 +486,10 @@ class _Preprocessing:
         """Build the result in the build folder."""
         if self.request.num_frames is not None and self.request.num_frames < 1:
             raise InvalidArgumentError(f"num_frames is {self.request.num_frames}; expected at least 1")
-        recipe = _fitted(self.recipe, self.stored, self.request.num_frames, self.request.seed, show=settings.progress)
-        expected = probe(self.stored, recipe.copy(), self.request.num_frames)
+        recipe = _fit_recipe(
+            self.recipe, self.stored, self.request.num_frames, self.request.seed, show=settings.progress
+        )
+        expected = dry_run_recipe(self.stored, recipe.copy(), self.request.num_frames)
         self.target.work.mkdir(parents=True, exist_ok=True)
         revisions = _LayoutRevisions.read(self.target.work / "revisions.json", self.request.fingerprint)
         revisions.unshared |= expected.unshared
@@ -486,7 +502,7 @@ class _Preprocessing:
         total = min(self.request.num_frames or len(self.stored), len(self.stored))
         if self.jobs is None:
             self.jobs = (
-                self._jobs(self._step_bytes(Schema.layout(expected.columns)), settings.jobs)
+                self._job_count(self._step_bytes(Schema.layout(expected.columns)), settings.jobs)
                 if expected.seconds > _MIN_PARALLEL_SECONDS
                 else 1
             )
@@ -494,13 +510,13 @@ class _Preprocessing:
             engine = LocalEngine(self.jobs, threads=self.threads)
         while True:
             schema = Schema.layout(_revised_columns(Schema.layout(expected.columns), revisions))
-            tasks = self._tasks(schema, revisions.unshared)
+            tasks = self._make_tasks(schema, revisions.unshared)
             revision = self._build(tasks, engine, schema, recipe, settings, total if expected.as_many else None)
             if revision is None:
                 return
             revisions.add(revision)
 
-    def _jobs(self, bytes_per_step: int, max_jobs: int) -> int:
+    def _job_count(self, bytes_per_step: int, max_jobs: int) -> int:
         """Return the number of processes, limited so that the longest episode fits into memory in each of them."""
         process_bytes = int(self.stored.episodes.lengths.max()) * bytes_per_step * _MAX_COPIES
         return max(1, int(min(max_jobs, os.cpu_count() or 1, memory_bytes() / 2 // process_bytes)))
@@ -512,9 +528,9 @@ class _Preprocessing:
     @cached_property
     def digests(self) -> list[str]:
         """The digest of the files of each dataset that is read."""
-        return [files_digest(member.manifest) for member in members(self.stored)]
+        return [files_digest(member.manifest) for member in member_datasets(self.stored)]
 
-    def _tasks(self, schema: Schema, unshared: set[Key]) -> list[dict[str, Any]]:
+    def _make_tasks(self, schema: Schema, unshared: set[Key]) -> list[dict[str, Any]]:
         """Return a task for each partial dataset; `_build` sets the paths of the folder and of the recipe."""
         lengths = self.stored.episodes.lengths
         if self.request.num_frames is not None:
@@ -524,10 +540,10 @@ class _Preprocessing:
         steps = PART_BYTES // bytes_per_step
         if self.num_parts is not None:
             steps = -(-int(lengths.sum()) // self.num_parts)
-        elif self.recipe.one_by_one:
+        elif self.recipe.calls_functions:
             steps = min(steps, _PART_CALLS)
         entries = schema.to_json()
-        folders = [str(member.folder) for member in members(self.stored)]
+        folders = [str(member.folder) for member in member_datasets(self.stored)]
         batch_steps = self._batch_steps(bytes_per_step)
         specs = {name: spec for name, spec in self.stored.manifest.specs.items() if spec.get("kind") != "unbounded"}
         tasks = []
@@ -545,7 +561,7 @@ class _Preprocessing:
                 schema=entries,
                 unshared=sorted(list(key) for key in unshared),
                 specs=specs,
-                seed=_seed(self.request.seed, number),
+                seed=_seed_of_task(self.request.seed, number),
             )
             tasks.append(asdict(task))
             remaining -= int(lengths[first:stop].sum())
@@ -563,7 +579,7 @@ class _Preprocessing:
                 hint="episodes are processed as a whole: allow more memory",
             )
         steps = batch_bytes // bytes_per_step
-        return max(1, min(steps, _BATCH_CALLS) if self.recipe.one_by_one else steps)
+        return max(1, min(steps, _BATCH_CALLS) if self.recipe.calls_functions else steps)
 
     def _build(
         self,
@@ -594,8 +610,8 @@ class _Preprocessing:
         journal.roll_back(build_folder)
         build_folder.mkdir(parents=True, exist_ok=True)
         commits = [entry["commit"] for entry in journal.entries]
-        writer = DatasetWriter(build_folder, own_columns(schema), name=manifest.id, steps=steps, commits=commits)
-        rows = [self._rows_of(task) for task in tasks]
+        writer = DatasetWriter(build_folder, writer_columns(schema), name=manifest.id, steps=steps, commits=commits)
+        rows = [self._row_count(task) for task in tasks]
         done = len(journal.entries)
         try:
             with ExitStack() as stack:
@@ -609,7 +625,7 @@ class _Preprocessing:
                 chunks = self._chunks(stack, tasks[done:], engine, recipe, stack.enter_context(progress))
                 entries = build(chunks, writer, journal, len(tasks))
             written = writer.finish()
-        except _LayoutChanged as change:
+        except _LayoutChangedError as change:
             return change.layout
         finally:
             writer.discard()
@@ -629,10 +645,10 @@ class _Preprocessing:
         if engine is None or len(tasks) < 2:
             return (_LocalChunk(task, self.stored, recipe, report) for task in tasks)
         stack.enter_context(engine)
-        chunks = (_WorkerChunk(task, self.stored, recipe, report, engine, self._rows_of(task)) for task in tasks)
+        chunks = (_WorkerChunk(task, self.stored, recipe, report, engine, self._row_count(task)) for task in tasks)
         return submitted_ahead(chunks, engine.max_in_flight)
 
-    def _rows_of(self, task: Mapping[str, Any]) -> int:
+    def _row_count(self, task: Mapping[str, Any]) -> int:
         lengths = self.stored.episodes.lengths[task["first"] : task["stop"]]
         return min(int(lengths.sum()), int(task["rows"]))
 
@@ -660,14 +676,14 @@ class _Preprocessing:
             files=(*written.files, *files),
             converter=converter_version(),
             statistics=written.statistics,
-            specs=_specs(written.schema, before.specs, outside_spec),
+            specs=_specs_of_result(written.schema, before.specs, outside_spec),
             metadata=metadata,
             history=(*before.history, run),
         )
         manifest.write(build)
 
 
-class _LayoutChanged(Exception):
+class _LayoutChangedError(Exception):
     """Raised when the values of a chunk do not fit the layout of the fields: the build must start over."""
 
     def __init__(self, layout: Mapping[str, Any]) -> None:
@@ -690,14 +706,14 @@ class _LocalChunk:
         Raises:
             PreprocessError: If a step fails.
         """
-        with drawing(self.task["seed"]):
-            result = fill(writer, Task(**self.task), self._stored, self._recipe.copy(), self._report)
-        return self._entry(result)
+        with seeded_random(self.task["seed"]):
+            result = write_episodes(writer, Task(**self.task), self._stored, self._recipe.copy(), self._report)
+        return self._journal_entry(result)
 
     @staticmethod
-    def _entry(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _journal_entry(result: Mapping[str, Any]) -> Mapping[str, Any]:
         if "revision" in result:
-            raise _LayoutChanged(result["revision"])
+            raise _LayoutChangedError(result["revision"])
         return {"outside_spec": result["outside_spec"]}
 
     def release(self) -> None:
@@ -724,7 +740,7 @@ class _WorkerChunk(_LocalChunk):
     ) -> None:
         super().__init__(task, stored, recipe, report)
         self._rows = rows
-        self._result = WorkerResult(engine, make, task, report)
+        self._result = WorkerResult(engine, make_partial_dataset, task, report)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
         """Append the partial dataset, and return the fields with values outside their specs.
@@ -739,7 +755,7 @@ class _WorkerChunk(_LocalChunk):
                 f"the process that preprocessed episodes {self.task['first']:,} to {self.task['stop']:,} {error.how}",
                 hint=error.remedy or _LESS_MEMORY,
             ) from error
-        entry = self._entry(result)
+        entry = self._journal_entry(result)
         writer.append_partial(self._result.folder, result["commit"])
         self._result.correct_report(self._rows)
         return entry
@@ -755,17 +771,17 @@ def _metadata_value(stored: Stored, value: Any) -> Any:
     return value
 
 
-def _specs(schema: Schema, before: Mapping[str, Any], outside_spec: set[str]) -> dict[str, Any]:
+def _specs_of_result(schema: Schema, before: Mapping[str, Any], outside_spec: set[str]) -> dict[str, Any]:
     """Return the specs of the fields: the previous one if all values are inside it, else one of dtype and shape."""
     return {
         field.name: before[field.name]
-        if field.name in before and field.name not in outside_spec and _fits(field, before[field.name])
+        if field.name in before and field.name not in outside_spec and _fits_spec(field, before[field.name])
         else spec_of_field(field)
         for field in schema
     }
 
 
-def _fits(field: Column, spec: Mapping[str, Any]) -> bool:
+def _fits_spec(field: Column, spec: Mapping[str, Any]) -> bool:
     if spec.get("kind") == "unbounded":
         return (spec.get("dtype"), spec.get("shape")) == ((field.memory_dtype or field.dtype).name, list(field.shape))
     return True
@@ -802,7 +818,7 @@ class _LayoutRevisions:
         )
 
 
-def _seed(seed: int, number: int) -> int:
+def _seed_of_task(seed: int, number: int) -> int:
     """Return the seed of a partial dataset, a hash: with sums, consecutive seeds would share random numbers."""
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "big") >> 1
 

@@ -23,7 +23,7 @@ from tensordict import TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages.packed import nest
+from datasets_rl.storages.packed import nest_leaves
 from datasets_rl.ted.episode import EncodedImages, concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
@@ -41,7 +41,7 @@ from datasets_rl.ted.keys import (
 )
 from datasets_rl.ted.steps import values_after
 
-__all__ = ["from_tensors", "leaves_of", "to_tensors", "unshare", "unshared_keys"]
+__all__ = ["from_tensors", "named_leaves", "to_tensors", "unshare", "unshared_keys"]
 
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 
@@ -63,7 +63,7 @@ def to_tensors(batch: EpisodeBatch) -> TensorDictBase:
     known[batch.table.stops - 1, 0] = batch.final_known
     leaves[NEXT_FINAL_KNOWN] = torch.from_numpy(known)
     leaves[EPISODE] = torch.from_numpy(np.repeat(batch.numbers, batch.lengths))
-    return nest(leaves, torch.Size((count,)))
+    return nest_leaves(leaves, torch.Size((count,)))
 
 
 def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch | None:
@@ -83,7 +83,7 @@ def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch
     Raises:
         InvalidArgumentError: If `data` is not such a TensorDict; the error names all problems.
     """
-    leaves = _leaves(data, batch, whole=whole)
+    leaves = _collect_leaves(data, batch, whole=whole)
     count = data.batch_size[0]
     if not count:
         return None
@@ -104,7 +104,7 @@ def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch
     known = batch.final_known[origin] | ~last | cut
     pairs = [key for key in leaves if (NEXT, *key) in leaves and key not in batch.steps]
     if whole and not batch.final_known[0]:
-        known[:-1] &= _continues(leaves, pairs, ends)
+        known[:-1] &= _continues_after_ends(leaves, pairs, ends)
     states, final_states = {}, {}
     for key in pairs:
         following = leaves[(NEXT, *key)]
@@ -112,7 +112,7 @@ def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch
             # Copied, because the function may have returned one tensor under both names.
             leaves[(NEXT, *key)] = following = following.copy()
             following[stops[~known] - 1] = 0
-        if not _one_step_later(leaves[key], following, ends):
+        if not _is_one_step_later(leaves[key], following, ends):
             continue
         states[key] = leaves.pop(key)
         final_states[key] = leaves.pop((NEXT, *key))[stops - 1]
@@ -182,7 +182,7 @@ def unshare(batch: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
     )
 
 
-def _one_step_later(root: NDArray[Any], following: NDArray[Any], ends: NDArray[np.bool_]) -> bool:
+def _is_one_step_later(root: NDArray[Any], following: NDArray[Any], ends: NDArray[np.bool_]) -> bool:
     """Return whether the values under "next" are those at the root one step later, except at the ends of episodes."""
     if root.shape != following.shape or root.dtype != following.dtype:
         return False
@@ -194,25 +194,27 @@ def _one_step_later(root: NDArray[Any], following: NDArray[Any], ends: NDArray[n
     return bool(np.array_equal(left[inside + 1], right[inside]))
 
 
-def _continues(leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _continues_after_ends(
+    leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
     """Return whether the row after each end but the last continues from it, which the next of two copies does not."""
     inner = np.flatnonzero(ends[:-1])
     continues = np.ones(len(inner), np.bool_)
     for key in pairs:
         root, following = leaves[key], leaves[(NEXT, *key)]
-        if _one_step_later(root, following, ends):
+        if _is_one_step_later(root, following, ends):
             continues &= np.array([root[row + 1].tobytes() == following[row].tobytes() for row in inner], np.bool_)
     return continues
 
 
-def _leaves(data: Any, batch: EpisodeBatch, *, whole: bool) -> dict[Key, NDArray[Any]]:
+def _collect_leaves(data: Any, batch: EpisodeBatch, *, whole: bool) -> dict[Key, NDArray[Any]]:
     if not isinstance(data, TensorDictBase):
         raise InvalidArgumentError(f"it returned a {type(data).__name__}; expected a TensorDict")
     if data.ndim != 1:
         raise InvalidArgumentError(
             f"it returned a TensorDict of batch size {list(data.batch_size)}; expected one axis, the steps"
         )
-    problems = [*_problems_of_required(arrays := _tensors(data)), *_problems_of_values(data)]
+    problems = [*_required_key_problems(arrays := _tensors_by_key(data)), *_value_problems(data)]
     if not whole and len(data) != batch.count:
         problems.append(
             f"it returned {len(data):,} steps for {batch.count:,}; only functions per episode may change lengths"
@@ -225,22 +227,22 @@ def _leaves(data: Any, batch: EpisodeBatch, *, whole: bool) -> dict[Key, NDArray
     return arrays
 
 
-def leaves_of(data: TensorDictBase) -> Iterator[tuple[Any, Any]]:
+def named_leaves(data: TensorDictBase) -> Iterator[tuple[Any, Any]]:
     """Yield all entries with their names, including those that are not tensors."""
     yield from data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
 
 
-def _tensors(data: TensorDictBase) -> dict[Key, NDArray[Any]]:
+def _tensors_by_key(data: TensorDictBase) -> dict[Key, NDArray[Any]]:
     computed = {EPISODE, *ROOT_FLAGS, NEXT_FINAL_KNOWN}
     return {
-        key: _array(value)
-        for name, value in leaves_of(data)
+        key: _as_array(value)
+        for name, value in named_leaves(data)
         if (key := as_key(name)) not in computed and isinstance(value, Tensor)
     }
 
 
-def _problems_of_values(data: TensorDictBase) -> Iterator[str]:
-    for name, value in leaves_of(data):
+def _value_problems(data: TensorDictBase) -> Iterator[str]:
+    for name, value in named_leaves(data):
         key = as_key(name)
         if not isinstance(value, Tensor):
             yield f"{dotted_name(key)} is {type(value).__name__}; expected a tensor"
@@ -248,7 +250,7 @@ def _problems_of_values(data: TensorDictBase) -> Iterator[str]:
             yield f"{dotted_name(key)} is True in some steps; expected False: the flags of a step are under next"
 
 
-def _array(value: Tensor) -> NDArray[Any]:
+def _as_array(value: Tensor) -> NDArray[Any]:
     value = value.detach().cpu()
     if value.dtype == torch.bfloat16:
         value = value.float()
@@ -256,7 +258,7 @@ def _array(value: Tensor) -> NDArray[Any]:
     return array
 
 
-def _problems_of_required(arrays: Mapping[Key, NDArray[Any]]) -> Iterator[str]:
+def _required_key_problems(arrays: Mapping[Key, NDArray[Any]]) -> Iterator[str]:
     if NEXT_REWARD not in arrays:
         yield "next.reward is missing; every dataset has it"
     elif arrays[NEXT_REWARD].dtype.kind != "f":

@@ -21,12 +21,12 @@ from typing_extensions import override
 from datasets_rl import transforms as library
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step, snake
-from datasets_rl.preprocessing.digests import digest
-from datasets_rl.preprocessing.steps import known
-from datasets_rl.preprocessing.steps._fields import mapped, need, rekeyed
-from datasets_rl.preprocessing.steps.images import channels_first, channels_last, images
+from datasets_rl.preprocessing.digests import code_digest
+from datasets_rl.preprocessing.steps import steps_by_name
+from datasets_rl.preprocessing.steps._fields import map_fields, rename_fields, require_keys
+from datasets_rl.preprocessing.steps.images import apply_channels_first, image_keys, to_channels_last
 from datasets_rl.preprocessing.tensors import from_tensors, to_tensors
-from datasets_rl.storages.packed import nest
+from datasets_rl.storages.packed import nest_leaves
 from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted_name
@@ -34,7 +34,7 @@ from datasets_rl.transforms import Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _Picture
 
-__all__ = ["SUPERSEDED", "TransformStep", "named_transforms", "transforms"]
+__all__ = ["SUPERSEDED", "TransformStep", "named_transforms", "transform_steps"]
 
 _NO_STEPS = frozenset(
     {
@@ -68,7 +68,7 @@ SUPERSEDED: Mapping[str, str] = {
 _INSTEAD = {Reward2GoTransform: "returns_to_go", VecNorm: "normalize"}
 
 
-def transforms() -> Mapping[str, type[Transform]]:
+def transform_steps() -> Mapping[str, type[Transform]]:
     """Return the transforms that are steps of recipes, by name: "reward_sum"."""
     return {name: cls for name, cls in named_transforms().items() if name not in SUPERSEDED}
 
@@ -81,7 +81,7 @@ def named_transforms() -> Mapping[str, type[Transform]]:
         cls = getattr(library, name)
         if inspect.isclass(cls) and issubclass(cls, Transform) and name not in _NO_STEPS:
             classes[snake(name.removesuffix("Transform"))] = cls
-    return {name: cls for name, cls in sorted(classes.items()) if name not in known()}
+    return {name: cls for name, cls in sorted(classes.items()) if name not in steps_by_name()}
 
 
 @dataclass
@@ -102,7 +102,7 @@ class TransformStep(Step):
                 raise InvalidArgumentError(f"{cls.__name__} is for buffers", hint=f"use the step {name}")
 
     @classmethod
-    def of(cls, name: str, words: Sequence[Any], named: Mapping[str, Any]) -> TransformStep:
+    def from_arguments(cls, name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> TransformStep:
         """Return the step for the name and the arguments of a transform; dotted keys become nested keys.
 
         Raises:
@@ -114,36 +114,36 @@ class TransformStep(Step):
             for key, value in named.items()
             if "keys" in key
         }
-        keywords = {**{key: _dtype(value) for key, value in named.items()}, **keys}
+        keywords = {**{key: _parse_dtype(value) for key, value in named.items()}, **keys}
         try:
-            transform = transform_class(*map(_dtype, words), **keywords)
+            transform = transform_class(*map(_parse_dtype, positional), **keywords)
         except TypeError as error:
             raise InvalidArgumentError(f"{name} takes {inspect.signature(transform_class)}: {error}") from error
-        return cls(transform, {"use": name, **({"args": list(words)} if words else {}), **named})
+        return cls(transform, {"use": name, **({"args": list(positional)} if positional else {}), **named})
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         if isinstance(self.transform, _Picture):
-            return self._of_images(batch)
+            return self._apply_to_images(batch)
         keys = [as_key(key) for key in getattr(self.transform, "in_keys", ())]
         # A transform of the user may read more keys than its in_keys.
         is_own = self.transform.apply.__module__.startswith("datasets_rl.")
         only_states = is_own and bool(keys) and set(keys) <= batch.states.keys()
         if only_states and not isinstance(self.transform, OverTime):
-            return self._of_states(batch, set(keys))
+            return self._apply_to_states(batch, set(keys))
         named = {*keys, *(as_key(key) for key in getattr(self.transform, "out_keys", ()))}
         # Encoded images that the transform does not name are not decoded; without any keys it applies to all fields.
-        untouched = _encoded(batch) - named if named or isinstance(self.transform, OverTime) else set()
+        untouched = _encoded_keys(batch) - named if named or isinstance(self.transform, OverTime) else set()
         transform = _with_next_keys(self.transform) if only_states else self.transform
-        result = _of_transitions(transform, rekeyed(batch, lambda key: None if key in untouched else key))
+        result = _apply_to_transitions(transform, rename_fields(batch, lambda key: None if key in untouched else key))
         if result is None or not untouched:
             return result
         if not np.array_equal(result.lengths, batch.lengths):
             # The transform split episodes: images at the new ends become final states, which requires all fields.
-            return _of_transitions(transform, batch)
-        return _with(result, batch.select_fields(untouched))
+            return _apply_to_transitions(transform, batch)
+        return _add_fields(result, batch.select_fields(untouched))
 
-    def _of_images(self, batch: EpisodeBatch) -> EpisodeBatch:
+    def _apply_to_images(self, batch: EpisodeBatch) -> EpisodeBatch:
         """Apply an image transform to each image once, in the layout of the image."""
         names = {
             as_key(new): as_key(old) for old, new in zip(self.transform.in_keys, self.transform.out_keys, strict=True)
@@ -153,25 +153,25 @@ class TransformStep(Step):
         names = {new: old for new, old in names.items() if old not in following}
         # Without explicit keys in the recipe, the transform applies to all images, whatever their names.
         if self.written and not {"in_keys", "out_keys"} & self.written.keys():
-            keys = images(batch)
+            keys = image_keys(batch)
         else:
-            need(batch, map(dotted_name, names.values()))
-            keys, batch = list(names), _copied(batch, names)
+            require_keys(batch, map(dotted_name, names.values()))
+            keys, batch = list(names), _copy_fields(batch, names)
         if isinstance(self.transform, ToTensorImage):
-            return mapped(batch, keys, lambda _, values: self._each_image(channels_last(values)))
-        return mapped(batch, keys, lambda _, values: channels_first(values, self._each_image))
+            return map_fields(batch, keys, lambda _, values: self._transform_images(to_channels_last(values)))
+        return map_fields(batch, keys, lambda _, values: apply_channels_first(values, self._transform_images))
 
-    def _each_image(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _transform_images(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return transformed images, given in the layout that the transform requires."""
         result: NDArray[Any] = np.ascontiguousarray(self.transform.transform_value(torch.from_numpy(values)).numpy())
         return result
 
-    def _of_states(self, batch: EpisodeBatch, keys: set[Key]) -> EpisodeBatch:
+    def _apply_to_states(self, batch: EpisodeBatch, keys: set[Key]) -> EpisodeBatch:
         """Apply the transform to states: those of the steps, and the final ones."""
 
         def apply(arrays: Mapping[Key, Any], count: int) -> dict[Key, Any]:
             leaves = {key: torch.from_numpy(np.array(arrays[key])) for key in keys}
-            result = self.transform(nest(leaves, torch.Size((count,))))
+            result = self.transform(nest_leaves(leaves, torch.Size((count,))))
             names = result.keys(include_nested=True, leaves_only=True)
             return {as_key(name): np.ascontiguousarray(result.get(name).numpy()) for name in names}
 
@@ -186,7 +186,7 @@ class TransformStep(Step):
     def to_json(self) -> dict[str, Any]:
         """Return the description for the manifest: the step as written in a recipe, or its name and a digest."""
         name = type(self.transform).__qualname__
-        return dict(self.written) or {"use": "transform", "name": name, "digest": digest(self.transform)}
+        return dict(self.written) or {"use": "transform", "name": name, "digest": code_digest(self.transform)}
 
 
 def _with_next_keys(transform: OverTime) -> OverTime:
@@ -197,7 +197,7 @@ def _with_next_keys(transform: OverTime) -> OverTime:
     return extended
 
 
-def _of_transitions(transform: Any, batch: EpisodeBatch) -> EpisodeBatch | None:
+def _apply_to_transitions(transform: Any, batch: EpisodeBatch) -> EpisodeBatch | None:
     """Apply a transform to the transitions of a batch."""
     result = transform(to_tensors(batch))
     if not result.get(NEXT_REWARD).is_floating_point():
@@ -205,9 +205,9 @@ def _of_transitions(transform: Any, batch: EpisodeBatch) -> EpisodeBatch | None:
     return from_tensors(result, batch, whole=False)
 
 
-def _copied(batch: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
+def _copy_fields(batch: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
     """Return the batch with copies of fields under new names, given as new: old; they replace existing fields."""
-    others = rekeyed(batch, lambda key: None if key in names and names[key] != key else key)
+    others = rename_fields(batch, lambda key: None if key in names and names[key] != key else key)
 
     def copied(attribute: str) -> dict[Key, Any]:
         result, sources = dict(getattr(others, attribute)), getattr(batch, attribute)
@@ -216,11 +216,11 @@ def _copied(batch: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
     return replace(others, steps=copied("steps"), states=copied("states"), final_states=copied("final_states"))
 
 
-def _encoded(batch: EpisodeBatch) -> set[Key]:
+def _encoded_keys(batch: EpisodeBatch) -> set[Key]:
     return {key for key, values in {**batch.steps, **batch.states}.items() if isinstance(values, EncodedImages)}
 
 
-def _with(batch: EpisodeBatch, other: EpisodeBatch) -> EpisodeBatch:
+def _add_fields(batch: EpisodeBatch, other: EpisodeBatch) -> EpisodeBatch:
     """Return a batch with the fields of another batch of the same steps added."""
     return replace(
         batch,
@@ -230,7 +230,7 @@ def _with(batch: EpisodeBatch, other: EpisodeBatch) -> EpisodeBatch:
     )
 
 
-def _dtype(value: Any) -> Any:
+def _parse_dtype(value: Any) -> Any:
     """Return the dtype with a name, as recipes write it; other values are returned unchanged."""
     dtype = getattr(torch, value, None) if isinstance(value, str) else None
     return dtype if isinstance(dtype, torch.dtype) else value

@@ -17,12 +17,12 @@ from raw.images import encoded
 
 from datasets_rl.format import images as pictures_module
 from datasets_rl.format.images import EncodedColumn
-from datasets_rl.preprocessing.functions import joined
-from datasets_rl.preprocessing.naming import described, make
+from datasets_rl.preprocessing.functions import concatenate_batches
+from datasets_rl.preprocessing.naming import describe_steps, make_step
 from datasets_rl.preprocessing.recipe import Recipe
-from datasets_rl.preprocessing.steps import known
+from datasets_rl.preprocessing.steps import steps_by_name
 from datasets_rl.preprocessing.tensors import unshare
-from datasets_rl.preprocessing.transforms import transforms
+from datasets_rl.preprocessing.transforms import transform_steps
 from datasets_rl.ted.episode_batch import EpisodeBatch
 
 PIXELS = ("pixels",)
@@ -174,7 +174,7 @@ def as_pixels(block):
 
 
 def fitted(name, arguments, *blocks):
-    recipe = Recipe([make(name, (), arguments)])
+    recipe = Recipe([make_step(name, (), arguments)])
     recipe.fit(lambda: iter(blocks))
     return recipe
 
@@ -221,11 +221,11 @@ def test_images_that_a_step_does_not_use_are_not_decoded(name, arguments, monkey
 
 
 def test_the_suite_covers_every_step_and_every_transform():
-    assert set(WRITTEN) == {*known(), *transforms()}
+    assert set(WRITTEN) == {*steps_by_name(), *transform_steps()}
 
 
 def test_every_step_is_described_in_one_sentence():
-    assert all(0 < len(one.summary) < 120 and ". " not in one.summary for one in described())
+    assert all(0 < len(one.summary) < 120 and ". " not in one.summary for one in describe_steps())
 
 
 @EACH
@@ -242,7 +242,7 @@ def test_the_output_does_not_depend_on_the_division_into_batches(name, arguments
     twice = frozenset(key for one in came for key in one.steps if ("next", *key) in one.steps)
     came = [unshare(one, twice) for one in came]
 
-    assert not came or same(came[0], joined(came[1:]))
+    assert not came or same(came[0], concatenate_batches(came[1:]))
 
 
 @EACH
@@ -295,9 +295,9 @@ def test_states_are_shared_where_the_step_commutes_with_time(name, arguments):
 
 @EACH
 def test_a_step_is_restored_from_its_entry_in_the_manifest(name, arguments):
-    step = make(name, (), arguments)
+    step = make_step(name, (), arguments)
     told = json.loads(json.dumps(step.to_json()))
-    again = make(told.pop("use"), told.pop("args", ()), told)
+    again = make_step(told.pop("use"), told.pop("args", ()), told)
 
     assert again.to_json() == step.to_json()
     block = block_of([(3, True, True), (4, False, False), (2, True, False)])

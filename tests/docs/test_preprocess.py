@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import datasets_rl
-from datasets_rl.preprocessing.naming import described
-from datasets_rl.preprocessing.recipe import Recipe, shipped
-from datasets_rl.preprocessing.steps import known
+from datasets_rl.preprocessing.naming import describe_steps
+from datasets_rl.preprocessing.recipe import Recipe, shipped_recipes
+from datasets_rl.preprocessing.steps import steps_by_name
 
 PAGE = (Path(datasets_rl.__file__).parents[1] / "docs" / "preprocess.md").read_text(encoding="utf-8")
 
@@ -20,11 +20,13 @@ def rows(heading):
 
 
 def test_the_table_of_recipes_is_complete():
-    assert rows("Recipes") == [[one.name, one.summary] for one in shipped()]
+    assert rows("Recipes") == [[one.name, one.summary] for one in shipped_recipes()]
 
 
 def test_the_table_of_steps_is_complete():
-    assert rows("Steps") == [[one.name, one.arguments, one.summary] for one in described() if one.name in known()]
+    assert rows("Steps") == [
+        [one.name, one.arguments, one.summary] for one in describe_steps() if one.name in steps_by_name()
+    ]
 
 
 def test_the_recipe_in_toml_can_be_read(tmp_path):

@@ -140,7 +140,7 @@ def test_checksums_of_the_headers_are_kept_when_a_download_is_resumed(folder):
     part.advance(part.spans[0], b"x" * 10)
     part.save()
 
-    assert PartialDownload.load(folder / "a").said == ExpectedFile(crc32c="00000000")
+    assert PartialDownload.load(folder / "a").reported == ExpectedFile(crc32c="00000000")
 
 
 @pytest.fixture

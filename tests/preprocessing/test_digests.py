@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from datasets_rl.preprocessing import Recipe
-from datasets_rl.preprocessing.digests import digest
+from datasets_rl.preprocessing.digests import code_digest
 
 CASES = {
     "constant": "fn = lambda t: t * {}",
@@ -49,7 +49,7 @@ def read(folder, text, name="own"):
 
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES)
 def test_an_edit_changes_the_digest_and_a_second_import_does_not(tmp_path, text):
-    one, same, edited = (digest(read(tmp_path, text.format(by)).fn) for by in (1, 1, 2))
+    one, same, edited = (code_digest(read(tmp_path, text.format(by)).fn) for by in (1, 1, 2))
 
     assert one == same
     assert one != edited
@@ -60,7 +60,7 @@ def test_a_variable_without_a_value_is_not_an_error(tmp_path):
 
     def told(by, times):
         made = read(tmp_path, text.format(by)).made()
-        return [digest(next(made)) for _ in range(times)][-1]
+        return [code_digest(next(made)) for _ in range(times)][-1]
 
     assert told("abs", 1) == told("min", 1) != told("abs", 2) != told("min", 2)
 
@@ -93,7 +93,7 @@ def test_the_digest_of_a_custom_step_covers_its_class(tmp_path, edited):
 def test_the_digest_covers_user_modules(tmp_path, monkeypatch):
     def told(by):
         monkeypatch.setitem(sys.modules, "beside", read(tmp_path, f"def times(t): return t * {by}", "beside"))
-        return digest(read(tmp_path, "import beside\ndef fn(t): return beside.times(t)").fn)
+        return code_digest(read(tmp_path, "import beside\ndef fn(t): return beside.times(t)").fn)
 
     assert told(1) == told(1)
     assert told(1) != told(2)

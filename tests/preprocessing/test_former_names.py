@@ -12,10 +12,10 @@ import pytest
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing import Function, Recipe, preprocess, preview, result_folder
-from datasets_rl.preprocessing.former import renamed
-from datasets_rl.preprocessing.naming import in_current_names, make
+from datasets_rl.preprocessing.former import with_present_names
+from datasets_rl.preprocessing.naming import make_step, with_current_names
 from datasets_rl.preprocessing.recipe import parse_inline
-from datasets_rl.preprocessing.steps import fields, known, normalize, returns, rewards
+from datasets_rl.preprocessing.steps import fields, normalize, returns, rewards, steps_by_name
 from datasets_rl.preprocessing.steps.keep import KeepReturns
 from datasets_rl.preprocessing.transforms import SUPERSEDED, TransformStep, named_transforms
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -90,7 +90,7 @@ def test_a_former_name_makes_the_step_of_the_present_one(former, present):
         return
     # The step has the result that the transform had, to the last bit.
     step, batch = recipe.steps[0], episodes()
-    of_step, of_transform = step(batch), TransformStep.of(name, positional, named)(batch)
+    of_step, of_transform = step(batch), TransformStep.from_arguments(name, positional, named)(batch)
     for kind in ("steps", "states", "final_states"):
         left, right = getattr(of_step, kind), getattr(of_transform, kind)
         assert left.keys() == right.keys()
@@ -122,17 +122,17 @@ def test_a_transform_with_arguments_that_its_step_lacks_stays_a_transform(former
 
 def test_every_former_name_of_a_transform_has_a_step():
     assert SUPERSEDED.keys() <= named_transforms().keys()
-    assert set(SUPERSEDED.values()) <= known().keys()
+    assert set(SUPERSEDED.values()) <= steps_by_name().keys()
 
 
 def test_a_present_name_is_left_as_it_is():
     for text in ("keep_returns:min=3", "resize:64", "nothing:1"):
-        assert renamed(parse_inline(text)) == parse_inline(text)
+        assert with_present_names(parse_inline(text)) == parse_inline(text)
 
 
 def test_two_names_of_one_argument_are_refused():
     with pytest.raises(InvalidArgumentError, match="no argument 'least'"):
-        make("keep_returns", (), {"least": 1, "min": 2})
+        make_step("keep_returns", (), {"least": 1, "min": 2})
     with pytest.raises(TypeError, match="KeepReturns got least and min, which are one argument"):
         KeepReturns(least=1, min=2)
 
@@ -217,14 +217,14 @@ def test_a_recipe_under_former_names_is_not_applied_to_its_own_result(toy):
 
 
 def test_descriptions_in_manifests_are_read_under_present_names():
-    assert in_current_names({"use": "normalise"}) == {"use": "normalize"}
-    assert in_current_names({"use": "reward_scaling", "args": [0, 2]}) == {"use": "scale_rewards", "scale": 2}
+    assert with_current_names({"use": "normalise"}) == {"use": "normalize"}
+    assert with_current_names({"use": "reward_scaling", "args": [0, 2]}) == {"use": "scale_rewards", "scale": 2}
     function = {"use": "function", "name": "f", "per": "batch", "digest": "0"}
-    assert in_current_names({**function, "most": 3}) == {**function, "batch_size": 3}
+    assert with_current_names({**function, "most": 3}) == {**function, "batch_size": 3}
     for unchanged in (
         {"use": "normalise", "digest": "0"},
         {"use": "keep_returns", "unknown": 1},
         {"use": "resize", "args": [64]},
         {"use": "observation_norm", "args": [1, 2]},
     ):
-        assert in_current_names(unchanged) == unchanged
+        assert with_current_names(unchanged) == unchanged

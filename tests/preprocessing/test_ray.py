@@ -106,7 +106,7 @@ def test_a_node_without_the_shared_folder_is_named(tmp_path):
     task = {"folder": str(tmp_path / "nowhere" / "000000")}
 
     with RayEngine() as engine, pytest.raises(InvalidArgumentError, match="does not see") as raised:
-        engine.submit(partial.make, task, Report())()
+        engine.submit(partial.make_partial_dataset, task, Report())()
     assert "all nodes share" in raised.value.hint
 
 
@@ -199,17 +199,17 @@ def test_two_attempts_at_a_partial_do_not_interfere(folder, tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=Kept())
     task = {**tasks[-1], "folder": str(tmp_path / "parts" / "000000")}
-    fill = partial.fill
+    fill = partial.write_episodes
 
     def overtaken(*arguments):
-        monkeypatch.setattr(partial, "fill", fill)
+        monkeypatch.setattr(partial, "write_episodes", fill)
         said = fill(*arguments)
-        second.append(partial.make(task, Report()))
+        second.append(partial.make_partial_dataset(task, Report()))
         return said
 
     second = []
-    monkeypatch.setattr(partial, "fill", overtaken)
-    first = partial.make(task, Report())
+    monkeypatch.setattr(partial, "write_episodes", overtaken)
+    first = partial.make_partial_dataset(task, Report())
 
     assert [first] == second
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["000000"]
@@ -278,7 +278,7 @@ def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted,
 
         assert files(made) == wanted
         with engine, pytest.raises(InvalidArgumentError, match="does not see"):
-            engine.submit(partial.make, {"folder": str(tmp_path / "nowhere" / "000000")}, Report())()
+            engine.submit(partial.make_partial_dataset, {"folder": str(tmp_path / "nowhere" / "000000")}, Report())()
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -14,8 +14,8 @@ from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Recipe, Step, preprocess
-from datasets_rl.preprocessing.recipe import shipped
-from datasets_rl.preprocessing.steps.images import channels_first
+from datasets_rl.preprocessing.recipe import shipped_recipes
+from datasets_rl.preprocessing.steps.images import apply_channels_first
 from datasets_rl.progress import Report
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -71,7 +71,7 @@ def flat(values):
 
 
 def test_the_built_in_recipes_and_their_summaries():
-    found = {one.name: one.summary for one in shipped()}
+    found = {one.name: one.summary for one in shipped_recipes()}
 
     assert len(found) == 18
     assert all(0 < len(summary) < 100 and "\n" not in summary for summary in found.values())
@@ -635,7 +635,7 @@ FLAT = {"td3_bc", "normalized_observation", "diffusion_policy"}
 """Recipes that require an observation of one vector."""
 
 
-@pytest.mark.parametrize("name", [one.name for one in shipped()])
+@pytest.mark.parametrize("name", [one.name for one in shipped_recipes()])
 def test_a_built_in_recipe_writes_a_strict_dataset_for_any_division_into_batches(name, stored, tmp_path):
     recipe = [*Recipe.of("flat_observation").steps] if name in FLAT else []
     recipe += Recipe.of(name).steps
@@ -678,7 +678,7 @@ def test_steps_may_write_to_images(shape):
     values = np.zeros(shape, np.uint8)
     values.flags.writeable = False
 
-    came = channels_first(values, lambda images: np.add(images, 1, out=images))
+    came = apply_channels_first(values, lambda images: np.add(images, 1, out=images))
 
     assert came.shape == shape
     assert (came == 1).all()

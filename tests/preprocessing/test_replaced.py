@@ -135,11 +135,11 @@ def test_functions_with_growing_memory_get_small_partials(folder, tmp_path, monk
     def fill(writer, task, *others):
         begun.append(task.first)
         assert task.max_steps == 2 or per == "batch"
-        return partial.fill(writer, task, *others)
+        return partial.write_episodes(writer, task, *others)
 
     monkeypatch.setattr(run, "_PART_CALLS", 5)
     monkeypatch.setattr(run, "_BATCH_CALLS", 2)
-    monkeypatch.setattr(run, "fill", fill)
+    monkeypatch.setattr(run, "write_episodes", fill)
     preprocess(folder, Recipe([Function(lambda data: data, per)]), dest=tmp_path / "out", jobs=1)
 
     assert begun == parts

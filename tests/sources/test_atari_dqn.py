@@ -87,7 +87,7 @@ def test_there_are_60_games_of_5_runs():
 
 
 def test_ids_are_listed_without_numpy():
-    script = "import sys; from datasets_rl import sources; s = sources.source('atari_dqn'); "
+    script = "import sys; from datasets_rl import sources; s = sources.get_source('atari_dqn'); "
     script += "print(len([s.entry(name) for name in s.ids()]), *{'numpy', 'torch', 'httpx'} & set(sys.modules))"
 
     assert subprocess.check_output([sys.executable, "-c", script], text=True).split() == ["300"]

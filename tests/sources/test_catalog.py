@@ -147,7 +147,7 @@ def test_reading_the_catalog_imports_neither_numpy_nor_torch():
     script = """
 import sys
 from datasets_rl import sources
-source = sources.source("d4rl")
+source = sources.get_source("d4rl")
 count = len([source.entry(name) for name in source.ids()])
 print(count, *({"numpy", "torch", "h5py", "pandas", "httpx"} & set(sys.modules)))
 """

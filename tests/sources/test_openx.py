@@ -60,7 +60,9 @@ def test_the_catalog_has_the_ids_of_torchrl_and_some_of_the_buckets():
 
 
 def test_listing_them_does_not_import_numpy():
-    script = "import sys; from datasets_rl import sources; s = sources.source('openx'); [s.entry(n) for n in s.ids()]; "
+    script = (
+        "import sys; from datasets_rl import sources; s = sources.get_source('openx'); [s.entry(n) for n in s.ids()]; "
+    )
     script += "print({'numpy', 'torch', 'httpx'} & set(sys.modules))"
     assert (
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"

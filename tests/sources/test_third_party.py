@@ -163,7 +163,7 @@ import warnings
 from datasets_rl import info, list_datasets, sources
 from datasets_rl.errors import UnknownIdError
 
-print(sources.module_name("d4rl"), type(sources.source("d4rl")).__name__)
+print(sources.module_name("d4rl"), type(sources.get_source("d4rl")).__name__)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     print(*list_datasets("*/reach"))

@@ -354,7 +354,7 @@ def test_reading_the_catalogs_imports_neither_numpy_nor_torch(name):
     script = f"""
 import sys
 from datasets_rl import sources
-source = sources.source({name!r})
+source = sources.get_source({name!r})
 count = len([source.entry(name) for name in source.ids()])
 print(count, *({{"numpy", "torch", "h5py", "httpx"}} & set(sys.modules)))
 """

@@ -10,11 +10,11 @@ from functools import cache
 
 from datasets_rl.preprocessing.base import Step
 
-__all__ = ["known"]
+__all__ = ["steps_by_name"]
 
 
 @cache
-def known() -> Mapping[str, type[Step]]:
+def steps_by_name() -> Mapping[str, type[Step]]:
     """Return the classes of all steps by their names in recipes."""
     steps: dict[str, type[Step]] = {}
     for module in pkgutil.iter_modules(__path__):

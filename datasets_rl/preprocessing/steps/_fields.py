@@ -14,7 +14,7 @@ from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
 
-__all__ = ["FIXED", "drawn", "mapped", "need", "rekeyed", "unit_floats", "with_steps"]
+__all__ = ["FIXED", "map_fields", "random_floats", "rename_fields", "require_keys", "unit_floats", "with_steps"]
 
 FIXED = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED})
 """The keys of the fields that every dataset has."""
@@ -23,7 +23,7 @@ V = TypeVar("V")
 Change = Callable[[Key, NDArray[Any]], NDArray[Any]]
 
 
-def need(batch: EpisodeBatch, names: Iterable[str]) -> list[Key]:
+def require_keys(batch: EpisodeBatch, names: Iterable[str]) -> list[Key]:
     """Return the keys of the fields with these names.
 
     Raises:
@@ -41,7 +41,7 @@ def with_steps(batch: EpisodeBatch, steps: Mapping[Key, NDArray[Any]]) -> Episod
     return replace(batch, steps={**batch.steps, **steps})
 
 
-def mapped(batch: EpisodeBatch, keys: Iterable[Key], change: Change) -> EpisodeBatch:
+def map_fields(batch: EpisodeBatch, keys: Iterable[Key], change: Change) -> EpisodeBatch:
     """Return the batch with a function applied to some fields; of a state, also to the final states."""
     steps, states, final_states = dict(batch.steps), dict(batch.states), dict(batch.final_states)
     for key in keys:
@@ -53,7 +53,7 @@ def mapped(batch: EpisodeBatch, keys: Iterable[Key], change: Change) -> EpisodeB
     return replace(batch, steps=steps, states=states, final_states=final_states)
 
 
-def rekeyed(batch: EpisodeBatch, name: Callable[[Key], Key | None]) -> EpisodeBatch:
+def rename_fields(batch: EpisodeBatch, name: Callable[[Key], Key | None]) -> EpisodeBatch:
     """Return the batch with its fields renamed by a function; fields for which it returns None are dropped."""
 
     def renamed(values: Mapping[Key, V]) -> dict[Key, V]:
@@ -68,7 +68,7 @@ def rekeyed(batch: EpisodeBatch, name: Callable[[Key], Key | None]) -> EpisodeBa
     )
 
 
-def drawn(seed: int, numbers: NDArray[Any], places: NDArray[Any]) -> NDArray[np.float64]:
+def random_floats(seed: int, numbers: NDArray[Any], places: NDArray[Any]) -> NDArray[np.float64]:
     """Return a pseudorandom float in [0, 1) for each step, [N].
 
     It depends only on the seed, the number of the episode and the index of the step in its episode (`places`): the
@@ -77,8 +77,8 @@ def drawn(seed: int, numbers: NDArray[Any], places: NDArray[Any]) -> NDArray[np.
     """
     state = np.full(len(numbers), seed % (1 << 64), np.uint64)
     for values in (numbers, places):
-        state = _mixed(state) + values.astype(np.uint64)
-    return unit_floats(_mixed(state))
+        state = _mix_bits(state) + values.astype(np.uint64)
+    return unit_floats(_mix_bits(state))
 
 
 def unit_floats(integers: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -86,7 +86,7 @@ def unit_floats(integers: NDArray[np.uint64]) -> NDArray[np.float64]:
     return (integers >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

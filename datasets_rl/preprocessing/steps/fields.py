@@ -13,7 +13,7 @@ from typing_extensions import override
 from datasets_rl.deprecation import former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.steps._fields import FIXED, mapped, need, rekeyed
+from datasets_rl.preprocessing.steps._fields import FIXED, map_fields, rename_fields, require_keys
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted_name
 
@@ -26,13 +26,13 @@ _MAX_AXES = 2
 """The maximum number of axes of a field that is concatenated into a vector: images have more."""
 
 
-def _kept(batch: EpisodeBatch, kept: Iterable[Key]) -> EpisodeBatch:
+def _with_keys(batch: EpisodeBatch, kept: Iterable[Key]) -> EpisodeBatch:
     """Return the batch with only some fields, and those that every dataset has."""
     keys = {*kept, *FIXED}
-    return rekeyed(batch, lambda key: key if key in keys else None)
+    return rename_fields(batch, lambda key: key if key in keys else None)
 
 
-def _below(batch: EpisodeBatch, names: Iterable[str]) -> set[Key]:
+def _keys_below(batch: EpisodeBatch, names: Iterable[str]) -> set[Key]:
     """Return the keys of the fields with these names, and of those nested below them.
 
     Raises:
@@ -54,7 +54,7 @@ class Select(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        return _kept(batch, _below(batch, self.keys))
+        return _with_keys(batch, _keys_below(batch, self.keys))
 
 
 @dataclass
@@ -69,8 +69,8 @@ class Exclude(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        dropped = _below(batch, self.keys)
-        return _kept(batch, [key for key in (*batch.steps, *batch.states) if key not in dropped])
+        dropped = _keys_below(batch, self.keys)
+        return _with_keys(batch, [key for key in (*batch.steps, *batch.states) if key not in dropped])
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Rename(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        moved = _below(batch, [self.old])
+        moved = _keys_below(batch, [self.old])
         old, new = as_key(self.old), as_key(self.new)
 
         def name(key: Key) -> Key:
@@ -93,7 +93,7 @@ class Rename(Step):
             raise InvalidArgumentError(f"the field {', '.join(clash)} exists already")
         if fixed := sorted(dotted_name(key) for key in moved & FIXED):
             raise InvalidArgumentError(f"{', '.join(fixed)} cannot be renamed: every dataset has this field")
-        return rekeyed(batch, name)
+        return rename_fields(batch, name)
 
 
 @dataclass
@@ -122,12 +122,12 @@ class Cast(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        keys = [key for key in need(batch, self.keys) or self._all(batch) if self._casts(batch, key)]
+        keys = [key for key in require_keys(batch, self.keys) or self._castable_keys(batch) if self._casts(batch, key)]
         if texts := sorted(dotted_name(key) for key in keys if key in batch.vocabulary):
             raise InvalidArgumentError(f"{', '.join(texts)} holds text")
-        return mapped(batch, keys, self._cast)
+        return map_fields(batch, keys, self._cast)
 
-    def _all(self, batch: EpisodeBatch) -> list[Key]:
+    def _castable_keys(self, batch: EpisodeBatch) -> list[Key]:
         """Return the numeric fields of every dtype, without those that mark the ends of episodes."""
         fixed = {NEXT_TERMINATED, NEXT_TRUNCATED, *batch.vocabulary}
         return [key for key in (*batch.steps, *batch.states) if key not in fixed]
@@ -182,7 +182,7 @@ class Concatenate(Step):
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Determine the fields and their sizes from the first batch."""
         batch = next(iter(batches))
-        keys, target = need(batch, self.keys) or self._numeric_states(batch), as_key(self.key)
+        keys, target = require_keys(batch, self.keys) or self._numeric_states(batch), as_key(self.key)
         if not keys:
             raise InvalidArgumentError(f"there is no numeric state below {self.key}")
         if texts := [dotted_name(key) for key in keys if key in batch.vocabulary]:
@@ -202,7 +202,7 @@ class Concatenate(Step):
                 hint="choose another name with key=, or exclude it",
             )
         arrays = {**batch.steps, **batch.states}
-        self._order = {dotted_name(key): self._flat(arrays[key]).shape[self.dim or -1] for key in keys}
+        self._order = {dotted_name(key): self._flatten(arrays[key]).shape[self.dim or -1] for key in keys}
 
     def _numeric_states(self, batch: EpisodeBatch) -> list[Key]:
         target = as_key(self.key)
@@ -221,12 +221,12 @@ class Concatenate(Step):
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         keys = [as_key(name) for name in self._order]
         if keys[0] in batch.steps:
-            return replace(batch, steps=self._joined(batch.steps, keys))
-        states, final_states = (self._joined(arrays, keys) for arrays in (batch.states, batch.final_states))
+            return replace(batch, steps=self._concatenate(batch.steps, keys))
+        states, final_states = (self._concatenate(arrays, keys) for arrays in (batch.states, batch.final_states))
         return replace(batch, states=states, final_states=final_states)
 
-    def _joined(self, arrays: Mapping[Key, NDArray[Any]], keys: Sequence[Key]) -> dict[Key, NDArray[Any]]:
-        parts = [self._flat(arrays[key]) for key in keys]
+    def _concatenate(self, arrays: Mapping[Key, NDArray[Any]], keys: Sequence[Key]) -> dict[Key, NDArray[Any]]:
+        parts = [self._flatten(arrays[key]) for key in keys]
         try:
             result = np.concatenate(parts, axis=self.dim or -1)
         except ValueError as error:
@@ -238,6 +238,6 @@ class Concatenate(Step):
             result = result.astype(np.float32)
         return {**{key: values for key, values in arrays.items() if key not in keys}, as_key(self.key): result}
 
-    def _flat(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _flatten(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values with one axis for each step, [N, D], unless there is an axis of concatenation."""
         return np.asarray(values).reshape(len(values), -1) if self.dim is None else np.asarray(values)

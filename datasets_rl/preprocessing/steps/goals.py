@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.steps._fields import drawn, need, rekeyed
+from datasets_rl.preprocessing.steps._fields import random_floats, rename_fields, require_keys
 from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key
@@ -53,7 +53,7 @@ class HindsightGoals(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        (key,), goal = need(batch, [self.achieved]), as_key(self.goal)
+        (key,), goal = require_keys(batch, [self.achieved]), as_key(self.goal)
         if key not in batch.states:
             raise InvalidArgumentError(f"{self.achieved} is not a state; expected a field with a final value")
         achieved = np.array(batch.next_states(key))
@@ -65,7 +65,7 @@ class HindsightGoals(Step):
             chosen = stops - 1
         else:
             indices = rows - np.repeat(batch.table.starts, batch.lengths)
-            random = drawn(self.seed, np.repeat(batch.numbers, batch.lengths), indices)
+            random = random_floats(self.seed, np.repeat(batch.numbers, batch.lengths), indices)
             chosen = rows + (random * (stops - rows)).astype(np.int64)
         goals = achieved[chosen]
         distances = np.linalg.norm((achieved - goals).reshape(batch.count, -1).astype(np.float64), axis=-1)
@@ -75,7 +75,7 @@ class HindsightGoals(Step):
         return self._with_goals(batch, goal, goals, rewards)
 
     def _with_goals(self, batch: EpisodeBatch, goal: Key, goals: NDArray[Any], rewards: NDArray[Any]) -> EpisodeBatch:
-        others = rekeyed(batch, lambda key: None if key in {goal, ("next", *goal)} else key)
+        others = rename_fields(batch, lambda key: None if key in {goal, ("next", *goal)} else key)
         steps = {**others.steps, NEXT_REWARD: rewards}
         if self.strategy == "future":
             return replace(others, steps={**steps, goal: goals, ("next", *goal): goals})

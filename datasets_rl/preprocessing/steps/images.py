@@ -12,20 +12,20 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.steps._fields import mapped, need
+from datasets_rl.preprocessing.steps._fields import map_fields, require_keys
 from datasets_rl.settings import require_memory
 from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, dotted_name
 
-__all__ = ["StackFrames", "ToUint8", "channels_first", "channels_last", "images"]
+__all__ = ["StackFrames", "ToUint8", "apply_channels_first", "image_keys", "to_channels_last"]
 
 _CHANNELS = {1, 3, 4}
 _HW, _CHW = 2, 3
 """The number of axes of an image without channels, and with channels."""
 
 
-def images(batch: EpisodeBatch) -> list[Key]:
+def image_keys(batch: EpisodeBatch) -> list[Key]:
     """Return the keys of the states that hold images: uint8 with two or three axes, or floating point with three.
 
     Raises:
@@ -42,7 +42,7 @@ def images(batch: EpisodeBatch) -> list[Key]:
     return keys
 
 
-def channels_first(values: NDArray[Any], change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+def apply_channels_first(values: NDArray[Any], change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
     """Apply a function of [N, C, H, W] to images, and return the result in the layout of the images.
 
     The last axis is that of the channels if its size is 1, 3 or 4, and that of the first axis of an image is not.
@@ -50,21 +50,21 @@ def channels_first(values: NDArray[Any], change: Callable[[NDArray[Any]], NDArra
     result: NDArray[Any]
     if values.ndim - 1 == _HW:
         result = change(np.array(values)[:, None])[:, 0]
-    elif _channels_last(values):
+    elif _is_channels_last(values):
         result = np.moveaxis(change(np.array(np.moveaxis(values, -1, 1), order="C")), 1, -1)
     else:
         result = change(np.array(values))
     return np.ascontiguousarray(result)
 
 
-def channels_last(values: NDArray[Any]) -> NDArray[Any]:
+def to_channels_last(values: NDArray[Any]) -> NDArray[Any]:
     """Return images as [N, H, W, C]."""
     if values.ndim - 1 == _HW:
         return np.array(values)[..., None]
-    return np.array(values if _channels_last(values) else np.moveaxis(values, 1, -1))
+    return np.array(values if _is_channels_last(values) else np.moveaxis(values, 1, -1))
 
 
-def _channels_last(values: NDArray[Any]) -> bool:
+def _is_channels_last(values: NDArray[Any]) -> bool:
     return bool(values.shape[-1] in _CHANNELS and values.shape[1] not in _CHANNELS)
 
 
@@ -80,10 +80,12 @@ class ToUint8(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
-        keys = need(batch, self.keys) or [key for key in images(batch) if batch.states[key].dtype.kind == "f"]
-        return mapped(batch, keys, self._bytes)
+        keys = require_keys(batch, self.keys) or [
+            key for key in image_keys(batch) if batch.states[key].dtype.kind == "f"
+        ]
+        return map_fields(batch, keys, self._to_bytes)
 
-    def _bytes(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
+    def _to_bytes(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
         if values.dtype.kind != "f":
             raise InvalidArgumentError(f"{dotted_name(key)} holds {values.dtype}; expected floating point")
         if len(values) and not 0 <= values.min() <= values.max() <= 1:
@@ -131,11 +133,11 @@ class StackFrames(Step):
         starts = np.repeat(table.starts, batch.lengths)
         rows = [np.arange(batch.count) - offset for offset in reversed(range(self.n))]
         ends = [table.stops - offset for offset in reversed(range(1, self.n))]
-        for key in need(batch, self.keys) or images(batch):
+        for key in require_keys(batch, self.keys) or image_keys(batch):
             frames = np.asarray(states[key] if key in states else steps[key])
             require_memory(self.n * frames.nbytes, f"stack_frames of {dotted_name(key)} with n = {self.n:,}")
             axis = self._axis(key, frames)
-            stack = _joined([self._padded_frames(frames, index, starts) for index in rows], axis)
+            stack = _stack_channels([self._padded_frames(frames, index, starts) for index in rows], axis)
             if key in steps:
                 steps[key] = stack
                 continue
@@ -144,14 +146,14 @@ class StackFrames(Step):
                 *(self._padded_frames(frames, index, table.starts) for index in ends),
                 np.asarray(final_states[key]),
             ]
-            final_states[key] = zero_unknown_states(_joined(last, axis), batch.final_known)
+            final_states[key] = zero_unknown_states(_stack_channels(last, axis), batch.final_known)
         return replace(batch, steps=steps, states=states, final_states=final_states)
 
     def _axis(self, key: Key, frames: NDArray[Any]) -> int:
         """Return the axis of concatenation in [N, ...]; 0 stands for an axis that is added after the first one."""
         axes = frames.ndim - 1
         if self.dim is None:
-            return 0 if axes in {0, _HW} else frames.ndim - 1 if _channels_last(frames) else 1
+            return 0 if axes in {0, _HW} else frames.ndim - 1 if _is_channels_last(frames) else 1
         if -self.dim > axes + 1:
             raise InvalidArgumentError(
                 f"dim is {self.dim}; expected at least {-axes - 1} for {dotted_name(key)} {list(frames.shape[1:])}"
@@ -166,7 +168,7 @@ class StackFrames(Step):
         return result
 
 
-def _joined(frames: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
+def _stack_channels(frames: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
     """Concatenate frames along an axis; 0 adds an axis after the first one."""
     result: NDArray[Any] = np.concatenate(frames, axis=axis) if axis else np.stack(frames, axis=1)
     return result

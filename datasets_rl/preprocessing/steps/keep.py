@@ -15,7 +15,7 @@ from typing_extensions import override
 from datasets_rl.deprecation import former_arguments
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.steps._fields import drawn, need, unit_floats
+from datasets_rl.preprocessing.steps._fields import random_floats, require_keys, unit_floats
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
@@ -39,7 +39,7 @@ __all__ = [
     "Split",
     "check_bounds",
     "read_span",
-    "returns",
+    "returns_of_episodes",
     "success_key",
 ]
 
@@ -60,7 +60,7 @@ _TESTS = {
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def returns(batch: EpisodeBatch) -> NDArray[np.float64]:
+def returns_of_episodes(batch: EpisodeBatch) -> NDArray[np.float64]:
     """Return the undiscounted return of each episode, [E]."""
     rewards = batch.steps[NEXT_REWARD][:, 0].astype(np.float64)
     sums: NDArray[np.float64] = np.add.reduceat(rewards, batch.table.starts)
@@ -74,7 +74,7 @@ def success_key(batch: EpisodeBatch, name: str) -> Key:
         InvalidArgumentError: If there is no such field, or several.
     """
     if name:
-        return need(batch, [name])[0]
+        return require_keys(batch, [name])[0]
     candidates = [key for key in (*batch.steps, *batch.states) if key[-1] == "success"]
     if len(candidates) != 1:
         names = ", ".join(map(dotted_name, candidates)) or "none"
@@ -110,11 +110,11 @@ def read_span(text: str) -> tuple[int, int | None, int]:
     return start, stop, int(match[3] or 1)
 
 
-def _kept(batch: EpisodeBatch, mask: NDArray[np.bool_]) -> EpisodeBatch | None:
+def _pick_episodes(batch: EpisodeBatch, mask: NDArray[np.bool_]) -> EpisodeBatch | None:
     return batch.pick(mask) if mask.any() else None
 
 
-def _any_step(batch: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _episodes_with_hits(batch: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether a condition on steps, [N], holds in any step of each episode, [E]."""
     result: NDArray[np.bool_] = np.logical_or.reduceat(hits, batch.table.starts)
     return result
@@ -130,8 +130,8 @@ class KeepReturns(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        episode_returns = returns(batch)
-        return _kept(batch, (episode_returns >= self.min) & (episode_returns <= self.max))
+        episode_returns = returns_of_episodes(batch)
+        return _pick_episodes(batch, (episode_returns >= self.min) & (episode_returns <= self.max))
 
 
 @former_arguments(least="min", most="max")
@@ -148,7 +148,7 @@ class KeepLengths(Step):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         longest = np.inf if self.max is None else self.max
-        return _kept(batch, (batch.lengths >= self.min) & (batch.lengths <= longest))
+        return _pick_episodes(batch, (batch.lengths >= self.min) & (batch.lengths <= longest))
 
 
 @dataclass
@@ -173,7 +173,7 @@ class KeepTopReturns(Step):
 
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest return to keep."""
-        pairs = [(returns(batch), batch.lengths) for batch in batches]
+        pairs = [(returns_of_episodes(batch), batch.lengths) for batch in batches]
         episode_returns, lengths = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
         best = np.argsort(-episode_returns, kind="stable")
         if self.of == "episodes":
@@ -189,7 +189,7 @@ class KeepTopReturns(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        return _kept(batch, returns(batch) >= self._min)
+        return _pick_episodes(batch, returns_of_episodes(batch) >= self._min)
 
 
 @dataclass
@@ -208,10 +208,10 @@ class KeepSuccess(Step):
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         key = success_key(batch, self.key)
         values = np.asarray(batch.steps[key] if key in batch.steps else batch.states[key])
-        success = _any_step(batch, np.asarray((values > 0).reshape(batch.count, -1).any(-1)))
+        success = _episodes_with_hits(batch, np.asarray((values > 0).reshape(batch.count, -1).any(-1)))
         if key in batch.states:
             success |= batch.final_known & (np.asarray(batch.final_states[key]) > 0).reshape(len(batch), -1).any(-1)
-        return _kept(batch, success == self.keep)
+        return _pick_episodes(batch, success == self.keep)
 
 
 @dataclass
@@ -241,9 +241,9 @@ class KeepWhere(Step):
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         hits, table = self._hits(batch), batch.table
         if self.over in {"first", "last"}:
-            return _kept(batch, hits[table.starts if self.over == "first" else table.stops - 1])
+            return _pick_episodes(batch, hits[table.starts if self.over == "first" else table.stops - 1])
         reduce = np.logical_or if self.over == "any" else np.logical_and
-        return _kept(batch, reduce.reduceat(hits, table.starts))
+        return _pick_episodes(batch, reduce.reduceat(hits, table.starts))
 
     def _hits(self, batch: EpisodeBatch) -> NDArray[Any]:
         """Return whether each step passes the test, bool [N]."""
@@ -251,7 +251,7 @@ class KeepWhere(Step):
         key = as_key(self.key)
         if key in batch.vocabulary:
             texts = np.array([_TESTS[compare](text, operand) for text in batch.vocabulary[key]], np.bool_)
-            passed: NDArray[np.bool_] = texts[_values(batch, key)]
+            passed: NDArray[np.bool_] = texts[_values_of(batch, key)]
         else:
             try:
                 number = float({"true": 1, "false": 0}.get(operand.lower(), operand))
@@ -259,18 +259,18 @@ class KeepWhere(Step):
                 raise InvalidArgumentError(
                     f"{self.key} holds numbers; expected a number, true or false after {compare}, not {operand!r}"
                 ) from error
-            passed = _TESTS[compare](_values(batch, key), number)
+            passed = _TESTS[compare](_values_of(batch, key), number)
         return np.all(passed.reshape(batch.count, -1), axis=-1)  # type: ignore[no-any-return]  # an array, because of the axis
 
 
-def _values(batch: EpisodeBatch, key: Key) -> NDArray[Any]:
+def _values_of(batch: EpisodeBatch, key: Key) -> NDArray[Any]:
     """Return the values of a field, [N, ...], as in batches; "episode" and ("next", "done") are computed."""
     if key == EPISODE:
         return np.repeat(batch.numbers, batch.lengths)
     if key == NEXT_DONE:
         done: NDArray[np.bool_] = np.logical_or(batch.steps[NEXT_TERMINATED], batch.steps[NEXT_TRUNCATED])
         return done
-    (key,) = need(batch, [".".join(key)])
+    (key,) = require_keys(batch, [".".join(key)])
     values: NDArray[Any] = np.asarray(batch.steps[key] if key in batch.steps else batch.states[key])
     return values
 
@@ -289,7 +289,7 @@ class KeepEpisodes(Step):
         start, end, step = read_span(self.numbers)
         stop = np.inf if end is None else end
         numbers = batch.numbers
-        return _kept(batch, (numbers >= start) & (numbers < stop) & ((numbers - start) % step == 0))
+        return _pick_episodes(batch, (numbers >= start) & (numbers < stop) & ((numbers - start) % step == 0))
 
 
 @dataclass
@@ -317,6 +317,6 @@ class Split(Step):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         sources = np.asarray(batch.metadata.get("source", batch.numbers)).astype(np.uint64)
-        shift = drawn(self.seed, np.zeros(1, np.int64), np.zeros(1, np.int64))
+        shift = random_floats(self.seed, np.zeros(1, np.int64), np.zeros(1, np.int64))
         positions = unit_floats(sources * _GOLDEN)
-        return _kept(batch, ((positions + shift) % 1 < self.validation) == (self.part == "validation"))
+        return _pick_episodes(batch, ((positions + shift) % 1 < self.validation) == (self.part == "validation"))

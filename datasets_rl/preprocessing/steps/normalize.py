@@ -17,7 +17,7 @@ from typing_extensions import override
 from datasets_rl.deprecation import former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.steps._fields import mapped, need
+from datasets_rl.preprocessing.steps._fields import map_fields, require_keys
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, as_key
 
@@ -54,7 +54,7 @@ class _Affine(Step):
         """Compute the shift and the scale of each field."""
         totals: dict[Key, list[Array]] = {}
         for batch in batches:
-            for key in need(batch, self.keys):
+            for key in require_keys(batch, self.keys):
                 values = self._values(batch, key)
                 if key in batch.vocabulary or values.dtype.kind not in "iuf":
                     raise InvalidArgumentError(f"{'.'.join(key)} is not numeric; expected integers or floating point")
@@ -90,7 +90,7 @@ class _Affine(Step):
             result: NDArray[Any] = ((values - shift) / scale).astype(dtype)
             return result
 
-        return mapped(batch, need(batch, self.keys), scaled)
+        return map_fields(batch, require_keys(batch, self.keys), scaled)
 
 
 @dataclass

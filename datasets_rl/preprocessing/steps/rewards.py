@@ -14,7 +14,7 @@ from datasets_rl.deprecation import former_arguments, former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import with_steps
-from datasets_rl.preprocessing.steps.keep import check_bounds, returns, success_key
+from datasets_rl.preprocessing.steps.keep import check_bounds, returns_of_episodes, success_key
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD
 
@@ -88,7 +88,7 @@ class DelayRewards(Step):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         rewards = np.zeros((batch.count, 1))
-        rewards[batch.table.stops - 1, 0] = returns(batch)
+        rewards[batch.table.stops - 1, 0] = returns_of_episodes(batch)
         return _with_rewards(batch, rewards)
 
 
@@ -137,7 +137,7 @@ class ScaleByReturns(Step):
 
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest and the highest return."""
-        episode_returns = np.concatenate([returns(batch) for batch in batches])
+        episode_returns = np.concatenate([returns_of_episodes(batch) for batch in batches])
         self._lowest, self._highest = float(episode_returns.min()), float(episode_returns.max())
         if self._lowest == self._highest:
             raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}; expected returns that differ")

@@ -79,7 +79,7 @@ class KeepSteps(Step):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         start, stop, _ = read_span(self.span)
-        return _kept_steps(batch, start, batch.lengths if stop is None else np.minimum(batch.lengths, stop))
+        return _keep_rows(batch, start, batch.lengths if stop is None else np.minimum(batch.lengths, stop))
 
 
 @dataclass
@@ -109,10 +109,10 @@ class DropUnknownFinal(Step):
         dropped = ~batch.final_known
         if self.ends == "truncated":
             dropped &= ~batch.steps[NEXT_TERMINATED][batch.table.stops - 1, 0]
-        return _kept_steps(batch, 0, batch.lengths - dropped)
+        return _keep_rows(batch, 0, batch.lengths - dropped)
 
 
-def _kept_steps(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
+def _keep_rows(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
     """Return the steps of each episode from `start` to its stop, [E], exclusive; episodes without steps are dropped."""
     mask = stops > start
     if not mask.any():
