@@ -30,7 +30,7 @@ from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, open_dataset
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.naming import make
+from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.recipe import parse_inline
 from datasets_rl.preprocessing.transforms import TransformStep, named_transforms
 from datasets_rl.read.toml import parse_toml
@@ -325,7 +325,7 @@ def _step(given: Any, member: Member) -> Any:
             f'a transform of {member.dataset} is {given!r}; expected "resize:64", or a table with use = "resize"'
         )
     # Batches are transformed by the transforms themselves, also by those that recipes have as steps of episodes.
-    step: Any = TransformStep.of if name in named_transforms() else make
+    step: Any = TransformStep.from_arguments if name in named_transforms() else make_step
     return step(name, positional, named)
 
 

@@ -190,10 +190,10 @@ def _former_names(shell: Shell) -> Iterator[None]:
 
 
 def _listed() -> Result:
-    from datasets_rl.preprocessing.naming import described
-    from datasets_rl.preprocessing.recipe import shipped
+    from datasets_rl.preprocessing.naming import describe_steps
+    from datasets_rl.preprocessing.recipe import shipped_recipes
 
-    recipes, steps = list(shipped()), described()
+    recipes, steps = list(shipped_recipes()), describe_steps()
     return Result(
         {
             "recipes": [{"name": one.name, "summary": one.summary, "purpose": one.summary} for one in recipes],

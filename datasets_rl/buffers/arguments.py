@@ -14,10 +14,10 @@ __all__ = [
     "InBuffer",
     "Inverted",
     "Transform",
+    "apply_transforms",
     "axis_problems",
-    "component_of",
+    "build_component",
     "size_problems",
-    "transformed",
     "transforms_of",
 ]
 
@@ -77,7 +77,7 @@ def axis_problems(**axes: Any) -> list[str]:
     ]
 
 
-def component_of(part: Any, verb: str, problems: list[str], default: Callable[[], Any]) -> Any:
+def build_component(part: Any, verb: str, problems: list[str], default: Callable[[], Any]) -> Any:
     """Return a component that is given as an instance, a class, a factory or None.
 
     Args:
@@ -110,7 +110,7 @@ def transforms_of(transform: Any, problems: list[str]) -> list[Transform]:
     return listed
 
 
-def transformed(transforms: Sequence[Transform], data: Any) -> Any:
+def apply_transforms(transforms: Sequence[Transform], data: Any) -> Any:
     """Apply transforms to data, in order.
 
     Raises:

@@ -12,10 +12,10 @@ from torch.utils.data import default_collate
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["pinned", "stacked", "time_first"]
+__all__ = ["move_time_first", "pin_batch", "stack_items"]
 
 
-def stacked(items: Any) -> Any:
+def stack_items(items: Any) -> Any:
     """Stack a list of items: TensorDicts (lazily if their shapes differ), tensors, numbers, or trees of these.
 
     Raises:
@@ -37,7 +37,7 @@ def stacked(items: Any) -> Any:
         ) from error
 
 
-def time_first(data: Any, axis: int) -> Any:
+def move_time_first(data: Any, axis: int) -> Any:
     """Move an axis of every leaf to the front: [B, T, ...] becomes [T, B, ...] for axis 1.
 
     Raises:
@@ -50,10 +50,12 @@ def time_first(data: Any, axis: int) -> Any:
         )
     if is_tensor_collection(data):
         return data.permute(axis, *(other for other in range(data.ndim) if other != axis))
-    return data.movedim(axis, 0) if isinstance(data, Tensor) else tree_map(lambda leaf: time_first(leaf, axis), data)
+    return (
+        data.movedim(axis, 0) if isinstance(data, Tensor) else tree_map(lambda leaf: move_time_first(leaf, axis), data)
+    )
 
 
-def pinned(data: Any) -> Any:
+def pin_batch(data: Any) -> Any:
     """Copy a batch to page-locked memory; a TensorDict becomes one block, which a single copy moves to a GPU."""
     if isinstance(data, TensorDictBase):
         return data.consolidate(pin_memory=True)

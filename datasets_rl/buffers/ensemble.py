@@ -14,8 +14,8 @@ from tensordict.utils import expand_as_right
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.buffers.arguments import transformed
-from datasets_rl.buffers.batch import pinned, stacked
+from datasets_rl.buffers.arguments import apply_transforms
+from datasets_rl.buffers.batch import pin_batch, stack_items
 from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
@@ -28,7 +28,7 @@ from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
 from datasets_rl.transforms.base import gathered
 from datasets_rl.writers.ensemble import WriterEnsemble
 
-__all__ = ["ReplayBufferEnsemble", "at"]
+__all__ = ["ReplayBufferEnsemble", "info_at"]
 
 _SOURCE = "buffer_ids"
 _INDEX = "index"
@@ -90,8 +90,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
         if missing not in {"refuse", "drop", "zero"}:
             raise InvalidArgumentError(f"missing is {missing!r}; expected 'refuse', 'drop' or 'zero'")
         if rbs:
-            _expect_alone(storages=storages, samplers=samplers, writers=writers, collate_fns=collate_fns)
-            _expect_flat(rbs)
+            _check_no_components(storages=storages, samplers=samplers, writers=writers, collate_fns=collate_fns)
+            _check_not_nested(rbs)
             samplers = SamplerEnsemble(
                 *(rb.sampler for rb in rbs),
                 p=p,
@@ -101,7 +101,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             storages = StorageEnsemble(*(rb.storage for rb in rbs))
             writers = WriterEnsemble(*(rb.writer for rb in rbs))
         else:
-            rbs, storages, samplers, writers = _from_components(storages, samplers, writers, collate_fns)
+            rbs, storages, samplers, writers = _buffers_from_components(storages, samplers, writers, collate_fns)
         self._members = rbs
         self.missing: Missing = missing
         self._keys = BatchKeys((None,) * len(rbs), missing)
@@ -143,7 +143,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             (len(member) > 0, member._storage, member._sampler, *member._transforms)  # noqa: SLF001 - a member is a buffer too
             for member in members
         )
-        if version == self._keys_version or self._passes_parts_unchanged:
+        if version == self._keys_version or self._collates_itself:
             return
         with self._lock:
             self._read_keys()
@@ -152,7 +152,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
     def _read_keys(self) -> None:
         members = self._members
         rows = {
-            number: torch.arange(_multiple(self._trial_size(), member.sampler)) % len(member)
+            number: torch.arange(_valid_batch_size(self._trial_size(), member.sampler)) % len(member)
             for number, member in enumerate(members)
             if len(member)
         }
@@ -176,7 +176,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         self._keys.check(self._names)
 
     @property
-    def _passes_parts_unchanged(self) -> bool:
+    def _collates_itself(self) -> bool:
         """Whether the parts are passed unchanged to the user's collate function."""
         return self._collate_fn is not None
 
@@ -185,15 +185,15 @@ class ReplayBufferEnsemble(ReplayBuffer):
         member = self._members[number]
         storage: Any = self._storage
         ((_, part),) = storage.get(((number,), (rows,)))
-        with _unchanged(member.transforms):
+        with _preserve_state(member.transforms):
             part = gathered(member.transforms, member.storage, rows, part)
-            return fields_of(self._finished_part(number, part, info, len(rows)))
+            return fields_of(self._finish_part(number, part, info, len(rows)))
 
-    def _finished_part(self, number: int, part: Any, info: Mapping[Any, Tensor], steps: int) -> Any:
+    def _finish_part(self, number: int, part: Any, info: Mapping[Any, Tensor], steps: int) -> Any:
         """Collate and transform the part of one buffer, and add the info of its sampler."""
-        info = {key: value for key, value in info.items() if self._passes_parts_unchanged or key in self._reported}
+        info = {key: value for key, value in info.items() if self._collates_itself or key in self._reported}
         info |= {key: value.expand(steps).clone() for key, value in self._unreported.items() if key not in info}
-        return self._members[number]._finish(part, info)  # noqa: SLF001 - a member is a buffer too
+        return self._members[number]._finish_batch(part, info)  # noqa: SLF001 - a member is a buffer too
 
     def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
         self._determine_keys()
@@ -205,7 +205,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         samplers: SamplerEnsemble = self._sampler  # type: ignore[assignment]  # the constructor takes no other
         return samplers
 
-    def _gathered(self, drawn: Drawn) -> Any:
+    def _gather_data(self, drawn: Drawn) -> Any:
         index, storage = drawn.index, drawn.storage
         # A transform of the ensemble that needs other rows raises here: the rows are those of the buffers.
         parts = gathered(self._transforms, storage, index.get(_INDEX), storage.get(index))
@@ -215,27 +215,27 @@ class ReplayBufferEnsemble(ReplayBuffer):
             for member, rows, (number, part) in zip(members, index.get(_INDEX), parts, strict=True)
         ]
 
-    def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
+    def _finish_batch(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         steps = info[_INDEX][_INDEX].shape[1]
         infos = {key: value for key, value in info.items() if key not in {_INDEX, _SOURCE}}
         parts = [
-            self._finished_part(number, part, at(infos, position), steps)
+            self._finish_part(number, part, info_at(infos, position), steps)
             for position, (number, part) in enumerate(data)
         ]
         numbers = [number for number, _ in data]
         batch = (
             self._collate_fn(parts)
             if self._collate_fn is not None and collate
-            else self._stacked(parts, numbers, self._keys)
+            else self._stack_parts(parts, numbers, self._keys)
         )
         if isinstance(batch, TensorDictBase):
             batch.set(_INDEX, _source_of(info[_INDEX], batch))
-        batch = transformed(self._transforms, batch)
-        return pinned(batch) if self._pin_memory else batch
+        batch = apply_transforms(self._transforms, batch)
+        return pin_batch(batch) if self._pin_memory else batch
 
-    def _stacked(self, parts: list[Any], numbers: list[int], keys: BatchKeys) -> Any:
+    def _stack_parts(self, parts: list[Any], numbers: list[int], keys: BatchKeys) -> Any:
         if not all(isinstance(part, TensorDictBase) for part in parts):
-            return stacked(parts)
+            return stack_items(parts)
         try:
             return torch.stack(
                 [keys.fit(part, self._names[number]) for part, number in zip(parts, numbers, strict=True)]
@@ -247,10 +247,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
             ) from error
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with super()._changing(), ExitStack() as members:
+    def _locked_for_change(self) -> Iterator[None]:
+        with super()._locked_for_change(), ExitStack() as members:
             for member in self._members:
-                members.enter_context(member._changing())  # noqa: SLF001 - a member is a buffer too
+                members.enter_context(member._locked_for_change())  # noqa: SLF001 - a member is a buffer too
             yield
 
     @override
@@ -284,7 +284,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """
         raise _fixed_component_error(writer)
 
-    def _turned(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+    def _chronological_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         names = {"storage": "storages", "sampler": "samplers", "writer": "writers"}
         states_by_name = {name: state_dict[name]["state"].get(plural, []) for name, plural in names.items()}
         if any(len(states) != len(self._members) for states in states_by_name.values()):
@@ -293,7 +293,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
             {name: {"state": states[number]} for name, states in states_by_name.items()}
             for number in range(len(self._members))
         ]
-        rotated = [member._turned(state) for member, state in zip(self._members, member_states, strict=True)]  # noqa: SLF001 - a member is a buffer too
+        rotated = [
+            member._chronological_state(state)  # noqa: SLF001 - a member is a buffer too
+            for member, state in zip(self._members, member_states, strict=True)
+        ]
         if all(new_state is old_state for new_state, old_state in zip(rotated, member_states, strict=True)):
             return state_dict
         result = {**state_dict, "ahead": []}
@@ -350,7 +353,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
                 parts = [part if has_mask else with_mask(part) for part, has_mask in zip(parts, masked, strict=True)]
             keys = BatchKeys(tuple(map(fields_of, parts)), self.missing)
             keys.check([self._names[number] for number in numbers])
-            return self._stacked(parts, numbers, keys)
+            return self._stack_parts(parts, numbers, keys)
         if isinstance(index, str):
             raise InvalidArgumentError(
                 f"rb[{index!r}] does not select a buffer", hint=f"select the buffers, too: rb[:, {index!r}]"
@@ -388,7 +391,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         self._members[index[0]][index[1]] = data
 
 
-def _expect_flat(rbs: Sequence[ReplayBuffer]) -> None:
+def _check_not_nested(rbs: Sequence[ReplayBuffer]) -> None:
     arguments: Sequence[Any] = rbs
     invalid = [repr(argument) for argument in arguments if not isinstance(argument, ReplayBuffer)]
     if invalid:
@@ -403,7 +406,7 @@ def _expect_flat(rbs: Sequence[ReplayBuffer]) -> None:
         )
 
 
-def _expect_alone(**parts: Any) -> None:
+def _check_no_components(**parts: Any) -> None:
     given = [name for name, part in parts.items() if part is not None]
     if given:
         raise InvalidArgumentError(
@@ -418,7 +421,7 @@ def _fixed_component_error(part: Any) -> InvalidArgumentError:
     )
 
 
-def _from_components(
+def _buffers_from_components(
     storages: StorageEnsemble | None,
     samplers: SamplerEnsemble | None,
     writers: WriterEnsemble | None,
@@ -447,7 +450,7 @@ def _from_components(
 
 
 @contextmanager
-def _unchanged(transforms: Sequence[Any]) -> Iterator[None]:
+def _preserve_state(transforms: Sequence[Any]) -> Iterator[None]:
     """Run transforms without a change of their state, and without drawing from torch's global generator."""
     states = [
         (transform, copy.deepcopy(transform.state_dict()))
@@ -463,15 +466,15 @@ def _unchanged(transforms: Sequence[Any]) -> Iterator[None]:
                     transform.load_state_dict(state)
 
 
-def _multiple(steps: int, sampler: Any) -> int:
+def _valid_batch_size(steps: int, sampler: Any) -> int:
     """Return the smallest batch size of a sampler that is at least `steps`."""
     unit = sampler.unit if isinstance(sampler, Sampler) else 1
     return math.ceil(steps / unit) * unit
 
 
-def at(info: Mapping[Any, Any], place: int) -> dict[Any, Tensor]:
+def info_at(info: Mapping[Any, Any], position: int) -> dict[Any, Tensor]:
     """Return the info of one part of a batch."""
-    return {key: value[place] for key, value in info.items() if value[place] is not None}
+    return {key: value[position] for key, value in info.items() if value[position] is not None}
 
 
 def _source_of(index: TensorDictBase, batch: TensorDictBase) -> TensorDict:

@@ -41,29 +41,29 @@ def field_of(data: Any, key: Key) -> Any:
     return data
 
 
-def write_field(column: Any, value: Any, key: Key, parts: Iterable[slice]) -> None:
+def write_field(column: Any, value: Any, key: Key, slices: Iterable[slice]) -> None:
     """Overwrite a field: a tensor, or all tensors of a TensorDict.
 
     Args:
         column: The field of all slots.
         value: The new values; they are expanded to the shape of the field.
         key: Key of the field, for messages.
-        parts: Slices of the slots, which are written one after the other.
+        slices: Slices of the slots, which are written one after the other.
 
     Raises:
         InvalidArgumentError: If the value does not fit. The message lists all problems, and nothing is written.
     """
     problems: list[str] = []
-    pairs = _pairs(column, value, key, problems)
+    pairs = _tensor_pairs(column, value, key, problems)
     if problems:
         raise InvalidArgumentError(f"the field cannot be replaced: {'; '.join(problems)}")
     with torch.no_grad():
-        for part in parts:
+        for part in slices:
             for old, new in pairs:
                 old[part].copy_(new[part])
 
 
-def _pairs(column: Any, value: Any, key: Key, problems: list[str]) -> list[tuple[Tensor, Tensor]]:
+def _tensor_pairs(column: Any, value: Any, key: Key, problems: list[str]) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of target and source tensors; append problems to `problems`."""
     if is_non_tensor(column):
         problems.append(f"{dotted_name(key)!r} holds non-tensor data; write whole steps instead")
@@ -73,7 +73,9 @@ def _pairs(column: Any, value: Any, key: Key, problems: list[str]) -> list[tuple
             problems.append(f"{dotted_name(key)!r} holds {', '.join(column.keys())}; expected a TensorDict of these")
             return []
         names = [*column.keys()]
-        return [pair for name in names for pair in _pairs(column.get(name), value.get(name), (*key, name), problems)]
+        return [
+            pair for name in names for pair in _tensor_pairs(column.get(name), value.get(name), (*key, name), problems)
+        ]
     new = torch.as_tensor(value)
     if not torch.can_cast(new.dtype, column.dtype):
         problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")

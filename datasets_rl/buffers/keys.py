@@ -74,10 +74,10 @@ def fields_of(batch: Any) -> Mapping[Key, Field] | None:
     """Return the fields of a batch by key; None if the batch is not a TensorDict."""
     if not isinstance(batch, TensorDictBase):
         return None
-    return {key: _field(batch.get(key), batch.ndim) for key in _keys(batch)}
+    return {key: _field_of_leaf(batch.get(key), batch.ndim) for key in _keys_of(batch)}
 
 
-def _field(leaf: Any, axes: int) -> Field:
+def _field_of_leaf(leaf: Any, axes: int) -> Field:
     if isinstance(leaf, Tensor):
         return Field(leaf.dtype, tuple(leaf.shape[axes:]))
     example = leaf.tolist()
@@ -86,12 +86,12 @@ def _field(leaf: Any, axes: int) -> Field:
     return Field(None, tuple(leaf.shape[axes:]), isinstance(example, str), leaf.device)
 
 
-def _shortened(keys: Sequence[str]) -> str:
+def _join_keys(keys: Sequence[str]) -> str:
     rest = f" and {len(keys) - _MAX_NAMED_KEYS} more" if len(keys) > _MAX_NAMED_KEYS else ""
     return ", ".join(keys[:_MAX_NAMED_KEYS]) + rest
 
 
-def _keys(batch: TensorDictBase) -> set[Key]:
+def _keys_of(batch: TensorDictBase) -> set[Key]:
     keys = batch.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
     return {as_key((key,) if isinstance(key, str) else key) for key in keys}
 
@@ -157,8 +157,8 @@ class BatchKeys:
                 [row.key for row in conflicts if row.alike],
                 [row.key for row in conflicts if not row.alike],
             )
-            reasons = [f"only some have {_shortened(partial_keys)}"] if partial_keys else []
-            reasons += [f"the dtype or the shape differs in {_shortened(unequal_keys)}"] if unequal_keys else []
+            reasons = [f"only some have {_join_keys(partial_keys)}"] if partial_keys else []
+            reasons += [f"the dtype or the shape differs in {_join_keys(unequal_keys)}"] if unequal_keys else []
             raise InvalidArgumentError(
                 f"the members do not fit together: {'; '.join(reasons)}"
                 + "".join(f"\n  {line.rstrip()}" for line in lines),
@@ -186,7 +186,7 @@ class BatchKeys:
         """
         if self.uniform or not isinstance(part, TensorDictBase):
             return part
-        part_keys, fields = _keys(part), self._fields
+        part_keys, fields = _keys_of(part), self._fields
         missing_keys, extra_keys = fields.keys() - part_keys, part_keys - fields.keys()
         if (missing_keys and self.missing != "zero") or (extra_keys and self.missing == "refuse"):
             changes = [f"no {', '.join(sorted(map(dotted_name, missing_keys)))}"] if missing_keys else []

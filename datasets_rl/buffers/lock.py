@@ -68,16 +68,16 @@ class BufferLock:
         self._storage: Storage | None = None
         self.name = uuid.uuid4().hex
         """Identifier that is the same in all processes."""
-        self._start()
+        self._initialize()
 
-    def _start(self, *, forked: bool = False) -> None:
+    def _initialize(self, *, forked: bool = False) -> None:
         self._forked = forked
         self._inside = threading.Condition(threading.RLock())
         self._depth = 0
         self._reads = 0
         self._deferred: _DeferredInterrupt | None = None
         """Set by the main thread only."""
-        self._file = ProcessLock.at(self._path) if self._path is not None else None
+        self._file = ProcessLock.for_path(self._path) if self._path is not None else None
         _all_locks.add(self)
 
     @property
@@ -97,7 +97,7 @@ class BufferLock:
         path = self._lock_path() or self._path or self._create_file()
         if path != self._path:
             with self._inside:
-                before, self._path, self._file = self._file, path, ProcessLock.at(path)
+                before, self._path, self._file = self._file, path, ProcessLock.for_path(path)
                 if self._depth:
                     self._file.acquire()
                     if before is not None:
@@ -193,7 +193,7 @@ class BufferLock:
         self.__dict__.update(state)
         # A copy of a storage may have another lock file.
         self._path = self._lock_path() or self._path
-        self._start()
+        self._initialize()
 
 
 class BufferLocks:
@@ -248,13 +248,13 @@ class BufferLocks:
 _all_locks: weakref.WeakSet[BufferLock] = weakref.WeakSet()
 
 
-def _after_fork() -> None:
+def _reset_after_fork() -> None:
     """Reset every lock in a forked process: the parent's threads that held locks do not exist here."""
     for lock in list(_all_locks):
         if lock._deferred is not None:  # noqa: SLF001 - same module
             _signal.signal(_SIGINT, lock._deferred.before)  # noqa: SLF001 - same module
-        lock._start(forked=True)  # noqa: SLF001 - same module
+        lock._initialize(forked=True)  # noqa: SLF001 - same module
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -10,9 +10,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from datasets_rl.buffers.arguments import transformed
-from datasets_rl.buffers.batch import pinned
-from datasets_rl.buffers.ensemble import ReplayBufferEnsemble, at
+from datasets_rl.buffers.arguments import apply_transforms
+from datasets_rl.buffers.batch import pin_batch
+from datasets_rl.buffers.ensemble import ReplayBufferEnsemble, info_at
 from datasets_rl.buffers.keys import Missing, MixtureKey
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.samplers.mixture import MixtureSampler
@@ -89,7 +89,7 @@ class Mixture(ReplayBufferEnsemble):
         return self._unit
 
     @property
-    def _passes_parts_unchanged(self) -> bool:
+    def _collates_itself(self) -> bool:
         return False  # a collate_fn also receives parts with the same keys
 
     @property
@@ -98,24 +98,24 @@ class Mixture(ReplayBufferEnsemble):
         sampler: MixtureSampler = self._sampler  # type: ignore[assignment]  # the constructor takes no other
         return sampler
 
-    def _gathered(self, drawn: Drawn) -> Any:
+    def _gather_data(self, drawn: Drawn) -> Any:
         numbers, counts = _counts_per_buffer(drawn.index)
         rows = drawn.index[_INDEX].split(counts)
-        return super()._gathered(Drawn(drawn.storage, {"buffer_ids": numbers, _INDEX: rows}, drawn.info))
+        return super()._gather_data(Drawn(drawn.storage, {"buffer_ids": numbers, _INDEX: rows}, drawn.info))
 
-    def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
+    def _finish_batch(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         index = info.pop(_INDEX)
         _, counts = _counts_per_buffer(index)
         infos = {key: value if isinstance(value, list) else value.split(counts) for key, value in info.items()}
         info[_INDEX] = index
         parts = [
-            self._keys.fit(self._finished_part(number, part, at(infos, place), steps), self.names[number])
+            self._keys.fit(self._finish_part(number, part, info_at(infos, place), steps), self.names[number])
             for place, ((number, part), steps) in enumerate(zip(data, counts, strict=True))
         ]
         batch: Any = self._collate_fn(parts) if self._collate_fn is not None and collate else torch.cat(parts)
         batch.set(_INDEX, index)
-        batch = transformed(self._transforms, batch)
-        return pinned(batch) if self._pin_memory else batch
+        batch = apply_transforms(self._transforms, batch)
+        return pin_batch(batch) if self._pin_memory else batch
 
 
 def _counts_per_buffer(index: TensorDictBase) -> tuple[list[int], list[int]]:

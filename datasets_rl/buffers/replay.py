@@ -19,34 +19,34 @@ from datasets_rl.buffers.arguments import (
     InBuffer,
     Inverted,
     Transform,
+    apply_transforms,
     axis_problems,
-    component_of,
+    build_component,
     size_problems,
-    transformed,
     transforms_of,
 )
-from datasets_rl.buffers.batch import pinned, stacked, time_first
+from datasets_rl.buffers.batch import move_time_first, pin_batch, stack_items
 from datasets_rl.buffers.display import as_html, as_text
 from datasets_rl.buffers.fields import field_of, key_of, write_field
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.buffers.state import (
+    batch_from_state,
+    batch_to_state,
+    chronological_state,
     component_problems,
-    form_problems,
-    read_batch,
-    saved_batch,
+    document_problems,
+    env_count,
     saved_batch_problems,
-    saved_envs,
-    turned,
 )
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages.base import Storage
-from datasets_rl.storages.dataset import as_rows, wrapped
+from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
 from datasets_rl.storages.list import ListStorage
-from datasets_rl.storages.positions import names_one
+from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key
 from datasets_rl.transforms.base import Compose, gathered
 from datasets_rl.writers.base import Writer
@@ -130,11 +130,11 @@ class ReplayBuffer(Stateful):
         problems = size_problems(batch_size=batch_size, prefetch=prefetch)
         if prefetch and batch_size is None:
             problems.append("prefetch prepares batches before `sample` is called, so it requires batch_size")
-        self._storage: Storage = component_of(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
-        self._sampler: Sampler = component_of(sampler, "sample", problems, RandomSampler)
+        self._storage: Storage = build_component(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
+        self._sampler: Sampler = build_component(sampler, "sample", problems, RandomSampler)
         read_only = self._storage is not None and getattr(self._storage, "read_only", False)
         default_writer = ImmutableDatasetWriter if read_only else self._default_writer
-        self._writer: Writer = component_of(writer, "extend", problems, default_writer)
+        self._writer: Writer = build_component(writer, "extend", problems, default_writer)
         self._transforms: list[Transform] = transforms_of(transform, problems)
         problems += axis_problems(dim_extend=dim_extend)
         if collate_fn is not None and not callable(collate_fn):
@@ -148,7 +148,7 @@ class ReplayBuffer(Stateful):
         self._storage.attach(self)
         self._sampler.attach(self._storage)
         self._writer.register_storage(self._storage)
-        self._collate_fn = collate_fn if collate_fn is not None else _collate_of(self._storage)
+        self._collate_fn = collate_fn if collate_fn is not None else _collate_fn_of(self._storage)
         # Without an accelerator, page-locked memory has no use, and torch cannot allocate it.
         self._pin_memory = pin_memory and torch.accelerator.is_available()
         self._dim_extend = dim_extend
@@ -223,30 +223,30 @@ class ReplayBuffer(Stateful):
         Returns:
             The previous storage.
         """
-        _expect(storage, "get")
-        with self._changing():
+        _check_component(storage, "get")
+        with self._locked_for_change():
             self._sampler.attach(storage)
             previous, self._storage = self._storage, storage
             storage.attach(self)
             self._writer.register_storage(storage)
             self._sampler.empty()
-            self._collate_fn = collate_fn if collate_fn is not None else _collate_of(storage)
+            self._collate_fn = collate_fn if collate_fn is not None else _collate_fn_of(storage)
             if storage.shared and not storage.read_only:
                 self._lock.share(storage)
         return previous
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Replace the sampler, and return the previous one."""
-        _expect(sampler, "sample")
-        with self._changing():
+        _check_component(sampler, "sample")
+        with self._locked_for_change():
             sampler.attach(self._storage)
             previous, self._sampler = self._sampler, sampler
         return previous
 
     def set_writer(self, writer: Writer) -> Writer:
         """Replace the writer, and return the previous one."""
-        _expect(writer, "extend")
-        with self._changing():
+        _check_component(writer, "extend")
+        with self._locked_for_change():
             writer.register_storage(self._storage)
             previous, self._writer = self._writer, writer
         return previous
@@ -274,7 +274,7 @@ class ReplayBuffer(Stateful):
         transforms = transforms_of(transform, problems)
         if problems:
             raise InvalidArgumentError("; ".join(problems))
-        with self._changing():
+        with self._locked_for_change():
             self._transforms[index:index] = map(Inverted, transforms) if invert else transforms
         return self
 
@@ -287,11 +287,11 @@ class ReplayBuffer(Stateful):
         Returns:
             Its index; int64 [envs, ndim] with several environments; None if the writer did not store it.
         """
-        data = self._inverted(self._accepted(data, single=True), single=True)
+        data = self._apply_inverses(self._validate_data(data, single=True), single=True)
         if data is None:
             return None
         self._writer.check(data)
-        with self._writing():
+        with self._locked_for_writing():
             priority = self._priority_of(data, self._storage.ndim - 1)
             index = self._writer.add(data)
             if index is None:
@@ -300,7 +300,7 @@ class ReplayBuffer(Stateful):
             self._sampler.add(rows)
             if priority is not None:
                 self._sampler.update_priority(rows, priority, storage=self._storage)
-        return index if self._storage.ndim == 1 else self._indices(rows)
+        return index if self._storage.ndim == 1 else self._as_indices(rows)
 
     def extend(self, data: Any, *, update_priority: bool = True) -> Tensor:
         """Write several steps.
@@ -314,13 +314,13 @@ class ReplayBuffer(Stateful):
             The indices of the steps, int64 [n], or [n * envs, ndim] with several environments; -1 for steps that the
             writer did not store.
         """
-        data = self._inverted(self._accepted(data, single=False), single=False)
+        data = self._apply_inverses(self._validate_data(data, single=False), single=False)
         if data is None:
             return torch.zeros(0, dtype=torch.int64)
         if self.dim_extend > 0 and not isinstance(data, list):
-            data = time_first(data, self.dim_extend)
+            data = move_time_first(data, self.dim_extend)
         self._writer.check(data)
-        with self._writing():
+        with self._locked_for_writing():
             priority = self._priority_of(data, self._storage.ndim) if update_priority else None
             rows = self._writer.extend(data)
             if rows.numel() and rows.min() < 0:
@@ -331,7 +331,7 @@ class ReplayBuffer(Stateful):
             self._sampler.extend(stored)
             if priority is not None:
                 self._sampler.update_priority(stored, priority, storage=self._storage)
-        return rows if self._storage.ndim == 1 else self._indices(rows)
+        return rows if self._storage.ndim == 1 else self._as_indices(rows)
 
     def _priority_of(self, data: Any, axes: int) -> Any:
         """Return the priorities, [rows, ...], in data that is about to be written; None if it has none.
@@ -345,7 +345,7 @@ class ReplayBuffer(Stateful):
         """
         del data, axes
 
-    def _indices(self, rows: Tensor) -> Tensor:
+    def _as_indices(self, rows: Tensor) -> Tensor:
         return torch.stack(self._storage.unravel(rows), -1).masked_fill_((rows < 0).unsqueeze(-1), -1)
 
     def update_priority(self, index: Any, priority: Any) -> None:
@@ -365,7 +365,7 @@ class ReplayBuffer(Stateful):
 
     def empty(self) -> None:
         """Remove all steps."""
-        with self._changing():
+        with self._locked_for_change():
             self._writer.empty()
             self._storage.empty()
             self._sampler.empty()
@@ -387,7 +387,7 @@ class ReplayBuffer(Stateful):
             drawn, (batch, info) = self._prefetch.next()
         else:
             drawn = self._draw(batch_size)
-            batch, info = self._make(drawn)
+            batch, info = self._make_batch(drawn)
         self._ran_out = drawn.last
         return (batch, info) if return_info else batch
 
@@ -407,48 +407,50 @@ class ReplayBuffer(Stateful):
                 drawn.announced = True
                 lock.begin_read()
             elif not storage.read_only:
-                drawn.data = self._gathered(drawn)
+                drawn.data = self._gather_data(drawn)
         return drawn
 
-    def _make(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
+    def _make_batch(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
         data, info = drawn.data, drawn.info
         if data is _UNREAD:
             try:
-                data = self._gathered(drawn)
+                data = self._gather_data(drawn)
             finally:
-                self._forget(drawn)
+                self._discard_drawn(drawn)
         info["index"] = drawn.index if drawn.storage.ndim == 1 else drawn.storage.unravel(drawn.index)
-        return self._finish(data, info), info
+        return self._finish_batch(data, info), info
 
-    def _gathered(self, drawn: Drawn) -> Any:
+    def _gather_data(self, drawn: Drawn) -> Any:
         storage, index = drawn.storage, drawn.index
         # A custom sampler may also return one index per axis.
         if isinstance(index, Tensor):
             return gathered(self._transforms, storage, index, storage.take(index))
         return gathered(self._transforms, storage, storage.ravel(index), storage.get(index))
 
-    def _forget(self, drawn: Drawn) -> None:
+    def _discard_drawn(self, drawn: Drawn) -> None:
         if drawn.announced:
             self._lock.end_read()
 
-    def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
+    def _finish_batch(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         del info
         if collate and self._collate_fn is not None:
             data = self._collate_fn(data)
-        data = transformed(self._transforms, data)
-        return pinned(data) if self._pin_memory else data
+        data = apply_transforms(self._transforms, data)
+        return pin_batch(data) if self._pin_memory else data
 
     def _make_prefetch(self, depth: int | None) -> Prefetch[Drawn, tuple[Any, dict[Any, Any]]] | None:
         if depth is None:
             return None
-        return Prefetch(depth, lambda: self._draw(self.batch_size, ahead=True), self._make, self._forget, self._lock)
+        return Prefetch(
+            depth, lambda: self._draw(self.batch_size, ahead=True), self._make_batch, self._discard_drawn, self._lock
+        )
 
     @property
     def _inverses(self) -> list[Transform]:
         inverses = (getattr(transform, "inv", None) for transform in reversed(self._transforms))
         return [inverse for inverse in inverses if callable(inverse)]
 
-    def _accepted(self, data: Any, *, single: bool) -> Any:
+    def _validate_data(self, data: Any, *, single: bool) -> Any:
         """Validate data before it is written, as one step or several, and return the part to write.
 
         Raises:
@@ -457,7 +459,7 @@ class ReplayBuffer(Stateful):
         del single
         return data
 
-    def _inverted(self, data: Any, *, single: bool) -> Any:
+    def _apply_inverses(self, data: Any, *, single: bool) -> Any:
         """Apply the inverse transforms to data; None if one of them returns None."""
         inverses = self._inverses
         batched = single and bool(inverses) and is_tensor_collection(data)
@@ -469,13 +471,13 @@ class ReplayBuffer(Stateful):
         return data.squeeze(0) if batched and data is not None else data
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _locked_for_writing(self) -> Iterator[None]:
         with self._lock:
             self._lock.wait_for_reads()
             yield
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _locked_for_change(self) -> Iterator[None]:
         """Hold the lock while no read is in progress; batches sampled ahead of time are discarded."""
         with self._lock:
             self._drain()
@@ -497,16 +499,16 @@ class ReplayBuffer(Stateful):
             data = self._storage.get(index)
             if self._transforms and not self._storage.read_only:
                 # A transform that modifies its input would change the buffer.
-                data = tree_map(_cloned, data)
+                data = tree_map(_clone_leaf, data)
             if is_tensor_collection(data) and any(hasattr(transform, "gather") for transform in self._transforms):
-                data = self._gathered_at(index, data)
-        return self._finish(data, {}, collate=not names_one(index))
+                data = self._gather_at(index, data)
+        return self._finish_batch(data, {}, collate=not is_single_slot(index))
 
-    def _gathered_at(self, index: Any, data: Any) -> Any:
+    def _gather_at(self, index: Any, data: Any) -> Any:
         """Let transforms read other rows for the data at an index, as for a batch of the same rows."""
         storage = self._storage
         if storage.ndim == 1:
-            rows = wrapped(as_rows(index, len(storage)), len(storage))
+            rows = wrap_negative_rows(as_rows(index, len(storage)), len(storage))
         else:
             envs = storage.get(slice(0, 0)).batch_size[1 : storage.ndim]
             rows = torch.arange(len(storage)).reshape(-1, *envs)[index]
@@ -523,15 +525,15 @@ class ReplayBuffer(Stateful):
     def __setitem__(self, index: Any, data: Any) -> None:
         """Overwrite stored steps, or one of their fields; inverse transforms are applied to whole steps only."""
         key = key_of(index)
-        with self._writing():
+        with self._locked_for_writing():
             if key:
                 column = self._storage.column(key)
                 if self._storage.ndim > 1:
                     column = column.reshape(*getattr(self._storage, "shape", ()), *column.shape[1:])
                 write_field(column, data, key, self._storage.rewriting())
                 return
-            single = names_one(index)
-            data = self._inverted(self._accepted(data, single=single), single=single)
+            single = is_single_slot(index)
+            data = self._apply_inverses(self._validate_data(data, single=single), single=single)
             if data is not None:
                 self._storage.replace(slice(None) if key is not None else index, data)
 
@@ -588,7 +590,7 @@ class ReplayBuffer(Stateful):
         Returns:
             This buffer.
         """
-        with self._changing():
+        with self._locked_for_change():
             self._storage.share()
             self._lock.share(self._storage)
         return self
@@ -604,7 +606,7 @@ class ReplayBuffer(Stateful):
                 for name, part in self._components.items()
             }
             drawn = self._prefetch.drawn if self._prefetch is not None else []
-            state["ahead"] = [saved_batch(batch.index, dict(batch.info), last=batch.last) for batch in drawn]
+            state["ahead"] = [batch_to_state(batch.index, dict(batch.info), last=batch.last) for batch in drawn]
         return state
 
     @property
@@ -614,12 +616,12 @@ class ReplayBuffer(Stateful):
     @override
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         components = self._components
-        reasons = form_problems([*components], state_dict)
+        reasons = document_problems([*components], state_dict)
         if reasons:
             return reasons
         ahead = state_dict.get("ahead", [])
         if not component_problems(self._storage, state_dict["storage"]):
-            state_dict = self._turned(state_dict)
+            state_dict = self._chronological_state(state_dict)
         storage_state = state_dict["storage"]["state"]
         reasons = [
             f"{name}: {reason}"
@@ -628,7 +630,7 @@ class ReplayBuffer(Stateful):
         ]
         if reasons:
             return reasons
-        steps = storage_state["held"] * saved_envs(storage_state) if "held" in storage_state else self._storage.max_size
+        steps = storage_state["held"] * env_count(storage_state) if "held" in storage_state else self._storage.max_size
         return saved_batch_problems(ahead, steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -637,17 +639,17 @@ class ReplayBuffer(Stateful):
         Raises:
             InvalidArgumentError: If the state does not fit; nothing has changed.
         """
-        with self._changing():
+        with self._locked_for_change():
             checkpoint.refuse(self._readable_state_problems(state_dict))
-            state_dict = self._turned(state_dict)
+            state_dict = self._chronological_state(state_dict)
             for name, part in self._components.items():
                 part.load_state_dict(state_dict[name]["state"])
             if self._prefetch is not None:
                 for saved in state_dict.get("ahead", ()):
-                    index, info, last = read_batch(saved)
+                    index, info, last = batch_from_state(saved)
                     drawn = Drawn(self._storage, index, info, last=last)
                     if not self._storage.read_only:
-                        drawn.data = self._gathered(drawn)
+                        drawn.data = self._gather_data(drawn)
                     self._prefetch.start(drawn)
 
     def _readable_state_problems(self, state_dict: dict[str, Any]) -> list[str]:
@@ -657,8 +659,8 @@ class ReplayBuffer(Stateful):
             # States of older releases have no digest: an edited one may hold anything anywhere.
             return [f"it cannot be read: {type(error).__name__}: {error}"]
 
-    def _turned(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        return turned(self._components, state_dict, self._storage.max_size)
+    def _chronological_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        return chronological_state(self._components, state_dict, self._storage.max_size)
 
     def dumps(self, path: Path | str) -> None:
         """Write the state into a folder, see `state_dict` and `Stateful.dumps`, while holding the lock."""
@@ -688,14 +690,14 @@ class ReplayBuffer(Stateful):
         return as_html(self)
 
 
-def _expect(part: Any, verb: str) -> None:
-    if isinstance(part, type) or not callable(getattr(part, verb, None)):
-        raise InvalidArgumentError(f"{part!r} has no method {verb}; expected an object with this method")
+def _check_component(component: Any, verb: str) -> None:
+    if isinstance(component, type) or not callable(getattr(component, verb, None)):
+        raise InvalidArgumentError(f"{component!r} has no method {verb}; expected an object with this method")
 
 
-def _collate_of(storage: Storage) -> Callable[[Any], Any] | None:
-    return stacked if isinstance(storage, ListStorage) else None
+def _collate_fn_of(storage: Storage) -> Callable[[Any], Any] | None:
+    return stack_items if isinstance(storage, ListStorage) else None
 
 
-def _cloned(leaf: Any) -> Any:
+def _clone_leaf(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) or is_tensor_collection(leaf) else leaf

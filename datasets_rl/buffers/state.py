@@ -14,19 +14,19 @@ from datasets_rl.checkpoint import Stateful
 from datasets_rl.storages.base import Storage
 
 __all__ = [
+    "batch_from_state",
+    "batch_to_state",
+    "chronological_state",
     "component_problems",
-    "form_problems",
-    "read_batch",
-    "saved_batch",
+    "document_problems",
+    "env_count",
     "saved_batch_problems",
-    "saved_envs",
-    "turned",
 ]
 
 _INDEX = "index"
 
 
-def form_problems(names: list[str], state: Any) -> list[str]:
+def document_problems(names: list[str], state: Any) -> list[str]:
     """Return what is wrong with the document of a buffer's state, before the components check their states."""
     if not isinstance(state, dict):
         return [f"it is a {type(state).__name__}; expected the state of a replay buffer"]
@@ -36,20 +36,20 @@ def form_problems(names: list[str], state: Any) -> list[str]:
     return [f"it has no {', no '.join(missing)}; expected the state of a replay buffer"] if missing else []
 
 
-def component_problems(part: Stateful, saved: Mapping[str, Any]) -> list[str]:
+def component_problems(component: Stateful, saved: Mapping[str, Any]) -> list[str]:
     """Return all reasons why a component cannot restore a saved component."""
     saved_class, state = saved.get("kind"), saved["state"]
-    reasons = part.state_problems(state)
-    if state and saved_class != type(part).__name__ and not isinstance(part, Storage):
-        return [f"the saved component is a {saved_class}; expected a {type(part).__name__}", *reasons]
+    reasons = component.state_problems(state)
+    if state and saved_class != type(component).__name__ and not isinstance(component, Storage):
+        return [f"the saved component is a {saved_class}; expected a {type(component).__name__}", *reasons]
     return reasons
 
 
-def turned(parts: Mapping[str, Stateful], state: dict[str, Any], max_size: int) -> dict[str, Any]:
+def chronological_state(components: Mapping[str, Stateful], state: dict[str, Any], max_size: int) -> dict[str, Any]:
     """Rotate a full ring into chronological order if it is restored into a ring of another capacity.
 
     Args:
-        parts: The components that restore the state.
+        components: The components that restore the state.
         state: Their states by the same names; the storage accepts its state.
         max_size: Maximum number of steps of the storage.
 
@@ -61,20 +61,20 @@ def turned(parts: Mapping[str, Stateful], state: dict[str, Any], max_size: int) 
     if slots is None or written is None or written < slots:
         return state
     # The environment axes of an empty storage are unknown, so the saved ones are used.
-    if slots == max_size // saved_envs(ring):
+    if slots == max_size // env_count(ring):
         return state
     result = {**state, "ahead": []}
-    for name, part in parts.items():
+    for name, part in components.items():
         result[name] = {**state[name], "state": part.renumbered(state[name]["state"], written % slots, slots)}
     return result
 
 
-def saved_envs(storage_state: Mapping[str, Any]) -> int:
+def env_count(storage_state: Mapping[str, Any]) -> int:
     """Return the number of steps of a slot in the state of a storage; states of version 0.1 have another key."""
     return math.prod(storage_state.get("env_shape", storage_state.get("lanes", ())))
 
 
-def saved_batch(index: Any, info: dict[Any, Any], *, last: bool) -> dict[str, Any]:
+def batch_to_state(index: Any, info: dict[Any, Any], *, last: bool) -> dict[str, Any]:
     """Return a batch that was sampled ahead of time as an entry of a state.
 
     The info is a list of pairs: its keys may be tuples, which a state does not support as keys.
@@ -83,8 +83,8 @@ def saved_batch(index: Any, info: dict[Any, Any], *, last: bool) -> dict[str, An
     return {"index": dict(index.items()) if is_tensor_collection(index) else index, "info": info_items, "last": last}
 
 
-def read_batch(saved: Mapping[str, Any]) -> tuple[Any, dict[Any, Any], bool]:
-    """Invert `saved_batch`."""
+def batch_from_state(saved: Mapping[str, Any]) -> tuple[Any, dict[Any, Any], bool]:
+    """Invert `batch_to_state`."""
     index = saved["index"]
     if isinstance(index, dict):
         index = TensorDict(index, [len(index["buffer_ids"])])
@@ -98,7 +98,7 @@ def saved_batch_problems(ahead: Any, steps: int) -> list[str]:
     problems = []
     for number, saved in enumerate(ahead):
         try:
-            index, info, _ = read_batch(saved)
+            index, info, _ = batch_from_state(saved)
             rows = index.get(_INDEX) if is_tensor_collection(index) else index
             is_valid = isinstance(saved["last"], bool) and all(isinstance(value, Tensor) for value in info.values())
             # A custom sampler may return numbers, or one index per axis.

@@ -45,7 +45,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _default_writer(self) -> Writer:
         return TensorDictRoundRobinWriter()
 
-    def _accepted(self, data: Any, *, single: bool) -> Any:
+    def _validate_data(self, data: Any, *, single: bool) -> Any:
         return [*map(_without_index, data)] if isinstance(data, list) and not single else _without_index(data)
 
     def _priority_of(self, data: Any, axes: int) -> Tensor | None:
@@ -110,20 +110,20 @@ class TensorDictReplayBuffer(ReplayBuffer):
                     batch.set(key, value)
         return (batch, info) if return_info else batch
 
-    def _make(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
+    def _make_batch(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
         drawn.info = _Info(drawn.info)
-        return super()._make(drawn)
+        return super()._make_batch(drawn)
 
-    def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
+    def _finish_batch(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         if not info:
-            return super()._finish(data, info, collate=collate)
+            return super()._finish_batch(data, info, collate=collate)
         if collate and self._collate_fn is not None:
             data = self._collate_fn(data)
         entries = _as_entries(info, data)
         replaced = _set_entries(data, entries)
         if isinstance(info, _Info):
             info.replaced = replaced
-        data = super()._finish(data, {}, collate=False)
+        data = super()._finish_batch(data, {}, collate=False)
         if self._transforms:
             # Transforms see the info; if one of them selects keys, the index and the other info are added again.
             keys = data.keys(include_nested=True)

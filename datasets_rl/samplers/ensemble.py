@@ -151,7 +151,8 @@ class SamplerEnsemble(Sampler):
         numbers = self._draw(count)
         self.ran_out = False
         parts = [
-            self._part(self.samplers[number], storages[number], batch_size // count) for number in numbers.tolist()
+            self._sample_part(self.samplers[number], storages[number], batch_size // count)
+            for number in numbers.tolist()
         ]
         index = {"index": torch.stack([rows for rows, _ in parts]), "buffer_ids": numbers}
         infos = [info for _, info in parts]
@@ -159,7 +160,7 @@ class SamplerEnsemble(Sampler):
             if SLICE_ID in info:
                 info[SLICE_ID] = info[SLICE_ID] * len(self.samplers) + number
         keys = dict.fromkeys(key for info in infos for key in info)
-        return TensorDict(index, [count]), {**{key: _stacked_info(key, infos) for key in keys}, "buffer_ids": numbers}
+        return TensorDict(index, [count]), {**{key: _stack_info(key, infos) for key in keys}, "buffer_ids": numbers}
 
     def _draw(self, count: int) -> Tensor:
         if self.sample_from_all:
@@ -168,7 +169,7 @@ class SamplerEnsemble(Sampler):
             return torch.randint(len(self.samplers), (count,), generator=self._generator)
         return torch.multinomial(self._p, count, replacement=True, generator=self._generator)
 
-    def _part(self, sampler: Sampler, storage: Storage, size: int) -> tuple[Tensor, dict[Any, Any]]:
+    def _sample_part(self, sampler: Sampler, storage: Storage, size: int) -> tuple[Tensor, dict[Any, Any]]:
         """Sample `size` steps of one buffer; if an epoch ends within the part, the next epoch provides the rest."""
         rows, info = sampler.sample(storage, size)
         self.ran_out |= sampler.ran_out
@@ -240,7 +241,7 @@ class SamplerEnsemble(Sampler):
         return f"SamplerEnsemble({', '.join(map(repr, self.samplers))})"
 
 
-def _stacked_info(key: Any, infos: list[dict[Any, Any]]) -> Tensor | list[Tensor | None]:
+def _stack_info(key: Any, infos: list[dict[Any, Any]]) -> Tensor | list[Tensor | None]:
     """Return the info of the parts under a key, stacked, or as a list if some parts lack it."""
     values: list[Tensor | None] = [info.get(key) for info in infos]
     present = [value for value in values if value is not None]

@@ -102,11 +102,11 @@ class MixtureSampler(SamplerEnsemble):
             raise InvalidArgumentError(
                 f"batch_size is {batch_size}; expected a multiple of {self.unit}, the number of steps in a slot"
             )
-        counts = self._slots(batch_size // self.unit) * self.unit
+        counts = self._slots_by_buffer(batch_size // self.unit) * self.unit
         self._batches += 1
         self.ran_out = False
         numbers = counts.nonzero()[0].tolist()
-        parts = [self._part(self.samplers[number], storages[number], int(counts[number])) for number in numbers]
+        parts = [self._sample_part(self.samplers[number], storages[number], int(counts[number])) for number in numbers]
         for number, (_, info) in zip(numbers, parts, strict=True):
             if SLICE_ID in info:
                 info[SLICE_ID] = info[SLICE_ID] * len(self) + number
@@ -114,10 +114,12 @@ class MixtureSampler(SamplerEnsemble):
         # numpy: torch would start threads for this, whatever its size.
         ids = torch.from_numpy(np.repeat(np.arange(len(self)), counts))
         infos = [info for _, info in parts]
-        merged = {key: _joined(key, infos, rows) for key in dict.fromkeys(key for info in infos for key in info)}
+        merged = {
+            key: _concatenate_info(key, infos, rows) for key in dict.fromkeys(key for info in infos for key in info)
+        }
         return TensorDict({"index": torch.cat(rows), "buffer_ids": ids}, [batch_size]), merged
 
-    def _slots(self, slots: int) -> NDArray[np.int64]:
+    def _slots_by_buffer(self, slots: int) -> NDArray[np.int64]:
         """Return the number of slots that each buffer gets."""
         shares = self.shares
         if not self.exact:
@@ -168,7 +170,7 @@ class MixtureSampler(SamplerEnsemble):
         return f"MixtureSampler({', '.join(map(repr, self.samplers))})"
 
 
-def _joined(key: Any, infos: list[dict[Any, Any]], rows: list[Tensor]) -> Tensor | list[Tensor | None]:
+def _concatenate_info(key: Any, infos: list[dict[Any, Any]], rows: list[Tensor]) -> Tensor | list[Tensor | None]:
     """Return the info of the parts under a key, concatenated, or as a list if some parts lack it."""
     values: list[Tensor | None] = [info.get(key) for info in infos]
     present = [value for value in values if value is not None]

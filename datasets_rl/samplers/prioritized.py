@@ -16,7 +16,7 @@ from typing_extensions import override
 from datasets_rl.checkpoint import check_start_method
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.share import expect_valid
+from datasets_rl.samplers.share import check_any_valid
 
 if TYPE_CHECKING:
     from datasets_rl.samplers.sum_tree import SumTree
@@ -86,7 +86,7 @@ class PrioritizedSampler(Sampler):
             problems.append(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
         if not isinstance(arguments["dtype"], torch.dtype) or not dtype.is_floating_point:
             problems.append(f"dtype is {dtype}; expected a floating-point dtype")
-        _refuse(problems)
+        _raise_problems(problems)
         self._capacity = int(max_capacity)
         self._alpha = float(alpha)
         self._beta = float(beta)
@@ -95,7 +95,7 @@ class PrioritizedSampler(Sampler):
         self.reduction = reduction
         self.generator = generator
         self._within = max_priority_within_buffer
-        _refuse(self._overflow_problems(self._alpha, self._eps, 1.0))
+        _raise_problems(self._overflow_problems(self._alpha, self._eps, 1.0))
         self.empty()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -127,12 +127,12 @@ class PrioritizedSampler(Sampler):
 
     @alpha.setter
     def alpha(self, value: float) -> None:
-        _refuse(_number_problems(alpha=value))
+        _raise_problems(_number_problems(alpha=value))
         alpha = float(value)
         problems = self._priority_problems(self.priorities, alpha, self._eps)
-        _refuse([*problems, *self._overflow_problems(alpha, self._eps, self._highest)])
+        _raise_problems([*problems, *self._overflow_problems(alpha, self._eps, self._highest)])
         self._alpha = alpha
-        self._write(np.arange(self._held), self.priorities.numpy().copy())
+        self._write_priorities(np.arange(self._held), self.priorities.numpy().copy())
 
     @property
     def beta(self) -> float:
@@ -141,7 +141,7 @@ class PrioritizedSampler(Sampler):
 
     @beta.setter
     def beta(self, value: float) -> None:
-        _refuse(_number_problems(beta=value))
+        _raise_problems(_number_problems(beta=value))
         self._beta = float(value)
 
     @property
@@ -170,18 +170,18 @@ class PrioritizedSampler(Sampler):
                 `max_capacity`.
         """
         self._synchronize(storage)
-        rows, masses = self._tree.draw(self._points(batch_size))
-        return torch.from_numpy(rows), {PRIORITY_WEIGHT: self._weights(torch.from_numpy(masses))}
+        rows, masses = self._tree.draw(self._random_points(batch_size))
+        return torch.from_numpy(rows), {PRIORITY_WEIGHT: self._importance_weights(torch.from_numpy(masses))}
 
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
         """Return the info of `sample` with importance weights of 1, because the rows are not drawn by priority."""
         return {**super().info_of(storage, rows), PRIORITY_WEIGHT: torch.ones(len(rows), dtype=self.dtype)}
 
-    def _points(self, count: int) -> NDArray[np.float64]:
+    def _random_points(self, count: int) -> NDArray[np.float64]:
         points: NDArray[np.float64] = torch.rand(count, dtype=torch.float64, generator=self.generator).numpy()
         return points
 
-    def _weights(self, masses: Tensor) -> Tensor:
+    def _importance_weights(self, masses: Tensor) -> Tensor:
         return (masses / self._tree.lowest).pow_(-self._beta).to(self.dtype)
 
     def attach(self, storage: Storage) -> None:
@@ -208,7 +208,7 @@ class PrioritizedSampler(Sampler):
             priorities, highest = self.priorities[:held].numpy(), self._highest
             self.empty()
             self._held, self._highest = held, highest
-            self._write(np.arange(held), priorities)
+            self._write_priorities(np.arange(held), priorities)
         self._add_rows_to(held)
         if storage.torn or len(self._torn):
             self._zero_torn_masses(storage)
@@ -220,29 +220,29 @@ class PrioritizedSampler(Sampler):
 
     def _zero_torn_masses(self, storage: Storage) -> None:
         """Set the mass of torn rows to 0, and give rows that another process has rewritten the default priority."""
-        expect_valid(storage, len(storage) - storage.torn)
+        check_any_valid(storage, len(storage) - storage.torn)
         torn = storage.torn_rows().numpy()
         rewritten = np.setdiff1d(self._torn, torn)
         if len(rewritten):
-            self._write(rewritten, np.array([self.default_priority]))
+            self._write_priorities(rewritten, np.array([self.default_priority]))
         newly_torn = torn[self._tree.masses[torn] > 0]
         if len(newly_torn):
             self._tree.write(newly_torn, np.zeros(1), 0.0, 1.0)
         self._torn = torn
 
-    def _add_rows_to(self, held: int) -> None:
-        """Give the rows up to `held` that the sampler does not have yet the default priority."""
-        if held > self._held:
-            rows = np.arange(self._held, held)
-            self._held = held
-            self._write(rows, np.array([self.default_priority]))
+    def _add_rows_to(self, stop: int) -> None:
+        """Give the rows up to `stop` that the sampler does not have yet the default priority."""
+        if stop > self._held:
+            rows = np.arange(self._held, stop)
+            self._held = stop
+            self._write_priorities(rows, np.array([self.default_priority]))
 
     def extend(self, index: Tensor) -> None:
         """Give the written rows the default priority."""
         if not len(index):
             return
         stop = int(index.max()) + 1
-        _refuse(_row_problems(index, 0, self._capacity))
+        _raise_problems(_row_problems(index, 0, self._capacity))
         if len(self._torn):
             self._torn = np.setdiff1d(self._torn, index.numpy())
         replaced = index[index < self._held].numpy()
@@ -250,7 +250,7 @@ class PrioritizedSampler(Sampler):
             if self._within:
                 # The replaced priorities must not count in the default priority of the new steps.
                 self._tree.write(replaced, np.zeros(1), self._eps, self._alpha)
-            self._write(replaced, np.array([self.default_priority]))
+            self._write_priorities(replaced, np.array([self.default_priority]))
         self._add_rows_to(stop)
 
     def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
@@ -268,30 +268,34 @@ class PrioritizedSampler(Sampler):
             InvalidArgumentError: If a priority is negative, not finite or too large for alpha, a row is out of range,
                 or the shapes differ. The message lists all problems, and nothing has changed.
         """
-        rows = _rows(index, storage)
-        priorities = self._reduced(priority, rows.shape)
+        rows = _checked_rows(index, storage)
+        priorities = self._reduce_priority(priority, rows.shape)
         if rows.ndim != 1:
             rows = rows.reshape(-1)
         targets, values = rows.contiguous().numpy(), priorities.numpy()
         if not len(targets):
             return
         limit = self._capacity if storage is None else min(len(storage), self._capacity)
-        if not self._tree.takes(targets, values, limit, self._largest(self._alpha, self._eps)):
-            _refuse([*_row_problems(rows, -1, limit), *self._priority_problems(priorities, self._alpha, self._eps)])
+        if not self._tree.are_valid(targets, values, limit, self._largest_valid_priority(self._alpha, self._eps)):
+            _raise_problems(
+                [*_row_problems(rows, -1, limit), *self._priority_problems(priorities, self._alpha, self._eps)]
+            )
             stored = targets >= 0
             targets, values = targets[stored], values if len(values) == 1 else values[stored]
             if not len(targets):
                 return
         if limit > self._held:
             self._add_rows_to(int(targets.max()) + 1)
-        self._write(targets, values)
+        self._write_priorities(targets, values)
 
     @override
     def expect_priority(self, priority: Tensor) -> None:
-        _refuse(self._priority_problems(self._reduced(priority, priority.shape[:1]), self._alpha, self._eps))
+        _raise_problems(
+            self._priority_problems(self._reduce_priority(priority, priority.shape[:1]), self._alpha, self._eps)
+        )
 
-    def _reduced(self, priority: Any, shape: torch.Size) -> Tensor:
-        values = _tensor("priority", priority)
+    def _reduce_priority(self, priority: Any, shape: torch.Size) -> Tensor:
+        values = _as_float_tensor("priority", priority)
         if values.is_complex():
             raise InvalidArgumentError(f"priority is {values.dtype}; expected real numbers")
         values = values.to("cpu", torch.float64)
@@ -305,11 +309,11 @@ class PrioritizedSampler(Sampler):
             return values.reshape(-1).contiguous()
         return _REDUCTIONS[self.reduction](values.reshape(shape.numel(), -1))
 
-    def _write(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+    def _write_priorities(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         highest = self._tree.write(rows, priorities, self._eps, self._alpha)
         self._highest = max(self._highest, highest)
 
-    def _largest(self, alpha: float, eps: float) -> float:
+    def _largest_valid_priority(self, alpha: float, eps: float) -> float:
         """Return the largest priority for which the sum of the masses of all rows stays finite."""
         largest = math.log(sys.float_info.max / (2 * self._capacity))
         return math.exp(min(largest / alpha, largest) if alpha else largest) - eps
@@ -317,7 +321,7 @@ class PrioritizedSampler(Sampler):
     def _overflow_problems(self, alpha: float, eps: float, highest: float) -> list[str]:
         """Return a problem if the mass of the largest priority of new rows would overflow."""
         highest = max(highest, 1.0)
-        if self._largest(alpha, eps) >= highest:
+        if self._largest_valid_priority(alpha, eps) >= highest:
             return []
         return [f"alpha is {alpha} and eps {eps}: the mass of a priority of {highest:.3g} would be too large"]
 
@@ -325,7 +329,7 @@ class PrioritizedSampler(Sampler):
         """Return a problem if priorities are invalid; a comparison with NaN is False, so NaN is invalid, too."""
         if not len(priorities):
             return []
-        largest = self._largest(alpha, eps)
+        largest = self._largest_valid_priority(alpha, eps)
         if float(priorities.min()) >= 0 and float(priorities.max()) <= largest:
             return []
         invalid = (~((priorities >= 0) & (priorities <= largest))).nonzero().flatten()
@@ -369,7 +373,7 @@ class PrioritizedSampler(Sampler):
         priorities = state_dict["priorities"].cpu().contiguous()
         self._held = len(priorities)
         if self._held:
-            self._write(np.arange(self._held), priorities.numpy())
+            self._write_priorities(np.arange(self._held), priorities.numpy())
         self._highest = float(state_dict["highest"])
 
     @override
@@ -401,12 +405,12 @@ def _number_problems(**values: Any) -> list[str]:
     ]
 
 
-def _refuse(problems: list[str]) -> None:
+def _raise_problems(problems: list[str]) -> None:
     if problems:
         raise InvalidArgumentError("; ".join(problems))
 
 
-def _tensor(name: str, value: Any) -> Tensor:
+def _as_float_tensor(name: str, value: Any) -> Tensor:
     try:
         # Through numpy: numbers in lists keep 64 bits, and arrays may be read-only or have negative strides.
         return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
@@ -414,10 +418,10 @@ def _tensor(name: str, value: Any) -> Tensor:
         raise InvalidArgumentError(f"{name} is {type(value).__name__}; expected numbers ({error})") from error
 
 
-def _rows(index: Any, storage: Storage | None) -> Tensor:
+def _checked_rows(index: Any, storage: Storage | None) -> Tensor:
     if storage is not None and storage.ndim > 1 and (isinstance(index, tuple) or np.ndim(index) > 1):
         return storage.ravel(index).cpu()
-    rows = _tensor("index", index)
+    rows = _as_float_tensor("index", index)
     if rows.numel() and (rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool):
         raise InvalidArgumentError(f"index is {rows.dtype}; expected integers")
     return rows.to("cpu", torch.int64)

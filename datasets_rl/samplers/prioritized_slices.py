@@ -131,13 +131,13 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
             InvalidArgumentError: As for `SliceSampler` and `PrioritizedSampler`, and if all possible first steps have
                 mass 0.
         """
-        count, length = self._cut(batch_size)
+        count, length = self._slice_count_and_length(batch_size)
         slices = self._slices(storage, length)
         self._synchronize(storage)
         rows = self._first_rows(slices, count)
         _, starts, lengths = slices.starting(rows)
-        batch, info = self._batch(storage, slices, starts, lengths)
-        weights = self._weights(torch.from_numpy(self._tree.masses[rows]))
+        batch, info = self._batch_of_slices(storage, slices, starts, lengths)
+        weights = self._importance_weights(torch.from_numpy(self._tree.masses[rows]))
         steps = length if lengths is None else torch.from_numpy(lengths)
         info[PRIORITY_WEIGHT] = weights.repeat_interleave(steps)
         return batch, info
@@ -151,7 +151,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         accepted: list[NDArray[np.int64]] = []
         missing = count
         for _ in range(_MAX_ATTEMPTS):
-            rows, _ = self._tree.draw(self._points(2 * missing + 16))
+            rows, _ = self._tree.draw(self._random_points(2 * missing + 16))
             accepted.append(rows[slices.starting(rows)[0]][:missing])
             missing -= len(accepted[-1])
             if not missing:
@@ -166,7 +166,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
                 hint="update a priority, or pass eps > 0",
             )
         sums = self._tree.masses[starts].cumsum()
-        chosen = sums.searchsorted(self._points(missing) * sums[-1], "right")
+        chosen = sums.searchsorted(self._random_points(missing) * sums[-1], "right")
         return np.concatenate([*accepted, starts[chosen.clip(max=len(starts) - 1)]])
 
     def empty(self) -> None:

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.share import Share, expect_valid
+from datasets_rl.samplers.share import Share, check_any_valid
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -35,7 +35,7 @@ class RandomSampler(Sampler):
         self, generator: Generator | None = None, *, rank: int | None = None, world_size: int | None = None
     ) -> None:
         self.generator = generator
-        self._share = Share.of(rank, world_size)
+        self._share = Share.from_rank(rank, world_size)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Draw `batch_size` steps uniformly."""
@@ -52,7 +52,7 @@ class RandomSampler(Sampler):
         """Draw from the `count` rows of this share, without the torn ones."""
         torn = self._share.numbers(storage.torn_rows())
         count -= len(torn)
-        expect_valid(storage, count)
+        check_any_valid(storage, count)
         numbers = torch.randint(count, (batch_size,), generator=self.generator)
         # `before` counts the valid rows before each torn row; a drawn number skips every torn row that is not after it.
         before = torn - torch.arange(len(torn))

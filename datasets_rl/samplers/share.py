@@ -12,10 +12,10 @@ from datasets_rl.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["Share", "expect_valid"]
+__all__ = ["Share", "check_any_valid"]
 
 
-def expect_valid(storage: Storage, count: int) -> None:
+def check_any_valid(storage: Storage, count: int) -> None:
     """Check that a storage has valid rows.
 
     Raises:
@@ -41,7 +41,7 @@ class Share:
     world_size: int = 1
 
     @classmethod
-    def of(cls, rank: int | None, world_size: int | None) -> Share:
+    def from_rank(cls, rank: int | None, world_size: int | None) -> Share:
         """Parse the arguments of a sampler.
 
         Raises:
@@ -60,9 +60,9 @@ class Share:
         """Return whether there are several processes."""
         return self.world_size > 1
 
-    def size(self, held: int) -> int:
-        """Return how many of the first `held` rows are in this share."""
-        return len(range(self.rank, held, self.world_size))
+    def size(self, row_count: int) -> int:
+        """Return how many of the first `row_count` rows are in this share."""
+        return len(range(self.rank, row_count, self.world_size))
 
     def rows(self, numbers: Tensor) -> Tensor:
         """Convert numbers within this share to rows; the argument may be modified in place."""

@@ -21,7 +21,7 @@ from datasets_rl.ted.trajectories import Slices, Trajectories, TrajectoryMarkers
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["MASK_KEY", "SLICE_ID", "SliceSampler", "size_faults"]
+__all__ = ["MASK_KEY", "SLICE_ID", "SliceSampler", "slice_size_problems"]
 
 SLICE_ID = "slice_id"
 """The key of the slice numbers in a batch."""
@@ -59,7 +59,7 @@ class _BatchLayout:
     """False for repeated steps, bool [B]; None without padding."""
 
     @classmethod
-    def of(cls, lengths: Index, pad: int | None) -> _BatchLayout:
+    def from_lengths(cls, lengths: Index, pad: int | None) -> _BatchLayout:
         """Create the layout of slices of these lengths, padded to `pad` steps if given."""
         sizes = lengths if pad is None else np.full_like(lengths, pad)
         firsts = np.cumsum(sizes) - sizes
@@ -160,7 +160,7 @@ class SliceSampler(Sampler):
         del cache_values, compile, use_gpu
         keys = {"end_key": end_key, "end_keys": end_keys, "traj_key": traj_key}
         problems = [
-            *size_faults(num_slices, slice_len),
+            *slice_size_problems(num_slices, slice_len),
             *_marker_problems({"ends": ends, "trajectories": trajectories}, keys),
             *_span_problems(span, slice_len),
         ]
@@ -192,7 +192,7 @@ class SliceSampler(Sampler):
         self.generator = generator
         self._ends = ends
         self._ids = trajectories
-        self._share = Share.of(rank, world_size)
+        self._share = Share.from_rank(rank, world_size)
         self._drawn = 0
         self._marks: tuple[Key, ...] = ()
         if self.truncated_key is not None:
@@ -213,18 +213,18 @@ class SliceSampler(Sampler):
             InvalidArgumentError: If the batch size is not a multiple of the length or the number of slices, no
                 trajectory is long enough, or no key marks where trajectories end.
         """
-        count, length = self._cut(batch_size)
+        count, length = self._slice_count_and_length(batch_size)
         slices = self._slices(storage, length)
-        return self._batch(storage, slices, *slices.at(self._choose(slices, count)))
+        return self._batch_of_slices(storage, slices, *slices.at(self._choose_slices(slices, count)))
 
-    def _choose(self, slices: Slices, count: int) -> Index:
+    def _choose_slices(self, slices: Slices, count: int) -> Index:
         """Return the numbers of the slices of a batch, at most `count`.
 
         TorchRL draws the trajectory first, so that the steps of short trajectories are drawn more often.
         """
         return torch.randint(slices.total, (count,), generator=self.generator).numpy()
 
-    def _cut(self, batch_size: int) -> tuple[int, int]:
+    def _slice_count_and_length(self, batch_size: int) -> tuple[int, int]:
         """Return the number of slices in a batch, and the number of steps in a slice."""
         divisor, name = (self.num_slices, "num_slices") if self.slice_len is None else (self.slice_len, "slice_len")
         if divisor is None or batch_size % divisor:
@@ -251,7 +251,7 @@ class SliceSampler(Sampler):
         return slices
 
     def _storage_index(self, storage: Storage) -> _StorageIndex:
-        trajectories = self._scan(storage) if self._ends is not None or self._ids is not None else None
+        trajectories = self._find_trajectories(storage) if self._ends is not None or self._ids is not None else None
         if trajectories is None:
             end_key = self.end_keys if self.end_key is None else self.end_key
             trajectories = storage.trajectories(end_key=end_key, traj_key=self.traj_key, step_key=self.step_key)
@@ -272,7 +272,7 @@ class SliceSampler(Sampler):
             self._view = _StorageIndex(storage, trajectories, own)
         return self._view
 
-    def _scan(self, storage: Storage) -> Trajectories:
+    def _find_trajectories(self, storage: Storage) -> Trajectories:
         """Find the trajectories from the `ends` or `trajectories` tensor."""
         version = (storage, storage.write_count, storage.rewrite_count)
         if self._scanned is None or self._scanned[0] != version:
@@ -295,7 +295,7 @@ class SliceSampler(Sampler):
             self._scanned = version, Trajectories.from_markers(bounds, rows.numpy())
         return self._scanned[1]
 
-    def _batch(
+    def _batch_of_slices(
         self, storage: Storage, slices: Slices, starts: Index, lengths: Index | None
     ) -> tuple[Tensor, dict[Any, Any]]:
         """Return the rows of the slices that start at these places, and the info of the batch."""
@@ -307,7 +307,7 @@ class SliceSampler(Sampler):
 
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
         """Return the info of one slice of these rows."""
-        layout = _BatchLayout.of(np.array([len(rows)]), len(rows) if self.pad_output else None)
+        layout = _BatchLayout.from_lengths(np.array([len(rows)]), len(rows) if self.pad_output else None)
         trajectories = self._storage_index(storage).trajectories
         return {**super().info_of(storage, rows), **self._info(storage, trajectories, rows, layout)}
 
@@ -317,16 +317,18 @@ class SliceSampler(Sampler):
             info[MASK_KEY] = layout.mask.clone()
         if self._marks:
             self._mark_ends(storage, trajectories, rows, layout, info)
-        if self.init_key is not None and (is_init := self._read(storage, self.init_key, rows)) is not None:
+        if self.init_key is not None and (is_init := self._read_field(storage, self.init_key, rows)) is not None:
             is_init[layout.firsts] = True
-            info[_name(self.init_key)] = is_init
+            info[_unnested_key(self.init_key)] = is_init
         return info
 
     def _layout(self, slices: Slices, count: int, lengths: Index | None) -> _BatchLayout:
         if lengths is not None:
-            return _BatchLayout.of(lengths, slices.length if self.pad_output else None)
+            return _BatchLayout.from_lengths(lengths, slices.length if self.pad_output else None)
         if self._cached_layout is None or self._cached_layout[0] != (count, slices.length):
-            layout = _BatchLayout.of(np.full(count, slices.length), slices.length if self.pad_output else None)
+            layout = _BatchLayout.from_lengths(
+                np.full(count, slices.length), slices.length if self.pad_output else None
+            )
             self._cached_layout = (count, slices.length), layout
         return self._cached_layout[1]
 
@@ -334,18 +336,18 @@ class SliceSampler(Sampler):
         self, storage: Storage, trajectories: Trajectories, rows: Tensor, layout: _BatchLayout, info: dict[Any, Any]
     ) -> None:
         truncated, done, terminated = self._marks
-        info[_name(truncated)] = layout.ends.clone()
+        info[_unnested_key(truncated)] = layout.ends.clone()
         if done in trajectories.ended_by and not self.pad_output:
-            info[_name(done)] = layout.ends.clone()
+            info[_unnested_key(done)] = layout.ends.clone()
         else:
-            flags = self._read(storage, done, rows)
+            flags = self._read_field(storage, done, rows)
             ends = layout.ends if flags is None else layout.ends.view(-1, *[1] * (flags.ndim - 1))
-            info[_name(done)] = ends.clone() if flags is None else flags.logical_or(ends)
+            info[_unnested_key(done)] = ends.clone() if flags is None else flags.logical_or(ends)
         # TorchRL repeats the flag of the data here; the batch contains it already.
         if self._column(storage, terminated) is None:
-            info[_name(terminated)] = torch.zeros_like(layout.ends)
+            info[_unnested_key(terminated)] = torch.zeros_like(layout.ends)
 
-    def _read(self, storage: Storage, key: Key, rows: Tensor) -> Tensor | None:
+    def _read_field(self, storage: Storage, key: Key, rows: Tensor) -> Tensor | None:
         """Return a copy of one field of these rows on the CPU; None if there is no such field."""
         column = self._column(storage, key)
         return None if column is None else column.index_select(0, rows.to(column.device)).cpu()
@@ -400,11 +402,11 @@ class SliceSampler(Sampler):
         return f"{type(self).__name__}({', '.join(filter(None, texts))})"
 
 
-def _name(key: Key) -> str | Key:
+def _unnested_key(key: Key) -> str | Key:
     return key[0] if len(key) == 1 else key
 
 
-def size_faults(num_slices: Any, slice_len: Any) -> list[str]:
+def slice_size_problems(num_slices: Any, slice_len: Any) -> list[str]:
     """Return what is wrong with the `num_slices` and `slice_len` arguments of a slice sampler."""
     sizes = {"num_slices": num_slices, "slice_len": slice_len}
     given = {name: size for name, size in sizes.items() if size is not None}

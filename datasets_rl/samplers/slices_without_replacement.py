@@ -103,7 +103,9 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     def _begin_epoch(self, slices: Slices) -> None:
         """Start a new epoch, unless the current one has slices left and is over the same slices."""
         current = self._epoch_of
-        is_same = current is slices if current is None or isinstance(current, Slices) else current == _outline(slices)
+        is_same = (
+            current is slices if current is None or isinstance(current, Slices) else current == _slices_identity(slices)
+        )
         self._epoch_of = slices
         if is_same and len(self._remaining):
             return
@@ -111,7 +113,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         if self.shuffle:
             self._remaining = self._remaining[torch.randperm(len(self._remaining), generator=self.generator).numpy()]
 
-    def _choose(self, slices: Slices, count: int) -> Index:
+    def _choose_slices(self, slices: Slices, count: int) -> Index:
         self._begin_epoch(slices)
         if self.drop_last and len(self._remaining) < count:
             raise InvalidArgumentError(
@@ -137,7 +139,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the slice sampler and the remaining trajectories of the epoch."""
         slices = self._epoch_of
-        outline = _outline(slices) if isinstance(slices, Slices) else slices
+        outline = _slices_identity(slices) if isinstance(slices, Slices) else slices
         return {**super().state_dict(), "left": torch.from_numpy(self._remaining), "of": outline}
 
     @override
@@ -150,7 +152,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
             )
         elif "of" not in state_dict:
             reasons.append("of is missing; expected the outline of the slices of the epoch, or None")
-        elif outline is not None and not _covers(outline, remaining):
+        elif outline is not None and not _are_slices_of(outline, remaining):
             reasons.append(f"left has trajectory numbers outside the slices of the epoch, {outline}")
         return reasons
 
@@ -161,14 +163,17 @@ class SliceSamplerWithoutReplacement(SliceSampler):
 
     def __getstate__(self) -> dict[str, Any]:
         slices = self._epoch_of
-        return {**super().__getstate__(), "_epoch_of": _outline(slices) if isinstance(slices, Slices) else slices}
+        return {
+            **super().__getstate__(),
+            "_epoch_of": _slices_identity(slices) if isinstance(slices, Slices) else slices,
+        }
 
 
-def _outline(slices: Slices) -> list[int]:
+def _slices_identity(slices: Slices) -> list[int]:
     """Return values that identify slices after a restart: numbers of trajectories, slices, and steps per slice."""
     return [len(slices.counts), slices.total, slices.length]
 
 
-def _covers(outline: Any, remaining: Tensor) -> bool:
-    is_outline = isinstance(outline, list) and len(outline) == 3 and all(isinstance(value, int) for value in outline)
-    return is_outline and (not len(remaining) or 0 <= int(remaining.min()) <= int(remaining.max()) < outline[0])
+def _are_slices_of(identity: Any, remaining: Tensor) -> bool:
+    is_outline = isinstance(identity, list) and len(identity) == 3 and all(isinstance(value, int) for value in identity)
+    return is_outline and (not len(remaining) or 0 <= int(remaining.min()) <= int(remaining.max()) < identity[0])

@@ -72,9 +72,9 @@ class SumTree:
         return self._masses[: self._capacity]
 
     @staticmethod
-    def takes(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
+    def are_valid(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
         """Return whether all rows are in [0, count) and all priorities in [0, largest]; False for NaN."""
-        return _within(rows, priorities, count, largest)
+        return _are_within(rows, priorities, count, largest)
 
     def write(self, rows: Rows, priorities: Floats, eps: float, alpha: float) -> float:
         """Set the priorities of rows.
@@ -109,7 +109,7 @@ class SumTree:
 
 
 @compiled("boolean(int64[::1], float64[::1], int64, float64)")
-def _within(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
+def _are_within(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
     invalid = 0
     for row in rows:
         invalid += row < 0 or row >= count

@@ -11,7 +11,7 @@ from typing_extensions import override
 from datasets_rl.checkpoint import with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.share import Share, expect_valid
+from datasets_rl.samplers.share import Share, check_any_valid
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -53,7 +53,7 @@ class SamplerWithoutReplacement(Sampler):
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.generator = generator
-        self._share = Share.of(rank, world_size)
+        self._share = Share.from_rank(rank, world_size)
         self.empty()
 
     def empty(self) -> None:
@@ -73,7 +73,7 @@ class SamplerWithoutReplacement(Sampler):
         """
         held = len(storage)
         if held != self._held or self._stop - self._position < batch_size:
-            self._prepare(storage, held, batch_size)
+            self._update_epoch(storage, held, batch_size)
         if storage.torn and storage.rewrite_count != self._rewritten:
             self._drop_torn_rows(storage, batch_size)
         rows = self._epoch_rows[self._position : min(self._position + batch_size, self._stop)].clone()
@@ -83,9 +83,9 @@ class SamplerWithoutReplacement(Sampler):
             self._position = self._stop
         return rows, {}
 
-    def _prepare(self, storage: Storage, held: int, batch_size: int) -> None:
+    def _update_epoch(self, storage: Storage, row_count: int, batch_size: int) -> None:
         """Add the rows written since the last batch, and start a new epoch if the current one has ended."""
-        count = self._share.size(held)
+        count = self._share.size(row_count)
         if not count:
             raise InvalidArgumentError(
                 "the storage is empty: it has no steps to sample", hint="extend the buffer first"
@@ -95,17 +95,17 @@ class SamplerWithoutReplacement(Sampler):
                 f"the batch size is {batch_size}, but there are {count} steps to sample: drop_last drops every batch",
                 hint="use a smaller batch size, or drop_last=False",
             )
-        if self._stop - self._position < (batch_size if self.drop_last else 1) or held < self._held:
+        if self._stop - self._position < (batch_size if self.drop_last else 1) or row_count < self._held:
             self._begin_epoch(storage, count)
-        elif held > self._held:
-            self._join(self._rows(self._held, held))
-        self._held, self._envs = held, storage.envs
+        elif row_count > self._held:
+            self._add_rows(self._rows(self._held, row_count))
+        self._held, self._envs = row_count, storage.envs
 
     def _drop_torn_rows(self, storage: Storage, batch_size: int) -> None:
         """Remove the torn rows from the epoch; after they are rewritten, the next epoch draws them."""
         if not self._keep_valid(storage, batch_size):
             self._begin_epoch(storage, self._share.size(len(storage)))
-            expect_valid(storage, self._keep_valid(storage, batch_size))
+            check_any_valid(storage, self._keep_valid(storage, batch_size))
         self._rewritten = storage.rewrite_count
 
     def _keep_valid(self, storage: Storage, batch_size: int) -> int:
@@ -119,7 +119,7 @@ class SamplerWithoutReplacement(Sampler):
     def _remaining(self) -> Tensor:
         return self._epoch_rows[self._position : self._stop]
 
-    def _join(self, rows: Tensor) -> None:
+    def _add_rows(self, rows: Tensor) -> None:
         stop = self._stop + len(rows)
         if stop > len(self._epoch_rows):
             # Space for as many rows again, so that a storage that grows step by step rarely copies its rows.
@@ -129,9 +129,9 @@ class SamplerWithoutReplacement(Sampler):
             self._epoch_rows[self._stop : stop] = rows
             self._stop = stop
         if self.shuffle:
-            self._shuffle_in(len(rows))
+            self._shuffle_last(len(rows))
 
-    def _shuffle_in(self, count: int) -> None:
+    def _shuffle_last(self, count: int) -> None:
         """Move the last rows to random places, so that all orders of the remaining rows are equally likely.
 
         The rows at these places move to the end; the other rows stay, because they are in random order already.
@@ -207,7 +207,7 @@ class SamplerWithoutReplacement(Sampler):
         self._held, self._envs = state_dict["held"], state_dict["envs"]
         self.ran_out = state_dict["ran_out"]
         if len(state_dict["joining"]):
-            self._join(state_dict["joining"])
+            self._add_rows(state_dict["joining"])
 
     @override
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:

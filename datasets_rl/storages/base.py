@@ -105,9 +105,9 @@ class Storage(Stateful, ABC):
         counts = self._counts
         return counts[0], counts[1], counts[2]
 
-    def _count(self, held: int, written: int, rewritten: int) -> None:
+    def _count(self, filled: int, written: int, rewritten: int) -> None:
         counts = self._counts
-        counts[0], counts[1], counts[2] = held, written, rewritten
+        counts[0], counts[1], counts[2] = filled, written, rewritten
 
     @property
     def torn(self) -> int:

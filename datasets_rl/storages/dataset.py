@@ -20,11 +20,11 @@ from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import RowViews, nest, row_slots
+from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, ROOT_FLAGS, Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["DatasetStorage", "as_rows", "wrapped"]
+__all__ = ["DatasetStorage", "as_rows", "wrap_negative_rows"]
 
 _WORD = 8
 
@@ -59,8 +59,10 @@ class DatasetStorage(EpisodicStorage):
         self._views = RowViews(row_slots(schema), schema.window_bytes)
         # Files larger than the memory are read row by row; smaller ones load faster with read-ahead.
         scattered = stored.manifest.bytes > memory_bytes() / 2
-        self._windows = _windows(stored, scattered=scattered)
-        self._wide = {field.key: (field, _items(stored.items(field.key), scattered=scattered)) for field in schema.wide}
+        self._windows = _record_windows(stored, scattered=scattered)
+        self._wide = {
+            field.key: (field, _as_indexable(stored.items(field.key), scattered=scattered)) for field in schema.wide
+        }
         self._finals: dict[Key, _Items] | None = None
         self._final_known = torch.from_numpy(stored.episodes["final_known"][:, None].copy()) if self.masked else None
 
@@ -93,7 +95,7 @@ class DatasetStorage(EpisodicStorage):
         try:
             windows = self._windows.index_select(0, rows)
         except IndexError:
-            rows = wrapped(rows, len(self))
+            rows = wrap_negative_rows(rows, len(self))
             windows = self._windows.index_select(0, rows)
         count = rows.shape[0]
         leaves: dict[Key, Tensor] = dict(zip(ROOT_FLAGS, torch.zeros((3, count, 1), dtype=torch.bool), strict=True))
@@ -102,11 +104,11 @@ class DatasetStorage(EpisodicStorage):
             if not field.shared:
                 leaves[field.key] = items.index_select(0, rows)
             elif field.encoded:  # one call, so that an image in both is decoded once
-                both = items.index_select(0, torch.cat([rows, self._following(rows)]))
+                both = items.index_select(0, torch.cat([rows, self._next_rows(rows)]))
                 leaves[field.key], leaves[(NEXT, *field.key)] = both[:count], both[count:]
             else:
                 leaves[field.key] = items.index_select(0, rows)
-                leaves[(NEXT, *field.key)] = items.index_select(0, self._following(rows))
+                leaves[(NEXT, *field.key)] = items.index_select(0, self._next_rows(rows))
         if self._final_known is not None:
             leaves[NEXT_FINAL_KNOWN] = torch.ones((count, 1), dtype=torch.bool)
         done = leaves[NEXT_DONE]
@@ -114,9 +116,9 @@ class DatasetStorage(EpisodicStorage):
             self._fill_final_states(leaves, done)
         if not self.truncated_as_done:
             leaves[NEXT_DONE] = leaves[NEXT_TERMINATED].clone()
-        return nest(leaves, torch.Size((count,)))
+        return nest_leaves(leaves, torch.Size((count,)))
 
-    def _following(self, rows: Tensor) -> Tensor:
+    def _next_rows(self, rows: Tensor) -> Tensor:
         return (rows + 1).clamp_(max=len(self) - 1)
 
     def _fill_final_states(self, leaves: dict[Key, Tensor], done: Tensor) -> None:
@@ -132,7 +134,7 @@ class DatasetStorage(EpisodicStorage):
         if self._finals is None:
             stored = self.stored
             self._finals = {
-                field.key: _items(stored.final_states(field.key)) for field in stored.schema if field.shared
+                field.key: _as_indexable(stored.final_states(field.key)) for field in stored.schema if field.shared
             }
         return self._finals
 
@@ -141,11 +143,11 @@ class DatasetStorage(EpisodicStorage):
         if key in self._wide:
             return self._wide[key][1].index_select(0, rows)
         if key == NEXT_FINAL_KNOWN and self.masked:
-            return torch.from_numpy(self.episodes.next_known(wrapped(rows, len(self)).numpy())).unsqueeze(1)
+            return torch.from_numpy(self.episodes.next_known(wrap_negative_rows(rows, len(self)).numpy())).unsqueeze(1)
         root_key = key[1:]
         if key[0] != NEXT or not self._is_shared(root_key):
             return super().pick(key, rows)
-        values = self.pick(root_key, self._following(rows))
+        values = self.pick(root_key, self._next_rows(rows))
         numbers = self.episodes.episode_of(rows.numpy())
         last = np.flatnonzero(self.episodes.stops[numbers] - 1 == rows.numpy())
         if len(last):
@@ -199,7 +201,7 @@ class DatasetStorage(EpisodicStorage):
         return f"DatasetStorage({self.stored!r})"
 
 
-def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
+def _record_windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
     """Return a view of rows.npy, words of 8 bytes [N, W]: window i is record i and the start of record i + 1.
 
     Windows overlap, and the record of zeros at the end of rows.npy completes the last one. The elements are words of
@@ -212,11 +214,11 @@ def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
     flat = stored.open_file(ROWS_FILE, lambda path: np.memmap(path, np.uint8, mode="r", offset=offset))
     if flat.size < (count + 1) * schema.record_bytes:
         raise IntegrityError(str(path), ["the record of zeros after the last row is missing"])
-    words = _read_only(flat[: (count + 1) * schema.record_bytes].view(np.int64), scattered=scattered)
+    words = _as_read_only_tensor(flat[: (count + 1) * schema.record_bytes].view(np.int64), scattered=scattered)
     return words.as_strided((count, schema.window_bytes // _WORD), (schema.record_bytes // _WORD, 1))
 
 
-class _Decoded:
+class _DecodedImages:
     """Encoded images with the gather method of a tensor: `index_select` decodes the selected images."""
 
     def __init__(self, images: ImageColumn) -> None:
@@ -228,14 +230,14 @@ class _Decoded:
         return torch.from_numpy(self._images.take(rows.numpy()))
 
 
-_Items: TypeAlias = "Tensor | _Decoded"
+_Items: TypeAlias = "Tensor | _DecodedImages"
 
 
-def _items(items: Items, *, scattered: bool = False) -> _Items:
-    return _Decoded(items) if isinstance(items, ImageColumn) else _read_only(items, scattered=scattered)
+def _as_indexable(items: Items, *, scattered: bool = False) -> _Items:
+    return _DecodedImages(items) if isinstance(items, ImageColumn) else _as_read_only_tensor(items, scattered=scattered)
 
 
-def _read_only(array: NDArray[Any], *, scattered: bool = False) -> Tensor:
+def _as_read_only_tensor(array: NDArray[Any], *, scattered: bool = False) -> Tensor:
     """Return a tensor that shares the memory of a read-only array; callers only gather from it and never return it."""
     if scattered:
         advise_random_reads(array)
@@ -253,7 +255,7 @@ def as_rows(index: Any, count: int) -> Tensor:
         IndexError: If the index is not made of integers, a slice or a mask.
     """
     if isinstance(index, Tensor):
-        return index if index.dtype == torch.int64 and index.is_cpu else _numbers(index.cpu(), count)
+        return index if index.dtype == torch.int64 and index.is_cpu else _row_numbers(index.cpu(), count)
     if isinstance(index, tuple) and len(index) == 1:
         return as_rows(index[0], count)
     if index is Ellipsis or index is None:
@@ -265,10 +267,10 @@ def as_rows(index: Any, count: int) -> Tensor:
     array = np.array(index, order="C")
     if array.dtype.kind not in "biu" and array.size:
         raise IndexError(f"{index!r} is not an index; expected integers, a slice or a mask")
-    return _numbers(torch.from_numpy(array if array.size else array.astype(np.int64)), count)
+    return _row_numbers(torch.from_numpy(array if array.size else array.astype(np.int64)), count)
 
 
-def _numbers(rows: Tensor, count: int) -> Tensor:
+def _row_numbers(rows: Tensor, count: int) -> Tensor:
     if rows.dtype == torch.bool:
         if rows.shape != (count,):
             raise IndexError(f"the mask has shape {list(rows.shape)}; expected [{count}]")
@@ -278,7 +280,7 @@ def _numbers(rows: Tensor, count: int) -> Tensor:
     return rows.to(torch.int64)
 
 
-def wrapped(rows: Tensor, count: int) -> Tensor:
+def wrap_negative_rows(rows: Tensor, count: int) -> Tensor:
     """Resolve negative rows, which count from the end.
 
     Raises:

@@ -40,13 +40,15 @@ class _Keys:
     step: Key | None
 
     @classmethod
-    def of(cls, storage: Storage, end_key: EndKey | None, traj_key: Key | None, step_key: Key | None) -> _Keys:
+    def from_storage(
+        cls, storage: Storage, end_key: EndKey | None, traj_key: Key | None, step_key: Key | None
+    ) -> _Keys:
         """Resolve the keys against the data: a key that was named must exist; of several end keys, at least one."""
         if traj_key is None and end_key is None:
-            traj_key = next((key for key in _TRAJECTORY_KEYS if _has(storage, key)), None)
+            traj_key = next((key for key in _TRAJECTORY_KEYS if _has_field(storage, key)), None)
         requested: EndKey = end_key or NEXT_DONE
         named = (requested,) if isinstance(requested[0], str) else requested
-        ends = tuple(key for key in named if _has(storage, key))
+        ends = tuple(key for key in named if _has_field(storage, key))
         if not ends and (end_key is not None or traj_key is None):
             raise InvalidArgumentError(
                 f"the data has no {' or '.join(dotted_name(key) for key in named)}, so the ends of trajectories are unknown",
@@ -57,16 +59,16 @@ class _Keys:
     def read(self, storage: Storage, rows: Index) -> TrajectoryMarkers:
         """Return the trajectory markers of these rows [n]."""
         envs = storage.envs
-        ids = () if self.traj is None else (_numbers(storage, self.traj, rows),)
-        ends = [_scalars(storage, key, rows).bool().numpy() for key in self.ends]
+        ids = () if self.traj is None else (_read_numbers(storage, self.traj, rows),)
+        ends = [_read_scalars(storage, key, rows).bool().numpy() for key in self.ends]
         return TrajectoryMarkers(
             ids=(*ids, rows % envs) if envs > 1 or not ids else ids,
             ends=np.logical_or.reduce(ends) if ends else None,
-            steps=None if self.step is None else _numbers(storage, self.step, rows),
+            steps=None if self.step is None else _read_numbers(storage, self.step, rows),
         )
 
 
-def _has(storage: Storage, key: Key) -> bool:
+def _has_field(storage: Storage, key: Key) -> bool:
     try:
         storage.column(key)
     except UnknownKeyError:
@@ -74,7 +76,7 @@ def _has(storage: Storage, key: Key) -> bool:
     return True
 
 
-def _scalars(storage: Storage, key: Key, rows: Index) -> Tensor:
+def _read_scalars(storage: Storage, key: Key, rows: Index) -> Tensor:
     values = storage.column(key)
     first, stop = int(rows[0]), int(rows[-1]) + 1
     index = slice(first, stop) if stop - first == len(rows) else torch.from_numpy(rows).to(values.device)
@@ -84,8 +86,8 @@ def _scalars(storage: Storage, key: Key, rows: Index) -> Tensor:
     return values[:, 0]
 
 
-def _numbers(storage: Storage, key: Key, rows: Index) -> Index:
-    values = _scalars(storage, key, rows)
+def _read_numbers(storage: Storage, key: Key, rows: Index) -> Index:
+    values = _read_scalars(storage, key, rows)
     if not values.is_floating_point():
         return values.to(torch.int64).numpy()
     integers = values.to(torch.int64)
@@ -96,7 +98,7 @@ def _numbers(storage: Storage, key: Key, rows: Index) -> Index:
     return integers.numpy()
 
 
-def _rows(slots: Index, envs: int) -> Index:
+def _rows_of_slots(slots: Index, envs: int) -> Index:
     return slots if envs == 1 else (slots[:, None] * envs + np.arange(envs)).reshape(-1)
 
 
@@ -140,11 +142,11 @@ class TrajectoryIndex:
         # Prefetching threads call this without the buffer's lock, at times when no write is in progress.
         with self._lock:
             if counts != self._indexed_counts:
-                self._update(storage, counts)
+                self._update_trajectories(storage, counts)
                 self._indexed_counts = counts if len(self._trajectories) else None
             return self._trajectories
 
-    def _update(self, storage: Storage, counts: tuple[int, int]) -> None:
+    def _update_trajectories(self, storage: Storage, counts: tuple[int, int]) -> None:
         new_slots = (
             counts[0] - self._indexed_counts[0]
             if self._indexed_counts is not None and self._indexed_counts[1] == counts[1]
@@ -153,25 +155,25 @@ class TrajectoryIndex:
         if storage.torn == len(storage):
             self._trajectories = Trajectories(np.empty(0, np.int64), np.empty(0, np.int64))
         elif storage.read_only:
-            rows, keys = storage.chronological_rows().numpy(), _Keys.of(storage, *self._requested_keys)
+            rows, keys = storage.chronological_rows().numpy(), _Keys.from_storage(storage, *self._requested_keys)
             self._trajectories = Trajectories.from_markers(keys.read(storage, rows), rows, frozenset(keys.ends))
         else:
             if 0 <= new_slots <= storage.slot_count:
-                rows = _rows(np.arange(counts[0] - new_slots, counts[0]) % storage.slot_count, storage.envs)
+                rows = _rows_of_slots(np.arange(counts[0] - new_slots, counts[0]) % storage.slot_count, storage.envs)
                 self._evict(rows)
             else:
                 rows = storage.chronological_rows().numpy()
-                self._keys = _Keys.of(storage, *self._requested_keys)
+                self._keys = _Keys.from_storage(storage, *self._requested_keys)
                 self._clear(storage.slot_count * storage.envs)
             markers = self._keys.read(storage, rows)
             if storage.torn:
                 markers = markers.with_ends(storage.before_torn(torch.from_numpy(rows)).numpy())
             self._append(rows, markers)
-            live = self._by_age(counts[0] % storage.slot_count * storage.envs)
+            live = self._rows_by_age(counts[0] % storage.slot_count * storage.envs)
             firsts, lengths = self._firsts[live], self._lengths[live]
             self._trajectories = Trajectories(firsts, lengths, self._order, self._places, frozenset(self._keys.ends))
 
-    def _by_age(self, oldest: int) -> Index:
+    def _rows_by_age(self, oldest: int) -> Index:
         """Return the non-empty lists by the age of their first rows, as a restored storage would number them."""
         live = np.flatnonzero(self._lengths)
         heads = self._order[self._firsts[live]]
@@ -287,7 +289,7 @@ class TrajectoryIndex:
         return type(self), self._requested_keys
 
 
-def _after_fork() -> None:
+def _reset_after_fork() -> None:
     """Reset every locked index in a forked process: the parent's thread that held the lock does not exist here."""
     for index in list(_all):
         if index._lock.locked():  # noqa: SLF001 - of this file
@@ -295,4 +297,4 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_reset_after_fork)

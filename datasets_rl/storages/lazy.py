@@ -81,9 +81,11 @@ class LazyTensorStorage(TensorStorage):
 
     def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
         shape = (self._slots_for(env_shape), *env_shape)
-        self._use(structure, env_shape, [self._zeros((*shape, words)) for words, _ in layout(structure)])
+        self._use_tables(
+            structure, env_shape, [self._zero_tensor((*shape, words)) for words, _ in row_layout(structure)]
+        )
 
-    def _zeros(self, shape: tuple[int, ...]) -> Tensor:
+    def _zero_tensor(self, shape: tuple[int, ...]) -> Tensor:
         if self.device is None or self.device.type == "cpu":
             try:
                 return torch.from_numpy(np.zeros(shape, np.int64))  # the system allocates a page at its first write
@@ -94,37 +96,37 @@ class LazyTensorStorage(TensorStorage):
                 ) from error
         return torch.zeros(shape, dtype=torch.int64, device=self.device)
 
-    def _use(self, structure: Structure, env_shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:
+    def _use_tables(self, structure: Structure, env_shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:
         self._structure, self._env_shape, self._tables = structure, env_shape, tables
-        self._views = [views for _, views in layout(structure)]
+        self._views = [views for _, views in row_layout(structure)]
         slots = (self._slots_for(env_shape), *env_shape)
         self._objects = {
             number: np.empty(slots, object) for number, leaf in enumerate(structure.leaves) if leaf.dtype is None
         }
-        self._columns = self._unpacked(tables)
+        self._columns = self._unpack_leaves(tables)
         for number, column in self._objects.items():
             self._columns[number] = column
 
-    def _unpacked(self, parts: Sequence[Tensor]) -> list[Any]:
+    def _unpack_leaves(self, parts: Sequence[Tensor]) -> list[Any]:
         leaves: list[Any] = [None] * len(self._initialized_structure().leaves)
         for views, part in zip(self._views, parts, strict=True):
             views(part, leaves)
         return leaves
 
-    def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
+    def _select_rows(self, flat: Tensor, steps: int) -> list[Tensor]:
         if not self._tables[0].is_cpu:
-            return super()._selected(flat, steps)
+            return super()._select_rows(flat, steps)
         return [table.view(-1, table.shape[-1])[:steps].index_select(0, flat) for table in self._tables]
 
     def _leaves(self, parts: Sequence[Tensor], rows: Tensor, batch: torch.Size) -> Sequence[Any]:
-        leaves = self._unpacked(parts)
+        leaves = self._unpack_leaves(parts)
         for number, column in self._objects.items():
             leaves[number] = as_non_tensor(column.reshape(-1)[rows.numpy().reshape(batch)])
         return leaves
 
     def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
-        parts = [self._delivered(table[: self.filled_count][where]) for table in self._tables]
-        leaves = self._unpacked(parts)
+        parts = [self._move_to_device(table[: self.filled_count][where]) for table in self._tables]
+        leaves = self._unpack_leaves(parts)
         for number, column in self._objects.items():
             leaves[number] = as_non_tensor(column[: self.filled_count][where])
         return leaves, parts[0].shape[:-1]
@@ -132,7 +134,7 @@ class LazyTensorStorage(TensorStorage):
     def _flat(self, column: Any) -> Any:
         return as_non_tensor(column.reshape(-1)) if isinstance(column, np.ndarray) else super()._flat(column)
 
-    def _delivered(self, part: Tensor) -> Tensor:
+    def _move_to_device(self, part: Tensor) -> Tensor:
         """Move rows gathered from a table to the device of the batches."""
         return part
 
@@ -145,7 +147,7 @@ class LazyTensorStorage(TensorStorage):
 
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
         new_rows = [table.new_zeros((len(slots), *table.shape[1:])) for table in self._tables]
-        for number, (column, leaf) in enumerate(zip(self._unpacked(new_rows), leaves, strict=True)):
+        for number, (column, leaf) in enumerate(zip(self._unpack_leaves(new_rows), leaves, strict=True)):
             if number in self._objects:
                 write_objects(self._objects[number], slots.numpy(), leaf)
             else:
@@ -153,18 +155,18 @@ class LazyTensorStorage(TensorStorage):
         for table, rows in zip(self._tables, new_rows, strict=True):
             table.index_copy_(0, slots.to(table.device), rows)
 
-    def _saved(self) -> Sequence[Tensor]:
+    def _saved_tables(self) -> Sequence[Tensor]:
         return self._tables
 
     def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
-        return [(torch.int64, (words,)) for words, _ in layout(structure)]
+        return [(torch.int64, (words,)) for words, _ in row_layout(structure)]
 
     @override
     def share(self) -> None:
-        self._expect_tensors("be shared between processes")
+        self._check_only_tensors("be shared between processes")
         super().share()
 
-    def _expect_tensors(self, verb: str) -> None:
+    def _check_only_tensors(self, verb: str) -> None:
         names = [repr(leaf.path) for leaf in self._structure.leaves if leaf.dtype is None] if self._structure else []
         if names:
             raise InvalidArgumentError(
@@ -178,7 +180,7 @@ class LazyTensorStorage(TensorStorage):
         Raises:
             InvalidArgumentError: If a leaf is not a tensor.
         """
-        self._expect_tensors("be saved")
+        self._check_only_tensors("be saved")
         return super().state_dict()
 
     def _restore(self, state: Mapping[str, Any]) -> None:
@@ -186,7 +188,7 @@ class LazyTensorStorage(TensorStorage):
             self.device = state["tables"][0][0].device if state["tables"][0] else torch.device("cpu")
         self._allocate(Structure.from_json(state["structure"]), tuple(state["env_shape"]))
 
-    def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _pickle_state(self, state: dict[str, Any]) -> dict[str, Any]:
         derived = {"_views", "_columns", "_ledger", "_shared_words"}
         state = {name: value for name, value in state.items() if name not in derived}
         if not self.shared:
@@ -197,12 +199,12 @@ class LazyTensorStorage(TensorStorage):
     def _restore_views(self) -> None:
         if self._structure is not None:
             objects = self._objects
-            self._use(self._structure, self._env_shape, self._tables)
+            self._use_tables(self._structure, self._env_shape, self._tables)
             for number, column in objects.items():
                 self._objects[number][...] = column
 
 
-def layout(structure: Structure) -> list[tuple[int, RowViews]]:
+def row_layout(structure: Structure) -> list[tuple[int, RowViews]]:
     """Return, for each table, the number of words in a row and the views of its leaves.
 
     The narrow leaves share the first table. They are sorted by item size, so that all are aligned, and then by name, so

@@ -51,14 +51,14 @@ class Ledger:
         self._marks_view = self._marks.data
 
     @classmethod
-    def words_of(cls, slots: int) -> int:
+    def word_count(cls, slots: int) -> int:
         """Return the number of words in the ledger of a storage with `slots` slots."""
         return cls.WORDS + -(-slots // 8)
 
     @classmethod
-    def of(cls, slots: int) -> Ledger:
+    def for_slots(cls, slots: int) -> Ledger:
         """Return the ledger of an empty storage, in private memory."""
-        return cls(np.zeros(cls.words_of(slots), np.int64), slots)
+        return cls(np.zeros(cls.word_count(slots), np.int64), slots)
 
     @property
     def unfinished(self) -> bool:
@@ -69,39 +69,39 @@ class Ledger:
         """Return the torn slots in ascending order, int64 [n]."""
         return np.flatnonzero(self._marks[: self.head[_HELD]] == _TORN_MARK)
 
-    def begin(self, where: Sequence[slice | Slots]) -> None:
+    def begin(self, slices: Sequence[slice | Slots]) -> None:
         """Record that these slots are about to be overwritten."""
         self.head[_PHASE] = _WRITING
-        self._mark(where, _OPEN)
+        self._mark(slices, _OPEN)
 
-    def begin_change(self, part: slice) -> list[Slots]:
+    def begin_change(self, change: slice) -> list[Slots]:
         """Record that part of the data in these slots is about to change; torn slots stay torn.
 
         Returns:
             The slots to pass to `commit`.
         """
-        valid = part.start + np.flatnonzero(self._marks[part] == _VALID)
+        valid = change.start + np.flatnonzero(self._marks[change] == _VALID)
         self.begin([valid])
         return [valid]
 
-    def commit(self, counts: tuple[int, int, int], where: Sequence[slice | Slots]) -> None:
+    def commit(self, counts: tuple[int, int, int], slices: Sequence[slice | Slots]) -> None:
         """Record that the slots passed to `begin` have been written.
 
         Args:
             counts: The counts of slots held, written and rewritten after the write.
-            where: The argument of `begin`.
+            slices: The argument of `begin`.
         """
         head = self.head
         head[_NEXT], head[_NEXT + 1], head[_NEXT + 2] = counts
         head[_PHASE] = _COMMITTING
         head[_HELD], head[_WRITTEN], head[_REWRITTEN] = counts
-        self._mark(where, _VALID)
+        self._mark(slices, _VALID)
         if head[_TORN]:
             self._count_torn()
         head[_PHASE] = _IDLE
 
-    def _mark(self, where: Sequence[slice | Slots], mark: int) -> None:
-        for slots in where:
+    def _mark(self, slices: Sequence[slice | Slots], mark: int) -> None:
+        for slots in slices:
             if isinstance(slots, slice):
                 self._marks_view[slots] = bytes((mark,)) * (slots.stop - slots.start)
             else:
@@ -129,9 +129,9 @@ class Ledger:
         self._count_torn()
         head[_PHASE] = _IDLE
 
-    def reset(self, held: int, written: int) -> None:
+    def reset(self, filled: int, written: int) -> None:
         """Record that all stored data were replaced; no slot is torn after this call."""
-        self.commit((held, written, self.head[_REWRITTEN] + 1), [slice(0, len(self._marks))])
+        self.commit((filled, written, self.head[_REWRITTEN] + 1), [slice(0, len(self._marks))])
 
     def tear(self, slots: Slots) -> None:
         """Mark slots as torn that are torn in the state they are restored from."""

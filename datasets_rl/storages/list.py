@@ -14,7 +14,7 @@ from typing_extensions import override
 from datasets_rl.checkpoint import check_start_method, refuse
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage, device_of
-from datasets_rl.storages.positions import Segment, names_one, outcome, positions, target
+from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
 
 __all__ = ["ListStorage"]
 
@@ -53,9 +53,9 @@ class ListStorage(Storage):
         Raises:
             IndexError: If the index is out of range.
         """
-        where = positions(index, (len(self._items),))
+        where = explicit_index(index, (len(self._items),))
         if isinstance(where, Tensor):
-            return _selected(self._items, where.tolist())
+            return _select_items(self._items, where.tolist())
         if len(where) != 1:
             raise IndexError(f"index {index!r} adds an axis; a ListStorage has one axis")
         return self._items[where[0]]
@@ -75,19 +75,19 @@ class ListStorage(Storage):
             InvalidArgumentError: If the number of objects differs from the number of slots.
             IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
         """
-        single = names_one(cursor)
-        items = [data] if single else self._several(data)
-        goal = target(cursor, len(items), held=self.filled_count, slots=self.slot_count)
+        single = is_single_slot(cursor)
+        items = [data] if single else self._as_elements(data)
+        goal = written_slots(cursor, len(items), filled=self.filled_count, slots=self.slot_count)
         numbers = (
             [(goal.first + offset) % self.slot_count for offset in range(goal.count)]
             if isinstance(goal, Segment)
             else goal.tolist()
         )
-        for number, item in zip(numbers, map(self._moved, items), strict=True):
+        for number, item in zip(numbers, map(self._move_to_device, items), strict=True):
             self._items[number : number + 1] = [item]
-        self._count(*outcome(self._counted(), goal, self.slot_count))
+        self._count(*counts_after_write(self._counted(), goal, self.slot_count))
 
-    def _several(self, data: Any) -> Sequence[Any]:
+    def _as_elements(self, data: Any) -> Sequence[Any]:
         if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
             raise InvalidArgumentError(
                 f"{type(data).__name__} does not hold several elements; expected a list, tuple, array, tensor or TensorDict",
@@ -97,9 +97,9 @@ class ListStorage(Storage):
 
     @override
     def size_of(self, data: Any) -> int:
-        return len(self._several(data))
+        return len(self._as_elements(data))
 
-    def _moved(self, item: Any) -> Any:
+    def _move_to_device(self, item: Any) -> Any:
         movable = self.device is not None and (isinstance(item, Tensor) or is_tensor_collection(item))
         return item.to(self.device) if movable else item
 
@@ -109,7 +109,7 @@ class ListStorage(Storage):
         Raises:
             InvalidArgumentError: If an element has another type.
         """
-        items = [_encoded(item, f"element {number}") for number, item in enumerate(self._items)]
+        items = [_encode_item(item, f"element {number}") for number, item in enumerate(self._items)]
         return {"items": items, "slots": self.slot_count, "held": self.filled_count, "written": self.write_count}
 
     @override
@@ -124,7 +124,7 @@ class ListStorage(Storage):
         if len(items) > self.slot_count:
             return [f"it holds {len(items):,} elements; {self.slot_count:,} fit"]
         try:
-            list(map(_decoded, items))
+            list(map(_decode_item, items))
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             return [f"an element cannot be read: {error}"]
         return []
@@ -137,7 +137,7 @@ class ListStorage(Storage):
             state_dict = self.renumbered(state_dict, written % held, held)
             written = held
         self.empty()
-        self._items = [self._moved(_decoded(item)) for item in state_dict["items"]]
+        self._items = [self._move_to_device(_decode_item(item)) for item in state_dict["items"]]
         self._count(held, written, self.rewrite_count)
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
@@ -155,43 +155,47 @@ class ListStorage(Storage):
         return f"ListStorage({len(self._items):,} elements)"
 
 
-def _selected(items: Sequence[Any], rows: Any) -> Any:
-    return [_selected(items, row) for row in rows] if isinstance(rows, list) else items[rows]
+def _select_items(items: Sequence[Any], rows: Any) -> Any:
+    return [_select_items(items, row) for row in rows] if isinstance(rows, list) else items[rows]
 
 
-def _encoded(item: Any, place: str) -> Any:
+def _encode_item(item: Any, place: str) -> Any:
     """Convert an element to a tree that a state may contain."""
     if item is None or isinstance(item, (bool, int, float, str)) or type(item) is Tensor:
         return item
     if isinstance(item, MemoryMappedTensor):
         return item.as_subclass(Tensor)
     if isinstance(item, TensorDictBase):
-        fields = {name: _encoded(value, f"{place}.{name}") for name, value in item.items()}
+        fields = {name: _encode_item(value, f"{place}.{name}") for name, value in item.items()}
         return {"tensordict": fields, "batch_size": list(item.batch_size)}
     if isinstance(item, NonTensorData):
-        return {"object": _encoded(item.data, place), "batch_size": list(item.batch_size)}
+        return {"object": _encode_item(item.data, place), "batch_size": list(item.batch_size)}
     if type(item) is dict:
-        return {"dict": [[_encoded(key, place), _encoded(value, f"{place}[{key!r}]")] for key, value in item.items()]}
+        return {
+            "dict": [
+                [_encode_item(key, place), _encode_item(value, f"{place}[{key!r}]")] for key, value in item.items()
+            ]
+        }
     if type(item) in {list, tuple}:
-        return {type(item).__name__: [_encoded(value, f"{place}[{number}]") for number, value in enumerate(item)]}
+        return {type(item).__name__: [_encode_item(value, f"{place}[{number}]") for number, value in enumerate(item)]}
     raise InvalidArgumentError(
         f"{place} is of type {type(item).__qualname__}, which cannot be saved; expected a tensor, a TensorDict, a JSON "
         "value, or a dict, list or tuple of these"
     )
 
 
-def _decoded(entry: Any) -> Any:
-    """Invert `_encoded`; tensors are copied."""
+def _decode_item(entry: Any) -> Any:
+    """Invert `_encode_item`; tensors are copied."""
     if isinstance(entry, Tensor):
         return entry.clone()
     if not isinstance(entry, dict):
         return entry
     if "tensordict" in entry:
-        fields = {name: _decoded(value) for name, value in entry["tensordict"].items()}
+        fields = {name: _decode_item(value) for name, value in entry["tensordict"].items()}
         return TensorDict(fields, batch_size=entry["batch_size"])
     if "object" in entry:
-        return NonTensorData(_decoded(entry["object"]), batch_size=entry["batch_size"])
+        return NonTensorData(_decode_item(entry["object"]), batch_size=entry["batch_size"])
     ((kind, items),) = entry.items()
     if kind == "dict":
-        return {_decoded(key): _decoded(value) for key, value in items}
-    return {"list": list, "tuple": tuple}[kind](map(_decoded, items))
+        return {_decode_item(key): _decode_item(value) for key, value in items}
+    return {"list": list, "tuple": tuple}[kind](map(_decode_item, items))

@@ -34,7 +34,7 @@ class ProcessLock:
         self._depth = 0
 
     @classmethod
-    def at(cls, path: Path) -> ProcessLock:
+    def for_path(cls, path: Path) -> ProcessLock:
         """Return the lock of a file."""
         return _locks.get(path) or _locks.setdefault(path, cls(path))
 
@@ -72,10 +72,10 @@ class ProcessLock:
             self._file.open()
 
 
-def _after_fork() -> None:
+def _reset_after_fork() -> None:
     for lock in list(_locks.values()):
         lock._restart()  # noqa: SLF001 - of this file
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_reset_after_fork)

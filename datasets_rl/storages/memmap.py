@@ -19,7 +19,7 @@ from datasets_rl import disk
 from datasets_rl.checkpoint import with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import short_text
-from datasets_rl.storages.lazy import LazyTensorStorage, layout
+from datasets_rl.storages.lazy import LazyTensorStorage, row_layout
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.lock import ProcessLock
 from datasets_rl.storages.scratch import ScratchFolder
@@ -89,7 +89,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             if not isinstance(scratch_dir, (str, os.PathLike)):
                 raise InvalidArgumentError(f"scratch_dir is {scratch_dir!r}; expected a path")
             self.scratch_dir = Path(scratch_dir).absolute()
-            self._scratch = ScratchFolder.of(self.scratch_dir)
+            self._scratch = ScratchFolder.containing(self.scratch_dir)
             self.scratch_dir.mkdir(parents=True, exist_ok=True)
         existing = [name for name in (_DESCRIPTION, _COUNTS, "rows.0.bin") if (self.scratch_dir / name).exists()]
         if existing and not existsok:
@@ -98,11 +98,11 @@ class LazyMemmapStorage(LazyTensorStorage):
                 hint="choose an empty folder, delete these files, or continue with their steps with existsok=True",
             )
         if auto_cleanup and scratch_dir is not None:
-            weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
+            weakref.finalize(self, _remove_folder, self.scratch_dir, os.getpid())
         self._map_counts()
         if self._ensure_ledger().unfinished:
             self.lock_path.touch()
-            with ProcessLock.at(self.lock_path):
+            with ProcessLock.for_path(self.lock_path):
                 self.recover()
         held, written, _ = self._counted()
         if (written != held and not 0 <= held == self.slot_count < written) or not 0 <= held <= self.slot_count:
@@ -113,10 +113,10 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def _map_counts(self) -> None:
         self._map_ledger(0)
-        self._adopt()
+        self._adopt_files()
 
     def _map_ledger(self, slots: int) -> None:
-        path, words = self.scratch_dir / _COUNTS, Ledger.words_of(slots)
+        path, words = self.scratch_dir / _COUNTS, Ledger.word_count(slots)
         with path.open("ab") as stream:
             if stream.tell() < words * 8:
                 stream.truncate(words * 8)
@@ -126,7 +126,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     def initialized(self) -> bool:
         """Whether the structure of a step is known to this process or to another process with the same folder."""
         if self._structure is None:
-            self._adopt()
+            self._adopt_files()
         return self._structure is not None
 
     @property
@@ -152,7 +152,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         if self._ledger is not None and self._ledger.unfinished and self.initialized:
             super().recover()
 
-    def _adopt(self) -> None:
+    def _adopt_files(self) -> None:
         """Map the files that an earlier storage or another process has created.
 
         Raises:
@@ -179,11 +179,11 @@ class LazyMemmapStorage(LazyTensorStorage):
             raise InvalidArgumentError(f"the storage in {self.scratch_dir} does not fit: {'; '.join(problems)}")
         if self.device is None:
             self.device = torch.device("cpu")
-        self._map(structure, env_shape)
+        self._map_files(structure, env_shape)
 
     def _file_problems(self, structure: Structure, shape: tuple[int, ...]) -> list[str]:
         problems = []
-        for path, size in self._files(structure, shape):
+        for path, size in self._file_sizes(structure, shape):
             nbytes = path.stat().st_size if path.exists() else None
             if nbytes != size * 8:
                 problems.append(
@@ -191,9 +191,9 @@ class LazyMemmapStorage(LazyTensorStorage):
                 )
         return problems
 
-    def _files(self, structure: Structure, shape: tuple[int, ...]) -> list[tuple[Path, int]]:
+    def _file_sizes(self, structure: Structure, shape: tuple[int, ...]) -> list[tuple[Path, int]]:
         """Return the path and the number of words of each table."""
-        words = [math.prod(shape) * words for words, _ in layout(structure)]
+        words = [math.prod(shape) * words for words, _ in row_layout(structure)]
         return [(self.scratch_dir / f"rows.{number}.bin", size) for number, size in enumerate(words)]
 
     def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
@@ -211,7 +211,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                         f"another process has written data of another structure first: {'; '.join(problems)}"
                     )
                 return
-            self._map(structure, env_shape)
+            self._map_files(structure, env_shape)
             description = {
                 "format": _FORMAT,
                 "max_size": self.max_size,
@@ -221,18 +221,18 @@ class LazyMemmapStorage(LazyTensorStorage):
             }
             disk.write_json(self.scratch_dir / _DESCRIPTION, description)
 
-    def _map(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
+    def _map_files(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
         shape = (self._slots_for(env_shape), *env_shape)
-        files = self._files(structure, shape)
+        files = self._file_sizes(structure, shape)
         missing = sum(size * 8 for path, size in files if not path.exists())
         disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps", hint=_SPACE_HINT)
-        self._use(structure, env_shape, [_mapped(path, size, shape) for path, size in files])
+        self._use_tables(structure, env_shape, [_map_file(path, size, shape) for path, size in files])
         self._map_ledger(self.slot_count)
 
-    def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
-        return [self._delivered(part) for part in super()._selected(flat, steps)]
+    def _select_rows(self, flat: Tensor, steps: int) -> list[Tensor]:
+        return [self._move_to_device(part) for part in super()._select_rows(flat, steps)]
 
-    def _delivered(self, part: Tensor) -> Tensor:
+    def _move_to_device(self, part: Tensor) -> Tensor:
         return part.to(self.device, non_blocking=True)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -253,13 +253,13 @@ class LazyMemmapStorage(LazyTensorStorage):
         self._map_counts()
 
 
-def _mapped(path: Path, words: int, shape: tuple[int, ...]) -> Tensor:
+def _map_file(path: Path, words: int, shape: tuple[int, ...]) -> Tensor:
     with path.open("ab") as stream:
         stream.truncate(words * 8)  # sparse: the file system allocates a block at its first write
     return torch.from_file(str(path), shared=True, size=words, dtype=torch.int64).view(*shape, -1)
 
 
-def _remove(folder: Path, owner: int) -> None:
+def _remove_folder(folder: Path, owner: int) -> None:
     """Remove a folder; a forked process that ends leaves it to its parent."""
     if os.getpid() == owner:
         disk.remove_tree(folder)

@@ -28,9 +28,9 @@ def write_objects(column: Objects, slots: Any, value: Any) -> None:
     rows = np.arange(column.size).reshape(column.shape)[slots]
     flat = column.reshape(-1)
     # One at a time: numpy would convert a list to an array of items.
-    for row, item in zip(np.ravel(rows).tolist(), _items(value, np.ndim(rows)), strict=True):
+    for row, item in zip(np.ravel(rows).tolist(), _as_items(value, np.ndim(rows)), strict=True):
         flat[row] = item
 
 
-def _items(value: Any, axes: int) -> list[Any]:
-    return [item for part in value.unbind(0) for item in _items(part, axes - 1)] if axes else [value]
+def _as_items(value: Any, axes: int) -> list[Any]:
+    return [item for part in value.unbind(0) for item in _as_items(part, axes - 1)] if axes else [value]

@@ -24,7 +24,7 @@ from torch import Tensor
 from datasets_rl.format.schema import Field, Schema
 from datasets_rl.ted.keys import NEXT, Key, nest_keys
 
-__all__ = ["RowSlot", "RowViews", "nest", "row_slots", "torch_dtype"]
+__all__ = ["RowSlot", "RowViews", "nest_leaves", "row_slots", "torch_dtype"]
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -125,20 +125,20 @@ def _dtype_group(dtype: torch.dtype, slots: Sequence[RowSlot], window_bytes: int
     return _DtypeGroup(dtype, tuple(sizes + [rest] * bool(rest)), tuple(leaves), scalars)
 
 
-def nest(leaves: dict[Key, Tensor], batch_size: torch.Size) -> TensorDict:
+def nest_leaves(leaves: dict[Key, Tensor], batch_size: torch.Size) -> TensorDict:
     """Build a nested TensorDict from leaves whose leading axes are the batch size.
 
     The checks of the public constructor cost as much as ten gathers of a small batch; the leaves are the result of one
     split and do not need them.
     """
-    return _build(nest_keys(leaves), batch_size)
+    return _build_tree(nest_keys(leaves), batch_size)
 
 
-def _build(tree: dict[Any, Any], batch_size: torch.Size) -> TensorDict:
+def _build_tree(tree: dict[Any, Any], batch_size: torch.Size) -> TensorDict:
     for name, value in tree.items():
         if type(value) is dict:
-            tree[name] = _build(value, batch_size)
-    built: TensorDict = TensorDict._new_unsafe(  # noqa: SLF001 - see `nest`
+            tree[name] = _build_tree(value, batch_size)
+    built: TensorDict = TensorDict._new_unsafe(  # noqa: SLF001 - see `nest_leaves`
         source=tree, batch_size=batch_size, device=None, names=None
     )
     return built

@@ -14,10 +14,10 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.dataset import as_rows
 
-__all__ = ["Segment", "names_one", "outcome", "positions", "target"]
+__all__ = ["Segment", "counts_after_write", "explicit_index", "is_single_slot", "written_slots"]
 
 
-def positions(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
+def explicit_index(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
     """Parse an index of the leading axes.
 
     Args:
@@ -36,15 +36,15 @@ def positions(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
     if type(index) is Tensor and len(shape) == 1:
         return as_rows(index, shape[0])
     parts = index if isinstance(index, tuple) else (index,)
-    axes = sum(map(_axes, parts))
+    axes = sum(map(_axis_count, parts))
     if axes > len(shape):
         raise IndexError(f"the index {index!r} is for {axes} axes; the storage has {len(shape)}")
     if all(map(_makes_view, parts)):
-        return _explicit(parts, len(shape) - axes)
+        return _expand_ellipsis(parts, len(shape) - axes)
     if len(shape) == 1 and len(parts) == 1:
         return as_rows(parts[0], shape[0])
     grid = np.arange(math.prod(shape)).reshape(shape)
-    return torch.from_numpy(np.array(grid[tuple(map(_plain, parts))], np.int64))
+    return torch.from_numpy(np.array(grid[tuple(map(_as_plain_index, parts))], np.int64))
 
 
 def _makes_view(part: Any) -> bool:
@@ -57,20 +57,20 @@ def _is_number(part: Any) -> bool:
     return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
 
 
-def _axes(part: Any) -> int:
+def _axis_count(part: Any) -> int:
     if part is None or part is Ellipsis:
         return 0
     mask = isinstance(part, (Tensor, np.ndarray)) and part.dtype in {torch.bool, np.dtype(bool)}
     return max(part.ndim, 1) if mask else 1
 
 
-def _explicit(parts: tuple[Any, ...], free: int) -> tuple[Any, ...]:
+def _expand_ellipsis(parts: tuple[Any, ...], free: int) -> tuple[Any, ...]:
     """Replace Ellipsis by slices, so that it never extends into the axes of the leaves."""
     ellipsis = next((number for number, part in enumerate(parts) if part is Ellipsis), len(parts))
     return (*parts[:ellipsis], *[slice(None)] * free, *parts[ellipsis + 1 :])
 
 
-def _plain(part: Any) -> Any:
+def _as_plain_index(part: Any) -> Any:
     if isinstance(part, Tensor):
         return part.cpu().numpy()
     if isinstance(part, (list, range)):
@@ -102,19 +102,19 @@ class Segment:
         return [slice(first, first + count) for first, _, count in self.pieces(slots)]
 
 
-def names_one(cursor: Any) -> bool:
+def is_single_slot(cursor: Any) -> bool:
     """Return whether a cursor names one slot, and not several."""
     return _is_number(cursor) or (isinstance(cursor, (Tensor, np.ndarray)) and cursor.ndim == 0)
 
 
-def target(cursor: Any, count: int, *, held: int, slots: int) -> Segment | Tensor:
+def written_slots(cursor: Any, count: int, *, filled: int, slots: int) -> Segment | Tensor:
     """Return the slots to write.
 
     Args:
         cursor: An integer, slice, range, list, mask or index tensor [n]; a negative value counts from the end of the
             slots held.
         count: Number of slots that the data fills.
-        held: Number of slots held.
+        filled: Number of slots held.
         slots: Capacity of the storage in slots.
 
     Raises:
@@ -122,12 +122,12 @@ def target(cursor: Any, count: int, *, held: int, slots: int) -> Segment | Tenso
         IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
     """
     if isinstance(cursor, slice):
-        stop = held if cursor.stop is None else cursor.stop
+        stop = filled if cursor.stop is None else cursor.stop
         cursor = range(*slice(cursor.start, stop, cursor.step).indices(slots))
-    elif names_one(cursor):
+    elif is_single_slot(cursor):
         number = int(cursor)
-        cursor = range(number, number + 1) if number >= 0 else range(number + held, number + held + 1)
-    numbers: Any = cursor if isinstance(cursor, range) else as_rows(cursor, held).reshape(-1).numpy()
+        cursor = range(number, number + 1) if number >= 0 else range(number + filled, number + filled + 1)
+    numbers: Any = cursor if isinstance(cursor, range) else as_rows(cursor, filled).reshape(-1).numpy()
     if len(numbers) != count:
         raise InvalidArgumentError(
             f"the index names {len(numbers)} slots, and the data fills {count}; expected the same number"
@@ -137,27 +137,27 @@ def target(cursor: Any, count: int, *, held: int, slots: int) -> Segment | Tenso
     else:
         numbers = np.asarray(numbers, np.int64)
         if numbers.min(initial=0) < 0:
-            numbers = np.where(numbers < 0, numbers + held, numbers)
+            numbers = np.where(numbers < 0, numbers + filled, numbers)
         low, high = int(numbers.min(initial=slots)), int(numbers.max(initial=-1))
         consecutive = bool(((np.diff(numbers) - 1) % slots == 0).all())
     if count and (low < 0 or high >= slots):
         raise IndexError(f"slot {low if low < 0 else high} is out of range; the storage has {slots:,} slots")
     if not consecutive:
-        new_slots = np.unique(numbers[numbers >= held])
-        if not np.array_equal(new_slots, np.arange(held, held + len(new_slots))):
-            raise IndexError(_gap(high, held))
+        new_slots = np.unique(numbers[numbers >= filled])
+        if not np.array_equal(new_slots, np.arange(filled, filled + len(new_slots))):
+            raise IndexError(_gap_text(high, filled))
         return torch.from_numpy(numbers)
-    first = int(numbers[0]) if count else held % slots
-    if first > held:
-        raise IndexError(_gap(first, held))
+    first = int(numbers[0]) if count else filled % slots
+    if first > filled:
+        raise IndexError(_gap_text(first, filled))
     return Segment(first, count)
 
 
-def _gap(slot: int, held: int) -> str:
-    return f"slot {slot} would leave a gap: {held:,} slots are held, and the next free slot is {held}"
+def _gap_text(slot: int, filled: int) -> str:
+    return f"slot {slot} would leave a gap: {filled:,} slots are held, and the next free slot is {filled}"
 
 
-def outcome(counts: tuple[int, int, int], goal: Segment | Tensor, slots: int) -> tuple[int, int, int]:
+def counts_after_write(counts: tuple[int, int, int], goal: Segment | Tensor, slots: int) -> tuple[int, int, int]:
     """Return the counts of a storage after a write.
 
     Args:

@@ -48,15 +48,15 @@ class ScratchFolder:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             try:
-                handle = _lock(self.path / _OWNER)
+                handle = _lock_folder(self.path / _OWNER)
             except FileNotFoundError:  # a sweep removed the folder before it was locked
                 continue
             break
         weakref.finalize(self, os.close, handle)
-        weakref.finalize(self, _remove, self.path, os.getpid())  # runs before the one above it
+        weakref.finalize(self, _remove_folder, self.path, os.getpid())  # runs before the one above it
 
     @classmethod
-    def of(cls, path: Path) -> ScratchFolder | None:
+    def containing(cls, path: Path) -> ScratchFolder | None:
         """Use a folder that another process has created; None if it is not a scratch folder, which no sweep removes."""
         scratch = cls.__new__(cls)
         try:
@@ -70,10 +70,10 @@ class ScratchFolder:
 
     def __setstate__(self, state: dict[str, Path]) -> None:
         self.path = state["path"]
-        weakref.finalize(self, os.close, _lock(self.path / _OWNER, create=False))
+        weakref.finalize(self, os.close, _lock_folder(self.path / _OWNER, create=False))
 
 
-def _lock(path: Path, *, create: bool = True) -> int:
+def _lock_folder(path: Path, *, create: bool = True) -> int:
     """Acquire the shared lock of the users of a folder, and return its file descriptor.
 
     Raises:
@@ -103,18 +103,18 @@ def sweep_scratch(folder: Path | str | None = None) -> int:
     if fcntl is None:  # without locks, a living owner cannot be distinguished from a dead one
         return 0
     with os.scandir(tempfile.gettempdir() if folder is None else folder) as entries:
-        folders = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX) and _is_mine(entry)]
-    return sum(map(_sweep, folders))
+        folders = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX) and _belongs_to_user(entry)]
+    return sum(map(_remove_abandoned, folders))
 
 
-def _is_mine(entry: os.DirEntry[str]) -> bool:
+def _belongs_to_user(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid()
     except OSError:  # removed in the meantime
         return False
 
 
-def _sweep(folder: Path) -> int:
+def _remove_abandoned(folder: Path) -> int:
     """Remove a scratch folder if no process uses it, and return the number of bytes freed."""
     with suppress(OSError):
         # Empty: its creator died before it locked the folder, or retries with a new folder if it is still alive.
@@ -135,7 +135,7 @@ def _sweep(folder: Path) -> int:
     return freed
 
 
-def _remove(folder: Path, owner: int) -> None:
+def _remove_folder(folder: Path, owner: int) -> None:
     """Remove a scratch folder; a forked process that ends leaves it to its parent."""
     if os.getpid() == owner:
         remove_tree(folder)

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import short_text
 
-__all__ = ["Leaf", "Structure", "leading_sizes", "stacked"]
+__all__ = ["Leaf", "Structure", "leading_sizes", "stack_elements"]
 
 Path = tuple[Any, ...]
 Lead = Sequence[int | None]
@@ -73,7 +73,7 @@ class _Fields:
     """The tensorclass; None for a TensorDict."""
 
     def flatten(self, data: Any, leaves: list[Any]) -> None:
-        items = _contents(data)
+        items = _children_of(data)
         if len(items) != len(self.nodes):
             raise KeyError
         for name, node in self.nodes.items():
@@ -113,7 +113,7 @@ class Structure:
         self._spec = spec
 
     @classmethod
-    def of(cls, data: Any, leading: int) -> Structure:
+    def from_data(cls, data: Any, leading: int) -> Structure:
         """Infer the structure from data.
 
         Args:
@@ -125,7 +125,7 @@ class Structure:
                 The message lists all problems.
         """
         problems: list[str] = []
-        structure = cls._described(data, leading, problems)
+        structure = cls._describe(data, leading, problems)
         if not structure.leaves:
             problems.append(f"{type(data).__name__} contains no tensor")
         if problems:
@@ -136,10 +136,10 @@ class Structure:
         return structure
 
     @classmethod
-    def _described(cls, data: Any, leading: int, problems: list[str]) -> Structure:
+    def _describe(cls, data: Any, leading: int, problems: list[str]) -> Structure:
         leaves: list[Leaf] = []
-        parts, spec = _parts(data)
-        nodes = [_node(part, path, leading, leaves, problems) for path, part in parts]
+        parts, spec = _flatten_tree(data)
+        nodes = [_describe_node(part, path, leading, leaves, problems) for path, part in parts]
         return cls(leaves, nodes, spec)
 
     def flatten(self, data: Any, lead: Lead) -> tuple[tuple[int, ...], list[Any]]:
@@ -162,7 +162,7 @@ class Structure:
                 node.flatten(part, leaves)
             sizes = tuple(parts[0].shape[: len(lead)])
         except (AttributeError, KeyError, ValueError):
-            raise self._misfit(data, lead) from None
+            raise self._mismatch_error(data, lead) from None
         if (
             len(sizes) != len(lead)
             or any(expected not in {None, size} for expected, size in zip(lead, sizes, strict=True))
@@ -172,7 +172,7 @@ class Structure:
                 for value, leaf in zip(leaves, self.leaves, strict=True)
             )
         ):
-            raise self._misfit(data, lead)
+            raise self._mismatch_error(data, lead)
         return sizes, leaves
 
     def build(self, leaves: Sequence[Any], batch: torch.Size, device: torch.device | None) -> Any:
@@ -186,26 +186,26 @@ class Structure:
         """Indices of the leaves, sorted by path: an order that does not depend on the keys of the first data."""
         return sorted(range(len(self.leaves)), key=lambda number: repr(self.leaves[number].path))
 
-    def under(self, key: Path) -> dict[Path, int]:
+    def leaves_under(self, key: Path) -> dict[Path, int]:
         """Return the indices of the leaves whose path starts with a key, by the rest of their path."""
         depth = len(key)
         return {leaf.path[depth:]: number for number, leaf in enumerate(self.leaves) if leaf.path[:depth] == key}
 
-    def _misfit(self, data: Any, lead: Lead) -> InvalidArgumentError:
+    def _mismatch_error(self, data: Any, lead: Lead) -> InvalidArgumentError:
         problems: list[str] = []
-        actual = self._described(data, 0, problems)
-        sizes = _sizes(data, lead, problems)
-        problems += _differences(self.leaves, actual.leaves, sizes)
+        actual = self._describe(data, 0, problems)
+        sizes = _leading_sizes(data, lead, problems)
+        problems += _structure_differences(self.leaves, actual.leaves, sizes)
         if not problems:
-            problems.append(f"the data is {_kind(data, actual._spec)}; expected {self}")  # noqa: SLF001 - same class
+            problems.append(f"the data is {_kind_text(data, actual._spec)}; expected {self}")  # noqa: SLF001 - same class
         return InvalidArgumentError(
             f"the data does not match the stored structure: {'; '.join(problems)}",
-            hint=_hint(self.leaves, actual.leaves, lead),
+            hint=_mismatch_hint(self.leaves, actual.leaves, lead),
         )
 
     def problems(self, other: Structure) -> list[str]:
         """Return the differences of another structure from this one; the types of the containers are not compared."""
-        return _differences(self.leaves, other.leaves, ())
+        return _structure_differences(self.leaves, other.leaves, ())
 
     def to_json(self) -> dict[str, Any]:
         """Describe the structure as JSON.
@@ -213,8 +213,8 @@ class Structure:
         The description names classes for information only; they are never imported from it.
         """
         leaves = iter(self.leaves)
-        nodes = [_node_json(node, leaves) for node in self._nodes]
-        tree = None if self._spec is None else _tree_json(pytree.tree_unflatten(range(len(nodes)), self._spec))
+        nodes = [_node_to_json(node, leaves) for node in self._nodes]
+        tree = None if self._spec is None else _tree_to_json(pytree.tree_unflatten(range(len(nodes)), self._spec))
         return {"tree": tree, "nodes": nodes}
 
     @classmethod
@@ -243,7 +243,7 @@ class Structure:
             order, spec = pytree.tree_flatten(tree)
             entries = [entry["nodes"][number] for number in order]
             leaves.clear()
-            paths = [tuple(map(_step, path)) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+            paths = [tuple(map(_path_step, path)) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
             nodes = [_node_from_json(node, path, leaves) for node, path in zip(entries, paths, strict=True)]
             return cls(leaves, nodes, spec)
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
@@ -252,13 +252,13 @@ class Structure:
     def __reduce__(self) -> tuple[Any, ...]:
         # Torch warns when it unpickles a spec; a tree of integers is equivalent.
         tree = None if self._spec is None else pytree.tree_unflatten(range(len(self._nodes)), self._spec)
-        return _rebuilt, (self.leaves, self._nodes, tree)
+        return _rebuild_structure, (self.leaves, self._nodes, tree)
 
     def __repr__(self) -> str:
-        return ", ".join(f"{_shown(leaf.path)}: {_leaf_text(leaf)}" for leaf in self.leaves)
+        return ", ".join(f"{_path_text(leaf.path)}: {_leaf_text(leaf)}" for leaf in self.leaves)
 
 
-def _rebuilt(leaves: Sequence[Leaf], nodes: Sequence[_Node], tree: Any) -> Structure:
+def _rebuild_structure(leaves: Sequence[Leaf], nodes: Sequence[_Node], tree: Any) -> Structure:
     return Structure(leaves, nodes, None if tree is None else pytree.tree_structure(tree))
 
 
@@ -275,7 +275,7 @@ def leading_sizes(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
     is_list = type(data) is list
     if is_list and not data:
         return 0, (1,) * (axes - 1)
-    parts, _ = _parts(data[0] if is_list else data)
+    parts, _ = _flatten_tree(data[0] if is_list else data)
     shape = tuple(getattr(parts[0][1], "shape", ())) if parts else ()
     shape = (len(data), *shape) if is_list else shape
     if len(shape) < axes or not parts:
@@ -286,7 +286,7 @@ def leading_sizes(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
     return shape[0], shape[1:axes]
 
 
-def stacked(elements: Sequence[Any]) -> Any:
+def stack_elements(elements: Sequence[Any]) -> Any:
     """Stack elements along a new first axis.
 
     Raises:
@@ -313,89 +313,91 @@ def _is_object(data: Any) -> bool:
     return isinstance(data, (NonTensorData, NonTensorStack))
 
 
-def _parts(data: Any) -> tuple[list[tuple[Path, Any]], pytree.TreeSpec | None]:
+def _flatten_tree(data: Any) -> tuple[list[tuple[Path, Any]], pytree.TreeSpec | None]:
     if _is_node(data):
         return [((), data)], None
     items, spec = pytree.tree_flatten_with_path(data, is_leaf=_is_node)
-    return [(tuple(map(_step, path)), part) for path, part in items], spec
+    return [(tuple(map(_path_step, path)), part) for path, part in items], spec
 
 
-def _step(entry: Any) -> Any:
+def _path_step(entry: Any) -> Any:
     """Return the key or index in one entry of torch's key paths."""
     return next(getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name))
 
 
-def _contents(data: Any) -> Any:
+def _children_of(data: Any) -> Any:
     """Return the fields of a TensorDict or tensorclass by name."""
     fields = data if isinstance(data, TensorDictBase) else data._tensordict  # noqa: SLF001 - every public way copies
     return dict(fields.items())
 
 
-def _node(data: Any, path: Path, leading: int, leaves: list[Leaf], problems: list[str]) -> _Node:
+def _describe_node(data: Any, path: Path, leading: int, leaves: list[Leaf], problems: list[str]) -> _Node:
     if not _is_object(data) and not _is_node(data):
-        problems.append(f"{_shown(path)} is {_article(type(data).__name__)}; expected a tensor")
+        problems.append(f"{_path_text(path)} is {_with_article(type(data).__name__)}; expected a tensor")
         return _FieldPlace(of_tensor=True)
     shape = tuple(data.shape)
     if len(shape) < leading:
-        problems.append(f"{_shown(path)} has shape {list(shape)}; expected at least {leading} axes")
+        problems.append(f"{_path_text(path)} has shape {list(shape)}; expected at least {leading} axes")
     if isinstance(data, Tensor) and data.layout is not torch.strided:
-        problems.append(f"{_shown(path)} has layout {data.layout}; expected a dense tensor")
+        problems.append(f"{_path_text(path)} has layout {data.layout}; expected a dense tensor")
     if isinstance(data, Tensor) and data.is_meta:
-        problems.append(f"{_shown(path)} is on the meta device; expected a tensor with values")
+        problems.append(f"{_path_text(path)} is on the meta device; expected a tensor with values")
     if _is_object(data) or isinstance(data, Tensor):
         dtype = data.dtype if isinstance(data, Tensor) else None
         leaves.append(Leaf(path, dtype, shape[leading:]))
         return _FieldPlace(of_tensor=dtype is not None)
-    contents = _contents(data)
+    contents = _children_of(data)
     names = data.names if data._has_names() else None  # noqa: SLF001 - `names` returns a list of None
     return _Fields(
-        {name: _node(value, (*path, name), leading, leaves, problems) for name, value in contents.items()},
+        {name: _describe_node(value, (*path, name), leading, leaves, problems) for name, value in contents.items()},
         shape[leading:],
         None if names is None else tuple(names),
         None if isinstance(data, TensorDictBase) else type(data),
     )
 
 
-def _sizes(data: Any, lead: Lead, problems: list[str]) -> tuple[int | str, ...]:
+def _leading_sizes(data: Any, lead: Lead, problems: list[str]) -> tuple[int | str, ...]:
     """Return the leading sizes required of every leaf; "n" where any size is accepted."""
-    parts, _ = _parts(data)
+    parts, _ = _flatten_tree(data)
     shape = tuple(getattr(parts[0][1], "shape", ())) if parts else ()
     expected = ["n" if size is None else size for size in lead]
     for path, part in parts:
         batch = tuple(getattr(part, "shape", ()))
         if isinstance(part, Tensor) or len(batch) >= len(lead):
             continue
-        problems.append(f"{_shown(path)} has batch size {list(batch)}; expected [{', '.join(map(str, expected))}]")
+        problems.append(f"{_path_text(path)} has batch size {list(batch)}; expected [{', '.join(map(str, expected))}]")
     return tuple(
         shape[axis] if size == "n" and axis < len(shape) and parts and is_tensor_collection(parts[0][1]) else size
         for axis, size in enumerate(expected)
     )
 
 
-def _differences(expected: Sequence[Leaf], given: Sequence[Leaf], lead: Sequence[int | str]) -> list[str]:
+def _structure_differences(expected: Sequence[Leaf], given: Sequence[Leaf], lead: Sequence[int | str]) -> list[str]:
     actual = {leaf.path: leaf for leaf in given}
     problems: list[str] = []
     first: int | str | None = None
     for leaf in expected:
         other = actual.pop(leaf.path, None)
         if other is None:
-            problems.append(f"{_shown(leaf.path)} is missing")
+            problems.append(f"{_path_text(leaf.path)} is missing")
             continue
         if other.dtype != leaf.dtype:
-            problems.append(f"{_shown(leaf.path)} is {_dtype(other.dtype)}; expected {_dtype(leaf.dtype)}")
+            problems.append(
+                f"{_path_text(leaf.path)} is {_dtype_name(other.dtype)}; expected {_dtype_name(leaf.dtype)}"
+            )
         if first is None and lead and lead[0] == "n" and len(other.shape) == len(lead) + len(leaf.shape):
             first = other.shape[0]
         sizes = (lead[0] if first is None else first, *lead[1:]) if lead else ()
         if other.shape != (*sizes, *leaf.shape):
             shape = ", ".join(map(str, (*sizes, *leaf.shape)))
-            problems.append(f"{_shown(leaf.path)} has shape {list(other.shape)}; expected [{shape}]")
-    problems += [f"{_shown(path)} is not stored" for path in actual]
+            problems.append(f"{_path_text(leaf.path)} has shape {list(other.shape)}; expected [{shape}]")
+    problems += [f"{_path_text(path)} is not stored" for path in actual]
     return problems
 
 
-def _hint(expected: Sequence[Leaf], given: Sequence[Leaf], lead: Lead) -> str:
+def _mismatch_hint(expected: Sequence[Leaf], actual: Sequence[Leaf], lead: Lead) -> str:
     axes = {leaf.path: len(leaf.shape) + len(lead) for leaf in expected}
-    extra_axes = {len(leaf.shape) - axes[leaf.path] for leaf in given if leaf.path in axes}
+    extra_axes = {len(leaf.shape) - axes[leaf.path] for leaf in actual if leaf.path in axes}
     if extra_axes == {-1}:
         return "this looks like one element: pass it to add, or pass several to extend"
     if extra_axes == {1}:
@@ -403,16 +405,16 @@ def _hint(expected: Sequence[Leaf], given: Sequence[Leaf], lead: Lead) -> str:
     return ""
 
 
-def _node_json(node: _Node, leaves: Iterator[Leaf]) -> dict[str, Any]:
+def _node_to_json(node: _Node, leaves: Iterator[Leaf]) -> dict[str, Any]:
     if isinstance(node, _Fields):
         return {
-            "fields": {name: _node_json(child, leaves) for name, child in node.nodes.items()},
+            "fields": {name: _node_to_json(child, leaves) for name, child in node.nodes.items()},
             "batch": list(node.batch),
             "names": None if node.names is None else list(node.names),
             "class": None if node.kind is None else node.kind.__name__,
         }
     leaf = next(leaves)
-    return {"dtype": None if leaf.dtype is None else _dtype(leaf.dtype), "shape": list(leaf.shape)}
+    return {"dtype": None if leaf.dtype is None else _dtype_name(leaf.dtype), "shape": list(leaf.shape)}
 
 
 def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
@@ -421,27 +423,27 @@ def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
         if names is not None and not all(name is None or isinstance(name, str) for name in names):
             raise ValueError(f"{short_text(names)} is not a list of names")
         nodes = {str(name): _node_from_json(child, (*path, name), leaves) for name, child in entry["fields"].items()}
-        return _Fields(nodes, _axes(entry["batch"]), None if names is None else tuple(names), None)
+        return _Fields(nodes, _parse_sizes(entry["batch"]), None if names is None else tuple(names), None)
     dtype = None if entry["dtype"] is None else getattr(torch, entry["dtype"], None)
     if entry["dtype"] is not None and not isinstance(dtype, torch.dtype):
         raise ValueError(f"{short_text(entry['dtype'])} is not a dtype")
-    leaves.append(Leaf(path, dtype, _axes(entry["shape"])))
+    leaves.append(Leaf(path, dtype, _parse_sizes(entry["shape"])))
     return _FieldPlace(of_tensor=dtype is not None)
 
 
-def _axes(sizes: Any) -> tuple[int, ...]:
+def _parse_sizes(sizes: Any) -> tuple[int, ...]:
     if not all(isinstance(size, int) and size >= 0 for size in sizes):
         raise ValueError(f"{short_text(sizes)} is not a shape")
     return tuple(sizes)
 
 
-def _tree_json(tree: Any) -> Any:
+def _tree_to_json(tree: Any) -> Any:
     if isinstance(tree, int):
         return tree
     if type(tree) is dict and all(key is None or isinstance(key, (str, int, float)) for key in tree):
-        return {"dict": [[key, _tree_json(value)] for key, value in tree.items()]}
+        return {"dict": [[key, _tree_to_json(value)] for key, value in tree.items()]}
     if type(tree) in {list, tuple}:
-        return {type(tree).__name__: [_tree_json(value) for value in tree]}
+        return {type(tree).__name__: [_tree_to_json(value) for value in tree]}
     return {"class": type(tree).__name__}
 
 
@@ -457,23 +459,23 @@ def _tree_from_json(entry: Any) -> Any:
     raise ValueError(f"the class {short_text(items)} is not imported from a description")
 
 
-def _shown(path: Path) -> str:
+def _path_text(path: Path) -> str:
     if not path:
         return "the data"
     return repr(path[0]) if len(path) == 1 else repr(path)
 
 
-def _dtype(dtype: torch.dtype | None) -> str:
+def _dtype_name(dtype: torch.dtype | None) -> str:
     return "not a tensor" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def _leaf_text(leaf: Leaf) -> str:
-    return "object" if leaf.dtype is None else f"{_dtype(leaf.dtype)}{list(leaf.shape)}"
+    return "object" if leaf.dtype is None else f"{_dtype_name(leaf.dtype)}{list(leaf.shape)}"
 
 
-def _article(name: str) -> str:
+def _with_article(name: str) -> str:
     return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def _kind(data: Any, spec: pytree.TreeSpec | None) -> str:
-    return _article(type(data).__name__) + (f" of another structure: {spec}" if spec is not None else "")
+def _kind_text(data: Any, spec: pytree.TreeSpec | None) -> str:
+    return _with_article(type(data).__name__) + (f" of another structure: {spec}" if spec is not None else "")

@@ -13,9 +13,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
+from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import nest
+from datasets_rl.storages.packed import nest_leaves
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT,
@@ -65,7 +65,7 @@ class SubsetStorage(EpisodicStorage):
         super().__init__(len(rows))
         self.dataset = dataset
         self._rows = torch.from_numpy(np.ascontiguousarray(rows, np.int64))
-        self._episodes, cut = _cut_table(dataset, rows)
+        self._episodes, cut = _table_of_rows(dataset, rows)
         self._cut = torch.from_numpy(cut)
         self._numbers = torch.from_numpy(np.repeat(np.arange(len(self._episodes)), self._episodes.lengths))
         self._cut_keys = (NEXT_TRUNCATED, NEXT_DONE) if dataset.truncated_as_done else (NEXT_TRUNCATED,)
@@ -95,7 +95,7 @@ class SubsetStorage(EpisodicStorage):
 
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index into [0, M), as strict TED."""
-        positions = wrapped(as_rows(index, len(self)), len(self))
+        positions = wrap_negative_rows(as_rows(index, len(self)), len(self))
         data = self.dataset.get(self._rows[positions])
         cut = self._cut[positions].unsqueeze(-1)
         for key in self._cut_keys:
@@ -105,8 +105,8 @@ class SubsetStorage(EpisodicStorage):
             if self.dataset.masked and not self.masked:
                 data[NEXT].del_("final_known")
             return data
-        leaves = {key: _converted(data[key], dtype) for key, dtype in self.fields.items()}
-        return nest(leaves, data.batch_size)
+        leaves = {key: _convert_dtype(data[key], dtype) for key, dtype in self.fields.items()}
+        return nest_leaves(leaves, data.batch_size)
 
     def column(self, key: Key) -> Tensor:
         """Return one field of all M rows, [M, ...], a copy."""
@@ -114,7 +114,7 @@ class SubsetStorage(EpisodicStorage):
             raise UnknownKeyError(dotted_name(key), [dotted_name(field) for field in self.fields])
         if key == EPISODE:
             return self._numbers.clone()
-        values = _converted(self.dataset.column(key)[self._rows], self.fields[key])
+        values = _convert_dtype(self.dataset.column(key)[self._rows], self.fields[key])
         return values | self._cut.unsqueeze(-1) if key in self._cut_keys else values
 
     @override
@@ -123,7 +123,7 @@ class SubsetStorage(EpisodicStorage):
             raise UnknownKeyError(dotted_name(key), [dotted_name(field) for field in self.fields])
         if key == EPISODE:
             return self._numbers[rows]
-        values = _converted(self.dataset.pick(key, self._rows[rows]), self.fields[key])
+        values = _convert_dtype(self.dataset.pick(key, self._rows[rows]), self.fields[key])
         return values | self._cut[rows].unsqueeze(-1) if key in self._cut_keys else values
 
     def keys(self) -> list[Key]:
@@ -138,11 +138,11 @@ class SubsetStorage(EpisodicStorage):
         return f"SubsetStorage({len(self):,} of {self.dataset!r})"
 
 
-def _converted(values: Tensor, dtype: torch.dtype | None) -> Tensor:
+def _convert_dtype(values: Tensor, dtype: torch.dtype | None) -> Tensor:
     return values if dtype is None else values.to(dtype)
 
 
-def _cut_table(dataset: DatasetStorage, rows: NDArray[np.int64]) -> tuple[EpisodeTable, NDArray[np.bool_]]:
+def _table_of_rows(dataset: DatasetStorage, rows: NDArray[np.int64]) -> tuple[EpisodeTable, NDArray[np.bool_]]:
     whole = dataset.episodes
     numbers = whole.episode_of(rows)
     last = np.append((np.diff(numbers) > 0) | (np.diff(rows) > 1), [True])

@@ -17,10 +17,10 @@ from datasets_rl.checkpoint import pieces, refuse, with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.schema import short_text
 from datasets_rl.storages.base import Storage
-from datasets_rl.storages.dataset import wrapped
+from datasets_rl.storages.dataset import wrap_negative_rows
 from datasets_rl.storages.ledger import Ledger, Slots
-from datasets_rl.storages.positions import Segment, names_one, outcome, positions, target
-from datasets_rl.storages.structure import Structure, leading_sizes, stacked
+from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
+from datasets_rl.storages.structure import Structure, leading_sizes, stack_elements
 from datasets_rl.ted.keys import Key, dotted_name, nest_keys
 
 __all__ = ["TensorStorage"]
@@ -70,7 +70,7 @@ class TensorStorage(Storage):
         compilable: bool = False,
     ) -> None:
         del device, compilable
-        structure = Structure.of(storage, ndim)
+        structure = Structure.from_data(storage, ndim)
         sizes, columns = structure.flatten(storage, [None] * ndim)
         steps = math.prod(sizes)
         if max_size is not None and max_size != steps:
@@ -121,7 +121,7 @@ class TensorStorage(Storage):
             IndexError: If the index is out of range.
         """
         structure = self._initialized_structure()
-        location = positions(index, (self.filled_count, *self._env_shape))
+        location = explicit_index(index, (self.filled_count, *self._env_shape))
         if isinstance(location, Tensor):
             return self._gather(location)
         return structure.build(*self._view(location), self.device)
@@ -136,18 +136,18 @@ class TensorStorage(Storage):
         if not flat.is_cpu:
             flat = flat.cpu()
         try:
-            parts = self._selected(flat, steps)
+            parts = self._select_rows(flat, steps)
         except IndexError:
-            flat = wrapped(flat, steps)
-            parts = self._selected(flat, steps)
+            flat = wrap_negative_rows(flat, steps)
+            parts = self._select_rows(flat, steps)
         if rows.ndim != 1:
             parts = [part.view((*rows.shape, *part.shape[1:])) for part in parts]
         return structure.build(self._leaves(parts, flat, rows.shape), rows.shape, self.device)
 
-    def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
+    def _select_rows(self, flat: Tensor, steps: int) -> list[Tensor]:
         if self._tables and not self._tables[0].is_cpu:
             # An out-of-range index in a CUDA kernel would make the device unusable for the whole process.
-            flat = wrapped(flat, steps).to(self._tables[0].device, non_blocking=True)
+            flat = wrap_negative_rows(flat, steps).to(self._tables[0].device, non_blocking=True)
         last = self.ndim - 1
         return [table[: self.filled_count].flatten(0, last).index_select(0, flat) for table in self._tables]
 
@@ -194,13 +194,13 @@ class TensorStorage(Storage):
             (cursor,) = cursor
         if self._ledger is not None and self._ledger.unfinished:
             self.recover()
-        single = names_one(cursor)
-        structure, sizes, leaves = self._read(data, single=single)
+        single = is_single_slot(cursor)
+        structure, sizes, leaves = self._read_data(data, single=single)
         env_shape = sizes if single else sizes[1:]
         slots = self._slots_for(env_shape)
         before = self._counted()
-        goal = target(cursor, 1 if single else sizes[0], held=before[0], slots=slots)
-        after = outcome(before, goal, slots)
+        goal = written_slots(cursor, 1 if single else sizes[0], filled=before[0], slots=slots)
+        after = counts_after_write(before, goal, slots)
         if replacing:
             if after[0] != before[0]:
                 raise IndexError(f"index {cursor!r} is out of range; the storage holds {before[0]:,} slots")
@@ -226,12 +226,12 @@ class TensorStorage(Storage):
             else:
                 self._scatter(goal, leaves)
 
-    def _read(self, data: Any, *, single: bool) -> tuple[Structure, tuple[int, ...], list[Any]]:
+    def _read_data(self, data: Any, *, single: bool) -> tuple[Structure, tuple[int, ...], list[Any]]:
         if type(data) is list and not single:
-            data = stacked(data)
+            data = stack_elements(data)
         envs: tuple[int | None, ...] = self._env_shape if self.initialized else (None,) * (self.ndim - 1)
         lead = envs if single else (None, *envs)
-        structure = self._structure or Structure.of(data, len(lead))
+        structure = self._structure or Structure.from_data(data, len(lead))
         return structure, *structure.flatten(data, lead)
 
     def _slots_for(self, env_shape: tuple[int, ...]) -> int:
@@ -275,7 +275,7 @@ class TensorStorage(Storage):
             UnknownKeyError: If there is no such key.
         """
         structure, held = self._initialized_structure(), self.filled_count
-        leaf_numbers = structure.under(tuple(key))
+        leaf_numbers = structure.leaves_under(tuple(key))
         if not leaf_numbers:
             raise UnknownKeyError(dotted_name(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
         views = {path: self._flat(self._columns[number][:held]) for path, number in leaf_numbers.items()}
@@ -366,7 +366,7 @@ class TensorStorage(Storage):
     def _ensure_ledger(self) -> Ledger:
         """Return the ledger; create one from the current counts if the storage has none."""
         if self._ledger is None:
-            ledger = Ledger.of(self.slot_count)
+            ledger = Ledger.for_slots(self.slot_count)
             ledger.words[:4] = self._counts
             self._use_ledger(ledger)
             return ledger
@@ -392,11 +392,11 @@ class TensorStorage(Storage):
             "slots": self.slot_count,
             "held": self.filled_count,
             "written": self.write_count,
-            "tables": [pieces(table.flatten(0, self.ndim - 1)[:steps]) for table in self._saved()],
+            "tables": [pieces(table.flatten(0, self.ndim - 1)[:steps]) for table in self._saved_tables()],
             **torn,
         }
 
-    def _saved(self) -> Sequence[Tensor]:
+    def _saved_tables(self) -> Sequence[Tensor]:
         """Return the tables in the order in which they are saved."""
         return [self._tables[number] for number in self._initialized_structure().by_name]
 
@@ -456,7 +456,7 @@ class TensorStorage(Storage):
         if written > held and held != self.slot_count:
             state_dict = self.renumbered(state_dict, written % held, held)
             written = held
-        for table, parts in zip(self._saved(), state_dict["tables"], strict=True):
+        for table, parts in zip(self._saved_tables(), state_dict["tables"], strict=True):
             start = 0
             for part in parts:
                 rows = part.reshape(len(part) // self.envs, *table.shape[1:])
@@ -475,7 +475,7 @@ class TensorStorage(Storage):
         del slots
         state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
         rows = shift * math.prod(state_dict["env_shape"])
-        tables = [_rotated(parts, rows) for parts in state_dict["tables"]]
+        tables = [_rotate(parts, rows) for parts in state_dict["tables"]]
         held, torn = state_dict["held"], state_dict.get("torn")
         moved = {} if torn is None else {"torn": ((torn - shift) % held).sort().values}
         return {**state_dict, "tables": tables, "written": held, **moved}
@@ -487,9 +487,9 @@ class TensorStorage(Storage):
         if self._ledger is not None:
             words = self._shared_words
             state["_words"] = torch.from_numpy(self._ledger.words).clone() if words is None else words
-        return self._pickled(state)
+        return self._pickle_state(state)
 
-    def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _pickle_state(self, state: dict[str, Any]) -> dict[str, Any]:
         return {
             name: value
             for name, value in state.items()
@@ -563,7 +563,7 @@ def _are_tables(value: Any) -> bool:
     )
 
 
-def _rotated(parts: Sequence[Tensor], shift: int) -> list[Tensor]:
+def _rotate(parts: Sequence[Tensor], shift: int) -> list[Tensor]:
     """Move the first `shift` rows of a table to its end."""
     front: list[Tensor] = []
     back: list[Tensor] = []

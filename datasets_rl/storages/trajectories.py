@@ -12,7 +12,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.base import Storage
-from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
+from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrap_negative_rows
 from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.ted.keys import MASK, Key
@@ -59,7 +59,7 @@ class PaddedTrajectories(Storage):
 
     def get(self, index: Any) -> TensorDict:
         """Return episodes, batch size [..., T]."""
-        numbers = wrapped(as_rows(index, len(self)), len(self))
+        numbers = wrap_negative_rows(as_rows(index, len(self)), len(self))
         offsets = torch.arange(self.longest)
         mask = offsets < self._lengths[numbers].unsqueeze(-1)
         # The padding first repeats the last row of the episode, and is then set to zero.

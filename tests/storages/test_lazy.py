@@ -8,7 +8,7 @@ from torch.utils import _pytree as pytree
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import LazyTensorStorage, StorageEnsemble, TensorStorage
-from datasets_rl.storages.structure import Structure, stacked
+from datasets_rl.storages.structure import Structure, stack_elements
 
 DTYPES = [
     torch.bool,
@@ -112,9 +112,9 @@ class TestRefused:
 
     def test_elements_that_cannot_be_stacked_are_refused(self):
         with pytest.raises(InvalidArgumentError, match="cannot be stacked"):
-            stacked([torch.zeros(2), torch.zeros(3)])
+            stack_elements([torch.zeros(2), torch.zeros(3)])
         with pytest.raises(InvalidArgumentError, match="cannot stack an empty list"):
-            stacked([])
+            stack_elements([])
 
 
 class TestState:
@@ -180,7 +180,7 @@ def test_a_description_restores_the_same_structure():
         "a": torch.zeros(4, 2),
         3: ([torch.zeros(4)], TensorDict({"b": torch.zeros(4, 5)}, [4, 5], names=["t", None])),
     }
-    structure = Structure.of(data, 1)
+    structure = Structure.from_data(data, 1)
     again = Structure.from_json(structure.to_json())
     built = again.build(again.flatten(data, [None])[1], torch.Size([4]), None)
 

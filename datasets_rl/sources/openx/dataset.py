@@ -15,7 +15,7 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, 
 from datasets_rl.datasets.streaming import Stream, StreamSampler
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.slices import SliceSampler, size_faults
+from datasets_rl.samplers.slices import SliceSampler, slice_size_problems
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, split_derived
@@ -173,7 +173,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             and replacement is not False,
         }
         problems = [text for text, violated in rules.items() if violated]
-        problems += size_faults(self.num_slices, self.slice_len) if sliced else []
+        problems += slice_size_problems(self.num_slices, self.slice_len) if sliced else []
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 
@@ -203,7 +203,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
                 if self.slice_len is not None:
                     part = cutter.cut(run, self.slice_len, filled=self.pad is not None)
                     index, info = cutter.batch(self.stream, [part], self.slice_len)
-                yield self._finish(self.stream.take(index), {**info, "index": index})
+                yield self._finish_batch(self.stream.take(index), {**info, "index": index})
             return
         count = self.num_slices or 1
         if self.slice_len is not None:
