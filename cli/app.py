@@ -23,9 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The words after ``rlds``; by default those of this process.
     """
-    _open_streams()
+    _open_closed_streams()
     if argv is None:
-        _ready_process()
+        _prepare_process()
     try:
         from .frame import run
 
@@ -36,29 +36,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return TERMINATED if code == INTERRUPTED and _signals else code
 
 
-def _open_streams() -> None:
+def _open_closed_streams() -> None:
     """Put something in the place of streams that were closed before the start, as by ``>&-``."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 -- until the end
 
 
-def _ready_process() -> None:
+def _prepare_process() -> None:
     for stream in (sys.stdout, sys.stderr):
         # Paths may hold letters that the stream's encoding lacks: better an escape than an error after the work.
         if getattr(stream, "errors", "") == "strict":
-            getattr(stream, "reconfigure", _nothing)(errors="backslashreplace")
+            getattr(stream, "reconfigure", _do_nothing)(errors="backslashreplace")
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGTERM, _raise_interrupt)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _stop)
+            signal.signal(signal.SIGINT, _raise_interrupt)
 
 
-def _nothing(**_: str) -> None:
+def _do_nothing(**_: str) -> None:
     """Do nothing, for streams that cannot be reconfigured."""
 
 
-def _stop(number: int, _: FrameType | None) -> None:
+def _raise_interrupt(number: int, _: FrameType | None) -> None:
     """Raise what Ctrl-C raises; in the midst of torch's import end at once, for there an exception aborts the process."""
     spec = getattr(sys.modules.get("torch"), "__spec__", None)
     if getattr(spec, "_initializing", False):

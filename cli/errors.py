@@ -25,10 +25,9 @@ from datasets_rl.errors import (
     UnknownKeyError,
 )
 
-from .remedies import command as command_line
-from .remedies import spelled
+from .remedies import command_line, spell_action
 
-__all__ = ["EXIT_CODES", "INTERRUPTED", "SOME_FAILED", "USAGE", "ExitCode", "Explained", "code_of", "explain"]
+__all__ = ["EXIT_CODES", "INTERRUPTED", "SOME_FAILED", "USAGE", "ExitCode", "Explanation", "exit_code_of", "explain"]
 
 SOME_FAILED = 1
 USAGE = 2
@@ -86,7 +85,7 @@ EXIT_CODES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explanation:
     """Explanation of an error; no text is empty."""
 
     kind: str
@@ -100,12 +99,12 @@ class Explained:
     """The exit code."""
 
 
-def code_of(error: Exception) -> int:
+def exit_code_of(error: Exception) -> int:
     """Return the exit code of an error."""
-    return _row(error).code
+    return _exit_code_row(error).code
 
 
-def explain(error: Exception, command: str = "", root: Path | None = None) -> Explained:
+def explain(error: Exception, command: str = "", root: Path | None = None) -> Explanation:
     """Return the explanation of an error.
 
     Args:
@@ -113,13 +112,13 @@ def explain(error: Exception, command: str = "", root: Path | None = None) -> Ex
         command: The name of the command that failed; empty if none was running.
         root: The value of ``--root``, which the commands in a hint repeat.
     """
-    row = _row(error)
+    row = _exit_code_row(error)
     what, why = _what_and_why(error)
     default = row.hint.format(rlds=command_line(root=root), command=f"rlds {command}".rstrip())
-    return Explained(type(error).__name__, what, why or row.meaning, _hint(error, root) or default, row.code)
+    return Explanation(type(error).__name__, what, why or row.meaning, _hint_of(error, root) or default, row.code)
 
 
-def _row(error: Exception) -> ExitCode:
+def _exit_code_row(error: Exception) -> ExitCode:
     return next((row for row in EXIT_CODES if isinstance(error, row.kinds)), EXIT_CODES[SOME_FAILED])
 
 
@@ -136,11 +135,11 @@ _PLACE = {
 """The errors of the system for paths at which data cannot be stored."""
 
 
-def _hint(error: Exception, root: Path | None) -> str:
+def _hint_of(error: Exception, root: Path | None) -> str:
     if isinstance(error, DatasetsRLError):
-        return error.remedy.text_with(partial(spelled, root=root))
+        return error.remedy.text_with(partial(spell_action, root=root))
     if isinstance(error, OSError) and error.errno == errno.ENOENT:
-        folder = Path(_place(error)).parent
+        folder = Path(_refused_path(error)).parent
         return "check the path" if folder.is_dir() else f"create the folder {folder}, or choose another place"
     if isinstance(error, OSError) and error.errno in _PLACE:
         return "choose another place with --root, --out or RLDS_HOME, or fix its permissions"
@@ -148,13 +147,13 @@ def _hint(error: Exception, root: Path | None) -> str:
 
 
 def _what_and_why(error: Exception) -> tuple[str, str]:
-    what, why = _of_python(error)
+    what, why = _explain_python_error(error)
     match error:
         case FetchError():
             what = f"could not fetch {error.what}"
             why = "; ".join(f"{url}: {reason}" for url, reason in error.failures)
         case IntegrityError():
-            what, why = _judged(error.what), "; ".join(error.problems)
+            what, why = _as_sentence(error.what), "; ".join(error.problems)
         case ConversionError():
             what, why = f"{error.what} cannot be converted", "; ".join(error.problems)
         case NotADatasetError():
@@ -165,32 +164,32 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
             what = f"no key {error.key!r}"
             why = f"it is not among {', '.join(error.known)}" if error.known else "the data has no keys"
         case DatasetsRLError():
-            what, why = _split(error.message.partition("\n")[0])  # further lines are a table
+            what, why = _split_message(error.message.partition("\n")[0])  # further lines are a table
     return what, why
 
 
-def _split(message: str) -> tuple[str, str]:
+def _split_message(message: str) -> tuple[str, str]:
     """Split a message at its first colon or semicolon: messages name a thing before it, and its problem after it."""
     ends = [at for mark in (": ", "; ") if (at := message.find(mark)) >= 0]
     end = min(ends, default=len(message))
     return message[:end], message[end + 2 :]
 
 
-def _of_python(error: Exception) -> tuple[str, str]:
+def _explain_python_error(error: Exception) -> tuple[str, str]:
     if isinstance(error, MemoryError):
         return "not enough memory", str(error) or "the process can allocate no more"
     if isinstance(error, OSError) and error.strerror:
-        return f"{_place(error)} cannot be used", error.strerror
+        return f"{_refused_path(error)} cannot be used", error.strerror
     return "the command failed", f"{type(error).__name__}: {error}"
 
 
-def _place(error: OSError) -> str:
+def _refused_path(error: OSError) -> str:
     """Return the path that the system refused; if a part of it is a file instead of a folder, that file."""
     if error.errno == errno.ENOTDIR and isinstance(error.filename, str):
         return next((str(one) for one in Path(error.filename).parents if one.is_file()), error.filename)
     return os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "a file or a connection"
 
 
-def _judged(what: str) -> str:
+def _as_sentence(what: str) -> str:
     # `what` is a name or a sentence.
     return what if " " in what and "/" not in what else f"{what} is not as expected"

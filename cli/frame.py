@@ -22,8 +22,8 @@ from datasets_rl.errors import UnknownFinalWarning
 
 from . import commands
 from .commands import command_names
-from .errors import INTERRUPTED, USAGE, Explained
-from .options import GLOBALS, REPORTED, Shell, allocations
+from .errors import INTERRUPTED, USAGE, Explanation
+from .options import GLOBALS, REPORTED, Shell, convert_memory_errors
 from .output import Lines, Result
 
 __all__ = ["make_app", "run"]
@@ -43,14 +43,14 @@ def run(argv: Sequence[str] | None = None) -> int:
         argv: The words after ``rlds``; by default those of this process.
     """
     if argv is None:
-        sys.excepthook = _unexpected
+        sys.excepthook = _report_unexpected
     words = list(sys.argv[1:] if argv is None else argv)
     shell = Shell(words)
     # An error in the options themselves is reported before they are parsed.
     shell.printer.json = "--json" in words
     try:
-        with allocations():
-            code = _run(shell, words)
+        with convert_memory_errors():
+            code = _run_words(shell, words)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader has what it wanted, as `head` does; Typer makes a SystemExit of it when it prints help. What is
@@ -58,17 +58,17 @@ def run(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort):
-        return _interrupted(shell)
+        return _report_interrupt(shell)
     except REPORTED as error:
         if shell.debug:
             shell.printer.traceback(error)
-        return _fail(shell, shell.explained(error))
+        return _report_failure(shell, shell.explained(error))
     except _UsageError as error:
         # Where Typer stopped before the command took its options, the error knows whose it is.
         context = getattr(error, "ctx", None)
         if context is not None and context.parent is not None:
             shell.command = context.info_name or ""
-        return _fail(shell, _usage(error, words))
+        return _report_failure(shell, _explain_usage_error(error, words))
     return code
 
 
@@ -80,12 +80,14 @@ def make_app() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    app.callback(invoke_without_command=True, help=_HELP, epilog="Exit codes: rlds help exit-codes")(_root())
+    app.callback(invoke_without_command=True, help=_HELP, epilog="Exit codes: rlds help exit-codes")(
+        _make_root_callback()
+    )
     for name in command_names():
         module = importlib.import_module(f"{commands.__name__}.{name}")
         settings = getattr(module, "CONTEXT", None)
         more: Sequence[inspect.Parameter] = getattr(module, "source_options", tuple)()
-        app.command(name, epilog=_EPILOG, context_settings=settings)(_command(module.run, more))
+        app.command(name, epilog=_EPILOG, context_settings=settings)(_wrap_command(module.run, more))
     return app
 
 
@@ -98,12 +100,12 @@ def make_command() -> Any:
     for one in command.commands.values():  # type: ignore[attr-defined]  # an app with commands is a group
         for argument in one.params:
             if argument.param_type_name == "argument":
-                argument.get_usage_pieces = functools.partial(_first, [argument.metavar])
-                argument.get_help_record = functools.partial(_first, (argument.metavar, argument.help))
+                argument.get_usage_pieces = functools.partial(_call_first, [argument.metavar])
+                argument.get_help_record = functools.partial(_call_first, (argument.metavar, argument.help))
     return command
 
 
-def _first(value: T, _: object) -> T:
+def _call_first(value: T, _: object) -> T:
     return value
 
 
@@ -117,7 +119,7 @@ Examples:
 """
 
 
-def _run(shell: Shell, words: Sequence[str]) -> int:
+def _run_words(shell: Shell, words: Sequence[str]) -> int:
     with warnings.catch_warnings():
         # Commands that read batches print a line instead.
         warnings.simplefilter("ignore", UnknownFinalWarning)
@@ -142,88 +144,92 @@ def _help_words(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def _command(act: Callable[..., Result], more: Sequence[inspect.Parameter]) -> Callable[..., Result]:
+def _wrap_command(
+    function: Callable[..., Result], source_options: Sequence[inspect.Parameter]
+) -> Callable[..., Result]:
     """Wrap a command's ``run`` into what Typer calls: with the global options, and the `Shell` as first argument.
 
     Args:
-        act: The command.
-        more: Options that it takes beside those of its signature.
+        function: The command.
+        source_options: Options that it takes beside those of its signature.
     """
 
-    @functools.wraps(act)
+    @functools.wraps(function)
     def run_command(ctx: typer.Context, **arguments: Any) -> Result:
-        shell = _taken(ctx, arguments)
+        shell = _shell_with_options(ctx, arguments)
         if shell.version:
-            return _version()
+            return _version_result()
         shell.detail(f"the data folder is {shell.settings.home}")
         began = time.perf_counter()
         shell.sweep()
-        result = act(shell, **arguments)
+        result = function(shell, **arguments)
         shell.sweep_named()
         shell.detail(f"took {time.perf_counter() - began:.2f} s")
         return result
 
-    hints = typing.get_type_hints(act, include_extras=True)
-    own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(act).parameters.values()]
+    hints = typing.get_type_hints(function, include_extras=True)
+    own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(function).parameters.values()]
     named = [one for one in own[1:] if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    return _declared(run_command, [*named, *more], hidden=True)
+    return _declare_options(run_command, [*named, *source_options], hidden=True)
 
 
-def _root() -> Callable[..., Result | None]:
+def _make_root_callback() -> Callable[..., Result | None]:
     """Make the callback that runs before every command, and alone where none is named."""
 
     def root(ctx: typer.Context, **arguments: Any) -> Result | None:
-        shell = _taken(ctx, arguments)
+        shell = _shell_with_options(ctx, arguments)
         if ctx.invoked_subcommand is not None:
             return None
         if shell.version:
-            return _version()
+            return _version_result()
         typer.echo(ctx.get_help())
         raise typer.Exit
 
-    return _declared(root, (), hidden=False)
+    return _declare_options(root, (), hidden=False)
 
 
-def _declared(function: Callable[..., T], own: Sequence[inspect.Parameter], *, hidden: bool) -> Callable[..., T]:
+def _declare_options(
+    function: Callable[..., T], options: Sequence[inspect.Parameter], *, hidden: bool
+) -> Callable[..., T]:
     """Tell Typer which options a wrapper has: its own and the global ones."""
     shared = [
-        inspect.Parameter(name, _KEYWORD, default=default, annotation=_option(*declaration, hidden=hidden))
+        inspect.Parameter(name, _KEYWORD, default=default, annotation=_option_type(*declaration, hidden=hidden))
         for name, (*declaration, default) in GLOBALS.items()
     ]
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    signature = inspect.Signature([context, *(one.replace(kind=_KEYWORD) for one in own), *shared])
+    signature = inspect.Signature([context, *(one.replace(kind=_KEYWORD) for one in options), *shared])
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
     return function
 
 
-def _option(kind: Any, names: Sequence[str], settings: Mapping[str, Any], *, hidden: bool) -> Any:
+def _option_type(kind: Any, names: Sequence[str], settings: Mapping[str, Any], *, hidden: bool) -> Any:
     return Annotated[kind, typer.Option(*names, hidden=hidden, **settings)]
 
 
-def _taken(ctx: typer.Context, arguments: dict[str, Any]) -> Shell:
+def _shell_with_options(ctx: typer.Context, arguments: dict[str, Any]) -> Shell:
     shell: Shell = ctx.obj
     shell.command = ctx.info_name or ""
     shell.take(**{name: arguments.pop(name) for name in GLOBALS})
     return shell
 
 
-def _version() -> Result:
+def _version_result() -> Result:
     from importlib.metadata import version as installed_version
 
     number = installed_version("datasets-rl")
     return Result({"version": number}, [Lines((f"rlds {number}",))], quiet=[number])
 
 
-def _usage(error: Exception, words: Sequence[str]) -> Explained:
+def _explain_usage_error(error: Exception, words: Sequence[str]) -> Explanation:
     """Return the explanation of an error that Typer found; invalid values are explained by the declared ones."""
     context = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     what, _, why = getattr(error, "message", str(error)).rstrip(".").partition(". ")
     if parameter is not None and not what:
-        what = f"{_shown(parameter)} is missing"
-    elif parameter is not None and (expected := _expected(context, parameter.name)):
-        what, why = f"{_shown(parameter)} is {_given(error)}", f"expected {expected}"
+        what = f"{_parameter_name(parameter)} is missing"
+    elif parameter is not None and (expected := _allowed_values(context, parameter.name)):
+        what, why = f"{_parameter_name(parameter)} is {_refused_value(error)}", f"expected {expected}"
     elif near := getattr(error, "possibilities", None):
         why = f"the nearest are {', '.join(sorted(near))}"
     elif hasattr(getattr(context, "command", None), "commands"):
@@ -232,21 +238,21 @@ def _usage(error: Exception, words: Sequence[str]) -> Explained:
         why = why or f"the usage is {' '.join(context.get_usage().split()).removeprefix('Usage: ')}"
     # Where an option lacks its value, Typer does not report whose option it is.
     path = getattr(context, "command_path", " ".join(["rlds", *[one for one in words if one in command_names()][:1]]))
-    return Explained("UsageError", what, why or "wrong usage", f"{path} --help", USAGE)
+    return Explanation("UsageError", what, why or "wrong usage", f"{path} --help", USAGE)
 
 
-def _shown(parameter: Any) -> str:
+def _parameter_name(parameter: Any) -> str:
     options = [name for name in parameter.opts if name[:1] == "-"]
     return str(max(options, key=len) if options else parameter.metavar.removesuffix("..."))
 
 
-def _given(error: Exception) -> str:
+def _refused_value(error: Exception) -> str:
     """Return the value that Typer refused; newer versions have it in the error of the library that checks values."""
     details: list[Any] = getattr(error.__cause__, "errors", list)()
     return repr(details[0]["input"]) if details else "not such a value"
 
 
-def _expected(context: Any, name: str) -> str:
+def _allowed_values(context: Any, name: str) -> str:
     """Return which values the declaration of a parameter allows, empty where it says nothing."""
     if context is None or context.info_name not in command_names():
         return ""
@@ -264,28 +270,28 @@ def _expected(context: Any, name: str) -> str:
     return {int: f"an integer{bound}", float: f"a number{bound}"}.get(kind, "")
 
 
-def _fail(shell: Shell, told: Explained) -> int:
-    shell.printer.failed(shell.command, told)
-    return told.code
+def _report_failure(shell: Shell, explanation: Explanation) -> int:
+    shell.printer.failed(shell.command, explanation)
+    return explanation.code
 
 
-def _interrupted(shell: Shell) -> int:
+def _report_interrupt(shell: Shell) -> int:
     again = shlex.join(["rlds", *shell.argv])
-    told = Explained(
+    told = Explanation(
         "Interrupted",
         f"{shell.command or 'rlds'} was interrupted",
         "the process received Ctrl-C or a signal to end; what is done is kept",
         f"to continue: {again}",
         INTERRUPTED,
     )
-    return _fail(shell, told)
+    return _report_failure(shell, told)
 
 
-def _unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Report an unexpected exception; Python then ends the process with exit code 1."""
     if any(word.startswith("-vv") for word in sys.argv) or sys.argv.count("-v") > 1 or os.environ.get("RLDS_DEBUG"):
         sys.__excepthook__(kind, error, trace)
         return
     why = f"{kind.__name__}: {error}"
     hint = "run it again with -vv, and report it"
-    Shell(sys.argv).printer.failed("", Explained(kind.__name__, "a fault of rlds itself", why, hint, 1))
+    Shell(sys.argv).printer.failed("", Explanation(kind.__name__, "a fault of rlds itself", why, hint, 1))

@@ -22,9 +22,9 @@ from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDep
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
-from .errors import SOME_FAILED, Explained, explain
+from .errors import SOME_FAILED, Explanation, explain
 from .output import Printer
-from .remedies import command
+from .remedies import command_line
 
 __all__ = [
     "GLOBALS",
@@ -33,13 +33,13 @@ __all__ = [
     "Outcome",
     "Shell",
     "Targets",
-    "allocations",
+    "apply_to_each",
+    "combined_exit_code",
+    "convert_memory_errors",
     "dataset_arguments",
-    "each",
-    "engine_of",
-    "exit_code",
     "id_or_folder",
     "is_id",
+    "make_engine",
     "read_size",
 ]
 
@@ -116,13 +116,13 @@ class Shell:
         self.root = root or self.root
         self.version |= version
 
-    def explained(self, error: Exception) -> Explained:
+    def explained(self, error: Exception) -> Explanation:
         """Return the explanation of an error."""
         return explain(error, self.command, self.root)
 
     def rlds(self, *words: object) -> str:
         """Return a command line with these words, which repeats ``--root`` if it was given."""
-        return command(*words, root=self.root)
+        return command_line(*words, root=self.root)
 
     def sweep(self) -> None:
         """Delete what killed commands left in the data folder.
@@ -144,7 +144,7 @@ class Shell:
         if self.command in _CHANGING:
             from datasets_rl import store
 
-            for root in filter(store.recorded, roots):
+            for root in filter(store.has_change_records, roots):
                 store.sweep(root)
         elif self.folders:
             from datasets_rl import store
@@ -164,14 +164,14 @@ class Outcome(Generic[T]):
 
     item: str
     value: T | None = None
-    error: Explained | None = None
+    error: Explanation | None = None
 
     def error_json(self) -> dict[str, Any] | None:
         """Return the error for a JSON document."""
         return None if self.error is None else dataclasses.asdict(self.error)
 
 
-def engine_of(name: str, address: str) -> Any:
+def make_engine(name: str, address: str) -> Any:
     """Return the engine of this name, None for this machine.
 
     Raises:
@@ -190,13 +190,13 @@ def engine_of(name: str, address: str) -> Any:
     return RayEngine(address or None)
 
 
-def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Outcome[T]]:
+def apply_to_each(shell: Shell, items: Iterable[str], function: Callable[[str], T]) -> list[Outcome[T]]:
     """Apply a function to every item, failures notwithstanding; each failure is reported when it happens."""
     outcomes: list[Outcome[T]] = []
     for item in dict.fromkeys(items):
         try:
-            with allocations():
-                outcomes.append(Outcome(item, value=act(item)))
+            with convert_memory_errors():
+                outcomes.append(Outcome(item, value=function(item)))
         except BrokenPipeError:
             raise
         except REPORTED as error:
@@ -209,7 +209,7 @@ def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Ou
 
 
 @contextmanager
-def allocations() -> Iterator[None]:
+def convert_memory_errors() -> Iterator[None]:
     """Turn the errors with which torch, threads, libraries and the system report exhausted memory into Python's own.
 
     Raises:
@@ -227,7 +227,7 @@ def allocations() -> Iterator[None]:
         raise MemoryError(f"{error.strerror}: {error.filename or 'memory of the process'}") from error
 
 
-def exit_code(codes: Sequence[int]) -> int:
+def combined_exit_code(codes: Sequence[int]) -> int:
     """Return the exit code for several items, of which each has one."""
     if len(codes) == 1:
         return codes[0]

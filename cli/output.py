@@ -22,7 +22,7 @@ from itertools import accumulate, chain, zip_longest
 from typing import Any, TextIO
 from unicodedata import combining, east_asian_width
 
-from .errors import Explained
+from .errors import Explanation
 
 __all__ = ["SCHEMA_VERSION", "Block", "Facts", "Lines", "Printer", "Result", "Table", "count_text", "size_text"]
 
@@ -98,17 +98,17 @@ class Printer:
         if self.json:
             self._document({"command": command, **result.data})
         elif self.quiet:
-            _write(sys.stdout, [_printable(line) for line in result.quiet])
+            _write(sys.stdout, [_printable_text(line) for line in result.quiet])
         else:
             for stream, blocks in ((sys.stderr, result.asides), (sys.stdout, result.blocks)):
-                _write(stream, _page(blocks, self._width(stream), bold=self._color()))
+                _write(stream, _page_lines(blocks, self._width(stream), bold=self._color()))
 
     def note(self, text: str) -> None:
         """Say something that is not part of the answer."""
         if not self.quiet:
-            _say(_printable(text))
+            _write_to_stderr(_printable_text(text))
 
-    def failed(self, command: str, told: Explained, *, document: bool = True) -> None:
+    def failed(self, command: str, told: Explanation, *, document: bool = True) -> None:
         """Report an error in three lines, and as a JSON document where one was asked for.
 
         Args:
@@ -119,7 +119,7 @@ class Printer:
         if self.json and document:
             self._document({"command": command, "error": asdict(told)})
         for mark, line in (("rlds:", told.what), ("  why:", told.why), ("  next:", told.hint)):
-            _say(f"{self._marked(mark)} {_printable(line)}")
+            _write_to_stderr(f"{self._marked(mark)} {_printable_text(line)}")
 
     def traceback(self, error: Exception) -> None:
         """Show where an error came from."""
@@ -128,7 +128,10 @@ class Printer:
         traceback.print_exception(error, file=sys.stderr)
 
     def _document(self, data: Mapping[str, Any]) -> None:
-        _write(sys.stdout, [json.dumps(_finite({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)])
+        _write(
+            sys.stdout,
+            [json.dumps(_finite_json({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)],
+        )
 
     def _width(self, stream: TextIO) -> int | None:
         """Return the columns of the terminal that a stream goes to; None where readers do not look at one."""
@@ -166,23 +169,23 @@ def size_text(size: int | None) -> str:
     return f"{amount:.1f} TB"
 
 
-def _finite(value: Any) -> Any:
+def _finite_json(value: Any) -> Any:
     # JSON has no NaN and no infinity.
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: _finite_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_finite_json(item) for item in value]
     return value
 
 
-def _printable(text: str) -> str:
+def _printable_text(text: str) -> str:
     # Manifests and servers are not ours: what they say must not steer the terminal.
-    return "".join(one if one.isprintable() or one == "\n" else _escaped(one) for one in text)
+    return "".join(one if one.isprintable() or one == "\n" else _escape_character(one) for one in text)
 
 
-def _escaped(one: str) -> str:
+def _escape_character(one: str) -> str:
     return " " if one.isspace() and ord(one) > 0x1F else one.encode("unicode_escape").decode("ascii")
 
 
@@ -190,66 +193,68 @@ def _write(stream: TextIO, lines: Sequence[str]) -> None:
     stream.writelines(f"{line}\n" for line in lines)
 
 
-def _say(line: str) -> None:
+def _write_to_stderr(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def _cell(text: str) -> str:
-    return _printable(text).replace("\n", " ")
+def _cell_text(text: str) -> str:
+    return _printable_text(text).replace("\n", " ")
 
 
-def _page(blocks: Sequence[Block], width: int | None, *, bold: bool) -> list[str]:
+def _page_lines(blocks: Sequence[Block], width: int | None, *, bold: bool) -> list[str]:
     """Return the lines of a page, for a terminal of `width` columns or for a pipe."""
     lines: list[str] = []
     for block in blocks:
         if block.title:
-            title = _cell(block.title)
-            lines += [""] * bool(lines) + [title if width is None else _emphasized(title, bold=bold)]
-        lines += _piped(block) if width is None else _fitted(block, width, bold=bold)
+            title = _cell_text(block.title)
+            lines += [""] * bool(lines) + [title if width is None else _emphasize(title, bold=bold)]
+        lines += _piped_lines(block) if width is None else _fitted_lines(block, width, bold=bold)
     return lines
 
 
-def _piped(block: Block) -> list[str]:
+def _piped_lines(block: Block) -> list[str]:
     if isinstance(block, Lines):
-        return [("  " if block.title else "") + _printable(line) for line in block.lines]
+        return [("  " if block.title else "") + _printable_text(line) for line in block.lines]
     if isinstance(block, Facts):
-        return ["\t".join(map(_cell, pair)) for pair in block.pairs if pair[1]]
+        return ["\t".join(map(_cell_text, pair)) for pair in block.pairs if pair[1]]
     rows = (block.header, *block.rows) if block.title else block.rows
-    return ["\t".join(map(_cell, row)) for row in rows]
+    return ["\t".join(map(_cell_text, row)) for row in rows]
 
 
-def _fitted(block: Block, width: int, *, bold: bool) -> list[str]:
+def _fitted_lines(block: Block, width: int, *, bold: bool) -> list[str]:
     margin = "  " if block.title else ""
     room = max(width - len(margin), 1)
     if isinstance(block, Facts):
-        shown = _facts([(_cell(name), _cell(value)) for name, value in block.pairs if value], room, bold=bold)
+        shown = _fact_lines(
+            [(_cell_text(name), _cell_text(value)) for name, value in block.pairs if value], room, bold=bold
+        )
     elif isinstance(block, Table):
-        rows = [tuple(map(_cell, row)) for row in block.rows]
-        lay = _listing if block.listing else _table
-        shown = lay(tuple(map(_cell, block.header)), rows, room, bold=bold)
+        rows = [tuple(map(_cell_text, row)) for row in block.rows]
+        lay = _listing_lines if block.listing else _table_lines
+        shown = lay(tuple(map(_cell_text, block.header)), rows, room, bold=bold)
     elif block.title:
-        shown = [line for text in block.lines for line in _wrapped(_printable(text), room)]
+        shown = [line for text in block.lines for line in _wrap_text(_printable_text(text), room)]
     else:
         # Paths, and text for other programs, are copied: they must stay unchanged.
-        shown = [_printable(line) for line in block.lines]
+        shown = [_printable_text(line) for line in block.lines]
     return [f"{margin}{line}" for line in shown]
 
 
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, bold: bool) -> list[str]:
+def _table_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, bold: bool) -> list[str]:
     columns = list(zip(header, *rows, strict=True))
-    natural = [max(map(_columns, column)) for column in columns]
-    longest = [max(_columns(word) for cell in column for word in (cell.split() or [""])) for column in columns]
-    widths = _shrunk(natural, longest, width - _GAP * (len(columns) - 1))
+    natural = [max(map(_text_width, column)) for column in columns]
+    longest = [max(_text_width(word) for cell in column for word in (cell.split() or [""])) for column in columns]
+    widths = _shrunk_widths(natural, longest, width - _GAP * (len(columns) - 1))
     if widths is None:
         records = [
-            _facts([pair for pair in zip(header, row, strict=True) if pair[1]], width, bold=bold) for row in rows
+            _fact_lines([pair for pair in zip(header, row, strict=True) if pair[1]], width, bold=bold) for row in rows
         ]
         return list(chain.from_iterable([""] * bool(number) + record for number, record in enumerate(records)))
-    head = [_emphasized(line, bold=bold) for line in _row(header, widths)]
-    return head + [line for row in rows for line in _row(row, widths)]
+    head = [_emphasize(line, bold=bold) for line in _row_lines(header, widths)]
+    return head + [line for row in rows for line in _row_lines(row, widths)]
 
 
-def _shrunk(natural: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
+def _shrunk_widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
     """Return the widths of columns that fit, the widest ones shrunk to one level; None if their words do not fit."""
     if sum(least) > room:
         return None
@@ -260,30 +265,30 @@ def _shrunk(natural: Sequence[int], least: Sequence[int], room: int) -> list[int
     return list(least)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    wrapped = [_wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
+def _row_lines(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    wrapped = [_wrap_text(cell, width) for cell, width in zip(cells, widths, strict=True)]
     return [
-        (" " * _GAP).join(_padded(part, width) for part, width in zip(parts, widths, strict=True)).rstrip()
+        (" " * _GAP).join(_pad_text(part, width) for part, width in zip(parts, widths, strict=True)).rstrip()
         for parts in zip_longest(*wrapped, fillvalue="")
     ]
 
 
-def _facts(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> list[str]:
+def _fact_lines(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> list[str]:
     """Return names with their values at the right, or below where the width does not suffice."""
-    start = max((_columns(name) for name, _ in pairs), default=0) + _GAP
+    start = max((_text_width(name) for name, _ in pairs), default=0) + _GAP
     below = width - start < _LEAST
     if below:
         start = _GAP
     lines: list[str] = []
     for name, value in pairs:
-        first, *more = _wrapped(value, max(width - start, 1))
-        names = [_emphasized(part, bold=bold) for part in _wrapped(name, width)] if below else []
-        beside = _emphasized(name, bold=bold) + " " * (start - _columns(name)) if not below else " " * start
+        first, *more = _wrap_text(value, max(width - start, 1))
+        names = [_emphasize(part, bold=bold) for part in _wrap_text(name, width)] if below else []
+        beside = _emphasize(name, bold=bold) + " " * (start - _text_width(name)) if not below else " " * start
         lines += [*names, f"{beside}{first}", *(" " * start + line for line in more)]
     return lines
 
 
-def _listing(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, bold: bool) -> list[str]:
+def _listing_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, bold: bool) -> list[str]:
     """Return a line for the headings and for each row.
 
     Beside a first cell that is wider than its column, the others move to the right; where they leave the window, it
@@ -292,63 +297,63 @@ def _listing(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: in
     cells = [header, *rows]
     shown = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]
     cells = [tuple(row[n] for n in shown) for row in cells]
-    widths = [max(map(_columns, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(_text_width, column)) for column in zip(*cells, strict=True)]
     others = sum(_GAP + one for one in widths[1:-1]) + _GAP + min(widths[-1], width // 3)
     widths[0] = min(widths[0], max(width - others, 1))
     starts = [*accumulate(_GAP + one for one in widths)]
     lines = []
     for number, row in enumerate(cells):
-        found = _listed(row, starts, width)
-        lines += found if number else [_emphasized(line, bold=bold) for line in found]
+        found = _listing_row_lines(row, starts, width)
+        lines += found if number else [_emphasize(line, bold=bold) for line in found]
     return lines
 
 
-def _listed(row: Sequence[str], starts: Sequence[int], width: int) -> list[str]:
+def _listing_row_lines(row: Sequence[str], starts: Sequence[int], width: int) -> list[str]:
     first, *rest = row
     line, needed = first, 0
     for cell, start in zip(rest, starts, strict=False):
-        needed = _columns(line)
-        line = _padded(line, max(start, needed + _GAP)) + cell
+        needed = _text_width(line)
+        line = _pad_text(line, max(start, needed + _GAP)) + cell
     if needed <= width or not first:
-        return [_shortened(line.rstrip(), width)]
-    return [*_folded(first, width), *_listed(["", *rest], starts, width)]
+        return [_shorten(line.rstrip(), width)]
+    return [*_fold_word(first, width), *_listing_row_lines(["", *rest], starts, width)]
 
 
-def _shortened(text: str, width: int) -> str:
-    return text if _columns(text) <= width else f"{_folded(text, width - 1)[0]}…"
+def _shorten(text: str, width: int) -> str:
+    return text if _text_width(text) <= width else f"{_fold_word(text, width - 1)[0]}…"
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap_text(text: str, width: int) -> list[str]:
     """Break a text between words; a word that is longer than a line is folded."""
     lines = [""]
     for word in text.split():
         joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if _columns(joined) <= width:
+        if _text_width(joined) <= width:
             lines[-1] = joined
         else:
-            lines[len(lines) - (not lines[-1]) :] = _folded(word, width)
+            lines[len(lines) - (not lines[-1]) :] = _fold_word(word, width)
     return lines
 
 
-def _folded(word: str, width: int) -> list[str]:
+def _fold_word(word: str, width: int) -> list[str]:
     lines = [""]
     for letter in word:
-        if lines[-1] and _columns(lines[-1]) + _columns(letter) > width:
+        if lines[-1] and _text_width(lines[-1]) + _text_width(letter) > width:
             lines.append("")
         lines[-1] += letter
     return lines
 
 
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - _columns(text))
+def _pad_text(text: str, width: int) -> str:
+    return text + " " * (width - _text_width(text))
 
 
-def _columns(text: str) -> int:
+def _text_width(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
     return sum(2 if east_asian_width(one) in "WF" else not combining(one) for one in text)
 
 
-def _emphasized(text: str, *, bold: bool) -> str:
+def _emphasize(text: str, *, bold: bool) -> str:
     return f"\x1b[1m{text}\x1b[0m" if bold and text else text

@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets_rl.remedy import Argument, Call
 
-__all__ = ["COMMANDS", "OPTIONS", "command", "spelled"]
+__all__ = ["COMMANDS", "OPTIONS", "command_line", "spell_action"]
 
 COMMANDS = {
     "download": ("download",),
@@ -45,12 +45,12 @@ OPTIONS = {
 """The option for each argument, and what stands for a value that the user chooses."""
 
 
-def command(*words: object, root: Path | None = None) -> str:
+def command_line(*words: object, root: Path | None = None) -> str:
     """Return a command line of ``rlds``, quoted for the shell, with ``--root`` if it was given."""
     return shlex.join(map(str, ["rlds", *(() if root is None else ("--root", root)), *words]))
 
 
-def spelled(action: Any, root: Path | None = None) -> str:
+def spell_action(action: Any, root: Path | None = None) -> str:
     """Return an action of a remedy as the shell reads it.
 
     Args:
@@ -58,29 +58,29 @@ def spelled(action: Any, root: Path | None = None) -> str:
         root: The value of ``--root``, which commands repeat.
     """
     if isinstance(action, Call) and action.function in COMMANDS:
-        return command(*COMMANDS[action.function], *_words(action), root=root)
+        return command_line(*COMMANDS[action.function], *_argument_words(action), root=root)
     if isinstance(action, (Argument, Call)):
-        return shlex.join(_words(action))
+        return shlex.join(_argument_words(action))
     return str(action)
 
 
-def _words(value: Any) -> Iterator[str]:
+def _argument_words(value: Any) -> Iterator[str]:
     """Yield the words for an argument of a command, before they are quoted."""
     if isinstance(value, Call):  # a selection, or the folder of an id: commands take the id itself
         for argument in value.arguments:
-            yield from _words(argument)
+            yield from _argument_words(argument)
     elif not isinstance(value, Argument):
         yield "..." if value is ... else str(value)
     elif isinstance(value.value, Call):
-        yield from _words(value.value)
+        yield from _argument_words(value.value)
     elif isinstance(value.value, Mapping):  # the options of a source have the names of the command line
         for name, choice in value.value.items():
             yield from (f"--{name}", str(choice))
     else:
-        yield from _option(value.name, value.value)
+        yield from _option_words(value.name, value.value)
 
 
-def _option(name: str, value: Any) -> Iterator[str]:
+def _option_words(name: str, value: Any) -> Iterator[str]:
     # Sources of other packages may have further arguments.
     option, *placeholder = OPTIONS.get(name, (f"--{name.replace('_', '-')}", "..."))
     if isinstance(value, bool):

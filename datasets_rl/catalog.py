@@ -56,7 +56,7 @@ def list_datasets(
     if downloaded:
         home = (settings or Settings.from_env()).home
         names = (source,) if source else sources.source_names()
-        ids = {folder.relative_to(home).as_posix() for folder in store.stored(home)}
+        ids = {folder.relative_to(home).as_posix() for folder in store.stored_folders(home)}
         ids = {dataset_id for dataset_id in ids if dataset_id.partition("/")[0] in names}
     else:
         ids = {one.entry(name).id for one in origins for name in one.ids()}

@@ -5,7 +5,7 @@
       <sha256>.npy       a tensor; the name is the digest of the file
 
 A file is named after its content, so that the next dump detects unchanged tensors by their digests alone, wherever they
-were changed, and writes need no bookkeeping. A component with much data returns it in pieces (`pieces`), so that a
+were changed, and writes need no bookkeeping. A component with much data returns it in pieces (`row_chunks`), so that a
 change rewrites one piece, and loading needs the memory of one. Every file opens with `numpy.load`.
 """
 
@@ -38,11 +38,11 @@ __all__ = [
     "Stateful",
     "check_start_method",
     "ensemble_problems",
-    "pieces",
-    "read",
-    "refuse",
+    "raise_reasons",
+    "read_state",
+    "row_chunks",
     "with_renamed_keys",
-    "write",
+    "write_state",
 ]
 
 STATE_FILE = "state.json"
@@ -85,7 +85,7 @@ class Stateful:
         Raises:
             InvalidArgumentError: If the state does not fit; nothing has changed.
         """
-        refuse(self.state_problems(state_dict))
+        raise_reasons(self.state_problems(state_dict))
 
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         """Return all reasons why a state cannot be restored; empty if it can."""
@@ -110,7 +110,7 @@ class Stateful:
         Raises:
             InvalidArgumentError: If the state contains a value that is neither a tensor nor a JSON value.
         """
-        write(path, type(self).__name__, self.state_dict())
+        write_state(path, type(self).__name__, self.state_dict())
 
     def loads(self, path: Path | str) -> None:
         """Restore a state that `dumps` wrote.
@@ -119,7 +119,7 @@ class Stateful:
             InvalidArgumentError: If the state does not fit, or the folder has no checkpoint; nothing has changed.
             IntegrityError: If files are missing or damaged; nothing has changed.
         """
-        self.load_state_dict(read(path))
+        self.load_state_dict(read_state(path))
 
 
 def with_renamed_keys(state: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def with_renamed_keys(state: Mapping[str, Any], **renamed: str) -> dict[str, Any
     return {renamed.get(key, key): value for key, value in state.items()}
 
 
-def pieces(rows: Tensor) -> list[Tensor]:
+def row_chunks(rows: Tensor) -> list[Tensor]:
     """Split rows, [N, ...], into views of about 16 MiB."""
     return list(torch.split(rows, max(_PIECE_BYTES // max(rows[:1].nbytes, 1), 1)))
 
@@ -145,7 +145,7 @@ def ensemble_problems(kind: str, parts: Sequence[Stateful], states: Any) -> list
     ]
 
 
-def refuse(reasons: list[str]) -> None:
+def raise_reasons(reasons: list[str]) -> None:
     """Raise if there are reasons why a state cannot be restored.
 
     Raises:
@@ -173,7 +173,7 @@ def check_start_method(part: Any, what: str, hint: str) -> None:
         )
 
 
-def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
+def write_state(path: Path | str, kind: str, state: dict[str, Any]) -> None:
     """Write a state into a folder, in one atomic step.
 
     Every file is complete and on the disk before ``state.json`` names it, and ``state.json`` is replaced by one rename:
@@ -193,7 +193,7 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
     large: list[tuple[Tensor, dict[str, Any]]] = []
     problems: list[str] = []
     try:
-        tree = _encoded(state, "", large, problems)
+        tree = _encode_value(state, "", large, problems)
     except RecursionError:
         problems.append("it is nested too deeply, or contains itself")
     if problems:
@@ -203,18 +203,18 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
     with disk.lock(folder / _LOCK_FILE, f"the checkpoint {folder}"):
         try:
             with ThreadPoolExecutor(_THREADS) as pool:
-                names = pool.map(lambda job: _store(folder, job[0]), large)
+                names = pool.map(lambda job: _store_tensor(folder, job[0]), large)
                 for (_, entry), name in zip(large, names, strict=True):
                     entry["file"] = name
             content = {"format": _FORMAT, "version": _VERSION, "kind": kind, "state": tree}
             # On one line: with indentation, a list of a million elements takes ten times as long.
             disk.write_text(folder / STATE_FILE, _with_digest(json.dumps(content, allow_nan=False)))
         finally:
-            _sweep(folder)
+            _remove_unused_files(folder)
 
 
-def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
-    """Read a state that `write` wrote.
+def read_state(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
+    """Read a state that `write_state` wrote.
 
     Tensors are memory-mapped, so that a state may exceed the memory; writing to a tensor changes this process's view
     and never the file.
@@ -229,23 +229,23 @@ def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
         IntegrityError: If files are missing or damaged. The error lists all problems.
     """
     folder = Path(path)
-    text = _text(folder)
+    text = _read_text(folder)
     while True:
         try:
-            return _read(folder, text, deep=deep)
+            return _decode_state(folder, text, deep=deep)
         except (IntegrityError, FileNotFoundError):
             # Another process may have finished a dump, which removes files of the previous state.
-            new_text = _text(folder)
+            new_text = _read_text(folder)
             if new_text == text:
                 raise
             text = new_text
 
 
-def _read(folder: Path, text: str, *, deep: bool) -> dict[str, Any]:
-    saved: list[_Saved] = []
+def _decode_state(folder: Path, text: str, *, deep: bool) -> dict[str, Any]:
+    saved: list[_SavedTensor] = []
     problems: list[str] = []
     try:
-        tree = _decoded(_tree_of(folder, text), "", saved, problems)
+        tree = _decode_value(_parse_tree(folder, text), "", saved, problems)
     except RecursionError:
         tree, problems = {}, [f"{STATE_FILE} is nested too deeply"]
     if not isinstance(tree, dict):
@@ -255,11 +255,11 @@ def _read(folder: Path, text: str, *, deep: bool) -> dict[str, Any]:
         problems.append(f"{STATE_FILE} does not match its digest: it was changed after it was written")
     if problems:
         raise IntegrityError(f"the checkpoint {folder}", problems, hint=_HINT)
-    return {key: _loaded(value, folder) for key, value in tree.items()}
+    return {key: _load_tensors(value, folder) for key, value in tree.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
+class _SavedTensor:
     """Description of a tensor in a folder."""
 
     dtype: torch.dtype
@@ -292,34 +292,34 @@ def _digest_matches(text: str) -> bool:
 # --- tree -> JSON
 
 
-def _encoded(value: Any, place: str, large: list[tuple[Tensor, dict[str, Any]]], problems: list[str]) -> Any:
+def _encode_value(value: Any, path: str, file_tensors: list[tuple[Tensor, dict[str, Any]]], problems: list[str]) -> Any:
     """Encode a state as JSON; a value without a JSON type becomes a dict with one key that starts with $.
 
-    Tensors that get a file are appended to `large` with their entry in the JSON, which does not have the file name yet.
+    Tensors that get a file are appended to `file_tensors` with their entry in the JSON, which does not have the file name yet.
     """
     kind = type(value)
     if value is None or kind in {bool, str}:
         return value
     if kind in {int, float}:
-        return _encoded_number(value)
+        return _encode_number(value)
     if kind in {list, tuple}:
-        items = [_encoded(item, f"{place}[{number}]", large, problems) for number, item in enumerate(value)]
+        items = [_encode_value(item, f"{path}[{number}]", file_tensors, problems) for number, item in enumerate(value)]
         return items if kind is list else {"$tuple": items}
     if isinstance(value, dict):
         invalid_keys = [key for key in value if type(key) is not str]
-        problems += [f"{place or 'the state'} has the key {key!r}; expected a string" for key in invalid_keys]
+        problems += [f"{path or 'the state'} has the key {key!r}; expected a string" for key in invalid_keys]
         return {
-            f"${key}" if key.startswith("$") else key: _encoded(item, _below(place, key), large, problems)
+            f"${key}" if key.startswith("$") else key: _encode_value(item, _key_path(path, key), file_tensors, problems)
             for key, item in value.items()
             if key not in invalid_keys
         }
     if _is_plain(value):
-        return {"$tensor": _encoded_tensor(value.detach(), large)}
-    problems.append(f"{place or 'the state'} is {_described(value)}; expected a dense tensor or a JSON value")
+        return {"$tensor": _encode_tensor(value.detach(), file_tensors)}
+    problems.append(f"{path or 'the state'} is {_describe_value(value)}; expected a dense tensor or a JSON value")
     return None
 
 
-def _encoded_number(value: float) -> Any:
+def _encode_number(value: float) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
     # Python takes quadratic time for long decimals, and raises above a limit.
@@ -333,20 +333,20 @@ def _is_plain(value: Any) -> bool:
     return not (value.is_nested or value.is_quantized or value.is_meta)
 
 
-def _encoded_tensor(tensor: Tensor, large: list[tuple[Tensor, dict[str, Any]]]) -> dict[str, Any]:
-    entry: dict[str, Any] = {"dtype": _name_of(tensor.dtype), "shape": list(tensor.shape)}
+def _encode_tensor(tensor: Tensor, file_tensors: list[tuple[Tensor, dict[str, Any]]]) -> dict[str, Any]:
+    entry: dict[str, Any] = {"dtype": _dtype_name(tensor.dtype), "shape": list(tensor.shape)}
     if tensor.nbytes <= _INLINE_BYTES:
         entry["bits"] = _bytes_of(tensor).hex()
     else:
-        large.append((tensor, entry))
+        file_tensors.append((tensor, entry))
     return entry
 
 
-def _below(place: str, key: str) -> str:
+def _key_path(place: str, key: str) -> str:
     return f"{place}.{key}" if place else key
 
 
-def _described(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a {type(value).__name__} of layout {value.layout}, dtype {value.dtype} on {value.device}"
     return f"a {type(value).__qualname__}"
@@ -355,7 +355,7 @@ def _described(value: Any) -> str:
 # --- JSON -> tree
 
 
-def _text(folder: Path) -> str:
+def _read_text(folder: Path) -> str:
     try:
         return (folder / STATE_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -366,7 +366,7 @@ def _text(folder: Path) -> str:
         raise InvalidArgumentError(f"the checkpoint {folder} cannot be read: {error}") from error
 
 
-def _tree_of(folder: Path, text: str) -> Any:
+def _parse_tree(folder: Path, text: str) -> Any:
     """Return the tree of a checkpoint, still encoded.
 
     Raises:
@@ -398,51 +398,51 @@ def _tree_of(folder: Path, text: str) -> Any:
     return content.get("state")
 
 
-def _decoded(value: Any, place: str, saved_tensors: list[_Saved], problems: list[str]) -> Any:
-    """Invert `_encoded`, with `_Saved` in place of tensors."""
+def _decode_value(value: Any, path: str, saved_tensors: list[_SavedTensor], problems: list[str]) -> Any:
+    """Invert `_encode_value`, with `_SavedTensor` in place of tensors."""
     if isinstance(value, list):
-        return [_decoded(item, f"{place}[{number}]", saved_tensors, problems) for number, item in enumerate(value)]
+        return [_decode_value(item, f"{path}[{number}]", saved_tensors, problems) for number, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     tag, content = next(iter(value.items()), ("", None))  # type: tuple[str, Any]
     if len(value) > 1 or not tag.startswith("$") or tag.startswith("$$"):
         return {
-            key.removeprefix("$"): _decoded(item, _below(place, key), saved_tensors, problems)
+            key.removeprefix("$"): _decode_value(item, _key_path(path, key), saved_tensors, problems)
             for key, item in value.items()
         }
     try:
-        return _untagged(tag, content, place, saved_tensors, problems)
+        return _decode_tagged(tag, content, path, saved_tensors, problems)
     except (KeyError, TypeError, ValueError):
-        problems.append(f"{place} is {str(value)[:200]}, which is not a valid entry")
+        problems.append(f"{path} is {str(value)[:200]}, which is not a valid entry")
         return None
 
 
-def _untagged(tag: str, content: Any, place: str, saved_tensors: list[_Saved], problems: list[str]) -> Any:
-    """Decode a dict with one key that `_encoded` created.
+def _decode_tagged(tag: str, content: Any, path: str, saved_tensors: list[_SavedTensor], problems: list[str]) -> Any:
+    """Decode a dict with one key that `_encode_value` created.
 
     Raises:
         KeyError, TypeError, ValueError: If it is not such a dict.
     """
     if tag == "$tuple" and isinstance(content, list):
-        return tuple(_decoded(content, place, saved_tensors, problems))
+        return tuple(_decode_value(content, path, saved_tensors, problems))
     if tag == "$int":
         return int(content, 16)
     if tag == "$float" and content in {"nan", "inf", "-inf"}:
         return float(content)
     if tag == "$tensor":
-        saved_tensors.append(_decoded_tensor(content))
+        saved_tensors.append(_decode_tensor(content))
         return saved_tensors[-1]
     raise ValueError(tag)
 
 
-def _decoded_tensor(entry: dict[str, Any]) -> _Saved:
+def _decode_tensor(entry: dict[str, Any]) -> _SavedTensor:
     """Parse the entry of a tensor.
 
     Raises:
         KeyError, TypeError, ValueError: If it is inconsistent.
     """
     shape, file = entry["shape"], entry.get("file")
-    saved = _Saved(_DTYPES[entry["dtype"]], tuple(shape), bytes.fromhex(entry.get("bits", "")), file)
+    saved = _SavedTensor(_DTYPES[entry["dtype"]], tuple(shape), bytes.fromhex(entry.get("bits", "")), file)
     if any(type(size) is not int or size < 0 for size in shape):
         raise ValueError(shape)
     if math.prod(size or 1 for size in shape) * saved.dtype.itemsize >= 1 << 63:
@@ -454,18 +454,18 @@ def _decoded_tensor(entry: dict[str, Any]) -> _Saved:
     return saved
 
 
-def _loaded(value: Any, folder: Path) -> Any:
-    """Replace every `_Saved` by its tensor."""
+def _load_tensors(value: Any, folder: Path) -> Any:
+    """Replace every `_SavedTensor` by its tensor."""
     if isinstance(value, dict):
-        return {key: _loaded(item, folder) for key, item in value.items()}
+        return {key: _load_tensors(item, folder) for key, item in value.items()}
     if isinstance(value, list):
-        return [_loaded(item, folder) for item in value]
+        return [_load_tensors(item, folder) for item in value]
     if type(value) is tuple:
-        return tuple(_loaded(item, folder) for item in value)
-    return _load(value, folder) if isinstance(value, _Saved) else value
+        return tuple(_load_tensors(item, folder) for item in value)
+    return _load_tensor(value, folder) if isinstance(value, _SavedTensor) else value
 
 
-def _load(saved: _Saved, folder: Path) -> Tensor:
+def _load_tensor(saved: _SavedTensor, folder: Path) -> Tensor:
     if not saved.nbytes:
         return torch.empty(saved.shape, dtype=saved.dtype)
     if saved.file is None:
@@ -478,21 +478,21 @@ def _load(saved: _Saved, folder: Path) -> Tensor:
 # --- files
 
 
-def _name_of(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
 _NUMPY = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 _NUMPY |= {"bool", "float16", "float32", "float64", "complex64", "complex128"}
-_DTYPES = {_name_of(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+_DTYPES = {_dtype_name(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
-def _header(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
+def _npy_header(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     """Return the header of an .npy file, padded to `_HEADER_BYTES`; numpy's own has a version-dependent size.
 
     Dtypes that numpy lacks (bfloat16, float8, complex32) are stored as unsigned integers of the same bits.
     """
-    name = _name_of(dtype)
+    name = _dtype_name(dtype)
     descr = np.dtype(name if name in _NUMPY else f"u{dtype.itemsize}").str
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     length = _HEADER_BYTES - 10
@@ -508,9 +508,9 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return array.data
 
 
-def _store(folder: Path, tensor: Tensor) -> str:
+def _store_tensor(folder: Path, tensor: Tensor) -> str:
     """Write one file, unless it exists; return its name."""
-    header, data = _header(tensor.dtype, tuple(tensor.shape)), _bytes_of(tensor)
+    header, data = _npy_header(tensor.dtype, tuple(tensor.shape)), _bytes_of(tensor)
     digest = hashlib.sha256(header)
     digest.update(data)
     name = f"{digest.hexdigest()}.npy"
@@ -539,7 +539,7 @@ def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise InvalidArgumentError(f"{folder} is a file; expected a folder for a checkpoint")
     if (folder / STATE_FILE).exists():
-        _tree_of(folder, _text(folder))
+        _parse_tree(folder, _read_text(folder))
         return
     foreign = sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
     if foreign:
@@ -549,7 +549,7 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _sweep(folder: Path) -> None:
+def _remove_unused_files(folder: Path) -> None:
     """Remove files that the current state does not name: those of older states and of unfinished dumps."""
     state = folder / STATE_FILE
     named = set(_QUOTED.findall(state.read_text(encoding="utf-8"))) if state.exists() else set()
@@ -558,7 +558,7 @@ def _sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _file_problems(folder: Path, saved_tensors: list[_Saved], *, deep: bool) -> list[str]:
+def _file_problems(folder: Path, saved_tensors: list[_SavedTensor], *, deep: bool) -> list[str]:
     """Return which files are missing or damaged, judged by headers and sizes, or with `deep` by every byte."""
     with ThreadPoolExecutor(_THREADS) as pool:
         results = pool.map(
@@ -568,8 +568,8 @@ def _file_problems(folder: Path, saved_tensors: list[_Saved], *, deep: bool) -> 
         return [fault for fault in results if fault]
 
 
-def _file_problem(path: Path, saved: _Saved, *, deep: bool) -> str:
-    header, size = _header(saved.dtype, saved.shape), _HEADER_BYTES + saved.nbytes
+def _file_problem(path: Path, saved: _SavedTensor, *, deep: bool) -> str:
+    header, size = _npy_header(saved.dtype, saved.shape), _HEADER_BYTES + saved.nbytes
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode) or info.st_size != size:

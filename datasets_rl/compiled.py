@@ -7,12 +7,12 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["compiled"]
+__all__ = ["compile_for"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled(signature: Any) -> Callable[[Function], Function]:
+def compile_for(signature: Any) -> Callable[[Function], Function]:
     """Compile a function for one signature, immediately, and cache the machine code on the disk.
 
     The compiled function releases the GIL while it runs.

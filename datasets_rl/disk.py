@@ -43,21 +43,21 @@ __all__ = [
     "discard",
     "disk_errors",
     "empty_trash",
-    "exchange",
+    "exchange_folders",
+    "folder_identity",
     "free_bytes",
     "free_owner_files",
     "free_temporary_files",
-    "identity",
     "link_or_copy",
     "lock",
-    "machine",
-    "move",
+    "machine_identity",
+    "move_path",
+    "process_start_time",
     "publish_file",
     "publish_folder",
     "remove_tree",
     "require_free",
-    "started",
-    "sync",
+    "sync_file",
     "sync_tree",
     "tree_bytes",
     "write_json",
@@ -75,7 +75,7 @@ _NESTED_LEVELS = ("*/", "*/*/", "*/*/*/")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-def sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
     """Flush the bytes of a file, or the entries of a folder, to the disk (fsync)."""
     # Windows cannot open a folder, nor fsync a file that is open for reading; there the rename alone orders the commit.
     with suppress(OSError) if os.name == "nt" else disk_errors(path.parent):
@@ -88,9 +88,9 @@ def sync(path: Path) -> None:
 
 def publish_file(temporary: Path, target: Path) -> None:
     """Rename a finished file to its target atomically; an existing file is replaced."""
-    sync(temporary)
+    sync_file(temporary)
     os.replace(temporary, target)
-    sync(target.parent)
+    sync_file(target.parent)
 
 
 def write_text(target: Path, text: str) -> None:
@@ -161,14 +161,14 @@ def write_json(target: Path, value: Any) -> None:
 def sync_tree(folder: Path) -> None:
     """Flush a folder and everything below it to the disk."""
     for path in sorted(folder.rglob("*")):
-        sync(path)
-    sync(folder)
+        sync_file(path)
+    sync_file(folder)
 
 
-def move(path: Path, target: Path) -> None:
+def move_path(path: Path, target: Path) -> None:
     """Rename a file or a folder, creating the parent folders of the target."""
     _rename(path, target)
-    sync(target.parent)
+    sync_file(target.parent)
 
 
 def link_or_copy(path: Path, target: Path) -> None:
@@ -193,18 +193,18 @@ def _rename(path: Path, target: Path) -> None:
         return
 
 
-def exchange(path: Path, other: Path) -> bool:
+def exchange_folders(path: Path, second: Path) -> bool:
     """Exchange the names of two files or folders atomically, so that both names exist at every instant.
 
     Returns:
         False, with nothing changed, where the kernel or the file system cannot exchange names (NFS, Windows).
     """
     # An audit hook that watches os.rename should see this rename, too.
-    sys.audit("os.rename", str(path), str(other), -1, -1)
-    swapped = _swap()(os.fsencode(path), os.fsencode(other))
+    sys.audit("os.rename", str(path), str(second), -1, -1)
+    swapped = _swap_function()(os.fsencode(path), os.fsencode(second))
     if swapped:
-        sync(path.parent)
-        sync(other.parent)
+        sync_file(path.parent)
+        sync_file(second.parent)
     return swapped
 
 
@@ -214,7 +214,7 @@ _EXCHANGE = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 
 
 @cache
-def _swap() -> Callable[[bytes, bytes], bool]:
+def _swap_function() -> Callable[[bytes, bytes], bool]:
     """Return a function that exchanges two names by the C library, or returns False where the library cannot."""
     import ctypes
 
@@ -240,15 +240,15 @@ def publish_folder(build: Path, target: Path) -> None:
     """Rename a finished folder to its target; an existing folder is replaced and deleted."""
     sync_tree(build)
     if not target.exists():
-        move(build, target)
+        move_path(build, target)
         return
-    if not exchange(build, target):
+    if not exchange_folders(build, target):
         remove_tree(target)
-        move(build, target)
+        move_path(build, target)
     remove_tree(build)
 
 
-def identity(folder: Path) -> str | None:
+def folder_identity(folder: Path) -> str | None:
     """Return the identity of the dataset in a folder, the SHA-256 of its manifest; None if there is no dataset.
 
     The manifest has the digest of every file, so that equal identities mean equal bytes.
@@ -288,7 +288,7 @@ def discard(path: Path, trash: Path) -> None:
     trashed = trash / uuid4().hex
     _rename(path, trashed)
     with suppress(OSError):
-        sync(path.parent)
+        sync_file(path.parent)
         remove_tree(trashed)
         trash.rmdir()
 
@@ -366,9 +366,9 @@ def lock(
         if not os.path.lexists(path):
             continue  # its owner has just released it
         if time.monotonic() >= deadline:
-            raise LockedError(what, _owner(path), path)
+            raise LockedError(what, _read_owner(path), path)
         if waiting is not None:
-            waiting(_owner(path))
+            waiting(_read_owner(path))
             waiting = None
         time.sleep(0.05)
     _HELD.add(handle)
@@ -417,7 +417,9 @@ def _create_owner_file(path: Path) -> int | None:
     """Create the owner file of this process, and return its file descriptor; None if a live process has the lock."""
     if os.path.lexists(path) and not _free_if_dead(path):
         return None
-    content = "\n".join([str(os.getpid()), socket.gethostname(), str(started(os.getpid())), *machine(), ""]).encode()
+    content = "\n".join(
+        [str(os.getpid()), socket.gethostname(), str(process_start_time(os.getpid())), *machine_identity(), ""]
+    ).encode()
     claim = path.with_name(f"{path.name}.{uuid4().hex[:8]}.{_process_name()}{_CLAIM}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -434,7 +436,7 @@ def _create_owner_file(path: Path) -> int | None:
             with suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(handle, content)
-        created = _link(claim, path)
+        created = _link_claim(claim, path)
     except OSError as error:
         raise _disk_error(error, path) from error
     finally:
@@ -444,7 +446,7 @@ def _create_owner_file(path: Path) -> int | None:
     return handle if created else None
 
 
-def _link(claim: Path, path: Path) -> bool:
+def _link_claim(claim: Path, path: Path) -> bool:
     """Link a temporary file to the name of the owner file atomically; return False if that name exists."""
     try:
         os.link(claim, path)
@@ -473,7 +475,7 @@ def _free_if_dead(path: Path) -> bool:
     try:
         with path.open("rb") as stream:
             # The lock is held by a live owner, or by another process that is about to delete the file.
-            if _is_held(stream.fileno()) or _alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime):
+            if _is_held(stream.fileno()) or _is_alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime):
                 return False
             # Another process may have replaced the file since it was opened.
             if fcntl is not None:
@@ -499,7 +501,7 @@ def _is_held(handle: int) -> bool:
     return False
 
 
-def _alive(content: bytes, written: float) -> bool:
+def _is_alive(content: bytes, written: float) -> bool:
     """Return whether the owner named in an owner file may be alive, given that no process holds the file's lock.
 
     same kernel and PID namespace     the PID is looked up
@@ -509,15 +511,15 @@ def _alive(content: bytes, written: float) -> bool:
     lines = content.decode(errors="replace").splitlines()
     if len(lines) < 2 or not lines[0].isdigit():
         return 0 <= time.time() - written < _TORN_SECONDS
-    this_machine = machine()
+    this_machine = machine_identity()
     if (lines[3:5] or this_machine) == this_machine and lines[1] == socket.gethostname():
-        start_time = started(int(lines[0]))
+        start_time = process_start_time(int(lines[0]))
         return start_time is not None and (len(lines) < 3 or lines[2] in {start_time, ""})
     return lines[3:4] != this_machine[:1] and lines[1] != socket.gethostname()
 
 
 @cache
-def machine() -> list[str]:
+def machine_identity() -> list[str]:
     """Return the boot id of this kernel and the PID namespace of this process; an unknown one is an empty string."""
     boot_id, pid_namespace = "", ""
     with suppress(OSError):
@@ -529,7 +531,7 @@ def machine() -> list[str]:
 
 def _process_name() -> str:
     """Return a name of this process that is unique among hosts and containers."""
-    machine_id = hashlib.sha256(" ".join([socket.gethostname(), *machine()]).encode()).hexdigest()[:8]
+    machine_id = hashlib.sha256(" ".join([socket.gethostname(), *machine_identity()]).encode()).hexdigest()[:8]
     return f"{machine_id}-{os.getpid()}"
 
 
@@ -537,10 +539,10 @@ def _is_of_dead_process(name: str) -> bool:
     """Return whether a file name ends with the name of a dead process of this host."""
     machine_id, _, pid = name.rpartition(".")[2].rpartition("-")
     this_machine_id = _process_name().partition("-")[0]
-    return machine_id == this_machine_id and pid.isdigit() and started(int(pid)) is None
+    return machine_id == this_machine_id and pid.isdigit() and process_start_time(int(pid)) is None
 
 
-def started(pid: int) -> str | None:
+def process_start_time(pid: int) -> str | None:
     """Return the start time of a process of this host, which distinguishes it from later processes with the same PID.
 
     Returns:
@@ -619,7 +621,7 @@ class FileLock:
             os.close(self._handle)
 
 
-def _owner(path: Path) -> str:
+def _read_owner(path: Path) -> str:
     process, host = "unknown", socket.gethostname()
     with suppress(OSError, ValueError):
         process, host, *_ = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownKeyError
-from datasets_rl.growth import missing_part, require_part
-from datasets_rl.planning import DownloadOptions, checked_entry, find_files, require_room
+from datasets_rl.growth import check_contains, grown_selection
+from datasets_rl.planning import DownloadOptions, checked_entry, find_files, require_disk_space
 from datasets_rl.progress import report
 from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
@@ -21,10 +21,10 @@ from datasets_rl.store import (
     DatasetPaths,
     check_own_files,
     dataset_paths,
-    last_run,
+    has_unfinished_change,
+    last_history_entry,
     locate,
     transaction,
-    unfinished,
 )
 
 if TYPE_CHECKING:
@@ -104,11 +104,11 @@ def download(
                 hint=Remedy("`{}` makes it again", Call("preprocess", ..., force=True)),
             )
         folder = locate(dataset_id, root=root, settings=settings)
-        require_part(folder, selection)
+        check_contains(folder, selection)
         return folder
     checked_entry(dataset_id, selection)
-    is_stored = paths.exists and not force and not raw_only and not unfinished(paths)
-    if is_stored and missing_part(paths.folder, selection, as_stored=as_stored) is None:
+    is_stored = paths.exists and not force and not raw_only and not has_unfinished_change(paths)
+    if is_stored and grown_selection(paths.folder, selection, as_stored=as_stored) is None:
         _check_files_unchanged(dataset_id, paths, from_local, settings)
         return paths.user_path
     _check_folder(paths)
@@ -116,10 +116,10 @@ def download(
         check_own_files(paths.folder)
     request = ["download", dataset_id, selection.to_json(), as_stored, force, hash_check, keep_raw, raw_only]
     with transaction(
-        paths, dataset_id, request, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")
+        paths, dataset_id, request, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")
     ) as change:
         if paths.exists and not raw_only and (change.finished or not force):
-            if (larger := missing_part(paths.folder, selection, as_stored=as_stored)) is None:
+            if (larger := grown_selection(paths.folder, selection, as_stored=as_stored)) is None:
                 return paths.user_path
             selection, keep_raw = larger, keep_raw or _keeps_raw(paths)
         options = DownloadOptions(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
@@ -129,14 +129,14 @@ def download(
             if force:
                 paths.upstream.unlink(missing_ok=True)
         listing = find_files(dataset_id, paths, settings, options, selection)
-        require_room(listing, paths, settings, options, selection, raw_only=raw_only)
+        require_disk_space(listing, paths, settings, options, selection, raw_only=raw_only)
         if raw_only:
-            files = _fetcher(dataset_id, paths, settings, options).fetch(listing.assets)
+            files = _make_fetcher(dataset_id, paths, settings, options).fetch(listing.assets)
             return paths.raw if files[0].path.is_relative_to(paths.raw) else files[0].path.parent
         _convert(dataset_id, listing, paths, settings, options, selection, engine)
         # A version that was preprocessed in place cannot be downloaded again, so it is kept.
         given = options.local is not None and options.local.is_relative_to(paths.raw)
-        change.publish(keep=bool(last_run(paths)), drop=() if keep_raw or given else (paths.raw,))
+        change.publish(keep=bool(last_history_entry(paths)), drop=() if keep_raw or given else (paths.raw,))
     return paths.user_path
 
 
@@ -182,7 +182,7 @@ def _keeps_raw(paths: DatasetPaths) -> bool:
     return all((paths.raw / file.path).is_file() for file in Manifest.read(paths.folder).raw)
 
 
-def _say(text: str) -> None:
+def _warn(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
 
 
@@ -195,7 +195,7 @@ def _check_folder(paths: DatasetPaths) -> None:
         )
 
 
-def _fetcher(dataset_id: str, paths: DatasetPaths, settings: Settings, options: DownloadOptions) -> Fetcher:
+def _make_fetcher(dataset_id: str, paths: DatasetPaths, settings: Settings, options: DownloadOptions) -> Fetcher:
     from datasets_rl.fetch.fetcher import Fetcher
 
     return Fetcher(
@@ -226,7 +226,7 @@ def _convert(
         with report(f"converting {dataset_id}", None, unit=" steps", show=settings.progress) as progress:
             return convert(
                 job,
-                _fetcher(dataset_id, paths, settings, options),
+                _make_fetcher(dataset_id, paths, settings, options),
                 paths.build,
                 work=paths.work,
                 engine=engine,

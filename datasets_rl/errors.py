@@ -99,7 +99,7 @@ class DatasetsRLError(Exception):
 
     @hint.setter
     def hint(self, hint: str | Remedy) -> None:
-        self.remedy = Remedy.of(hint)
+        self.remedy = Remedy.from_hint(hint)
 
     def __str__(self) -> str:
         """Return the message, then the hint on the next line."""

@@ -14,10 +14,10 @@ from datasets_rl.sources import Selection
 if TYPE_CHECKING:
     pass
 
-__all__ = ["missing_part", "require_part"]
+__all__ = ["check_contains", "grown_selection"]
 
 
-def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False) -> Selection | None:
+def grown_selection(folder: Path, selection: Selection, *, as_stored: bool = False) -> Selection | None:
     """Return the selection to which a stored dataset must grow for a request, or None if it is large enough.
 
     Args:
@@ -53,7 +53,7 @@ def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False)
     return part.union(selection, options)
 
 
-def require_part(folder: Path, selection: Selection) -> None:
+def check_contains(folder: Path, selection: Selection) -> None:
     """Check that a stored dataset contains a selection.
 
     Args:
@@ -65,7 +65,7 @@ def require_part(folder: Path, selection: Selection) -> None:
     """
     from datasets_rl.format.manifest import Manifest
 
-    if missing_part(folder, selection, as_stored=True) is not None:
+    if grown_selection(folder, selection, as_stored=True) is not None:
         manifest = Manifest.read(folder)
         part = Selection.from_json(manifest.selection)
         raise InvalidArgumentError(

@@ -129,12 +129,14 @@ def mixture(
     """
     parsed = [member if isinstance(member, (Member, ReplayBuffer)) else Member(os.fspath(member)) for member in members]
     datasets = [member for member in parsed if isinstance(member, Member)]
-    weights = _weights(weights, [member.weight for member in datasets], len(parsed), "weight")
-    final_weights = _weights(final_weights, [member.final_weight for member in datasets], len(parsed), "final_weight")
+    weights = _merge_weights(weights, [member.weight for member in datasets], len(parsed), "weight")
+    final_weights = _merge_weights(
+        final_weights, [member.final_weight for member in datasets], len(parsed), "final_weight"
+    )
     if temperature is not None and (weights is not None or not temperature > 0):
         raise InvalidArgumentError(f"temperature is {temperature}; expected a number above 0, without weights")
     opened = [
-        member if isinstance(member, ReplayBuffer) else _opened(member, sampler, download=download, home=home)
+        member if isinstance(member, ReplayBuffer) else _open_member(member, sampler, download=download, home=home)
         for member in parsed
     ]
     if sampler is not None and "slice_len" in sampler:
@@ -186,11 +188,11 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
             hint=Remedy("`{}` makes a valid one", Call("mixing.mixture_toml", ...)),
         ) from error
     tables = document.pop("member", None)
-    problems = _problems(document, _SETTINGS, "it")
+    problems = _table_problems(document, _SETTINGS, "it")
     if not isinstance(tables, list) or not tables:
         problems.append("it has no [[member]] tables; expected at least one, with dataset = ...")
         tables = []
-    members = [_member(table, number, path.parent, problems) for number, table in enumerate(tables)]
+    members = [_parse_member(table, number, path.parent, problems) for number, table in enumerate(tables)]
     if problems:
         raise InvalidArgumentError(f"the mixture {path}: {'; '.join(problems)}")
     return mixture([member for member in members if member is not None], **{**document, **options})
@@ -203,30 +205,30 @@ def mixture_toml(members: Sequence[Member], settings: Mapping[str, Any]) -> str:
         members: The datasets.
         settings: The arguments of `mixture` at the top level of the file.
     """
-    lines = [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
+    lines = [f"{name} = {_toml_value(value)}" for name, value in settings.items() if value is not None]
     for member in members:
         entries = {field.name: getattr(member, field.name) for field in fields(member)}
         lines += [
             "",
             "[[member]]",
-            *(f"{name} = {_toml(value)}" for name, value in entries.items() if value is not None and value != ()),
+            *(f"{name} = {_toml_value(value)}" for name, value in entries.items() if value is not None and value != ()),
         ]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _toml(value: Any) -> str:
+def _toml_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{name} = {_toml(item)}' for name, item in value.items())} }}"
+        return f"{{ {', '.join(f'{name} = {_toml_value(item)}' for name, item in value.items())} }}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     return json.dumps(value, ensure_ascii=False)
 
 
-def _member(table: Any, number: int, base: Path, problems: list[str]) -> Member | None:
+def _parse_member(table: Any, number: int, base: Path, problems: list[str]) -> Member | None:
     table = dict(table) if isinstance(table, Mapping) else {}
-    member_problems = _problems(table, _MEMBER_FIELDS, f"member {number}")
+    member_problems = _table_problems(table, _MEMBER_FIELDS, f"member {number}")
     if "dataset" not in table:
         member_problems.append(f"member {number} has no dataset = ...")
     if member_problems:
@@ -239,7 +241,7 @@ def _member(table: Any, number: int, base: Path, problems: list[str]) -> Member 
     return Member(**table, transforms=transforms)
 
 
-def _problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], what: str) -> list[str]:
+def _table_problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], what: str) -> list[str]:
     """Return which entries of a table are unknown or have a value of the wrong type."""
     unknown = sorted(table.keys() - allowed.keys())
     problems = [f"{what} has {', '.join(unknown)}; expected {', '.join(allowed)}"] if unknown else []
@@ -251,7 +253,7 @@ def _problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]],
     return problems
 
 
-def _weights(
+def _merge_weights(
     weights: Sequence[float] | None, member_weights: Sequence[float | None], count: int, name: str
 ) -> Sequence[float] | None:
     """Resolve the shares, given globally or per member."""
@@ -266,10 +268,10 @@ def _weights(
     return present
 
 
-def _opened(
+def _open_member(
     member: Member, sampler: Mapping[str, Any] | None, *, download: bool, home: Path | None
 ) -> BaseDatasetExperienceReplay:
-    options: dict[str, Any] = {"transform": _transforms(member), "sampler": _sampler(sampler)}
+    options: dict[str, Any] = {"transform": _make_transforms(member), "sampler": _sampler_from_options(sampler)}
     folder = Path(member.dataset).expanduser()
     if (folder / MANIFEST_FILE).is_file():
         return open_dataset(folder, **options)
@@ -280,7 +282,7 @@ def _opened(
     return dataset_class(head)(name, download=download, **options)
 
 
-def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: Mapping[str, Any]) -> None:
+def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: Mapping[str, Any]) -> None:
     """Check that batches can consist of these slices.
 
     Raises:
@@ -291,7 +293,7 @@ def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: Ma
     if batch_size is not None and batch_size % steps:
         problems.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the slice_len")
     if sampler.get("strict_length", True):
-        longest = {name: int(rb.episodes.lengths.max()) for name, rb in opened.items()}
+        longest = {name: int(rb.episodes.lengths.max()) for name, rb in buffers.items()}
         problems += [
             f"slice_len is {steps}, but the longest episode of {name} has {length} steps"
             for name, length in longest.items()
@@ -301,8 +303,8 @@ def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: Ma
         raise InvalidArgumentError("; ".join(problems))
 
 
-def _transforms(member: Member) -> list[Any]:
-    steps = [_step(transform, member) for transform in member.transforms]
+def _make_transforms(member: Member) -> list[Any]:
+    steps = [_make_transform(transform, member) for transform in member.transforms]
     names = sorted({step.use() for step in steps if not isinstance(step, TransformStep)})
     if names:
         raise InvalidArgumentError(
@@ -315,21 +317,21 @@ def _transforms(member: Member) -> list[Any]:
     return [step.transform for step in steps if isinstance(step, TransformStep)]
 
 
-def _step(given: Any, member: Member) -> Any:
-    if isinstance(given, str):
-        name, positional, named = parse_inline(given)
-    elif isinstance(given, Mapping) and isinstance(given.get("use"), str):
-        name, positional, named = given["use"], (), {key: value for key, value in given.items() if key != "use"}
+def _make_transform(spec: Any, member: Member) -> Any:
+    if isinstance(spec, str):
+        name, positional, named = parse_inline(spec)
+    elif isinstance(spec, Mapping) and isinstance(spec.get("use"), str):
+        name, positional, named = spec["use"], (), {key: value for key, value in spec.items() if key != "use"}
     else:
         raise InvalidArgumentError(
-            f'a transform of {member.dataset} is {given!r}; expected "resize:64", or a table with use = "resize"'
+            f'a transform of {member.dataset} is {spec!r}; expected "resize:64", or a table with use = "resize"'
         )
     # Batches are transformed by the transforms themselves, also by those that recipes have as steps of episodes.
     step: Any = TransformStep.from_arguments if name in named_transforms() else make_step
     return step(name, positional, named)
 
 
-def _sampler(options: Mapping[str, Any] | None) -> Sampler | None:
+def _sampler_from_options(options: Mapping[str, Any] | None) -> Sampler | None:
     if options is None:
         return None
     arguments = dict(options)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
-from datasets_rl.growth import missing_part
+from datasets_rl.growth import grown_selection
 from datasets_rl.pipeline.engines import useful_job_count
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.parallel import Limiter
     from datasets_rl.sources import Entry, Listing
 
-__all__ = ["DownloadOptions", "Plan", "checked_entry", "find_files", "listed", "plan", "require_room"]
+__all__ = ["DownloadOptions", "Plan", "checked_entry", "find_files", "list_upstream_ids", "plan", "require_disk_space"]
 
 _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
 
@@ -96,13 +96,13 @@ def plan(
     paths = dataset_paths(dataset_id, root=root, settings=settings)
     entry = checked_entry(dataset_id, selection)
     replaced = force or raw_only or not paths.exists
-    growing = None if replaced else missing_part(paths.folder, selection)
+    growing = None if replaced else grown_selection(paths.folder, selection)
     selection = growing or selection
     options = DownloadOptions(force, from_local, tuple(mirrors), keep_raw=keep_raw)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         listing = find_files(dataset_id, paths, settings, options, selection, aside=Path(aside))
     local = from_local is not None
-    raw_bytes = _sum(asset.size for asset in listing.assets)
+    raw_bytes = _sum_sizes(asset.size for asset in listing.assets)
     raw_bytes = entry.bytes if raw_bytes is None else raw_bytes
     choices = {} if raw_only else _stored_bytes(listing, raw_bytes, selection)
     stored_bytes = next(iter(choices.values()), None)
@@ -114,14 +114,14 @@ def plan(
         present=paths.exists and not force and growing is None,
         wire_bytes=wire,
         stored_bytes=stored_bytes,
-        peak_bytes=None if wire is None else _peak(listing, wire, stored_bytes or 0, paths, options, settings),
+        peak_bytes=None if wire is None else _peak_bytes(listing, wire, stored_bytes or 0, paths, options, settings),
         free_bytes=disk.free_bytes(paths.root),
         selection=selection,
         choices=choices if len(choices) > 1 else {},
     )
 
 
-def listed(source: str, *, settings: Settings | None = None) -> Sequence[str]:
+def list_upstream_ids(source: str, *, settings: Settings | None = None) -> Sequence[str]:
     """Return the ids that the upstream of a source currently has, by requesting its list; nothing is stored.
 
     Args:
@@ -185,7 +185,7 @@ def checked_entry(dataset_id: str, selection: Selection) -> Entry:
     return entry
 
 
-def require_room(
+def require_disk_space(
     listing: Listing,
     paths: DatasetPaths,
     settings: Settings,
@@ -207,12 +207,12 @@ def require_room(
     if raw_only:
         disk.require_free(paths.root, wire, "the download")
         return
-    stored = _stored_bytes(listing, _sum(asset.size for asset in listing.assets), selection)
-    needed = _peak(listing, wire, next(iter(stored.values()), 0), paths, options, settings)
+    stored = _stored_bytes(listing, _sum_sizes(asset.size for asset in listing.assets), selection)
+    needed = _peak_bytes(listing, wire, next(iter(stored.values()), 0), paths, options, settings)
     disk.require_free(paths.root, needed, "the download and the converted dataset")
 
 
-def _sum(sizes: Iterable[int | None]) -> int | None:
+def _sum_sizes(sizes: Iterable[int | None]) -> int | None:
     all_sizes = list(sizes)
     return None if None in all_sizes else sum(size or 0 for size in all_sizes)
 
@@ -226,14 +226,14 @@ def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection)
     return {name: int(raw_bytes * factor) for name, factor in (listing.growth or {"": _SIZE_GUESS}).items()}
 
 
-def _peak(
+def _peak_bytes(
     listing: Listing, wire: int, stored_bytes: int, paths: DatasetPaths, options: DownloadOptions, settings: Settings
 ) -> int:
     """Return the maximum of the additional bytes on the disk at any time during the download."""
-    return _raw_at_once(listing, wire, options, settings) + max(0, stored_bytes - disk.tree_bytes(paths.build))
+    return _peak_raw_bytes(listing, wire, options, settings) + max(0, stored_bytes - disk.tree_bytes(paths.build))
 
 
-def _raw_at_once(listing: Listing, wire: int, options: DownloadOptions, settings: Settings) -> int:
+def _peak_raw_bytes(listing: Listing, wire: int, options: DownloadOptions, settings: Settings) -> int:
     """Return the maximum of the bytes of raw files on the disk at any time."""
     sizes = {asset.path: asset.size or 0 for asset in listing.assets}
     groups = [sum(sizes[asset.path] for asset in group) for group in listing.assets_by_shard(listing.shards)]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tqdm.auto import tqdm
     from typing_extensions import Never
 
-__all__ = ["Counted", "Report", "report", "waiting"]
+__all__ = ["CountingReport", "Report", "report", "waiting"]
 
 
 class Report:
@@ -27,7 +27,7 @@ class Report:
         """Set the total number of units, if it becomes known during the operation."""
 
 
-class Counted(Report):
+class CountingReport(Report):
     """A report that counts a part of an operation, and passes the units on to the report of the whole.
 
     Args:

@@ -25,7 +25,7 @@ class Argument:
 
     def __str__(self) -> str:
         """Return the argument as Python code."""
-        return f"{self.name}={_code(self.value)}"
+        return f"{self.name}={_python_code(self.value)}"
 
 
 @dataclass(frozen=True, init=False)
@@ -48,7 +48,7 @@ class Call:
 
     def __str__(self) -> str:
         """Return the call as Python code."""
-        return f"datasets_rl.{self.function}({', '.join(map(_code, self.arguments))})"
+        return f"datasets_rl.{self.function}({', '.join(map(_python_code, self.arguments))})"
 
 
 @dataclass(frozen=True, init=False)
@@ -68,7 +68,7 @@ class Remedy:
         object.__setattr__(self, "actions", actions)
 
     @classmethod
-    def of(cls, hint: str | Remedy) -> Remedy:
+    def from_hint(cls, hint: str | Remedy) -> Remedy:
         """Return the remedy of a hint, which may be a text without actions."""
         if isinstance(hint, Remedy):
             return hint
@@ -87,7 +87,7 @@ class Remedy:
         return self.text_with(str)
 
 
-def _code(value: Any) -> str:
+def _python_code(value: Any) -> str:
     if value is ...:
         return "..."
     if isinstance(value, (Argument, Call)):

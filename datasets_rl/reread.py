@@ -35,7 +35,7 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 from datasets_rl.ted.steps import split_states
 
-__all__ = ["ENTRY_FIELDS", "entry_differences", "reread"]
+__all__ = ["ENTRY_FIELDS", "entry_differences", "reread_differences"]
 
 ENTRY_FIELDS = ("license", "citation", "homepage", "known_issues", "score", "time_limit")
 """The fields of a manifest that are copied from the catalog entry of the dataset, `Entry`."""
@@ -62,7 +62,7 @@ def entry_differences(manifest: Manifest, entry: Entry, names: Sequence[str] = E
             yield f"{name} is {short_text(stated)}; {entry.id} has {short_text(expected)}"
 
 
-def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> Iterator[str]:
+def reread_differences(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> Iterator[str]:
     """Read all raw files again, and yield their differences from the episode table and the manifest.
 
     This compares the catalog entry, schema, specs, metadata and decisions; and for every episode its length, whether
@@ -118,15 +118,15 @@ class _LocalUpstream(Upstream):
         return Folder("", self._revision, tuple(assets))
 
     def with_size(self, asset: Asset) -> Asset:
-        return replace(asset, size=self._at(asset.path).stat().st_size)
+        return replace(asset, size=self._local_path(asset.path).stat().st_size)
 
     def text(self, asset: Asset) -> str:
         try:
-            return self._at(asset.path).read_text("utf-8")
+            return self._local_path(asset.path).read_text("utf-8")
         except UnicodeDecodeError as error:
             raise ConversionError(asset.path, [f"it is not text: {error}"]) from error
 
-    def _at(self, path: str) -> Path:
+    def _local_path(self, path: str) -> Path:
         if path not in self._files:
             raise FetchError(path, [], hint=_KEEP_RAW)
         return self._files[path]
@@ -165,23 +165,23 @@ def _contents_differences(
     for rule in [*stated, *(rule for rule in expected if rule not in stated)]:
         found, wanted = stated.get(rule), expected.get(rule)
         if found is None or wanted is None or found.count != wanted.count or (same_words and found.text != wanted.text):
-            yield f"decisions: {rule} is {_shown(found)}; the raw files lead to {_shown(wanted)}"
+            yield f"decisions: {rule} is {_decision_text(found)}; the raw files lead to {_decision_text(wanted)}"
 
 
-def _shown(applied: AppliedDecision | None) -> str:
+def _decision_text(applied: AppliedDecision | None) -> str:
     return "missing" if applied is None else f"{applied.count:,} times {short_text(applied.text)}"
 
 
 def _schema_differences(manifest: Manifest, reader: EpisodeReader, selection: Selection) -> Iterator[str]:
     kept = selection.kept_keys([column.key for column in reader.columns])
     expected = {column.key: column for column in reader.columns if column.key in kept}
-    stated = {field.key: _column(field) for field in manifest.schema if field.key not in {NEXT_DONE, EPISODE}}
+    stated = {field.key: _column_of(field) for field in manifest.schema if field.key not in {NEXT_DONE, EPISODE}}
     for key in [*stated, *(key for key in expected if key not in stated)]:
         if stated.get(key) != expected.get(key):
             yield f"schema: {'.'.join(key)} is {stated.get(key)}; the raw files have {expected.get(key)}"
 
 
-def _column(field: Field) -> Column:
+def _column_of(field: Field) -> Column:
     return Column(**{attribute.name: getattr(field, attribute.name) for attribute in fields(Column)})
 
 
@@ -202,7 +202,7 @@ def _metadata_differences(stored: StoredDataset, reader: EpisodeReader) -> Itera
         if isinstance(value, np.ndarray) and value.ndim:
             path = entry.get("file") if isinstance(entry, dict) else None
             is_file = isinstance(path, str) and stored.manifest.file(path)
-            same = is_file and _equal(map_npy(stored.folder / str(path)), value).all()
+            same = is_file and _equal_values(map_npy(stored.folder / str(path)), value).all()
         else:
             same = entry == _as_json(json_value(value.item() if isinstance(value, np.ndarray) else value))
         if not same:
@@ -213,7 +213,7 @@ def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _equal(left: Any, right: Any) -> NDArray[np.bool_]:
+def _equal_values(left: Any, right: Any) -> NDArray[np.bool_]:
     """Return elementwise equality, [...]: NaN equals NaN, and arrays of different shapes have no equal elements."""
     left, right = np.asarray(left), np.asarray(right)
     if left.shape != right.shape:
@@ -248,7 +248,7 @@ class _EpisodeComparison:
         if isinstance(piece, DeferredStates):
             return 0
         if isinstance(piece, EpisodeBatch):
-            self._flush()
+            self._compare_pending()
             final_states = {key: self._final_values(piece, key) for key in self._finals}
             self._compare(piece.lengths, piece.final_known, piece.metadata, final_states)
             return piece.count
@@ -259,16 +259,16 @@ class _EpisodeComparison:
             self._known.append(piece.final_known)
             self._metadata.append(piece.metadata)
             for field in self._shared_fields:
-                self._finals[field.key].append(_final(piece.states[field.key], steps, field))
+                self._finals[field.key].append(_final_states_of(piece.states[field.key], steps, field))
                 self._bytes += 0 if field.encoded else field.step_bytes
             self._open = 0
         if len(self._lengths) == _BATCH_EPISODES or self._bytes > _BATCH_BYTES:
-            self._flush()
+            self._compare_pending()
         return steps
 
     def finish(self) -> Iterator[str]:
         """Yield the differences: each type once, with its first episode and the number of episodes."""
-        self._flush()
+        self._compare_pending()
         table = self._stored.episodes
         if self._seen != len(table) or self._open:
             yield f"there are {len(table):,} episodes; the raw files have {self._seen:,}"
@@ -283,7 +283,7 @@ class _EpisodeComparison:
             return list(final_states.images)
         return np.array(batch.vocabulary[key], object)[final_states] if key in batch.vocabulary else final_states
 
-    def _flush(self) -> None:
+    def _compare_pending(self) -> None:
         if not self._lengths:
             return
         names = dict.fromkeys(name for values in self._metadata for name in values)
@@ -316,12 +316,14 @@ class _EpisodeComparison:
         for name, values in expected.items():
             if name in table.names and count > 0:
                 actual, correct = table[name][first:stop], values[:count].astype(table[name].dtype)
-                self._note(f"{name} of the episodes", ~_equal(actual, correct), actual, correct, first)
+                self._record_difference(
+                    f"{name} of the episodes", ~_equal_values(actual, correct), actual, correct, first
+                )
         for field in self._shared_fields:
             if count > 0:
                 actual, correct = self._stored_finals(field, first, stop), final_states[field.key][:count]
                 wrong = _unequal_rows(actual, correct)
-                self._note(f"the final {field.name}", wrong, actual, correct, first)
+                self._record_difference(f"the final {field.name}", wrong, actual, correct, first)
 
     def _stored_finals(self, field: Field, first: int, stop: int) -> Any:
         if field.encoded:
@@ -332,27 +334,27 @@ class _EpisodeComparison:
         values = np.asarray(self._stored.final_states(field.key)[first:stop])
         return self._vocabulary[field.key][values] if field.text else values
 
-    def _note(self, what: str, wrong: NDArray[np.bool_], stored: Any, expected: Any, first: int) -> None:
+    def _record_difference(self, what: str, wrong: NDArray[np.bool_], stored: Any, expected: Any, first: int) -> None:
         rows = np.flatnonzero(wrong)
         if len(rows):
             row = int(rows[0])
-            values = f"{short_text(_plain(stored[row]))}; by the raw files {short_text(_plain(expected[row]))}"
+            values = f"{short_text(_as_plain_value(stored[row]))}; by the raw files {short_text(_as_plain_value(expected[row]))}"
             text, count = self._first.get(what, (f"{what}: episode {first + row:,} has {values}", 0))
             self._first[what] = (text, count + len(rows))
 
 
-def _plain(value: Any) -> Any:
+def _as_plain_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _unequal_rows(stored: Any, expected: Any) -> NDArray[np.bool_]:
     if isinstance(stored, list):
         return np.array([left != bytes(right) for left, right in zip(stored, expected, strict=True)], np.bool_)
-    same = _equal(stored, expected)
+    same = _equal_values(stored, expected)
     return np.asarray(~same.reshape(len(same), -1).all(axis=1))
 
 
-def _final(states: Any, steps: int, field: Field) -> Any:
+def _final_states_of(states: Any, steps: int, field: Field) -> Any:
     """Return a final state as stored in the dataset; an unknown one is empty or consists of zeros."""
     if isinstance(states, EncodedImages):
         return states.images[steps] if len(states) > steps else b""

@@ -54,13 +54,13 @@ class Settings:
         home = env.get("RLDS_HOME", "")
         settings = cls(
             home=Path(home).expanduser().absolute() if home else _default_home(),
-            offline=_flag(env, "RLDS_OFFLINE", problems),
-            timeout=_seconds(env, "RLDS_TIMEOUT", 30.0, problems),
-            min_rate=_integer(env, "RLDS_MIN_RATE", 100, problems, minimum=0),
-            retries=_integer(env, "RLDS_MAX_RETRIES", 5, problems, minimum=0),
-            jobs=_integer(env, "RLDS_JOBS", 4, problems, minimum=1),
-            mirrors=_mirrors(env.get("RLDS_MIRRORS", ""), problems),
-            progress=not _flag(env, "RLDS_NO_PROGRESS", problems),
+            offline=_read_flag(env, "RLDS_OFFLINE", problems),
+            timeout=_read_seconds(env, "RLDS_TIMEOUT", 30.0, problems),
+            min_rate=_read_integer(env, "RLDS_MIN_RATE", 100, problems, minimum=0),
+            retries=_read_integer(env, "RLDS_MAX_RETRIES", 5, problems, minimum=0),
+            jobs=_read_integer(env, "RLDS_JOBS", 4, problems, minimum=1),
+            mirrors=_parse_mirrors(env.get("RLDS_MIRRORS", ""), problems),
+            progress=not _read_flag(env, "RLDS_NO_PROGRESS", problems),
         )
         if problems:
             raise InvalidArgumentError("; ".join(problems), hint="correct the environment variables named here")
@@ -74,14 +74,14 @@ def _default_home() -> Path:
     return Path(platformdirs.user_data_dir("datasets-rl", appauthor=False))
 
 
-def _flag(env: Mapping[str, str], name: str, problems: list[str]) -> bool:
+def _read_flag(env: Mapping[str, str], name: str, problems: list[str]) -> bool:
     value = env.get(name, "").strip().lower()
     if value not in _TRUE | _FALSE:
         problems.append(f"{name} is {env[name]!r}; expected 0 or 1")
     return value in _TRUE
 
 
-def _seconds(env: Mapping[str, str], name: str, default: float, problems: list[str]) -> float:
+def _read_seconds(env: Mapping[str, str], name: str, default: float, problems: list[str]) -> float:
     text = env.get(name, "").strip()
     if not text:
         return default
@@ -122,14 +122,14 @@ def memory_bytes() -> float:
         return math.inf
 
 
-def _integer(env: Mapping[str, str], name: str, default: int, problems: list[str], *, minimum: int) -> int:
+def _read_integer(env: Mapping[str, str], name: str, default: int, problems: list[str], *, minimum: int) -> int:
     text = env.get(name, "").strip()
     if text and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= minimum):
         problems.append(f"{name} is {text!r}; expected an integer of at least {minimum}")
     return default if not text or problems else int(text)
 
 
-def _mirrors(text: str, problems: list[str]) -> Mapping[str, tuple[str, ...]]:
+def _parse_mirrors(text: str, problems: list[str]) -> Mapping[str, tuple[str, ...]]:
     mirrors: dict[str, tuple[str, ...]] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         source, _, urls = part.partition("=")

@@ -59,22 +59,22 @@ __all__ = [
     "dataset_paths",
     "derived_paths",
     "discard_work",
+    "has_change_records",
+    "has_unfinished_change",
     "id_or_path",
-    "last_run",
+    "last_history_entry",
     "locate",
     "named_paths",
     "paths_of",
     "prune",
-    "recorded",
     "remove",
     "remove_folder",
-    "stored",
+    "stored_folders",
     "sweep",
     "sweep_builds",
     "sweep_folder",
     "transaction",
     "undo",
-    "unfinished",
     "upgrade",
     "versions",
 ]
@@ -259,12 +259,12 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     """
     as_path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or (root is None and _has_manifest(as_path)):
-        if not _settled_folder(as_path):
+        if not _is_settled_folder(as_path):
             exists = os.path.exists(as_path)  # noqa: PTH110 - see `_has_manifest`
             raise NotADatasetError(as_path, *([] if exists else ["it does not exist"]))
         return as_path.absolute()
     paths = dataset_paths(dataset, root=root, settings=settings)
-    if not _settled(paths):
+    if not _is_settled(paths):
         base, derived = sources.split_derived(str(dataset))
         if derived:
             make = Call("preprocess", Call("locate", base), recipe=...)
@@ -273,19 +273,19 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     return paths.user_path
 
 
-def _settled(paths: DatasetPaths) -> bool:
+def _is_settled(paths: DatasetPaths) -> bool:
     """Return whether the dataset exists, after completing any change that a dead process recorded."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     absent = 0
     while absent < _LOOKS and time.monotonic() < deadline:
-        if changing := unfinished(paths):
+        if changing := has_unfinished_change(paths):
             with suppress(DiskFullError, LockedError, OSError), disk.lock(paths.lock, paths.name, wait=0):
-                _settle(paths)
+                _settle_changes(paths)
                 return paths.exists
         # Looking again would not do: the next change may begin in between.
         if paths.exists:
             return True
-        if changing or unfinished(paths):
+        if changing or has_unfinished_change(paths):
             time.sleep(_SETTLE_PAUSE)  # a live process is between two renames
         else:
             absent += 1
@@ -297,14 +297,14 @@ def _has_manifest(folder: Path) -> bool:
     return os.path.isfile(folder / MANIFEST_FILE)  # noqa: PTH113 - see above
 
 
-def _settled_folder(folder: Path) -> bool:
+def _is_settled_folder(folder: Path) -> bool:
     # Without a work folder no change was ever recorded, so the manifest need not be read.
     if not os.path.exists(folder.parent):  # noqa: PTH110 - see `_has_manifest`
         return False
     if _has_manifest(folder) and not any((root / WORK_FOLDER).is_dir() for root in folder.absolute().parents):
         return True
     try:
-        return _settled(paths_of(folder))
+        return _is_settled(paths_of(folder))
     except OSError:  # a name that no file can have
         return False
 
@@ -318,7 +318,7 @@ def paths_of(folder: Path) -> DatasetPaths:
         return named_paths(folder, Manifest.read(folder).id)
     # On a file system without an exchange the dataset may be missing for a moment, but then a change is recorded.
     candidates = [DatasetPaths(root, folder.relative_to(root).as_posix()) for root in folder.parents]
-    return next((paths for paths in candidates if unfinished(paths)), candidates[0])
+    return next((paths for paths in candidates if has_unfinished_change(paths)), candidates[0])
 
 
 def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
@@ -333,7 +333,7 @@ def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
     return DatasetPaths(folder.parent, folder.name)
 
 
-def stored(home: Path) -> Iterator[Path]:
+def stored_folders(home: Path) -> Iterator[Path]:
     """Yield the folder of every finished dataset below a home folder, sorted."""
     seen: set[Path] = set()
     for source_folder in sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != "."):
@@ -356,7 +356,7 @@ def derived_paths(base: DatasetPaths) -> list[DatasetPaths]:
     return [paths for paths in candidates if paths.exists]
 
 
-def last_run(paths: DatasetPaths) -> Mapping[str, Any]:
+def last_history_entry(paths: DatasetPaths) -> Mapping[str, Any]:
     """Return the last entry in the history of a dataset; an empty one if it is not stored, or not preprocessed."""
     from datasets_rl.format.manifest import Manifest
 
@@ -436,7 +436,7 @@ def _remove(paths: DatasetPaths, what: str) -> int:
         (paths.folder / MANIFEST_FILE).unlink(missing_ok=True)
         for path in folders:
             disk.remove_tree(path)
-            _drop_empty(path, paths.root)
+            _remove_empty_folders(path, paths.root)
     return freed
 
 
@@ -518,13 +518,13 @@ class _Change:
     @property
     def of_this_process(self) -> bool:
         """Whether this process recorded it, in any thread."""
-        return self.process[:3] == [*disk.machine(), str(os.getpid())]
+        return self.process[:3] == [*disk.machine_identity(), str(os.getpid())]
 
     @property
     def abandoned(self) -> bool:
         """Whether the process that recorded it is dead; valid only while the caller holds the lock."""
         *machine, pid, start_time = self.process
-        return machine != disk.machine() or disk.started(int(pid)) != start_time
+        return machine != disk.machine_identity() or disk.process_start_time(int(pid)) != start_time
 
 
 @dataclass
@@ -548,32 +548,34 @@ class Transaction:
         """
         paths = self.paths
         disk.sync_tree(paths.build)
-        old = disk.identity(paths.folder)
+        old = disk.folder_identity(paths.folder)
         kept = ""
         if keep and old is not None:
             number = max((version.number for version in versions(paths)), default=0) + 1
             kept = self._relative(paths.versions / f"{number:04}-{old[:12]}")
-        self._make(old, disk.identity(paths.build), paths.build, kept, (paths.work, *drop))
+        self._apply_change(old, disk.folder_identity(paths.build), paths.build, kept, (paths.work, *drop))
 
     def restore(self, version: Version) -> None:
         """Replace the dataset by an earlier version, and delete the replaced one."""
         paths = self.paths
-        self._make(disk.identity(paths.folder), disk.identity(version.folder), version.folder, "", (paths.work,))
+        self._apply_change(
+            disk.folder_identity(paths.folder), disk.folder_identity(version.folder), version.folder, "", (paths.work,)
+        )
 
     def remove(self, freed: int) -> None:
         """Delete the dataset with its earlier versions and its raw and unfinished files: `freed` bytes in total."""
         paths = self.paths
         drop = (paths.versions, paths.raw, paths.work)
-        self._make(disk.identity(paths.folder), None, paths.build, "", drop, freed)
+        self._apply_change(disk.folder_identity(paths.folder), None, paths.build, "", drop, freed)
 
-    def _make(
+    def _apply_change(
         self, old: str | None, new: str | None, staged: Path, kept: str, drop: Sequence[Path], freed: int = 0
     ) -> None:
         paths = self.paths
         change = _Change(
             name=paths.name,
             request=self.request,
-            process=[*disk.machine(), str(os.getpid()), str(disk.started(os.getpid()))],
+            process=[*disk.machine_identity(), str(os.getpid()), str(disk.process_start_time(os.getpid()))],
             old=old,
             new=new,
             inode=_inode(staged if new is not None else paths.folder),
@@ -586,7 +588,7 @@ class Transaction:
         self.records.append(record)
         _LIVE.add(record)
         disk.write_json(record, asdict(change))
-        _complete(paths, change)
+        _complete_change(paths, change)
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.paths.root).as_posix()
@@ -619,7 +621,7 @@ def transaction(
     change = Transaction(paths, text)
     try:
         with disk.lock(paths.lock, what, wait=wait, waiting=waiting):
-            done = _settle(paths)
+            done = _settle_changes(paths)
             same = {path: earlier for path, earlier in done.items() if earlier.request == text}
             change.finished, change.freed = bool(same), sum(earlier.freed for earlier in same.values())
             change.records += same
@@ -633,7 +635,7 @@ def transaction(
     finally:
         _LIVE.difference_update(change.records)
     if repeatable:
-        _drop_empty_hidden(paths.root)
+        _remove_empty_hidden(paths.root)
 
 
 def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
@@ -647,7 +649,7 @@ def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
             _discard(paths.build, paths.root)
 
 
-def _drop_empty_hidden(root: Path) -> None:
+def _remove_empty_hidden(root: Path) -> None:
     for folder in (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, _RAW):
         with suppress(OSError):
             (root / folder).rmdir()
@@ -657,12 +659,12 @@ _LIVE: set[Path] = set()
 """The records of the changes that are running in this process, in any thread."""
 
 
-def unfinished(paths: DatasetPaths) -> bool:
+def has_unfinished_change(paths: DatasetPaths) -> bool:
     """Return whether a change of a dataset is recorded that may be incomplete."""
     return any(_change_records(paths))
 
 
-def recorded(root: Path) -> bool:
+def has_change_records(root: Path) -> bool:
     """Return whether changes are recorded below the folder of a source."""
     return any((root / WORK_FOLDER).glob(f"*{_RECORD}*"))
 
@@ -676,14 +678,14 @@ def _change_records(paths: DatasetPaths) -> Iterator[Path]:
                 yield path
 
 
-def _settle(paths: DatasetPaths) -> dict[Path, _Change]:
+def _settle_changes(paths: DatasetPaths) -> dict[Path, _Change]:
     """Complete every recorded change; return the applied ones of dead processes, whose records the caller deletes."""
     changes = {path: _Change.read(path) for path in _change_records(paths)}
     done = {}
     for path, change in changes.items():
         if change is None or change.name != paths.name:
             continue
-        applied = _complete(paths, change)
+        applied = _complete_change(paths, change)
         if change.abandoned or (change.of_this_process and path not in _LIVE):
             if applied:
                 done[path] = change
@@ -692,7 +694,7 @@ def _settle(paths: DatasetPaths) -> dict[Path, _Change]:
     return done
 
 
-def _complete(paths: DatasetPaths, change: _Change) -> bool:
+def _complete_change(paths: DatasetPaths, change: _Change) -> bool:
     """Complete a change, from whichever of its operations it was interrupted at.
 
     Returns False if the folder holds another dataset by now, which the change does not concern.
@@ -704,19 +706,19 @@ def _complete(paths: DatasetPaths, change: _Change) -> bool:
                                 -        new       -> move the new one to the dataset's folder
     """
     staged = paths.root / change.staged
-    current = disk.identity(paths.folder)
+    current = disk.folder_identity(paths.folder)
     if change.new is None:
         if current is not None and (current != change.old or _inode(paths.folder) != change.inode):
             return False  # the earlier versions may belong to the dataset that the user has stored here
         if current is not None:
             _discard(paths.folder, paths.root)
     elif current != change.new or (change.old == change.new and _inode(paths.folder) != change.inode):
-        if disk.identity(staged) != change.new or current not in {change.old, None}:
+        if disk.folder_identity(staged) != change.new or current not in {change.old, None}:
             return False  # the user has stored another dataset here
         _replace_dataset(paths, staged, change.kept)
-    if change.new is not None and (remaining := disk.identity(staged)) is not None:
+    if change.new is not None and (remaining := disk.folder_identity(staged)) is not None:
         if remaining == change.old and change.kept and not (paths.root / change.kept).exists():
-            disk.move(staged, paths.root / change.kept)
+            disk.move_path(staged, paths.root / change.kept)
         elif remaining in {change.old, change.new}:
             _discard(staged, paths.root)
     for path in change.drop:
@@ -730,17 +732,17 @@ def _inode(folder: Path) -> int:
 
 def _replace_dataset(paths: DatasetPaths, staged: Path, kept: str) -> None:
     """Replace the dataset by the staged version: by an exchange, or by two renames where the file system has none."""
-    if paths.exists and disk.exchange(staged, paths.folder):
+    if paths.exists and disk.exchange_folders(staged, paths.folder):
         return
     if paths.exists:
-        disk.move(paths.folder, paths.root / kept if kept else paths.trash / uuid4().hex)
+        disk.move_path(paths.folder, paths.root / kept if kept else paths.trash / uuid4().hex)
     elif paths.folder.is_dir():
         paths.folder.rmdir()
-    disk.move(staged, paths.folder)
-    _drop_empty(staged, paths.root)
+    disk.move_path(staged, paths.folder)
+    _remove_empty_folders(staged, paths.root)
 
 
-def _drop_empty(path: Path, root: Path) -> None:
+def _remove_empty_folders(path: Path, root: Path) -> None:
     """Delete the folders between a path and the root that are empty."""
     for parent in path.parents:
         if parent == root or root not in parent.parents:
@@ -754,7 +756,7 @@ def _drop_empty(path: Path, root: Path) -> None:
 def _discard(path: Path, root: Path) -> None:
     """Delete a file or a folder below a root, and the parent folders that become empty."""
     disk.discard(path, root / TRASH_FOLDER)
-    _drop_empty(path, root)
+    _remove_empty_folders(path, root)
 
 
 def discard_work(paths: DatasetPaths) -> None:
@@ -779,14 +781,14 @@ def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None
             held = {path.stem for path in disk.free_owner_files(work)}
             disk.free_temporary_files(work)
             _sweep_records(work, spare)
-            for folder in _unfinished(work, held):
+            for folder in _unlocked_work_folders(work, held):
                 disk.free_temporary_files(folder)
                 disk.free_temporary_files(folder / "build")
                 # Without a journal the build cannot be resumed.
                 if (folder / "build").exists() and not (folder / "journal.jsonl").exists():
                     _discard_unless_held(folder / "build", folder, resumable=False)
     disk.empty_trash(root / TRASH_FOLDER)
-    _drop_empty_hidden(root)
+    _remove_empty_hidden(root)
 
 
 def sweep_folder(folder: Path) -> None:
@@ -796,10 +798,10 @@ def sweep_folder(folder: Path) -> None:
         return
     with suppress(DiskFullError, LockedError, OSError):
         with disk.lock(paths.lock, paths.name, wait=0):
-            for path in _settle(paths):
+            for path in _settle_changes(paths):
                 path.unlink(missing_ok=True)
             _sweep_dataset(paths)
-        _drop_empty_hidden(paths.root)
+        _remove_empty_hidden(paths.root)
 
 
 def _sweep_records(work: Path, spare: Callable[[str], bool]) -> None:
@@ -809,7 +811,7 @@ def _sweep_records(work: Path, spare: Callable[[str], bool]) -> None:
             continue
         paths = DatasetPaths(work.parent, change.name)
         with suppress(DiskFullError, LockedError), disk.lock(paths.lock, paths.name, wait=0):
-            for path in _settle(paths):
+            for path in _settle_changes(paths):
                 path.unlink(missing_ok=True)
 
 
@@ -825,14 +827,14 @@ def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
     """
     work, freed = root / WORK_FOLDER, 0
     if work.is_dir():
-        for folder in _unfinished(work, {path.stem for path in disk.free_owner_files(work)}):
+        for folder in _unlocked_work_folders(work, {path.stem for path in disk.free_owner_files(work)}):
             freed += disk.tree_bytes(folder)
             if not dry_run:
                 _discard_unless_held(folder, folder, resumable=True)
     return freed
 
 
-def _unfinished(work: Path, held: set[str]) -> list[Path]:
+def _unlocked_work_folders(work: Path, held: set[str]) -> list[Path]:
     """Return the work folders without a lock or a recorded change: with one, the old version may be in the folder."""
     paths = list(work.iterdir())
     changing = {path.name.rpartition(_RECORD)[0] for path in paths if _RECORD in path.name}

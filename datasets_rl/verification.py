@@ -113,10 +113,10 @@ def _check_deeply(folder: Path, findings: Problems, checked: list[str], settings
         checked.append("every value against the specs")
     except ManifestError as error:
         findings.problems += error.problems
-    _check_origin(stored, folder, findings, checked, settings)
+    _check_against_upstream(stored, folder, findings, checked, settings)
 
 
-def _check_origin(
+def _check_against_upstream(
     stored: StoredDataset, folder: Path, findings: Problems, checked: list[str], settings: Settings
 ) -> None:
     """Compare a dataset with the catalog, and with its raw files if they are available."""
@@ -147,17 +147,19 @@ def _check_origin(
     changed = [] if files is None else [*_raw_differences(manifest, files)]
     findings.problems += changed
     usable = None if changed else files
-    if same_version and (usable is None or not _read_again(stored, usable, findings, checked, settings)):
+    if same_version and (usable is None or not _reread_raw_files(stored, usable, findings, checked, settings)):
         names = [field for field in ENTRY_FIELDS if field not in origin.restated]
         findings.problems += entry_differences(manifest, entry, names)
         checked.append(f"{', '.join(names)} against the catalog")
     if usable is not None:
-        _compare(stored, usable, findings, checked)
+        _compare_raw_files(stored, usable, findings, checked)
     elif files is None:
         checked.append("not compared with raw files: they were not kept when it was downloaded")
 
 
-def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str]) -> None:
+def _compare_raw_files(
+    stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str]
+) -> None:
     head, name = sources.split_id(stored.manifest.id)
     column = _with_texts(stored)
     try:
@@ -173,11 +175,11 @@ def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Problem
     checked.append(f"every converted value against {', '.join(file_names[:3])}{more}")
 
 
-def _read_again(
+def _reread_raw_files(
     stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str], settings: Settings
 ) -> bool:
     """Read the raw files again, compare the result with the dataset, and return whether that was possible."""
-    from datasets_rl.reread import reread
+    from datasets_rl.reread import reread_differences
 
     manifest = stored.manifest
     # If raw files or episodes were left out, the raw files do not determine the manifest.
@@ -186,7 +188,7 @@ def _read_again(
     label = f"reading the raw files of {manifest.id}"
     try:
         with report(label, manifest.steps, unit=" steps", show=settings.progress) as advance:
-            findings.problems += reread(stored, files, advance)
+            findings.problems += reread_differences(stored, files, advance)
     except (ConversionError, FetchError, MissingDependencyError) as error:
         checked.append(f"raw files not read again: {error.message}")
         return False
@@ -233,23 +235,23 @@ def raw_files(manifest: Manifest, paths: DatasetPaths | None) -> Mapping[str, Pa
     available: dict[str, Path] = {}
     for file in manifest.raw:
         kept = paths.raw / file.path if paths is not None else None
-        path = kept if kept is not None and kept.is_file() else _in_place(file.url)
+        path = kept if kept is not None and kept.is_file() else _path_in_place(file.url)
         if path is None or not path.is_file():
             return None
         available[file.path] = path
     return available or None
 
 
-def _in_place(url: str) -> Path | None:
+def _path_in_place(url: str) -> Path | None:
     from datasets_rl.fetch.schemes import NotServedError, scheme_of
 
     try:
         scheme = scheme_of(url)
-        location = scheme.resolve(url, _no_requests) if scheme.IN_PLACE else None
+        location = scheme.resolve(url, _refuse_request) if scheme.IN_PLACE else None
     except (InvalidArgumentError, NotServedError):
         return None
     return location if isinstance(location, Path) else None
 
 
-def _no_requests(url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+def _refuse_request(url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
     raise InvalidArgumentError(f"{url} would need a request with {len(headers)} headers; local files need none")

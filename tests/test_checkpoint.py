@@ -105,9 +105,9 @@ def test_any_state_is_read_as_it_was_written_also_over_another(state, again):
     folder = Path(tempfile.mkdtemp())
     try:
         for tree in (state, again, state):
-            checkpoint.write(folder, "Test", tree)
-            assert same(checkpoint.read(folder), tree)
-            assert same(checkpoint.read(folder, deep=True), tree)
+            checkpoint.write_state(folder, "Test", tree)
+            assert same(checkpoint.read_state(folder), tree)
+            assert same(checkpoint.read_state(folder, deep=True), tree)
     finally:
         shutil.rmtree(folder)
 
@@ -117,9 +117,9 @@ def test_any_state_is_read_as_it_was_written_also_over_another(state, again):
 def test_every_dtype_keeps_its_bits_inline_in_a_file_and_in_several(tmp_path, dtype, size):
     noise = torch.randint(0, 2 if dtype == torch.bool else 256, (size * dtype.itemsize,), dtype=torch.uint8)
     state = {"x": noise.view(dtype)}
-    checkpoint.write(tmp_path, "Test", state)
+    checkpoint.write_state(tmp_path, "Test", state)
 
-    assert same(checkpoint.read(tmp_path), state)
+    assert same(checkpoint.read_state(tmp_path), state)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_every_dtype_keeps_its_bits_inline_in_a_file_and_in_several(tmp_path, dt
     ids=["transposed", "stepped", "expanded", "conjugate", "grad", "parameter", "column", "of numpy", "nothing"],
 )
 def test_a_view_is_saved_with_its_visible_values(tmp_path, tensor):
-    checkpoint.write(tmp_path, "Test", {"x": tensor})
-    got = checkpoint.read(tmp_path)["x"]
+    checkpoint.write_state(tmp_path, "Test", {"x": tensor})
+    got = checkpoint.read_state(tmp_path)["x"]
 
     assert got.is_contiguous()
     assert not got.requires_grad
@@ -148,7 +148,7 @@ def test_a_view_is_saved_with_its_visible_values(tmp_path, tensor):
 
 def test_numpy_opens_every_file_and_sha256_names_it(tmp_path):
     state = {"x": torch.arange(9000), "y": torch.rand(100, 3), "z": torch.ones(500, dtype=torch.bfloat16)}
-    checkpoint.write(tmp_path, "Test", state)
+    checkpoint.write_state(tmp_path, "Test", state)
     arrays = {path: np.load(path, mmap_mode="r") for path in tmp_path.glob("*.npy")}
     whole = np.sort(np.concatenate([array for array in arrays.values() if array.dtype == np.int64]))
 
@@ -161,19 +161,19 @@ def test_numpy_opens_every_file_and_sha256_names_it(tmp_path):
 
 def test_writing_to_a_read_state_does_not_change_the_file(tmp_path):
     state = {"many": torch.arange(9000), "one": torch.arange(90), "inline": torch.arange(3)}
-    checkpoint.write(tmp_path, "Test", state)
-    got = checkpoint.read(tmp_path)
+    checkpoint.write_state(tmp_path, "Test", state)
+    got = checkpoint.read_state(tmp_path)
     for tensor in got.values():
         tensor.fill_(-1)
 
-    assert same(checkpoint.read(tmp_path, deep=True), state)
+    assert same(checkpoint.read_state(tmp_path, deep=True), state)
     assert all((tensor == -1).all() for tensor in got.values())
 
 
 def test_a_read_state_is_complete_after_a_later_dump_removes_its_files(tmp_path):
-    checkpoint.write(tmp_path, "Test", {"x": torch.arange(9000)})
-    got = checkpoint.read(tmp_path)["x"]
-    checkpoint.write(tmp_path, "Test", {"x": torch.zeros(9000)})
+    checkpoint.write_state(tmp_path, "Test", {"x": torch.arange(9000)})
+    got = checkpoint.read_state(tmp_path)["x"]
+    checkpoint.write_state(tmp_path, "Test", {"x": torch.zeros(9000)})
 
     assert torch.equal(got, torch.arange(9000))
 
@@ -181,23 +181,23 @@ def test_a_read_state_is_complete_after_a_later_dump_removes_its_files(tmp_path)
 class TestIncremental:
     def test_a_second_dump_writes_only_the_pieces_that_changed_in_place(self, tmp_path):
         rows = torch.arange(10 * PIECE // 8).reshape(-1, 64)
-        state = {"rows": checkpoint.pieces(rows), "other": torch.rand(5000)}
-        checkpoint.write(tmp_path, "Test", state)
+        state = {"rows": checkpoint.row_chunks(rows), "other": torch.rand(5000)}
+        checkpoint.write_state(tmp_path, "Test", state)
         before = numbers(tmp_path)
         rows[300, 3] = -1
-        checkpoint.write(tmp_path, "Test", state)
+        checkpoint.write_state(tmp_path, "Test", state)
         after = numbers(tmp_path)
 
         assert len(before) == len(after) == 11
         assert len(set(after) - set(before)) == 1
         assert all(after[name] == before[name] for name in set(after) & set(before))
-        assert same(checkpoint.read(tmp_path), state)
+        assert same(checkpoint.read_state(tmp_path), state)
 
     def test_appending_rows_does_not_rewrite_full_pieces(self, tmp_path):
         rows = torch.arange(10 * PIECE // 8)
-        checkpoint.write(tmp_path, "Test", {"rows": checkpoint.pieces(rows[: 4 * PIECE // 8 + 100])})
+        checkpoint.write_state(tmp_path, "Test", {"rows": checkpoint.row_chunks(rows[: 4 * PIECE // 8 + 100])})
         before = numbers(tmp_path)
-        checkpoint.write(tmp_path, "Test", {"rows": checkpoint.pieces(rows)})
+        checkpoint.write_state(tmp_path, "Test", {"rows": checkpoint.row_chunks(rows)})
         after = numbers(tmp_path)
 
         assert len(set(after) & set(before)) == 4
@@ -205,28 +205,28 @@ class TestIncremental:
 
     def test_an_unchanged_state_writes_nothing(self, tmp_path):
         state = {"rows": torch.arange(9000), "n": 1}
-        checkpoint.write(tmp_path, "Test", state)
+        checkpoint.write_state(tmp_path, "Test", state)
         before = numbers(tmp_path)
-        checkpoint.write(tmp_path, "Test", {"rows": torch.arange(9000), "n": 2})
+        checkpoint.write_state(tmp_path, "Test", {"rows": torch.arange(9000), "n": 2})
 
         assert numbers(tmp_path) == before
-        assert checkpoint.read(tmp_path)["n"] == 2
+        assert checkpoint.read_state(tmp_path)["n"] == 2
 
     def test_equal_tensors_are_stored_once(self, tmp_path):
         state = {"a": torch.arange(500), "b": torch.arange(500), "c": [torch.arange(500)] * 20}
-        checkpoint.write(tmp_path, "Test", state)
+        checkpoint.write_state(tmp_path, "Test", state)
 
         assert len(numbers(tmp_path)) == 1
-        assert same(checkpoint.read(tmp_path), state)
+        assert same(checkpoint.read_state(tmp_path), state)
 
     def test_a_truncated_file_is_written_again(self, tmp_path):
         state = {"x": torch.arange(500)}
-        checkpoint.write(tmp_path, "Test", state)
+        checkpoint.write_state(tmp_path, "Test", state)
         (path,) = tmp_path.glob("*.npy")
         os.truncate(path, 100)
-        checkpoint.write(tmp_path, "Test", state)
+        checkpoint.write_state(tmp_path, "Test", state)
 
-        assert same(checkpoint.read(tmp_path, deep=True), state)
+        assert same(checkpoint.read_state(tmp_path, deep=True), state)
 
 
 class TestRefusals:
@@ -241,7 +241,7 @@ class TestRefusals:
             "keys": {3: 4, (1,): 2},
         }
         with pytest.raises(InvalidArgumentError) as caught:
-            checkpoint.write(tmp_path / "new", "Test", state)
+            checkpoint.write_state(tmp_path / "new", "Test", state)
 
         for part in (
             "sampler.heap[3] is a set",
@@ -262,34 +262,34 @@ class TestRefusals:
         state["a"].append(state)
 
         with pytest.raises(InvalidArgumentError, match="contains itself"):
-            checkpoint.write(tmp_path / "new", "Test", state)
+            checkpoint.write_state(tmp_path / "new", "Test", state)
         assert not (tmp_path / "new").exists()
 
     def test_a_folder_with_other_files_is_not_changed(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("x")
 
         with pytest.raises(InvalidArgumentError, match=r"not empty and is not a checkpoint: thesis\.tex"):
-            checkpoint.write(tmp_path, "Test", {})
+            checkpoint.write_state(tmp_path, "Test", {})
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
     def test_a_state_json_of_another_program_is_not_changed(self, tmp_path):
         (tmp_path / "state.json").write_text('{"mine": 1}')
 
         with pytest.raises(InvalidArgumentError, match="not a checkpoint"):
-            checkpoint.write(tmp_path, "Test", {})
+            checkpoint.write_state(tmp_path, "Test", {})
         assert (tmp_path / "state.json").read_text() == '{"mine": 1}'
 
     def test_a_file_is_not_a_folder(self, tmp_path):
         (tmp_path / "x").write_text("x")
 
         with pytest.raises(InvalidArgumentError, match="is a file"):
-            checkpoint.write(tmp_path / "x", "Test", {})
+            checkpoint.write_state(tmp_path / "x", "Test", {})
 
     def test_user_files_in_a_checkpoint_are_kept(self, tmp_path):
-        checkpoint.write(tmp_path, "Test", {"x": torch.arange(500)})
+        checkpoint.write_state(tmp_path, "Test", {"x": torch.arange(500)})
         (tmp_path / "notes.txt").write_text("best run")
         (tmp_path / "mine.npy").write_text("x")
-        checkpoint.write(tmp_path, "Test", {"x": torch.arange(400)})
+        checkpoint.write_state(tmp_path, "Test", {"x": torch.arange(400)})
 
         assert {path.name for path in tmp_path.iterdir() if len(path.name) < 20} == {
             *("notes.txt", "mine.npy", "state.json")
@@ -298,20 +298,20 @@ class TestRefusals:
     def test_a_folder_without_a_checkpoint_is_an_error(self, tmp_path):
         for folder in (tmp_path, tmp_path / "absent"):
             with pytest.raises(InvalidArgumentError, match=r"not a checkpoint: it has no state\.json"):
-                checkpoint.read(folder)
+                checkpoint.read_state(folder)
 
     def test_a_state_that_cannot_be_opened_is_an_error(self, tmp_path):
         (tmp_path / "state.json").mkdir()
 
         with pytest.raises(InvalidArgumentError, match="cannot be read"):
-            checkpoint.read(tmp_path)
+            checkpoint.read_state(tmp_path)
 
     def test_a_newer_version_is_an_error_with_both_versions_and_a_remedy(self, tmp_path):
-        checkpoint.write(tmp_path, "Test", {})
+        checkpoint.write_state(tmp_path, "Test", {})
         edit(tmp_path, lambda content: content.update(version=2))
 
         with pytest.raises(InvalidArgumentError, match=r"has version 2 .* reads version 1") as caught:
-            checkpoint.read(tmp_path)
+            checkpoint.read_state(tmp_path)
         assert "release" in caught.value.hint
 
 
@@ -331,12 +331,12 @@ class TestHostile:
     @pytest.fixture
     def folder(self, tmp_path):
         state = {"x": torch.arange(5 * PIECE // 8), "y": torch.rand(100), "z": torch.arange(3), "t": (1, 2**70)}
-        checkpoint.write(tmp_path / "c", "Test", state)
+        checkpoint.write_state(tmp_path / "c", "Test", state)
         return tmp_path / "c"
 
     def refused(self, folder, *parts):
         with pytest.raises(IntegrityError) as caught:
-            checkpoint.read(folder)
+            checkpoint.read_state(folder)
         for part in parts:
             assert part in str(caught.value)
         return caught.value.problems
@@ -437,10 +437,10 @@ class TestHostile:
         with path.open("r+b") as stream:
             stream.seek(-1, os.SEEK_END)
             stream.write(b"\x55")
-        checkpoint.read(folder)
+        checkpoint.read_state(folder)
 
         with pytest.raises(IntegrityError, match=f"{path.name} does not match the digest"):
-            checkpoint.read(folder, deep=True)
+            checkpoint.read_state(folder, deep=True)
 
     @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"format": '], ids=["empty", "open", "deep", "cut"])
     def test_invalid_json_is_reported_as_damage(self, folder, text):
@@ -466,20 +466,20 @@ class TestHostile:
 def test_a_reader_during_a_dump_gets_the_new_state(tmp_path, monkeypatch):
     """The files in the reader's old list no longer exist."""
     old, new = {"x": torch.arange(500)}, {"x": torch.arange(600)}
-    checkpoint.write(tmp_path, "Test", old)
+    checkpoint.write_state(tmp_path, "Test", old)
     text = (tmp_path / "state.json").read_text()
-    checkpoint.write(tmp_path, "Test", new)
+    checkpoint.write_state(tmp_path, "Test", new)
     texts = iter([text])
-    read_now = checkpoint._text
-    monkeypatch.setattr(checkpoint, "_text", lambda folder: next(texts, None) or read_now(folder))
+    read_now = checkpoint._read_text
+    monkeypatch.setattr(checkpoint, "_read_text", lambda folder: next(texts, None) or read_now(folder))
 
-    assert same(checkpoint.read(tmp_path), new)
+    assert same(checkpoint.read_state(tmp_path), new)
 
 
 def test_threads_that_dump_to_one_folder_leave_one_of_the_states(tmp_path):
     states = [{"x": torch.full((5000,), number)} for number in range(4)]
     threads = [
-        threading.Thread(target=lambda state=state: [checkpoint.write(tmp_path, "T", state) for _ in range(3)])
+        threading.Thread(target=lambda state=state: [checkpoint.write_state(tmp_path, "T", state) for _ in range(3)])
         for state in states
     ]
     for thread in threads:
@@ -487,7 +487,7 @@ def test_threads_that_dump_to_one_folder_leave_one_of_the_states(tmp_path):
     for thread in threads:
         thread.join()
 
-    got = checkpoint.read(tmp_path, deep=True)
+    got = checkpoint.read_state(tmp_path, deep=True)
     assert any(same(got, state) for state in states)
     assert len(list(tmp_path.glob(".*"))) == 0
 
@@ -497,7 +497,7 @@ import sys, torch
 from datasets_rl import checkpoint
 checkpoint._PIECE_BYTES = 1 << 14
 for _ in range(5):
-    checkpoint.write(sys.argv[1], "Test", {"x": torch.full((50_000,), int(sys.argv[2]))})
+    checkpoint.write_state(sys.argv[1], "Test", {"x": torch.full((50_000,), int(sys.argv[2]))})
 """
 
 
@@ -506,7 +506,7 @@ def test_processes_that_dump_to_one_folder_leave_one_of_the_states(tmp_path):
     running = [subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, str(number)]) for number in range(3)]
     assert [process.wait() for process in running] == [0, 0, 0]
 
-    values = checkpoint.read(tmp_path, deep=True)["x"].unique().tolist()
+    values = checkpoint.read_state(tmp_path, deep=True)["x"].unique().tolist()
     assert values in [[0], [1], [2]]
 
 
@@ -527,12 +527,12 @@ def small_disk(tmp_path):
 )
 def test_a_full_disk_is_reported_and_the_old_state_is_kept(small_disk, tensors):
     old = {"x": torch.arange(3000)}
-    checkpoint.write(small_disk / "c", "Test", old)
+    checkpoint.write_state(small_disk / "c", "Test", old)
     before = sorted(path.name for path in (small_disk / "c").iterdir())
 
     with pytest.raises(DiskFullError, match="small"):
-        checkpoint.write(small_disk / "c", "Test", tensors)
-    assert same(checkpoint.read(small_disk / "c", deep=True), old)
+        checkpoint.write_state(small_disk / "c", "Test", tensors)
+    assert same(checkpoint.read_state(small_disk / "c", deep=True), old)
     assert sorted(path.name for path in (small_disk / "c").iterdir()) == before
 
 
@@ -540,9 +540,9 @@ def test_a_full_disk_is_reported_and_the_old_state_is_kept(small_disk, tensors):
 def test_reading_needs_memory_only_for_accessed_values(tmp_path, monkeypatch):
     """A state larger than the memory is copied piece by piece; one file, mapped 512 times, simulates 8 GiB."""
     monkeypatch.setattr(checkpoint, "_PIECE_BYTES", 1 << 24)
-    checkpoint.write(tmp_path, "Test", {"x": [torch.zeros(1 << 21, dtype=torch.int64)] * 512})
+    checkpoint.write_state(tmp_path, "Test", {"x": [torch.zeros(1 << 21, dtype=torch.int64)] * 512})
     before = resident()
-    got = checkpoint.read(tmp_path)["x"]
+    got = checkpoint.read_state(tmp_path)["x"]
 
     assert sum(piece.nbytes for piece in got) == 8 << 30
     assert sum(int(piece[7]) for piece in got[::100]) == 0
@@ -553,7 +553,7 @@ def test_reading_needs_memory_only_for_accessed_values(tmp_path, monkeypatch):
 @pytest.mark.parametrize("shape", [(0, 3), (1, 3), (5000, 3), (5, 9000), (7,)])
 def test_pieces_have_all_rows_in_order(shape):
     rows = torch.arange(math.prod(shape)).reshape(shape)
-    cut = checkpoint.pieces(rows)
+    cut = checkpoint.row_chunks(rows)
 
     assert torch.equal(torch.cat(cut), rows)
     assert all(piece.nbytes <= max(PIECE, rows[:1].nbytes) for piece in cut)

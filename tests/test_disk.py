@@ -100,7 +100,7 @@ def test_a_folder_is_published_at_a_new_path(tmp_path):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_folder_replaces_another(tmp_path, monkeypatch, exchange):
     if not exchange:
-        monkeypatch.setattr(disk, "exchange", lambda *_: False)
+        monkeypatch.setattr(disk, "exchange_folders", lambda *_: False)
     folder_of(tmp_path / "target", "old")
     disk.publish_folder(folder_of(tmp_path / "build", "new"), tmp_path / "target")
 
@@ -119,7 +119,7 @@ def test_a_folder_exists_at_every_moment_of_an_exchange(tmp_path):
     with ThreadPoolExecutor(2) as pool:
         looks = [pool.submit(look) for _ in range(2)]
         for _ in range(500):
-            assert disk.exchange(one, other)
+            assert disk.exchange_folders(one, other)
         ends.set()
         for done in looks:
             done.result()
@@ -131,13 +131,13 @@ def test_without_support_an_exchange_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EINVAL)
     one, other = folder_of(tmp_path / "one", "1"), folder_of(tmp_path / "other", "2")
 
-    assert not disk.exchange(one, tmp_path / "missing")
+    assert not disk.exchange_folders(one, tmp_path / "missing")
     assert (texts(one)["deep/file"], texts(other)["deep/file"]) == ("1", "2")
 
 
 def test_an_exchange_with_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="missing"):
-        disk.exchange(folder_of(tmp_path / "one", "1"), tmp_path / "missing")
+        disk.exchange_folders(folder_of(tmp_path / "one", "1"), tmp_path / "missing")
 
 
 def test_a_discarded_folder_is_never_incomplete(tmp_path, monkeypatch):

@@ -52,11 +52,11 @@ def hidden(home):
 
 
 def test_a_dataset_is_derived_by_default_and_reused(folder):
-    before = disk.identity(folder)
+    before = disk.folder_identity(folder)
     made = scaled(folder, 3)
 
     assert made == folder.with_name("pendulum@scale_rewards-3")
-    assert disk.identity(folder) == before
+    assert disk.folder_identity(folder) == before
     assert np.isclose(rewards(made), 3 * rewards(folder))
     assert StoredDataset(made).manifest.id == "demo/pendulum@scale_rewards-3"
     inode = made.stat().st_ino
@@ -112,17 +112,17 @@ def test_in_place_the_same_recipe_is_applied_once(folder):
 
 
 def test_undo_steps_back_through_all_versions_down_to_the_download(folder, home):
-    identities, before = [disk.identity(folder)], rewards(folder)
+    identities, before = [disk.folder_identity(folder)], rewards(folder)
     for factor in (2, 3, 5):
         scaled(folder, factor, in_place=True)
-        identities.append(disk.identity(folder))
+        identities.append(disk.folder_identity(folder))
     assert np.isclose(rewards(folder), 30 * before)
     paths = store.dataset_paths(ID)
-    assert [disk.identity(one.folder) for one in store.versions(paths)] == identities[:-1]
+    assert [disk.folder_identity(one.folder) for one in store.versions(paths)] == identities[:-1]
 
     for wanted in reversed(identities[:-1]):
         store.undo(folder)
-        assert disk.identity(folder) == wanted
+        assert disk.folder_identity(folder) == wanted
     with pytest.raises(InvalidArgumentError, match="has no earlier version"):
         store.undo(folder)
     assert hidden(home) == []
@@ -142,15 +142,15 @@ def test_versions_are_pruned_on_request_and_counted(folder, home):
 @pytest.mark.usefixtures("home")
 def test_a_download_keeps_the_version_that_was_preprocessed_in_place():
     folder = download(ID)
-    raw = disk.identity(folder)
+    raw = disk.folder_identity(folder)
     scaled(folder, 2, in_place=True)
-    changed = disk.identity(folder)
+    changed = disk.folder_identity(folder)
     download(ID, force=True)
 
-    assert disk.identity(folder) == raw
-    assert [disk.identity(one.folder) for one in store.versions(store.dataset_paths(ID))] == [raw, changed]
+    assert disk.folder_identity(folder) == raw
+    assert [disk.folder_identity(one.folder) for one in store.versions(store.dataset_paths(ID))] == [raw, changed]
     store.undo(folder)
-    assert disk.identity(folder) == changed
+    assert disk.folder_identity(folder) == changed
 
 
 def test_a_forced_download_of_equal_bytes_replaces_a_damaged_folder(home):
@@ -252,19 +252,19 @@ def test_readers_find_one_version_or_the_other_during_replacements(folder):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_without_an_exchange_two_renames_have_the_same_result(folder, home, monkeypatch, exchange):
     if not exchange:
-        monkeypatch.setattr(disk, "exchange", lambda *_: False)
-    before = disk.identity(folder)
+        monkeypatch.setattr(disk, "exchange_folders", lambda *_: False)
+    before = disk.folder_identity(folder)
     scaled(folder, 2, in_place=True)
-    assert disk.identity(folder) != before
+    assert disk.folder_identity(folder) != before
     store.undo(folder)
-    assert disk.identity(folder) == before
+    assert disk.folder_identity(folder) == before
     assert hidden(home) == []
 
 
 @pytest.mark.parametrize("call", [1, 2])
 def test_a_reader_completes_a_replacement_that_stopped_between_two_renames(folder, home, monkeypatch, call):
     """On file systems without an atomic exchange, only a record exists between the two renames."""
-    before, moves, move = disk.identity(folder), [], disk.move
+    before, moves, move = disk.folder_identity(folder), [], disk.move_path
 
     def dies(path, target):
         moves.append(path)
@@ -273,31 +273,31 @@ def test_a_reader_completes_a_replacement_that_stopped_between_two_renames(folde
         move(path, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "exchange", lambda *_: False)
-        patch.setattr(disk, "move", dies)
+        patch.setattr(disk, "exchange_folders", lambda *_: False)
+        patch.setattr(disk, "move_path", dies)
         with pytest.raises(KeyboardInterrupt):
             scaled(folder, 2, in_place=True)
     assert folder.exists() is (call == 1)
 
     assert store.locate(ID) == folder
-    assert disk.identity(folder) != before
+    assert disk.folder_identity(folder) != before
     store.sweep(home / "demo")
     store.undo(folder)
-    assert disk.identity(folder) == before
+    assert disk.folder_identity(folder) == before
     assert hidden(home) == []
 
 
 def test_a_folder_without_an_id_is_recovered_by_any_command_that_names_it(folder, home, monkeypatch):
     mine = scaled(folder, 2, dest=home / "else" / "mine")
-    move = disk.move
+    move = disk.move_path
 
     def dies(path, target):
         move(path, target)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "exchange", lambda *_: False)
-        patch.setattr(disk, "move", dies)
+        patch.setattr(disk, "exchange_folders", lambda *_: False)
+        patch.setattr(disk, "move_path", dies)
         with pytest.raises(KeyboardInterrupt):
             preprocess(mine, Recipe.inline(["keep_lengths:3"]), in_place=True)
     assert not mine.exists()
@@ -309,7 +309,7 @@ def test_a_folder_without_an_id_is_recovered_by_any_command_that_names_it(folder
 def test_an_interrupted_removal_is_dropped_if_the_user_restored_the_dataset(folder, home, monkeypatch, by):
     scaled(folder, 2, in_place=True)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_complete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(store, "_complete_change", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             store.remove(ID)
     copy = shutil.copytree(folder, folder.with_name("copy"))
@@ -330,17 +330,17 @@ def test_an_interrupted_removal_is_dropped_if_the_user_restored_the_dataset(fold
 def test_a_dataset_that_the_user_restored_is_never_replaced_by_a_record(folder, home, monkeypatch):
     """A record identifies folders by their identity, not by their path."""
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_complete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(store, "_complete_change", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             scaled(folder, 2, in_place=True)
     disk.remove_tree(folder)
     other = [trajectory(4, seed=77)]
     write_dataset(folder, other, columns(), id=ID)
-    theirs = disk.identity(folder)
+    theirs = disk.folder_identity(folder)
 
     assert store.locate(ID) == folder
     store.sweep(home / "demo")
-    assert disk.identity(folder) == theirs
+    assert disk.folder_identity(folder) == theirs
 
 
 def test_ids_with_slashes_never_share_a_work_folder(tmp_path):
@@ -463,7 +463,7 @@ def test_a_record_of_a_removal_does_not_delete_a_restored_copy(folder, home, mon
     backup = tmp_path_factory.mktemp("backup") / "pendulum"
     shutil.copytree(folder, backup)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_complete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(store, "_complete_change", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             store.remove(ID)
     disk.remove_tree(folder)
@@ -535,7 +535,7 @@ def test_concurrent_undos_of_two_threads_are_two_steps(folder):
 
 
 def test_readers_wait_while_a_replacement_uses_two_renames(folder, monkeypatch):
-    monkeypatch.setattr(disk, "exchange", lambda *_: False)
+    monkeypatch.setattr(disk, "exchange_folders", lambda *_: False)
     ends = threading.Event()
     wrong, seen = [], []
 

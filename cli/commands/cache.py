@@ -45,12 +45,12 @@ def run(
     del action  # there is one
     freed = {"scratch folders": 0 if dry_run else sweep_scratch()}
     if builds:
-        freed["unfinished builds"] = sum(store.sweep_builds(root, dry_run=dry_run) for root in _roots(shell))
+        freed["unfinished builds"] = sum(store.sweep_builds(root, dry_run=dry_run) for root in _source_folders(shell))
     if versions:
         folders = (
             [store.locate(**dataset_arguments(shell, one)) for one in datasets]
             if datasets
-            else store.stored(shell.settings.home)
+            else store.stored_folders(shell.settings.home)
         )
         freed["earlier versions"] = sum(store.prune(store.paths_of(one), dry_run=dry_run) for one in folders)
     verb = "would be freed" if dry_run else "freed"
@@ -59,6 +59,6 @@ def run(
     return Result({"freed": freed, "dry_run": dry_run}, [Lines(lines)], quiet=[str(sum(freed.values()))])
 
 
-def _roots(shell: Shell) -> Iterator[Path]:
+def _source_folders(shell: Shell) -> Iterator[Path]:
     home = shell.settings.home
     yield from sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != ".")

@@ -13,10 +13,10 @@ import typer
 
 from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError
 
-from ..errors import code_of
-from ..options import Ids, Outcome, Shell, each, engine_of, exit_code, is_id, read_size
+from ..errors import exit_code_of
+from ..options import Ids, Outcome, Shell, apply_to_each, combined_exit_code, is_id, make_engine, read_size
 from ..output import Block, Facts, Lines, Result, count_text, size_text
-from ..remedies import spelled
+from ..remedies import spell_action
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_URLS = 12
-FULL = code_of(DiskFullError("", 0, 0))
+FULL = exit_code_of(DiskFullError("", 0, 0))
 
 
 @dataclass(frozen=True)
@@ -135,16 +135,16 @@ def run(
         **common,
         "hash_check": not no_hash_check,
         "limit_rate": rate,
-        "engine": engine_of(engine, address),
+        "engine": make_engine(engine, address),
         "settings": settings,
     }
-    found = each(shell, ids, lambda one: _download(shell, one, options))
+    found = apply_to_each(shell, ids, lambda one: _download(shell, one, options))
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
         {"datasets": [_document(one) for one in found], "dry_run": False},
         [Lines(tuple(folders))],
         quiet=folders,
-        code=exit_code([one.error.code if one.error else 0 for one in found]),
+        code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
     )
 
 
@@ -176,7 +176,7 @@ def _download(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Downlo
     place = store.dataset_paths(dataset_id, settings=options["settings"])
     try:
         anew = options["force"] or options["raw_only"] or not place.exists
-        present = not anew and growth.missing_part(place.folder, options["selection"]) is None
+        present = not anew and growth.grown_selection(place.folder, options["selection"]) is None
         folder = downloading.download(dataset_id, **options)
     except IntegrityError as error:
         if options["from_local"] is not None:
@@ -190,36 +190,36 @@ def _download(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Downlo
     return got
 
 
-def _note_result(shell: Shell, dataset_id: str, got: _Downloaded) -> None:
+def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None:
     """Say what the user should know before training on it."""
-    if got.manifest is None:
+    if downloaded.manifest is None:
         return
     from datasets_rl.sources import Selection
 
-    counts = f"{count_text(got.manifest.steps, 'step')} in {count_text(got.manifest.episodes, 'episode')}, {size_text(got.manifest.bytes)}"
-    if got.manifest.selection:
-        counts += f"; a part: {spelled(Selection.from_json(got.manifest.selection).call())}"
-    shell.printer.note(f"{dataset_id}: {'already there, ' if got.present else ''}{counts}")
-    if got.manifest.history:
+    counts = f"{count_text(downloaded.manifest.steps, 'step')} in {count_text(downloaded.manifest.episodes, 'episode')}, {size_text(downloaded.manifest.bytes)}"
+    if downloaded.manifest.selection:
+        counts += f"; a part: {spell_action(Selection.from_json(downloaded.manifest.selection).call())}"
+    shell.printer.note(f"{dataset_id}: {'already there, ' if downloaded.present else ''}{counts}")
+    if downloaded.manifest.history:
         shell.printer.note("  it was preprocessed, as `rlds info` says; --force makes it anew")
-    for fault in got.manifest.known_issues:
+    for fault in downloaded.manifest.known_issues:
         shell.printer.note(f"  known issue: {fault}")
-    for one in () if got.present else got.manifest.decisions:
+    for one in () if downloaded.present else downloaded.manifest.decisions:
         shell.printer.note(f"  decision {one.rule} ({one.count:,}): {one.text}")
-    if any(file.checked == "skipped" for file in got.manifest.raw):
+    if any(file.checked == "skipped" for file in downloaded.manifest.raw):
         shell.printer.note("  its raw files were not compared with the known digests (--no-hash-check)")
-    recorded = sum(file.checked == "recorded" for file in got.manifest.raw)
-    if recorded and not got.present:
-        of = f"{recorded:,} of {count_text(len(got.manifest.raw), 'file')}"
+    recorded = sum(file.checked == "recorded" for file in downloaded.manifest.raw)
+    if recorded and not downloaded.present:
+        of = f"{recorded:,} of {count_text(len(downloaded.manifest.raw), 'file')}"
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
 
 
-def _document(one: Outcome[_Downloaded]) -> dict[str, Any]:
-    manifest = one.value.manifest if one.value else None
+def _document(outcome: Outcome[_Downloaded]) -> dict[str, Any]:
+    manifest = outcome.value.manifest if outcome.value else None
     return {
-        "id": one.item,
-        "folder": str(one.value.folder) if one.value else None,
-        "present": one.value is not None and one.value.present,
+        "id": outcome.item,
+        "folder": str(outcome.value.folder) if outcome.value else None,
+        "present": outcome.value is not None and outcome.value.present,
         "steps": manifest.steps if manifest else None,
         "episodes": manifest.episodes if manifest else None,
         "bytes": manifest.bytes if manifest else None,
@@ -227,20 +227,20 @@ def _document(one: Outcome[_Downloaded]) -> dict[str, Any]:
         "history": [dict(done) for done in manifest.history] if manifest else [],
         "known_issues": list(manifest.known_issues) if manifest else [],
         "decisions": [dataclasses.asdict(decision) for decision in manifest.decisions] if manifest else [],
-        "error": one.error_json(),
+        "error": outcome.error_json(),
     }
 
 
 def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
     from datasets_rl import planning
 
-    found = each(shell, ids, lambda one: planning.plan(one, **options))
+    found = apply_to_each(shell, ids, lambda one: planning.plan(one, **options))
     plans = [one.value for one in found if one.value]
     blocks: list[Block] = [_plan_facts(plan) for plan in plans]
     if len(plans) > 1:
         blocks.append(_sum_facts(plans))
-    code = exit_code([one.error.code if one.error else 0 for one in found])
-    needed, free = _most(plans), min((plan.free_bytes for plan in plans), default=0)
+    code = combined_exit_code([one.error.code if one.error else 0 for one in found])
+    needed, free = _peak_bytes(plans), min((plan.free_bytes for plan in plans), default=0)
     if needed > free:
         shell.printer.note(f"does not fit: needs {size_text(needed)}, free {size_text(free)}")
         code = code or FULL
@@ -261,7 +261,7 @@ def _plan_facts(plan: Plan) -> Facts:
     return Facts(
         (
             ("folder", str(plan.folder)),
-            ("part", spelled(plan.selection.call())),
+            ("part", spell_action(plan.selection.call())),
             ("files", f"{len(plan.assets):,}"),
             *urls[:_SHOWN_URLS],
             ("", f"and {len(urls) - _SHOWN_URLS:,} more addresses" if len(urls) > _SHOWN_URLS else ""),
@@ -286,7 +286,7 @@ def _sum_facts(plans: list[Plan]) -> Facts:
     return Facts(pairs, title="together")
 
 
-def _most(plans: list[Plan]) -> int:
+def _peak_bytes(plans: list[Plan]) -> int:
     """Return the maximal number of bytes on the disk while the plans are carried out one after the other."""
     most = kept = 0
     for plan in plans:
@@ -303,10 +303,10 @@ def _free_after(plan: Plan) -> int | None:
     return None if kept is None else max(plan.free_bytes - kept, 0)
 
 
-def _plan_document(one: Outcome[Plan]) -> dict[str, Any]:
-    plan = one.value
+def _plan_document(outcome: Outcome[Plan]) -> dict[str, Any]:
+    plan = outcome.value
     return {
-        "id": one.item,
+        "id": outcome.item,
         "folder": str(plan.folder) if plan else None,
         "present": plan is not None and plan.present,
         "files": [_asset_document(asset) for asset in plan.assets] if plan else [],
@@ -315,7 +315,7 @@ def _plan_document(one: Outcome[Plan]) -> dict[str, Any]:
         "peak_bytes": plan.peak_bytes if plan else None,
         "free_bytes": plan.free_bytes if plan else None,
         "free_bytes_after": _free_after(plan) if plan else None,
-        "error": one.error_json(),
+        "error": outcome.error_json(),
     }
 
 

@@ -38,23 +38,23 @@ def run(
     from datasets_rl.format.manifest import Manifest
 
     wanted = id_or_folder(dataset)
-    entry, folder = _find(shell, dataset)
+    entry, folder = _find_dataset(shell, dataset)
     manifest = Manifest.read(folder) if folder is not None else None
     if entry is None and manifest is not None:
-        entry = _entry(manifest.id)
+        entry = _find_entry(manifest.id)
     name = manifest.id if manifest is not None else str(wanted)
     shown = entry.id if entry is not None and not split_derived(name)[1] else name
     data = {
         "id": shown,
         "catalog": None if entry is None else _catalog_json(entry),
         "stored": None if manifest is None else _stored_json(manifest, folder),
-        "versions": [] if folder is None else _versions(folder),
+        "versions": [] if folder is None else _version_chain(folder),
     }
-    blocks = list(_blocks(shell, shown, entry, manifest, folder))
+    blocks = list(_result_blocks(shell, shown, entry, manifest, folder))
     return Result(data, blocks, quiet=[shown])
 
 
-def _find(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
+def _find_dataset(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
     from datasets_rl import sources, store
 
     wanted = id_or_folder(dataset)
@@ -67,7 +67,7 @@ def _find(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
         return entry, None
 
 
-def _entry(dataset_id: str) -> Entry | None:
+def _find_entry(dataset_id: str) -> Entry | None:
     from datasets_rl import sources
 
     try:
@@ -99,7 +99,8 @@ def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
         "final_unknown": manifest.final_unknown,
         "bytes": manifest.bytes,
         "keys": [
-            {"key": key, "dtype": dtype, "shape": shape, "where": where} for key, dtype, shape, where in _keys(manifest)
+            {"key": key, "dtype": dtype, "shape": shape, "where": where}
+            for key, dtype, shape, where in _key_rows(manifest)
         ],
         "statistics": dict(manifest.statistics),
         "decisions": [asdict(one) for one in manifest.decisions],
@@ -116,39 +117,39 @@ def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
     }
 
 
-def _keys(manifest: Manifest) -> Iterator[tuple[str, str, list[int], str]]:
+def _key_rows(manifest: Manifest) -> Iterator[tuple[str, str, list[int], str]]:
     """Yield the keys of TED as a batch has them: name, dtype, shape of the whole dataset, where the values lie."""
     for field in manifest.schema:
-        yield field.name, _dtype(field), [manifest.steps, *field.shape], field.file
+        yield field.name, _dtype_text(field), [manifest.steps, *field.shape], field.file
     for field in manifest.schema:
         if field.shared:
-            yield f"next.{field.name}", _dtype(field), [manifest.steps, *field.shape], "the next row, or final.npy"
+            yield f"next.{field.name}", _dtype_text(field), [manifest.steps, *field.shape], "the next row, or final.npy"
     for flag in ("done", "terminated", "truncated"):
         yield flag, "bool", [manifest.steps, 1], "False everywhere, not stored"
     if manifest.final_unknown:
         yield "next.final_known", "bool", [manifest.steps, 1], "episodes.npy"
 
 
-def _dtype(field: Field) -> str:
+def _dtype_text(field: Field) -> str:
     return (field.memory_dtype or field.dtype).name
 
 
-def _blocks(
+def _result_blocks(
     shell: Shell, name: str, entry: Entry | None, manifest: Manifest | None, folder: Path | None
 ) -> Iterator[Block]:
     known: Entry | Manifest | None = manifest if manifest is not None else entry
     if known is not None:
-        yield Facts(_known(known, entry), title=name)
+        yield Facts(_description_facts(known, entry), title=name)
         if known.known_issues:
             yield Lines(tuple(known.known_issues), title="known issues")
     if manifest is None:
         yield Facts((("folder", f"not downloaded; {shell.rlds('download', name)}"),), title="stored")
         return
-    yield Facts(_stored(manifest, folder), title="stored")
-    rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _keys(manifest))
+    yield Facts(_stored_facts(manifest, folder), title="stored")
+    rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _key_rows(manifest))
     yield Table(("key", "dtype", "shape", "stored in"), rows, title="keys")
-    yield from _history(manifest)
-    if folder is not None and (versions := _versions(folder)):
+    yield from _history_blocks(manifest)
+    if folder is not None and (versions := _version_chain(folder)):
         chain = tuple(
             (
                 str(one["number"]),
@@ -164,7 +165,7 @@ def _blocks(
         )
 
 
-def _versions(folder: Path) -> list[dict[str, Any]]:
+def _version_chain(folder: Path) -> list[dict[str, Any]]:
     """Return the chain of versions that `rlds preprocess --undo` steps back through; empty if there is one only."""
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
@@ -184,7 +185,7 @@ def _versions(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _known(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str], ...]:
+def _description_facts(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str], ...]:
     """Return the description in the manifest, whose upstream may differ from that of the catalog; else the catalog's."""
     score = known.score if isinstance(known.score, Mapping) or known.score is None else asdict(known.score)
     if not score and entry is not None and entry.score is not None:
@@ -202,7 +203,7 @@ def _known(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str
     )
 
 
-def _stored(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, str], ...]:
+def _stored_facts(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, str], ...]:
     from datasets_rl.sources import Selection
 
     return (
@@ -211,8 +212,8 @@ def _stored(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, str], .
         ("steps", f"{manifest.steps:,}"),
         ("episodes", f"{manifest.episodes:,}"),
         ("on disk", size_text(manifest.bytes)),
-        ("return", _spread(manifest.statistics.get("return"))),
-        ("length", _spread(manifest.statistics.get("length"))),
+        ("return", _spread_text(manifest.statistics.get("return"))),
+        ("length", _spread_text(manifest.statistics.get("length"))),
         ("final observation unknown", unknown_text(manifest) if manifest.final_unknown else "none"),
         ("written by", f"datasets-rl {manifest.converter}"),
     )
@@ -224,7 +225,7 @@ def unknown_text(manifest: Manifest) -> str:
     return f"{counts}; it reads as zeros where next.final_known is False, `-t drop_unknown_final` drops it"
 
 
-def _spread(numbers: Any) -> str:
+def _spread_text(numbers: Any) -> str:
     if not isinstance(numbers, Mapping):
         return ""
     shown = (f"{name} {numbers[name]:,.2f}" for name in ("mean", "std", "min", "max") if _is_number(numbers.get(name)))
@@ -235,7 +236,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
-def _history(manifest: Manifest) -> Iterator[Block]:
+def _history_blocks(manifest: Manifest) -> Iterator[Block]:
     if manifest.decisions:
         rows = tuple((one.rule, f"{one.count:,}", one.text) for one in manifest.decisions)
         yield Table(("rule", "count", "what was done"), rows, title="decisions")
@@ -245,18 +246,18 @@ def _history(manifest: Manifest) -> Iterator[Block]:
         if manifest.unverified:
             yield Lines((manifest.unverified,))
     if manifest.history:
-        done = tuple(row for number, one in enumerate(manifest.history) for row in _done(number, one))
+        done = tuple(row for number, one in enumerate(manifest.history) for row in _step_rows(number, one))
         yield Table(("", "step", "of", "bytes"), done, title="then preprocessed")
     facts = tuple((name, str(value)) for name, value in manifest.metadata.items() if not isinstance(value, Mapping))
     if facts:
         yield Facts(facts, title="metadata")
 
 
-def _done(number: int, one: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+def _step_rows(number: int, run: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """Yield a line for each step of a recipe; the first line names the dataset that it was applied to."""
-    for member in one.get("merged", ()):
+    for member in run.get("merged", ()):
         yield f"{number + 1}. merge", "", f"{member['id']}, {member['steps']:,} steps", member["files"]
-    of, recipe = one.get("of", {}), one.get("recipe", {})
+    of, recipe = run.get("of", {}), run.get("recipe", {})
     given = f"{of.get('id')}, {of.get('steps', 0):,} steps", str(of.get("files", ""))
     for place, step in enumerate(recipe.get("steps", ())):
         arguments = ", ".join(f"{name}={value}" for name, value in step.items() if name != "use")

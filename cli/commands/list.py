@@ -104,7 +104,7 @@ def run(
     rows.sort(key=lambda row: (row.bytes is None, row.bytes or 0, row.id) if sort is Sort.SIZE else row.id)
     shown = rows[:limit]
     if len(shown) < len(rows) or not rows:
-        near = [] if matching else _near(pattern, [row.id for row in every])
+        near = [] if matching else _nearest_ids(pattern, [row.id for row in every])
         meant = f"; did you mean {', '.join(near)}?" if near else ""
         shell.printer.note(f"{len(shown)} of {len(rows)} datasets shown" if rows else f"no dataset matches{meant}")
     return Result(
@@ -120,9 +120,9 @@ def _rows(
     from datasets_rl import planning, store
 
     home = shell.settings.home
-    stored = {folder.relative_to(home).as_posix(): folder for folder in store.stored(home)}
+    stored = {folder.relative_to(home).as_posix(): folder for folder in store.stored_folders(home)}
     for origin in origins:
-        more = planning.listed(origin.name, settings=shell.settings) if remote else ()
+        more = planning.list_upstream_ids(origin.name, settings=shell.settings) if remote else ()
         for one in dict.fromkeys((*origin.ids(), *more)):
             entry = origin.entry(one)
             folder = stored.pop(entry.id, None)
@@ -131,17 +131,17 @@ def _rows(
     # Stored datasets that no catalog has: copies from elsewhere, datasets of another version.
     for dataset_id, folder in stored.items():
         if dataset_id.partition("/")[0] in names:
-            yield _Row(dataset_id, "", None, None, folder, made=_made(folder))
+            yield _Row(dataset_id, "", None, None, folder, made=_creation_text(folder))
 
 
 def _row(entry: Entry, folder: Path | None) -> _Row:
-    made = _made(folder)
+    made = _creation_text(folder)
     return _Row(
         entry.id, entry.title, entry.bytes, entry.time_limit, folder, entry.known_issues, entry.deprecated, made
     )
 
 
-def _made(folder: Path | None) -> str:
+def _creation_text(folder: Path | None) -> str:
     """Return how a stored dataset was made of another one; empty for a download."""
     from datasets_rl.format.manifest import Manifest
 
@@ -160,7 +160,7 @@ def _made(folder: Path | None) -> str:
     return f"{how}: {name}".rstrip(": ")
 
 
-def _near(pattern: str, ids: Sequence[str]) -> list[str]:
+def _nearest_ids(pattern: str, ids: Sequence[str]) -> list[str]:
     """Return what is spelled nearly as a pattern that matches no id: ids, or words of ids, which match some."""
     wanted = re.sub(r"[*?\[\]]+", "", pattern).lower().strip("-_/.@")
     words = {word: word for one in ids for word in re.split(r"[-_/.@]", one) if len(word) > 2 and not word.isdigit()}

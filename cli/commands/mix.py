@@ -67,7 +67,7 @@ def run(
 
     if out is not None:
         _check_writable(out.expanduser())
-    shares, final = _numbers(weights, datasets), _numbers(final_weights, datasets)
+    shares, final = _parse_numbers(weights, datasets), _parse_numbers(final_weights, datasets)
     folders = [store.locate(**dataset_arguments(shell, one)) for one in datasets]
     settings: dict[str, Any] = {
         "batch_size": batch_size,
@@ -81,7 +81,9 @@ def run(
     steps = tuple(transforms or ())
     parts = list(zip(datasets, folders, shares, final, strict=True))
     mixed = mixture([Member(str(folder), one, last, steps) for _, folder, one, last in parts], **settings)
-    members = [Member(_written(name, folder, out, shell.root), one, last, steps) for name, folder, one, last in parts]
+    members = [
+        Member(_dataset_reference(name, folder, out, shell.root), one, last, steps) for name, folder, one, last in parts
+    ]
     text = mixture_toml(members, settings)
     if out is not None:
         file = out.expanduser()
@@ -119,7 +121,7 @@ def _check_writable(out: Path) -> None:
         )
 
 
-def _numbers(text: str, datasets: list[str]) -> list[float | None]:
+def _parse_numbers(text: str, datasets: list[str]) -> list[float | None]:
     if not text:
         return [None] * len(datasets)
     try:
@@ -135,7 +137,7 @@ def _numbers(text: str, datasets: list[str]) -> list[float | None]:
     return found
 
 
-def _written(name: str, folder: Path, out: Path | None, root: Path | None) -> str:
+def _dataset_reference(name: str, folder: Path, out: Path | None, root: Path | None) -> str:
     """Return how the file names a dataset: by its id, or by its folder as seen from the file.
 
     The reader of the file does not know the root of this command line.

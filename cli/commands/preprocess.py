@@ -14,8 +14,8 @@ import typer
 
 from datasets_rl.errors import DiskFullError, InvalidArgumentError
 
-from ..errors import code_of
-from ..options import Outcome, Shell, dataset_arguments, each, engine_of, exit_code, read_size
+from ..errors import exit_code_of
+from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments, make_engine, read_size
 from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datasets_rl.format.schema import Column
     from datasets_rl.preprocessing import Preview, Recipe
 
-FULL = code_of(DiskFullError("", 0, 0))
+FULL = exit_code_of(DiskFullError("", 0, 0))
 _SHOWN = 4
 
 
@@ -103,7 +103,7 @@ def run(
       rlds preprocess demo/pendulum --undo
     """
     if show:
-        return _listed()
+        return _list_steps()
     if not datasets:
         hint = f"{shell.rlds('preprocess', 'ID', '--recipe', 'NAME')}, or --list"
         raise InvalidArgumentError("no dataset is named", hint=hint)
@@ -124,11 +124,11 @@ def run(
                 f"--undo brings an earlier version back; {', '.join(given)} has no meaning beside it",
                 hint="give --undo and datasets only",
             )
-        return _undone(shell, datasets)
+        return _undo(shell, datasets)
     together = out is not None and len(datasets) > 1
-    items = _items(datasets, together=together)
-    with _former_names(shell):
-        steps = _recipe(recipe, transform or [], merge=together)
+    items = _output_items(datasets, together=together)
+    with _report_former_names(shell):
+        steps = _read_recipe(recipe, transform or [], merge=together)
     where = {"dest": out, "as_": as_, "in_place": in_place, "num_frames": num_frames}
     if dry_run:
         return _dry_run(shell, items, steps, where)
@@ -136,33 +136,35 @@ def run(
         **where,
         "jobs": jobs,
         "max_ram": read_size(max_ram) if max_ram else None,
-        "engine": engine_of(engine, address),
+        "engine": make_engine(engine, address),
         "force": force,
         "settings": shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs),
     }
-    found = each(shell, items, lambda one: _make(shell, one, _folders(shell, items[one]), steps, options))
+    found = apply_to_each(
+        shell, items, lambda one: _preprocess(shell, one, _find_folders(shell, items[one]), steps, options)
+    )
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
         {"datasets": [_document(one) for one in found], "dry_run": False},
         [Lines(tuple(folders))],
         quiet=folders,
-        code=exit_code([one.error.code if one.error else 0 for one in found]),
+        code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
     )
 
 
-def _items(datasets: list[str], *, together: bool) -> dict[str, list[str]]:
+def _output_items(datasets: list[str], *, together: bool) -> dict[str, list[str]]:
     """Return the results by their names, with the datasets of each: one result per dataset, or one merged result."""
     return {" + ".join(datasets): datasets} if together else {one: [one] for one in datasets}
 
 
-def _folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
+def _find_folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
     from datasets_rl import store
 
     found = [store.locate(**dataset_arguments(shell, one)) for one in datasets]
     return found if len(found) > 1 else found[0]
 
 
-def _recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
+def _read_recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
     """Read what is asked for: a recipe, steps, or a recipe with more steps after it; a merge needs neither."""
     from datasets_rl.preprocessing import Recipe
 
@@ -177,7 +179,7 @@ def _recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
 
 
 @contextmanager
-def _former_names(shell: Shell) -> Iterator[None]:
+def _report_former_names(shell: Shell) -> Iterator[None]:
     """Print a line for each former name in a recipe, with its present one; other warnings are shown as usual."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DeprecationWarning)
@@ -189,7 +191,7 @@ def _former_names(shell: Shell) -> Iterator[None]:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
-def _listed() -> Result:
+def _list_steps() -> Result:
     from datasets_rl.preprocessing.naming import describe_steps
     from datasets_rl.preprocessing.recipe import shipped_recipes
 
@@ -211,7 +213,7 @@ def _listed() -> Result:
     )
 
 
-def _undone(shell: Shell, datasets: list[str]) -> Result:
+def _undo(shell: Shell, datasets: list[str]) -> Result:
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import undo
@@ -220,10 +222,10 @@ def _undone(shell: Shell, datasets: list[str]) -> Result:
         folder = undo(store.locate(**dataset_arguments(shell, one)))
         manifest, number = Manifest.read(folder), len(store.versions(store.paths_of(folder))) + 1
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
-        shell.printer.note(f"{one}: version {number} is back, {_counts(manifest)}, made by {made or 'a recipe'}")
+        shell.printer.note(f"{one}: version {number} is back, {_counts_text(manifest)}, made by {made or 'a recipe'}")
         return folder
 
-    found = each(shell, datasets, back)
+    found = apply_to_each(shell, datasets, back)
     folders = [str(one.value) for one in found if one.value]
     documents = [
         {"id": one.item, "folder": None if one.value is None else str(one.value), "error": one.error_json()}
@@ -233,38 +235,40 @@ def _undone(shell: Shell, datasets: list[str]) -> Result:
         {"datasets": documents, "undone": True},
         [Lines(tuple(folders))],
         quiet=folders,
-        code=exit_code([one.error.code if one.error else 0 for one in found]),
+        code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
     )
 
 
-def _make(shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]) -> _Derived:
-    from datasets_rl.disk import identity
+def _preprocess(
+    shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]
+) -> _Derived:
+    from datasets_rl.disk import folder_identity
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import preprocess, result_folder
 
     target = result_folder(
         source, recipe, **{name: options[name] for name in ("dest", "as_", "in_place", "num_frames")}
     )
-    before = identity(target)
+    before = folder_identity(target)
     folder = preprocess(source, recipe, **options)
-    made = _Derived(folder, present=before == identity(folder), manifest=Manifest.read(folder))
+    made = _Derived(folder, present=before == folder_identity(folder), manifest=Manifest.read(folder))
     there = "already there, " if made.present else ""
     called = name if made.manifest.id in {name, ""} else made.manifest.id
     of = ""
     if options["dest"] is not None:
         called, of = folder.name, f", made of {name}"
-    shell.printer.note(f"{called}: {there}{_counts(made.manifest)}, {size_text(made.manifest.bytes)}{of}")
+    shell.printer.note(f"{called}: {there}{_counts_text(made.manifest)}, {size_text(made.manifest.bytes)}{of}")
     return made
 
 
-def _counts(manifest: Manifest) -> str:
+def _counts_text(manifest: Manifest) -> str:
     return f"{count_text(manifest.steps, 'step')} in {count_text(manifest.episodes, 'episode')}"
 
 
-def _document(one: Outcome[_Derived]) -> dict[str, Any]:
-    made = one.value
+def _document(outcome: Outcome[_Derived]) -> dict[str, Any]:
+    made = outcome.value
     return {
-        "id": one.item,
+        "id": outcome.item,
         "derived": made.manifest.id if made else None,
         "folder": str(made.folder) if made else None,
         "present": made is not None and made.present,
@@ -272,7 +276,7 @@ def _document(one: Outcome[_Derived]) -> dict[str, Any]:
         "episodes": made.manifest.episodes if made else None,
         "bytes": made.manifest.bytes if made else None,
         "history": [dict(done) for done in made.manifest.history] if made else [],
-        "error": one.error_json(),
+        "error": outcome.error_json(),
     }
 
 
@@ -280,12 +284,12 @@ def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where
     from datasets_rl.preprocessing import preview
 
     def look(item: str) -> Preview:
-        folders = _folders(shell, items[item])
+        folders = _find_folders(shell, items[item])
         return preview(folders, recipe, **where, settings=shell.settings)
 
-    found = each(shell, items, look)
+    found = apply_to_each(shell, items, look)
     blocks: list[Block] = [block for one in found if one.value for block in _preview_blocks(one.value)]
-    code = exit_code([one.error.code if one.error else 0 for one in found])
+    code = combined_exit_code([one.error.code if one.error else 0 for one in found])
     for one in found:
         if one.value and not one.value.present and one.value.bytes > one.value.free_bytes:
             needed, free = size_text(one.value.bytes), size_text(one.value.free_bytes)
@@ -299,50 +303,50 @@ def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where
     )
 
 
-def _preview_blocks(found: Preview) -> Iterator[Block]:
+def _preview_blocks(preview: Preview) -> Iterator[Block]:
     facts = (
-        ("folder", str(found.folder)),
-        ("to do", "nothing: it is there already" if found.present else ""),
-        ("steps, about", f"{found.steps:,}"),
-        ("episodes, about", f"{found.episodes:,}"),
-        ("stored, about", size_text(found.bytes)),
-        ("time in one process, about", _duration(found.seconds)),
-        ("free now", size_text(found.free_bytes)),
-        ("fingerprint", found.fingerprint),
+        ("folder", str(preview.folder)),
+        ("to do", "nothing: it is there already" if preview.present else ""),
+        ("steps, about", f"{preview.steps:,}"),
+        ("episodes, about", f"{preview.episodes:,}"),
+        ("stored, about", size_text(preview.bytes)),
+        ("time in one process, about", _duration(preview.seconds)),
+        ("free now", size_text(preview.free_bytes)),
+        ("fingerprint", preview.fingerprint),
     )
-    yield Facts(facts, title=found.id)
+    yield Facts(facts, title=preview.id)
     rows = tuple(
-        (one["key"], one["dtype"], str(one["shape"]), one["stored"], ", ".join(map(_short, one["values"])))
-        for one in _keys(found)
+        (one["key"], one["dtype"], str(one["shape"]), one["stored"], ", ".join(map(_short_text, one["values"])))
+        for one in _key_documents(preview)
     )
     yield Table(("key", "dtype", "shape", "stored", "first values"), rows, title="keys")
 
 
-def _keys(found: Preview) -> Iterator[dict[str, Any]]:
+def _key_documents(preview: Preview) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     from datasets_rl.ted.keys import dotted_name
 
-    for column in found.columns:
-        values = found.sample.states if column.shared else found.sample.steps
+    for column in preview.columns:
+        values = preview.sample.states if column.shared else preview.sample.steps
         # Few images are decoded for the preview.
         first = np.asarray(values[column.key][:_SHOWN])
         yield {
             "key": dotted_name(column.key),
             "dtype": column.dtype.name,
-            "shape": [found.steps, *column.shape],
-            "stored": _stored(column, found),
+            "shape": [preview.steps, *column.shape],
+            "stored": _storage_text(column, preview),
             "values": first.reshape(-1)[:_SHOWN].tolist(),
         }
 
 
-def _stored(column: Column, found: Preview) -> str:
+def _storage_text(column: Column, preview: Preview) -> str:
     if column.shared:
         return "once for t and t + 1"
-    return "for t and for t + 1" if column.key in found.unshared else "once a step"
+    return "for t and for t + 1" if column.key in preview.unshared else "once a step"
 
 
-def _short(value: Any) -> str:
+def _short_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -350,10 +354,10 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:,.0f} min"
 
 
-def _preview_document(one: Outcome[Preview]) -> dict[str, Any]:
-    found = one.value
+def _preview_document(outcome: Outcome[Preview]) -> dict[str, Any]:
+    found = outcome.value
     return {
-        "id": one.item,
+        "id": outcome.item,
         "folder": str(found.folder) if found else None,
         "present": found is not None and found.present,
         "recipe": dict(found.recipe) if found else None,
@@ -363,6 +367,6 @@ def _preview_document(one: Outcome[Preview]) -> dict[str, Any]:
         "bytes": found.bytes if found else None,
         "seconds": found.seconds if found else None,
         "free_bytes": found.free_bytes if found else None,
-        "keys": list(_keys(found)) if found else [],
-        "error": one.error_json(),
+        "keys": list(_key_documents(found)) if found else [],
+        "error": outcome.error_json(),
     }

@@ -19,11 +19,11 @@ from datasets_rl.errors import (
     UnknownIdError,
 )
 
-from ..errors import code_of
-from ..options import Ids, Outcome, Shell, each, exit_code, id_or_folder
+from ..errors import exit_code_of
+from ..options import Ids, Outcome, Shell, apply_to_each, combined_exit_code, id_or_folder
 from ..output import Lines, Result, size_text
 
-REFUSED = code_of(ConfirmationRequiredError(""))
+REFUSED = exit_code_of(ConfirmationRequiredError(""))
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ def run(
     """
     from datasets_rl import store
 
-    found = each(shell, ids, lambda one: _stored_files(shell, one))
+    found = apply_to_each(shell, ids, lambda one: _stored_files(shell, one))
     total = sum(one.value.bytes for one in found if one.value)
     if dry_run or total == 0:
         return _result(found, removed=False, dry_run=dry_run)
-    if not yes and not _confirmed(f"delete {', '.join(_named(found))} ({size_text(total)})"):
+    if not yes and not _ask_to_confirm(f"delete {', '.join(_removed_paths(found))} ({size_text(total)})"):
         shell.printer.note("nothing was deleted")
         return Result({"datasets": [], "dry_run": False}, code=REFUSED)
 
@@ -63,7 +63,7 @@ def run(
         return _StoredFiles(one.value.folder if one.value else "", freed)
 
     by_id = {one.item: one for one in found if one.value}
-    deleted = iter(each(shell, by_id, lambda item: delete(by_id[item])))
+    deleted = iter(apply_to_each(shell, by_id, lambda item: delete(by_id[item])))
     return _result([next(deleted) if one.value else one for one in found], removed=True, dry_run=False)
 
 
@@ -95,11 +95,11 @@ def _removal_hint(shell: Shell, folder: Path) -> str:
     return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
 
 
-def _named(found: list[Outcome[_StoredFiles]]) -> list[str]:
-    return [one.item for one in found if one.value and one.value.bytes]
+def _removed_paths(stored_files: list[Outcome[_StoredFiles]]) -> list[str]:
+    return [one.item for one in stored_files if one.value and one.value.bytes]
 
 
-def _confirmed(question: str) -> bool:
+def _ask_to_confirm(question: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfirmationRequiredError(question)
     # Not input(), nor what is built on it: these write to stdout, where only data goes.
@@ -114,24 +114,24 @@ def _result(outcomes: list[Outcome[_StoredFiles]], *, removed: bool, dry_run: bo
     return Result(
         {"datasets": documents, "dry_run": dry_run},
         [Lines(lines)],
-        quiet=_named(outcomes),
-        code=exit_code([one.error.code if one.error else 0 for one in outcomes]),
+        quiet=_removed_paths(outcomes),
+        code=combined_exit_code([one.error.code if one.error else 0 for one in outcomes]),
     )
 
 
-def _document(one: Outcome[_StoredFiles], *, removed: bool) -> dict[str, Any]:
-    size = one.value.bytes if one.value else 0
+def _document(outcome: Outcome[_StoredFiles], *, removed: bool) -> dict[str, Any]:
+    size = outcome.value.bytes if outcome.value else 0
     return {
-        "id": one.item,
-        "folder": one.value.folder if one.value else None,
+        "id": outcome.item,
+        "folder": outcome.value.folder if outcome.value else None,
         "bytes": size,
         "removed": removed and size > 0,
-        "error": one.error_json(),
+        "error": outcome.error_json(),
     }
 
 
-def _line(one: Outcome[_StoredFiles], *, removed: bool) -> str:
-    size = one.value.bytes if one.value else 0
+def _line(outcome: Outcome[_StoredFiles], *, removed: bool) -> str:
+    size = outcome.value.bytes if outcome.value else 0
     if not size:
-        return f"{one.item}: nothing is stored"
-    return f"{one.item}: {size_text(size)} {'deleted' if removed else 'would be deleted'}"
+        return f"{outcome.item}: nothing is stored"
+    return f"{outcome.item}: {size_text(size)} {'deleted' if removed else 'would be deleted'}"

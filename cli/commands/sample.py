@@ -45,17 +45,17 @@ def run(
     from datasets_rl import datasets, mixing  # noqa: F401 -- torch loads before the clock starts
 
     began = time.perf_counter()
-    name, folder, replay = _opened(shell, dataset)
+    name, folder, replay = _open_dataset(shell, dataset)
     opened = time.perf_counter()
-    batch = _drawn(replay, size)
+    batch = _draw_batch(replay, size)
     first = time.perf_counter()
     rounds, spent = 1, first - opened
     if spent < _SECONDS:
-        rounds, spent = _timed(replay, size)
+        rounds, spent = _time_batches(replay, size)
     each = spent / rounds
-    keys = [_described(name, leaf) for name, leaf in _leaves(batch)]
+    keys = [_describe_leaf(name, leaf) for name, leaf in _leaves(batch)]
     timing = {"open_s": opened - began, "first_s": first - opened, "sample_s": each, "rounds": rounds}
-    rows = tuple((one["key"], one["dtype"], str(one["shape"]), _short(one["values"])) for one in keys)
+    rows = tuple((one["key"], one["dtype"], str(one["shape"]), _short_text(one["values"])) for one in keys)
     unknown = _final_unknown(replay)
     facts = (
         ("open", f"{timing['open_s'] * 1e3:.1f} ms"),
@@ -84,7 +84,7 @@ def run(
     )
 
 
-def _opened(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
+def _open_dataset(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
     if dataset.endswith(".toml"):
         from datasets_rl.mixing import load_mixture
 
@@ -103,7 +103,7 @@ def _final_unknown(replay: Any) -> list[Any]:
     return [one for one in members if one.manifest.final_unknown]
 
 
-def _drawn(replay: Any, size: int) -> Any:
+def _draw_batch(replay: Any, size: int) -> Any:
     try:
         return replay.sample(size)
     except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
@@ -111,7 +111,7 @@ def _drawn(replay: Any, size: int) -> Any:
         raise InvalidArgumentError(f"no batch of {size:,} transitions: {reason}", hint="take a smaller -n") from error
 
 
-def _timed(replay: Any, size: int) -> tuple[int, float]:
+def _time_batches(replay: Any, size: int) -> tuple[int, float]:
     """Return how many batches were drawn, and in how many seconds; enough is enough after a second."""
     began, done, spent = time.perf_counter(), 0, 0.0
     while done < _ROUNDS and spent < _SECONDS:
@@ -126,11 +126,11 @@ def _leaves(batch: Any) -> Iterator[tuple[str, Tensor]]:
     yield from sorted((".".join(key), leaf) for key, leaf in named if hasattr(leaf, "dtype"))
 
 
-def _described(name: str, leaf: Tensor) -> dict[str, Any]:
+def _describe_leaf(name: str, leaf: Tensor) -> dict[str, Any]:
     values = leaf.reshape(-1)[:_SHOWN].tolist()
     return {"key": name, "dtype": str(leaf.dtype).removeprefix("torch."), "shape": list(leaf.shape), "values": values}
 
 
-def _short(values: list[Any]) -> str:
+def _short_text(values: list[Any]) -> str:
     shown = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in values)
     return ", ".join(shown)

@@ -41,7 +41,7 @@ def run(
 
     place = dataset_arguments(shell, dataset)
     reference = reference_score(**place)
-    if _changed(place):
+    if _has_changed(place):
         shell.printer.note("it was preprocessed here; the two are returns of the rewards that it had before")
     scores = [float(normalized_score(returns=value, **place)) for value in returns]
     mean = sum(scores) / len(scores)
@@ -61,11 +61,11 @@ def run(
     return Result(data, [table], quiet=[f"{score:.6g}" for score in scores])
 
 
-def _changed(place: Mapping[str, Any]) -> bool:
+def _has_changed(path: Mapping[str, Any]) -> bool:
     """Say whether the dataset that is stored here went through a recipe."""
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
 
     with suppress(NotADatasetError, ManifestError):
-        return bool(Manifest.read(store.locate(**place)).history)
+        return bool(Manifest.read(store.locate(**path)).history)
     return False

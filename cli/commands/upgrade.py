@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..options import Outcome, Shell, dataset_arguments, each, exit_code
+from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments
 from ..output import Lines, Result
 
 
@@ -33,7 +33,7 @@ def run(
         folder = store.locate(**dataset_arguments(shell, dataset))
         return folder, store.upgrade(folder)
 
-    outcomes = each(shell, datasets, upgrade)
+    outcomes = apply_to_each(shell, datasets, upgrade)
     lines = tuple(
         f"{one.item}: {'upgraded' if one.value[1] else 'is of the current version'}" for one in outcomes if one.value
     )
@@ -41,15 +41,15 @@ def run(
         {"datasets": [_document(one) for one in outcomes]},
         [Lines(lines)],
         quiet=[one.item for one in outcomes if one.value and one.value[1]],
-        code=exit_code([one.error.code if one.error else 0 for one in outcomes]),
+        code=combined_exit_code([one.error.code if one.error else 0 for one in outcomes]),
     )
 
 
-def _document(one: Outcome[tuple[Path, bool]]) -> dict[str, Any]:
-    folder, changed = one.value or (None, False)
+def _document(outcome: Outcome[tuple[Path, bool]]) -> dict[str, Any]:
+    folder, changed = outcome.value or (None, False)
     return {
-        "id": one.item,
+        "id": outcome.item,
         "folder": None if folder is None else str(folder),
         "upgraded": changed,
-        "error": one.error_json(),
+        "error": outcome.error_json(),
     }

@@ -9,14 +9,14 @@ import typer
 
 from datasets_rl.errors import IntegrityError
 
-from ..errors import code_of
-from ..options import Outcome, Shell, Targets, dataset_arguments, each, exit_code, is_id
+from ..errors import exit_code_of
+from ..options import Outcome, Shell, Targets, apply_to_each, combined_exit_code, dataset_arguments, is_id
 from ..output import Lines, Result, size_text
 
 if TYPE_CHECKING:
     from datasets_rl.verification import Verification
 
-BROKEN = code_of(IntegrityError("", ()))
+BROKEN = exit_code_of(IntegrityError("", ()))
 
 
 def run(
@@ -39,25 +39,25 @@ def run(
     """
     from datasets_rl.verification import verify
 
-    found = each(shell, datasets, lambda one: verify(**dataset_arguments(shell, one), deep=deep))
+    found = apply_to_each(shell, datasets, lambda one: verify(**dataset_arguments(shell, one), deep=deep))
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(shell, one.value)))],
         quiet=[one.item for one in found if one.value and one.value.problems],
-        code=exit_code([_code(one) for one in found]),
+        code=combined_exit_code([_exit_code(one) for one in found]),
     )
 
 
-def _code(one: Outcome[Verification]) -> int:
-    if one.error is not None:
-        return one.error.code
-    return BROKEN if one.value is None or one.value.problems else 0
+def _exit_code(outcome: Outcome[Verification]) -> int:
+    if outcome.error is not None:
+        return outcome.error.code
+    return BROKEN if outcome.value is None or outcome.value.problems else 0
 
 
-def _document(one: Outcome[Verification]) -> dict[str, Any]:
-    found = one.value
+def _document(outcome: Outcome[Verification]) -> dict[str, Any]:
+    found = outcome.value
     return {
-        "id": found.id if found else one.item,
+        "id": found.id if found else outcome.item,
         "folder": str(found.folder) if found else None,
         "intact": found is not None and not found.problems,
         "files": found.files if found else 0,
@@ -65,30 +65,31 @@ def _document(one: Outcome[Verification]) -> dict[str, Any]:
         "problems": list(found.problems) if found else [],
         "remarks": list(found.remarks) if found else [],
         "checked": list(found.checked) if found else [],
-        "error": one.error_json(),
+        "error": outcome.error_json(),
     }
 
 
-def _lines(shell: Shell, found: Verification) -> Iterator[str]:
-    count = f"{len(found.problems)} problem{'s' * (len(found.problems) > 1)}"
-    verdict = count if found.problems else "intact"
-    yield f"{found.id}: {verdict} ({found.files} files, {size_text(found.bytes)}, {found.folder})"
-    yield from (f"  problem: {text}" for text in found.problems)
-    yield from (f"  remark: {text}" for text in found.remarks)
-    if not found.problems:
-        yield from (f"  checked: {text}" for text in found.checked)
+def _lines(shell: Shell, verification: Verification) -> Iterator[str]:
+    count = f"{len(verification.problems)} problem{'s' * (len(verification.problems) > 1)}"
+    verdict = count if verification.problems else "intact"
+    yield f"{verification.id}: {verdict} ({verification.files} files, {size_text(verification.bytes)}, {verification.folder})"
+    yield from (f"  problem: {text}" for text in verification.problems)
+    yield from (f"  remark: {text}" for text in verification.remarks)
+    if not verification.problems:
+        yield from (f"  checked: {text}" for text in verification.checked)
     else:
-        yield f"  next: {_remedy(shell, found)}"
+        yield f"  next: {_remedy(shell, verification)}"
 
 
-def _remedy(shell: Shell, found: Verification) -> str:
+def _remedy(shell: Shell, verification: Verification) -> str:
     """Return what makes this folder whole again; other folders of the same id may be intact."""
     from datasets_rl import store
 
-    again = shell.rlds("download", found.id, "--force")
+    again = shell.rlds("download", verification.id, "--force")
     if (
-        is_id(found.id)
-        and store.dataset_paths(found.id, settings=shell.settings).folder.resolve() == found.folder.resolve()
+        is_id(verification.id)
+        and store.dataset_paths(verification.id, settings=shell.settings).folder.resolve()
+        == verification.folder.resolve()
     ):
-        return f"{again}, then preprocess it again" if found.preprocessed else again
-    return f"delete {found.folder}, and copy or download the dataset to that place again"
+        return f"{again}, then preprocess it again" if verification.preprocessed else again
+    return f"delete {verification.folder}, and copy or download the dataset to that place again"

@@ -25,7 +25,7 @@ from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
-from datasets_rl.transforms.base import gathered
+from datasets_rl.transforms.base import add_gathered
 from datasets_rl.writers.ensemble import WriterEnsemble
 
 __all__ = ["ReplayBufferEnsemble", "info_at"]
@@ -186,7 +186,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         storage: Any = self._storage
         ((_, part),) = storage.get(((number,), (rows,)))
         with _preserve_state(member.transforms):
-            part = gathered(member.transforms, member.storage, rows, part)
+            part = add_gathered(member.transforms, member.storage, rows, part)
             return fields_of(self._finish_part(number, part, info, len(rows)))
 
     def _finish_part(self, number: int, part: Any, info: Mapping[Any, Tensor], steps: int) -> Any:
@@ -208,10 +208,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
     def _gather_data(self, drawn: Drawn) -> Any:
         index, storage = drawn.index, drawn.storage
         # A transform of the ensemble that needs other rows raises here: the rows are those of the buffers.
-        parts = gathered(self._transforms, storage, index.get(_INDEX), storage.get(index))
+        parts = add_gathered(self._transforms, storage, index.get(_INDEX), storage.get(index))
         members = [self._members[number] for number, _ in parts]
         return [
-            (number, gathered(member.transforms, member.storage, rows, part))
+            (number, add_gathered(member.transforms, member.storage, rows, part))
             for member, rows, (number, part) in zip(members, index.get(_INDEX), parts, strict=True)
         ]
 

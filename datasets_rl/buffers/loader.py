@@ -66,7 +66,7 @@ class SampledBatches(IterableDataset[Any]):
                 return
             drawn = buffer._draw(None, ahead=True)  # noqa: SLF001 - the loader runs the buffer in another process
             if number % worker.num_workers == worker.id:
-                yield buffer._make_batch(drawn)[0]
+                yield buffer._make_batch(drawn)[0]  # noqa: SLF001 - the same
             else:
                 buffer._discard_drawn(drawn)  # noqa: SLF001 - the same
 

@@ -48,7 +48,7 @@ from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key
-from datasets_rl.transforms.base import Compose, gathered
+from datasets_rl.transforms.base import Compose, add_gathered
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 from datasets_rl.writers.round_robin import RoundRobinWriter
@@ -424,8 +424,8 @@ class ReplayBuffer(Stateful):
         storage, index = drawn.storage, drawn.index
         # A custom sampler may also return one index per axis.
         if isinstance(index, Tensor):
-            return gathered(self._transforms, storage, index, storage.take(index))
-        return gathered(self._transforms, storage, storage.ravel(index), storage.get(index))
+            return add_gathered(self._transforms, storage, index, storage.take(index))
+        return add_gathered(self._transforms, storage, storage.ravel(index), storage.get(index))
 
     def _discard_drawn(self, drawn: Drawn) -> None:
         if drawn.announced:
@@ -514,7 +514,7 @@ class ReplayBuffer(Stateful):
             rows = torch.arange(len(storage)).reshape(-1, *envs)[index]
         if rows.ndim != data.ndim:
             return data
-        return gathered(self._transforms, storage, rows.reshape(-1), data.reshape(-1)).reshape(rows.shape)
+        return add_gathered(self._transforms, storage, rows.reshape(-1), data.reshape(-1)).reshape(rows.shape)
 
     def _field(self, key: Key) -> Any:
         storage = self._storage
@@ -640,7 +640,7 @@ class ReplayBuffer(Stateful):
             InvalidArgumentError: If the state does not fit; nothing has changed.
         """
         with self._locked_for_change():
-            checkpoint.refuse(self._readable_state_problems(state_dict))
+            checkpoint.raise_reasons(self._readable_state_problems(state_dict))
             state_dict = self._chronological_state(state_dict)
             for name, part in self._components.items():
                 part.load_state_dict(state_dict[name]["state"])

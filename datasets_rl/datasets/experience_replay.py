@@ -202,7 +202,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 settings=settings,
             )
         folder = store.locate(full_id, root=root, settings=settings)
-        growth.require_part(folder, self._asked)
+        growth.check_contains(folder, self._asked)
         return folder
 
     def _settings(self) -> Settings:

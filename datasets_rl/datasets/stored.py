@@ -21,7 +21,7 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         del root, download
         folder = store.locate(Path(dataset_id))
-        growth.require_part(folder, self._asked)
+        growth.check_contains(folder, self._asked)
         return folder
 
     @property

@@ -12,7 +12,7 @@ from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.download import fetch, fetch_local, remaining_bytes
 from datasets_rl.fetch.parallel import CancelToken, Limiter
 from datasets_rl.fetch.partial_download import remove_with_record
-from datasets_rl.progress import Counted, Report, report
+from datasets_rl.progress import CountingReport, Report, report
 from datasets_rl.settings import Settings
 
 __all__ = ["Fetcher"]
@@ -74,7 +74,7 @@ class Fetcher:
         assets = [asset for group in groups for asset in group]
         show = self.settings.progress and self.local is None
         with report(self.label, remaining_bytes(assets, self.folder), show=show) as progress:
-            yield replace(self, progress=Counted(progress))
+            yield replace(self, progress=CountingReport(progress))
 
     def drop(self, paths: Iterable[Path]) -> None:
         """Delete fetched files. Files of the user stay."""

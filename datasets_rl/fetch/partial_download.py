@@ -273,7 +273,7 @@ class PartialDownload:
                 return
             # The counts are read before the fsync: bytes that another thread writes during it are saved next time.
             spans = [(span.start, span.stop, span.done) for span in self.spans]
-            disk.sync(self.path)
+            disk.sync_file(self.path)
             state: dict[str, Any] = {"url": self.url, "address": self.address}
             state |= {"etag": self.etag, "validator": self.validator}
             state |= {"total": self.total, "spans": spans, "said": asdict(self.reported)}

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER, WORK_FOLDER, identity
+from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER, WORK_FOLDER, folder_identity
 from datasets_rl.errors import DatasetsRLError, IntegrityError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.manifest import Manifest
@@ -61,7 +61,7 @@ class StoredDataset:
                 # Without a work folder, no process replaces the dataset, so a retry would fail again.
                 changing = any((root / WORK_FOLDER).is_dir() for root in self.folder.parents[:_LEVELS])
                 gone = self.identity is None and changing
-                if (identity(self.folder) == self.identity and not gone) or attempt == _ATTEMPTS - 1:
+                if (folder_identity(self.folder) == self.identity and not gone) or attempt == _ATTEMPTS - 1:
                     raise
                 time.sleep(_PAUSE)
                 continue
@@ -290,9 +290,9 @@ def _folder_state(folder: Path) -> tuple[str | None, int]:
     The time differs even if an undo has restored the same version in between.
     """
     try:
-        return identity(folder), folder.stat().st_ctime_ns
+        return folder_identity(folder), folder.stat().st_ctime_ns
     except FileNotFoundError:
-        return identity(folder), 0
+        return folder_identity(folder), 0
 
 
 def _read_texts(path: Path) -> list[str]:

@@ -17,7 +17,7 @@ from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.pipeline.engines import Engine, TaskFunction
 from datasets_rl.pipeline.journal import Journal
 from datasets_rl.pipeline.partial import remove_partial
-from datasets_rl.progress import Counted, Report
+from datasets_rl.progress import CountingReport, Report
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -99,7 +99,7 @@ class WorkerResult:
     def __init__(self, engine: Engine, function: TaskFunction, task: Mapping[str, Any], report: Report) -> None:
         self.folder = Path(task["folder"])
         self._report = report
-        self._reported = Counted(report)
+        self._reported = CountingReport(report)
         self._result = engine.submit(function, task, self._reported)
 
     def get(self) -> Mapping[str, Any]:

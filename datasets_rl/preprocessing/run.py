@@ -63,13 +63,13 @@ from datasets_rl.store import (
     check_own_files,
     derived_paths,
     discard_work,
-    last_run,
+    has_unfinished_change,
+    last_history_entry,
     named_paths,
     paths_of,
     sweep_folder,
     transaction,
     undo,
-    unfinished,
 )
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
@@ -189,7 +189,7 @@ def preprocess(
         force,
         "in place" if in_place else request.fingerprint,
     ]
-    settled = not target.work.exists() and not unfinished(target)
+    settled = not target.work.exists() and not has_unfinished_change(target)
     if settled and not force and _is_present(destination, request):
         sweep_folder(target.folder)
         return target.folder
@@ -357,7 +357,7 @@ def _resolve_destination(
     check_derived_name(name)
     target = DatasetPaths(base.root, f"{base.name}{DERIVED}{name}")
     if not as_ and not target.exists:
-        same = (paths for paths in derived_paths(base) if request.is_met_by(last_run(paths)))
+        same = (paths for paths in derived_paths(base) if request.is_met_by(last_history_entry(paths)))
         target = next(same, target)
     return _Destination(target, f"{base_id}{DERIVED}{target.name[len(base.name) + 1 :]}")
 
@@ -381,7 +381,7 @@ def _is_present(destination: _Destination, request: _Request) -> bool:
     """Return whether the result exists; in place, whether the recipe is the last one that was applied."""
     if not destination.paths.exists:
         return False
-    last = last_run(destination.paths)
+    last = last_history_entry(destination.paths)
     return request.is_recipe_of(last) if destination.in_place else request.is_met_by(last)
 
 
@@ -435,7 +435,7 @@ def _check_loss(stored: Stored, destination: _Destination, request: _Request) ->
             hint=Remedy("preprocess the dataset that it was made of, or insist with {}", _INSIST),
         )
     if not destination.in_place and destination.paths.exists:
-        name = last_run(destination.paths).get("recipe", {}).get("name") or "without a name"
+        name = last_history_entry(destination.paths).get("recipe", {}).get("name") or "without a name"
         raise InvalidArgumentError(
             f"{destination.paths.folder} already exists: it holds the result of another recipe or of other data ({name})",
             hint=Remedy(

@@ -32,7 +32,7 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted_name
 from datasets_rl.transforms import Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
-from datasets_rl.transforms.images import ToTensorImage, _Picture
+from datasets_rl.transforms.images import ToTensorImage, _ImageTransform
 
 __all__ = ["SUPERSEDED", "TransformStep", "named_transforms", "transform_steps"]
 
@@ -123,7 +123,7 @@ class TransformStep(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        if isinstance(self.transform, _Picture):
+        if isinstance(self.transform, _ImageTransform):
             return self._apply_to_images(batch)
         keys = [as_key(key) for key in getattr(self.transform, "in_keys", ())]
         # A transform of the user may read more keys than its in_keys.

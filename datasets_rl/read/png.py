@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.compiled import compiled
+from datasets_rl.compiled import compile_for
 
 try:
     from isal import isal_zlib as inflating
@@ -58,7 +58,7 @@ def decode(compressed: bytes, out: NDArray[np.uint8]) -> None:
     _undo_filters(raw, out.reshape(rows, -1), channels)
 
 
-@compiled(_SIGNATURE)
+@compile_for(_SIGNATURE)
 def _undo_filters(raw: NDArray[np.uint8], out: NDArray[np.uint8], step: int) -> None:
     """Undo the filter of each row, and write the pixels to `out`."""
     rows, width = out.shape

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.compiled import compiled
+from datasets_rl.compiled import compile_for
 
 __all__ = ["WIDEST", "decode"]
 
@@ -32,7 +32,7 @@ def decode(raw: NDArray[np.uint8], out: NDArray[np.int64]) -> int:
     return int(_decode(raw, out.view(np.uint64)))
 
 
-@compiled(_SIGNATURE)
+@compile_for(_SIGNATURE)
 def _decode(raw: NDArray[np.uint8], out: NDArray[np.uint64]) -> int:
     value = np.uint64(0)
     shift = np.uint64(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.compiled import compiled
+from datasets_rl.compiled import compile_for
 
 __all__ = ["SumTree"]
 
@@ -108,7 +108,7 @@ class SumTree:
         return rows, masses
 
 
-@compiled("boolean(int64[::1], float64[::1], int64, float64)")
+@compile_for("boolean(int64[::1], float64[::1], int64, float64)")
 def _are_within(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
     invalid = 0
     for row in rows:
@@ -118,7 +118,7 @@ def _are_within(rows: Rows, priorities: Floats, count: int, largest: float) -> b
     return invalid == 0
 
 
-@compiled("void(float64[::1], float64[::1])")
+@compile_for("void(float64[::1], float64[::1])")
 def _find_lowest(masses: Floats, low: Floats) -> None:
     lowest, count = np.inf, 0
     for mass in masses:
@@ -128,7 +128,7 @@ def _find_lowest(masses: Floats, low: Floats) -> None:
     low[0], low[1] = lowest, count
 
 
-@compiled(
+@compile_for(
     "float64(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], float64[::1],"
     "float64[::1], boolean)"
 )
@@ -187,7 +187,7 @@ def _write(
     return highest
 
 
-@compiled("void(float64[::1], float64[::1], float64[::1], int64[::1], float64[::1])")
+@compile_for("void(float64[::1], float64[::1], float64[::1], int64[::1], float64[::1])")
 def _draw(sums: Floats, masses: Floats, points: Floats, rows: Rows, drawn: Floats) -> None:
     blocks, count = len(sums) // 2, len(points)
     for i in range(count):

@@ -13,12 +13,12 @@ import torch
 from torch import Generator, Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._numbers import integers
+from datasets_rl.specs._numbers import random_integers
 
-__all__ = ["draw", "inside", "nearest"]
+__all__ = ["are_allowed", "draw_categories", "nearest_allowed"]
 
 
-def draw(
+def draw_categories(
     sizes: int | Tensor,
     allowed: Tensor | None,
     shape: Sequence[int],
@@ -31,14 +31,14 @@ def draw(
         InvalidArgumentError: If the mask allows no category for an element.
     """
     if allowed is None:
-        return integers(0, sizes - 1, shape, device=device, generator=generator)
+        return random_integers(0, sizes - 1, shape, device=device, generator=generator)
     _check_mask(allowed)
-    rank = integers(0, allowed.sum(-1) - 1, shape, device=device, generator=generator)
+    rank = random_integers(0, allowed.sum(-1) - 1, shape, device=device, generator=generator)
     # The category that follows `rank` allowed ones.
     return (allowed.cumsum(-1) <= rank.unsqueeze(-1)).sum(-1)
 
 
-def inside(index: Tensor, sizes: int | Tensor, allowed: Tensor | None) -> Tensor | None:
+def are_allowed(index: Tensor, sizes: int | Tensor, allowed: Tensor | None) -> Tensor | None:
     """Return which elements of an index [..., P] are allowed categories, bool of the same shape; `None` if all are."""
     if isinstance(sizes, int) and allowed is None:
         if not index.numel():
@@ -59,7 +59,7 @@ def inside(index: Tensor, sizes: int | Tensor, allowed: Tensor | None) -> Tensor
     return valid
 
 
-def nearest(index: Tensor, sizes: int | Tensor, allowed: Tensor | None) -> Tensor:
+def nearest_allowed(index: Tensor, sizes: int | Tensor, allowed: Tensor | None) -> Tensor:
     """Return the allowed category nearest to each element of an int64 index [..., P]; the lower one of two.
 
     Raises:

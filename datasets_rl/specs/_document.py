@@ -16,7 +16,7 @@ from datasets_rl.specs._numbers import without_repeats
 if TYPE_CHECKING:
     from datasets_rl.specs.base import TensorSpec
 
-__all__ = ["KINDS", "Entry", "compact", "dtype_name", "is_int64"]
+__all__ = ["KINDS", "Entry", "compact_values", "dtype_name", "is_int64"]
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -53,7 +53,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return _NAMES[dtype]
 
 
-def compact(tensor: Tensor) -> Any:
+def compact_values(tensor: Tensor) -> Any:
     """Convert a tensor to nested lists for JSON, or to one number if all elements are equal.
 
     An axis along which the elements are constant is reduced to size 1: a bound for each channel of an image takes as
@@ -163,7 +163,7 @@ class Entry:
         return domain
 
     def tensor(self, name: str, dtype: torch.dtype, default: Any = None) -> Tensor | None:
-        """Return a tensor field, the inverse of `compact`; `None` if the field is not a tensor of the dtype."""
+        """Return a tensor field, the inverse of `compact_values`; `None` if the field is not a tensor of the dtype."""
         value = self.field(name, lambda value: value is not None, "numbers", default)
         try:
             return None if value is None else torch.tensor(_text_as_infinities(value, dtype), dtype=dtype)

@@ -11,8 +11,8 @@ from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
-from datasets_rl.specs._document import Entry, compact
-from datasets_rl.specs.base import Lead, LeafSpec, Move, sizes
+from datasets_rl.specs._document import Entry, compact_values
+from datasets_rl.specs.base import Lead, LeafSpec, Move, parse_shape
 
 __all__ = ["FiniteSpec"]
 
@@ -109,8 +109,8 @@ class FiniteSpec(LeafSpec):
         Raises:
             InvalidArgumentError: If the mask allows no category for an element.
         """
-        shape = (*sizes(shape), *self._index_shape)
-        return self._from_index(_categories.draw(self._sizes, self._allowed, shape, self.device, generator))
+        shape = (*parse_shape(shape), *self._index_shape)
+        return self._from_index(_categories.draw_categories(self._sizes, self._allowed, shape, self.device, generator))
 
     def cardinality(self) -> int:
         """Return the number of outcomes of one element, including masked ones; leading axes do not multiply it."""
@@ -143,7 +143,7 @@ class FiniteSpec(LeafSpec):
         return self._from_index(outcomes.reshape(-1, *ones, *last).expand(-1, *self._index_shape))
 
     def _nearest(self, value: Tensor) -> Tensor:
-        index = _categories.nearest(self._index_near(value), self._sizes, self._allowed)
+        index = _categories.nearest_allowed(self._index_near(value), self._sizes, self._allowed)
         return self._from_index(index)
 
     @abstractmethod
@@ -159,7 +159,7 @@ class FiniteSpec(LeafSpec):
 
     @override
     def to_json(self) -> dict[str, Any]:
-        masked = {} if self.mask is None else {"mask": compact(self.mask)}
+        masked = {} if self.mask is None else {"mask": compact_values(self.mask)}
         return {**self._frame(), **masked}
 
     @staticmethod

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["gathered", "spread"]
+__all__ = ["concatenate_groups", "pad_groups"]
 
 
-def spread(columns: Tensor, widths: Tensor) -> Tensor:
+def pad_groups(columns: Tensor, widths: Tensor) -> Tensor:
     """Move each group to a separate row, padded with zeros: `[..., sum(widths)]` -> `[..., k, max(widths)]`."""
     used = _used_columns(widths)
     rows = columns.new_zeros(*columns.shape[:-1], used.numel())
@@ -20,8 +20,8 @@ def spread(columns: Tensor, widths: Tensor) -> Tensor:
     return rows.reshape(*rows.shape[:-1], *used.shape)
 
 
-def gathered(rows: Tensor, widths: Tensor) -> Tensor:
-    """Concatenate the groups, the inverse of `spread`: `[..., k, max(widths)]` -> `[..., sum(widths)]`."""
+def concatenate_groups(rows: Tensor, widths: Tensor) -> Tensor:
+    """Concatenate the groups, the inverse of `pad_groups`: `[..., k, max(widths)]` -> `[..., sum(widths)]`."""
     return rows.flatten(-2)[..., _used_columns(widths).flatten()]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["integers", "limits", "nearest_int64", "reals", "without_repeats"]
+__all__ = ["dtype_limits", "nearest_int64", "random_integers", "random_reals", "without_repeats"]
 
 _INT64_MIN = -(1 << 63)
 _INT64_MAX = (1 << 63) - 1
@@ -15,7 +15,7 @@ _INT64_MAX_DOUBLE = float((1 << 63) - (1 << 10))
 """The largest double that is a valid int64."""
 
 
-def limits(dtype: torch.dtype) -> tuple[float, float]:
+def dtype_limits(dtype: torch.dtype) -> tuple[float, float]:
     """Return the smallest and the largest finite number of a dtype."""
     if dtype == torch.bool:
         return 0, 1
@@ -29,7 +29,7 @@ def without_repeats(tensor: Tensor) -> Tensor:
     return tensor[tuple(slice(0, 1) if size > 1 and not stride else slice(None) for size, stride in repeats)]
 
 
-def integers(
+def random_integers(
     low: Tensor | int,
     high: Tensor | int,
     shape: Sequence[int],
@@ -56,7 +56,7 @@ def integers(
     return low + drawn
 
 
-def reals(low: Tensor, high: Tensor, shape: Sequence[int], *, generator: Generator | None = None) -> Tensor:
+def random_reals(low: Tensor, high: Tensor, shape: Sequence[int], *, generator: Generator | None = None) -> Tensor:
     """Draw floats from [low, high], uniformly where both bounds are finite.
 
     Where only one bound is finite, the distance from it is drawn from the exponential distribution of mean 1; where

@@ -54,7 +54,7 @@ class TensorSpec(ABC):
             KINDS[cls.kind] = cls
 
     def __init__(self, shape: Sequence[int] | int, device: torch.device | str | int | None) -> None:
-        self._shape = sizes(shape)
+        self._shape = parse_shape(shape)
         if any(size < 0 for size in self._shape):
             raise InvalidArgumentError(
                 f"shape is {list(self._shape)}; expected sizes >= 0",
@@ -240,7 +240,7 @@ class TensorSpec(ABC):
 
     def expand(self, *shape: Any) -> Self:
         """Repeat along axes of size 1 and new leading axes, as `Tensor.expand` does."""
-        ndim, new_shape = self.ndim, sizes(*shape)
+        ndim, new_shape = self.ndim, parse_shape(*shape)
         return self.moved(lambda tensor: tensor.expand((*new_shape, *tensor.shape[ndim:])))
 
     def squeeze(self, dim: int | None = None) -> Self:
@@ -258,9 +258,9 @@ class TensorSpec(ABC):
 
     def reshape(self, *shape: Any) -> Self:
         """Arrange the same elements in another shape, as `Tensor.reshape` does."""
-        ndim, new_shape = self.ndim, sizes(*shape)
+        ndim, new_shape = self.ndim, parse_shape(*shape)
         try:
-            new_shape = probe(self.shape).reshape(new_shape).shape
+            new_shape = meta_tensor(self.shape).reshape(new_shape).shape
         except RuntimeError as error:
             raise InvalidArgumentError(f"{self._named()} cannot be reshaped to {list(new_shape)}: {error}") from None
         return self.moved(lambda tensor: tensor.reshape((*new_shape, *tensor.shape[ndim:])))
@@ -271,7 +271,7 @@ class TensorSpec(ABC):
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """Merge consecutive axes into one, as `Tensor.flatten` does."""
-        return self.reshape(probe(self.shape).flatten(start_dim, end_dim).shape)
+        return self.reshape(meta_tensor(self.shape).flatten(start_dim, end_dim).shape)
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
         """Split an axis into several, as `Tensor.unflatten` does."""
@@ -296,7 +296,7 @@ class TensorSpec(ABC):
         shape = self._indexed_shape()
         entries = without_ellipsis(index, len(shape))
         # Outside of `moved`, so that an index out of range raises IndexError, which ends iteration.
-        _ = probe(shape)[entries]
+        _ = meta_tensor(shape)[entries]
         return self.moved(lambda tensor: tensor[entries])
 
     def _indexed_shape(self) -> Sequence[int]:
@@ -374,7 +374,7 @@ class TensorSpec(ABC):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self) or other.__dict__.keys() != self.__dict__.keys():
             return False
-        return all(same(mine, other.__dict__[name]) for name, mine in self.__dict__.items())
+        return all(are_equal(mine, other.__dict__[name]) for name, mine in self.__dict__.items())
 
     def __hash__(self) -> int:
         # Equal specs must have equal hashes, and hashes must be constant: the mask and the entries of a composite,
@@ -393,11 +393,13 @@ class TensorSpec(ABC):
         return handler(*args, **(kwargs or {}))
 
 
-def _method(name: str) -> Callable[..., Any]:
+def _spec_method(name: str) -> Callable[..., Any]:
     return lambda spec, *args, **kwargs: getattr(spec, name)(*args, **kwargs)
 
 
-TensorSpec.torch_functions |= {getattr(torch, name): _method(name) for name in ("index_select", "squeeze", "unsqueeze")}
+TensorSpec.torch_functions |= {
+    getattr(torch, name): _spec_method(name) for name in ("index_select", "squeeze", "unsqueeze")
+}
 
 
 class LeafSpec(TensorSpec):
@@ -486,11 +488,11 @@ class LeafSpec(TensorSpec):
 
     @override
     def zero(self, shape: Lead = None) -> Tensor:
-        return torch.zeros((*sizes(shape), *self.shape), dtype=self.dtype, device=self.device)
+        return torch.zeros((*parse_shape(shape), *self.shape), dtype=self.dtype, device=self.device)
 
     @override
     def one(self, shape: Lead = None) -> Tensor:
-        return torch.ones((*sizes(shape), *self.shape), dtype=self.dtype, device=self.device)
+        return torch.ones((*parse_shape(shape), *self.shape), dtype=self.dtype, device=self.device)
 
     @override
     def type_check(self, value: Any, key: Any = None) -> None:
@@ -535,7 +537,7 @@ class LeafSpec(TensorSpec):
 
     def _moved_shape(self, move: Move) -> torch.Size:
         try:
-            shape: torch.Size = move(probe(self.shape)).shape
+            shape: torch.Size = move(meta_tensor(self.shape)).shape
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
         return shape
@@ -580,7 +582,7 @@ class LeafSpec(TensorSpec):
         return []
 
 
-def domain_of(dtype: torch.dtype, given: str | None = None) -> str:
+def check_domain(dtype: torch.dtype, given: str | None = None) -> str:
     """Return the given domain, or by default the domain of the dtype.
 
     Raises:
@@ -591,7 +593,7 @@ def domain_of(dtype: torch.dtype, given: str | None = None) -> str:
     return given or ("continuous" if dtype.is_floating_point else "discrete")
 
 
-def sizes(*shape: Any) -> torch.Size:
+def parse_shape(*shape: Any) -> torch.Size:
     """Return a shape given as integers, as a sequence of integers, as one integer, or as `None` for no axes."""
     if len(shape) == 1 and not isinstance(shape[0], int):
         shape = () if shape[0] is None else tuple(shape[0])
@@ -616,7 +618,7 @@ def as_device(device: torch.device | str | int) -> torch.device:
     return device
 
 
-def probe(shape: Sequence[int]) -> Tensor:
+def meta_tensor(shape: Sequence[int]) -> Tensor:
     """Return a tensor of a shape that takes no memory, to try shape operations on."""
     return torch.zeros((), dtype=torch.bool, device="cpu").expand(tuple(shape))
 
@@ -642,8 +644,8 @@ def _axes(entry: Any) -> int:
     return entry.ndim if isinstance(entry, Tensor) and entry.dtype == torch.bool else 1
 
 
-def same(mine: Any, other: Any) -> bool:
+def are_equal(left: Any, right: Any) -> bool:
     """Return whether two attributes are equal; tensors are equal if their dtypes and all their elements are."""
-    if isinstance(mine, Tensor) and isinstance(other, Tensor):
-        return mine.dtype == other.dtype and torch.equal(mine, other)
-    return type(mine) is type(other) and bool(mine == other)
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    return type(left) is type(right) and bool(left == right)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs.base import sizes
+from datasets_rl.specs.base import parse_shape
 from datasets_rl.specs.discrete import DiscreteTensorSpec
 
 __all__ = ["BinaryDiscreteTensorSpec"]
@@ -43,7 +43,7 @@ class BinaryDiscreteTensorSpec(DiscreteTensorSpec):
     ) -> None:
         if n is None and shape is None:
             raise InvalidArgumentError("n and shape are missing; expected at least one of them")
-        shape = (n or 0,) if shape is None else sizes(shape)
+        shape = (n or 0,) if shape is None else parse_shape(shape)
         if n is not None and n != (shape[-1] if shape else 0):
             raise InvalidArgumentError(f"n is {n} and shape is {list(shape)}; expected a last axis of size n")
         super().__init__(2, shape, device, dtype)

@@ -12,9 +12,9 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._document import Entry, compact
-from datasets_rl.specs._numbers import integers, limits, nearest_int64, reals, without_repeats
-from datasets_rl.specs.base import Lead, LeafSpec, Move, broadcast_shapes, domain_of, sizes
+from datasets_rl.specs._document import Entry, compact_values
+from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integers, random_reals, without_repeats
+from datasets_rl.specs.base import Lead, LeafSpec, Move, broadcast_shapes, check_domain, parse_shape
 from datasets_rl.specs.space import ContinuousBox
 
 __all__ = ["BoundedTensorSpec"]
@@ -72,12 +72,12 @@ class BoundedTensorSpec(LeafSpec):
                 f"low of shape {list(lowest.shape)} and high of shape {list(highest.shape)} do not broadcast to"
                 f" {shape}: {error}"
             ) from None
-        self._domain = domain_of(self.dtype, domain)
-        low, high = _between(without_repeats(lowest), without_repeats(highest), self.dtype, self.device)
+        self._domain = check_domain(self.dtype, domain)
+        low, high = _check_bounds(without_repeats(lowest), without_repeats(highest), self.dtype, self.device)
         self._set(low.expand(self.shape), high.expand(self.shape))
 
     def _set(self, low: Tensor, high: Tensor) -> None:
-        self._low, self._high = _collapsed(low), _collapsed(high)
+        self._low, self._high = _collapse_bound(low), _collapse_bound(high)
         # Uniform bounds as Python numbers: comparing with two numbers is faster than comparing with two tensors.
         uniform = without_repeats(self._low).numel() == without_repeats(self._high).numel() == 1
         self._finite = (
@@ -117,13 +117,13 @@ class BoundedTensorSpec(LeafSpec):
             shape: Extra leading axes; every element along them is drawn independently.
             generator: Source of randomness; torch's global generator by default.
         """
-        shape = (*sizes(shape), *self.shape)
+        shape = (*parse_shape(shape), *self.shape)
         bounds = self._uniform_bounds
         if not self.dtype.is_floating_point:
             low, high = map(int, bounds) if bounds else (self._low.long(), self._high.long())
-            return integers(low, high, shape, device=self.device, generator=generator).to(self.dtype)
+            return random_integers(low, high, shape, device=self.device, generator=generator).to(self.dtype)
         if not self._finite or self.dtype.itemsize < 4:
-            return reals(self._low, self._high, shape, generator=generator)
+            return random_reals(self._low, self._high, shape, generator=generator)
         # Clamped because rounding may exceed the bounds.
         if bounds:
             drawn = torch.empty(shape, dtype=self.dtype, device=self.device).uniform_(*bounds, generator=generator)
@@ -161,8 +161,8 @@ class BoundedTensorSpec(LeafSpec):
 
     @override
     def to_json(self) -> dict[str, Any]:
-        named = {} if self.domain == domain_of(self.dtype) else {"domain": self.domain}
-        return {**self._frame(), **named, "low": compact(self._low), "high": compact(self._high)}
+        named = {} if self.domain == check_domain(self.dtype) else {"domain": self.domain}
+        return {**self._frame(), **named, "low": compact_values(self._low), "high": compact_values(self._high)}
 
     @classmethod
     @override
@@ -193,7 +193,7 @@ def _read_bound(name: str, value: Any, alias: str, alias_value: Any) -> Tensor:
     return bound
 
 
-def _between(low: Tensor, high: Tensor, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _check_bounds(low: Tensor, high: Tensor, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the smallest and the largest number of a dtype in [low, high], elementwise.
 
     Raises:
@@ -202,7 +202,7 @@ def _between(low: Tensor, high: Tensor, dtype: torch.dtype, device: torch.device
     low, high = low.to(device), high.to(device)
     empty = torch.zeros((), dtype=torch.bool, device=device)
     if not dtype.is_floating_point:
-        smallest, largest = map(int, limits(dtype))
+        smallest, largest = map(int, dtype_limits(dtype))
         # Wide dtypes, because torch casts the limits to the dtype of the tensor that they are compared with.
         low, high = (bound.double() if bound.is_floating_point() else bound.long() for bound in (low, high))
         empty = (low > largest) | (high < smallest)
@@ -225,7 +225,7 @@ def _to_int64(bound: Tensor, rounding: Callable[[Tensor], Tensor], smallest: int
     return nearest_int64(rounding(bound)).clamp(smallest, largest).masked_fill(bound == math.inf, largest)
 
 
-def _collapsed(bound: Tensor) -> Tensor:
+def _collapse_bound(bound: Tensor) -> Tensor:
     """Return a bound that stores each distinct broadcast element once, and a constant bound as one number."""
     stored = without_repeats(bound)
     first = stored.reshape(-1)[:1]

@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs._numbers import integers
-from datasets_rl.specs.base import Lead, Move, TensorSpec, sizes
+from datasets_rl.specs._numbers import random_integers
+from datasets_rl.specs.base import Lead, Move, TensorSpec, parse_shape
 
 __all__ = ["ChoiceSpec"]
 
@@ -67,8 +67,8 @@ class ChoiceSpec(TensorSpec):
             shape: Extra leading axes; every element along them is drawn independently.
             generator: Source of randomness; torch's global generator by default.
         """
-        lead = sizes(shape)
-        chosen = integers(0, self.num_choices - 1, lead, generator=generator)
+        lead = parse_shape(shape)
+        chosen = random_integers(0, self.num_choices - 1, lead, generator=generator)
         if not self._of_specs:
             return self._select(chosen)
         if not lead:
@@ -86,12 +86,12 @@ class ChoiceSpec(TensorSpec):
 
     def zero(self, shape: Lead = None) -> Any:
         """Return the zeros of the first spec, or the first value, with extra leading axes."""
-        lead = sizes(shape)
+        lead = parse_shape(shape)
         return self._choices[0].zero(lead) if self._of_specs else self._select(torch.zeros(lead, dtype=torch.int64))
 
     def one(self, shape: Lead = None) -> Any:
         """Return the ones of the first spec, or the second value if there are several, with extra leading axes."""
-        lead, second = sizes(shape), min(1, self.num_choices - 1)
+        lead, second = parse_shape(shape), min(1, self.num_choices - 1)
         return self._choices[0].one(lead) if self._of_specs else self._select(torch.full(lead, second))
 
     def problems(self, value: Any, place: str = "value") -> list[str]:

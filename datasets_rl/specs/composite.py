@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, probe, sizes
+from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, meta_tensor, parse_shape
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.ted.keys import Key
 
@@ -31,7 +31,7 @@ class _Keys(KeysView[Any]):
 
     def __contains__(self, key: object) -> bool:
         if isinstance(key, tuple) and key and _is_path(key):
-            path = _path(key)
+            path = _as_path(key)
             key = path if len(path) > 1 else path[0]
         return super().__contains__(key)
 
@@ -80,7 +80,7 @@ class CompositeSpec(TensorSpec):
             raise InvalidArgumentError(
                 f"shape is {shape} and batch_size is {batch_size}; expected at most one of them to be given"
             )
-        super().__init__(sizes(batch_size if shape is None else shape), device)
+        super().__init__(parse_shape(batch_size if shape is None else shape), device)
         self._specs: dict[str, Child] = {}
         self._names: list[str | None] | None = None
         self._locked = False
@@ -100,7 +100,7 @@ class CompositeSpec(TensorSpec):
     @shape.setter
     def shape(self, shape: Sequence[int]) -> None:
         self._check_unlocked()
-        batch_size = sizes(shape)
+        batch_size = parse_shape(shape)
         specs = {name: _with_lead(name, spec, batch_size) for name, spec in self._specs.items()}
         self._shape, self._specs, self._names = batch_size, specs, None
 
@@ -111,7 +111,7 @@ class CompositeSpec(TensorSpec):
 
     @batch_size.setter
     def batch_size(self, batch_size: Sequence[int]) -> None:
-        self.shape = sizes(batch_size)
+        self.shape = parse_shape(batch_size)
 
     @property
     def names(self) -> list[str | None]:
@@ -138,7 +138,7 @@ class CompositeSpec(TensorSpec):
             InvalidArgumentError: If `spec` is not a spec, has other leading axes or another device, or the composite is
                 locked. The composite is unchanged then.
         """
-        head, *rest = _path(name)
+        head, *rest = _as_path(name)
         inner = self._specs.get(head)
         if rest and isinstance(inner, CompositeSpec):
             inner.set(tuple(rest), spec)
@@ -187,14 +187,14 @@ class CompositeSpec(TensorSpec):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str) or (isinstance(index, tuple) and index and _is_path(index)):
-            return self._at(_path(index))
+            return self._at(_as_path(index))
         return super().__getitem__(index)
 
     def _at(self, path: Key) -> Any:
         spec: Any = self
         for name in path:
             if not isinstance(spec, CompositeSpec) or name not in spec:
-                raise UnknownKeyError(".".join(path), [".".join(_path(key)) for key in self.keys(True)])
+                raise UnknownKeyError(".".join(path), [".".join(_as_path(key)) for key in self.keys(True)])
             spec = spec._entry(name)  # noqa: SLF001  # same class
         return spec
 
@@ -225,7 +225,7 @@ class CompositeSpec(TensorSpec):
         return spec
 
     def __delitem__(self, key: str | Sequence[Any]) -> None:
-        path = _path(key)
+        path = _as_path(key)
         self._at(path)
         parent = self._at(path[:-1])
         parent._check_unlocked()  # noqa: SLF001  # same class
@@ -316,7 +316,7 @@ class CompositeSpec(TensorSpec):
                 specs[name] = spec
             if include_nested and isinstance(spec, CompositeSpec):
                 inner = spec.items(include_nested, leaves_only, is_leaf=is_leaf)
-                specs |= {(name, *_path(key)): inner_spec for key, inner_spec in inner}
+                specs |= {(name, *_as_path(key)): inner_spec for key, inner_spec in inner}
         return specs
 
     def _entries(self) -> list[str]:
@@ -332,7 +332,7 @@ class CompositeSpec(TensorSpec):
     def __contains__(self, key: object) -> bool:
         if not (isinstance(key, str) or (isinstance(key, tuple) and key and _is_path(key))):
             return False
-        return (path[0] if len(path := _path(key)) == 1 else path) in self.keys(include_nested=len(path) > 1)
+        return (path[0] if len(path := _as_path(key)) == 1 else path) in self.keys(include_nested=len(path) > 1)
 
     # --- lock
 
@@ -393,20 +393,20 @@ class CompositeSpec(TensorSpec):
             shape: Extra leading axes; every element along them is drawn independently.
             generator: Source of randomness; torch's global generator by default.
         """
-        lead = sizes(shape)
+        lead = parse_shape(shape)
         specs = {name: spec for name, spec in self._specs.items() if spec is not None}
         return self._build_value({name: spec.rand(lead, generator=generator) for name, spec in specs.items()}, lead)
 
     def zero(self, shape: Lead = None) -> Any:
         """Return a TensorDict of zeros with batch size [*shape, *self.shape]."""
-        lead = sizes(shape)
+        lead = parse_shape(shape)
         return self._build_value(
             {name: spec.zero(lead) for name, spec in self._specs.items() if spec is not None}, lead
         )
 
     def one(self, shape: Lead = None) -> Any:
         """Return a TensorDict of ones with batch size [*shape, *self.shape]."""
-        lead = sizes(shape)
+        lead = parse_shape(shape)
         return self._build_value({name: spec.one(lead) for name, spec in self._specs.items() if spec is not None}, lead)
 
     def is_in(self, value: Any) -> bool:
@@ -549,7 +549,7 @@ class CompositeSpec(TensorSpec):
     def moved(self, move: Move) -> Self:
         """Apply a shape operation to the batch size and to every spec; the result is unlocked."""
         try:
-            shape = move(probe(self.shape)).shape
+            shape = move(meta_tensor(self.shape)).shape
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
         specs = {name: None if spec is None else spec.moved(move) for name, spec in self._specs.items()}
@@ -631,7 +631,7 @@ def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
     if spec is None or spec.shape[: len(shape)] == shape:
         return spec
     if isinstance(spec, (CompositeSpec, NonTensorSpec)) and spec.shape == shape[: spec.ndim]:
-        return spec._with_batch_size(shape) if type(spec) is CompositeSpec else _expanded(spec, spec.ndim, shape)  # noqa: SLF001  # same class
+        return spec._with_batch_size(shape) if type(spec) is CompositeSpec else _expand_spec(spec, spec.ndim, shape)  # noqa: SLF001  # same class
     raise InvalidArgumentError(
         f"{name} has shape {list(spec.shape)}; expected the leading axes {list(shape)} of the composite",
         hint="`expand` the spec to the batch size of the composite",
@@ -642,21 +642,21 @@ def _with_longer_lead(spec: TensorSpec, count: int, shape: torch.Size) -> Tensor
     """Return a spec, whose first `count` axes are those of `shape`, with all axes of `shape` in their place."""
     if type(spec) is CompositeSpec and spec.shape == shape[: spec.ndim]:
         return spec._with_batch_size(shape)  # noqa: SLF001  # same class
-    return _expanded(spec, count, shape)
+    return _expand_spec(spec, count, shape)
 
 
-def _expanded(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
+def _expand_spec(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
     """Expand the leading axes of a spec to `shape`; the spec has only the first `count` axes of `shape` yet."""
     ones = (1,) * (len(shape) - count)
     reshaped: TensorSpec = spec.reshape((*spec.shape[:count], *ones, *spec.shape[count:]))
     return reshaped.expand(*shape, *spec.shape[count:])
 
 
-def _path(key: Any) -> Key:
+def _as_path(key: Any) -> Key:
     """Return a key as a flat tuple of names; dots in a name do not separate names."""
     if isinstance(key, str):
         return (key,)
-    return tuple(name for part in key for name in ([part] if isinstance(part, str) else _path(part)))
+    return tuple(name for part in key for name in ([part] if isinstance(part, str) else _as_path(part)))
 
 
 def _is_path(index: tuple[Any, ...]) -> bool:

@@ -14,7 +14,7 @@ from datasets_rl.specs import _categories
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._numbers import nearest_int64
-from datasets_rl.specs.base import broadcast_shapes, sizes
+from datasets_rl.specs.base import broadcast_shapes, parse_shape
 from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.space import CategoricalBox, Space
 
@@ -45,7 +45,7 @@ class DiscreteTensorSpec(FiniteSpec):
         dtype: torch.dtype = torch.int64,
         mask: Any = None,
     ) -> None:
-        super().__init__(sizes(shape), device, dtype)
+        super().__init__(parse_shape(shape), device, dtype)
         self.n = int(n)
         if self.n < 1:
             raise InvalidArgumentError(f"n is {n}; expected at least 1")
@@ -70,7 +70,7 @@ class DiscreteTensorSpec(FiniteSpec):
         return index.to(self.dtype)
 
     def _inside(self, value: Tensor) -> Tensor | None:
-        return _categories.inside(value, self._sizes, self._allowed)
+        return _categories.are_allowed(value, self._sizes, self._allowed)
 
     def _index_near(self, value: Tensor) -> Tensor:
         return nearest_int64(value)

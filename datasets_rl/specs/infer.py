@@ -15,7 +15,7 @@ from datasets_rl.format.manifest import Manifest
 from datasets_rl.specs.base import TensorSpec
 from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.discrete import DiscreteTensorSpec
-from datasets_rl.specs.lazy import stack
+from datasets_rl.specs.lazy import stack_specs
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, as_key, dotted_name, nest_keys
@@ -95,7 +95,7 @@ def spec_from_data(data: Any) -> Any:
     if is_non_tensor(data):
         return NonTensorSpec(data.batch_size, data.device, batched=not hasattr(data, "data"))
     if isinstance(data, LazyStackedTensorDict):
-        return stack([spec_from_data(item) for item in data.unbind(data.stack_dim)], data.stack_dim)
+        return stack_specs([spec_from_data(item) for item in data.unbind(data.stack_dim)], data.stack_dim)
     if is_tensor_collection(data) or isinstance(data, Mapping):
         specs = {key: spec_from_data(data.get(key)) for key in data.keys()}  # noqa: SIM118  # a TensorDict iterates over rows
         return CompositeSpec(specs, shape=getattr(data, "batch_size", ()), device=getattr(data, "device", None))
@@ -104,7 +104,7 @@ def spec_from_data(data: Any) -> Any:
 
 def _leaf(data: Tensor) -> Any:
     if data.is_nested:
-        return stack([_leaf(item) for item in data.unbind(0)])
+        return stack_specs([_leaf(item) for item in data.unbind(0)])
     if data.dtype == torch.bool:
         return DiscreteTensorSpec(2, data.shape, data.device, torch.bool)
     return Unbounded(data.shape, data.device, data.dtype)

@@ -12,10 +12,10 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs.base import Lead, LeafSpec, Move, TensorSpec, as_device, sizes, without_ellipsis
+from datasets_rl.specs.base import Lead, LeafSpec, Move, TensorSpec, as_device, parse_shape, without_ellipsis
 from datasets_rl.specs.composite import CompositeSpec
 
-__all__ = ["LazyStackedCompositeSpec", "LazyStackedTensorSpec", "stack"]
+__all__ = ["LazyStackedCompositeSpec", "LazyStackedTensorSpec", "stack_specs"]
 
 
 class _Stacked(TensorSpec):
@@ -73,17 +73,17 @@ class _Stacked(TensorSpec):
             shape: Extra leading axes; every element along them is drawn independently.
             generator: Source of randomness; torch's global generator by default.
         """
-        lead = sizes(shape)
+        lead = parse_shape(shape)
         return self._stack_values([spec.rand(lead, generator=generator) for spec in self._members], lead)
 
     def zero(self, shape: Lead = None) -> Any:
         """Return the stacked zeros of the specs, with extra leading axes."""
-        lead = sizes(shape)
+        lead = parse_shape(shape)
         return self._stack_values([spec.zero(lead) for spec in self._members], lead)
 
     def one(self, shape: Lead = None) -> Any:
         """Return the stacked ones of the specs, with extra leading axes."""
-        lead = sizes(shape)
+        lead = parse_shape(shape)
         return self._stack_values([spec.one(lead) for spec in self._members], lead)
 
     def _components(self, value: Any) -> list[Any] | None:
@@ -215,7 +215,7 @@ class _Stacked(TensorSpec):
         Raises:
             InvalidArgumentError: If the new shape changes the stack axis or an axis after it.
         """
-        new_shape, unchanged = sizes(*shape), self.ndim - self.dim
+        new_shape, unchanged = parse_shape(*shape), self.ndim - self.dim
         dim = len(new_shape) - unchanged
         if dim < 0 or new_shape[dim:] != self.shape[self.dim :] or -1 in new_shape[:dim]:
             raise self._reshape_error()
@@ -252,7 +252,7 @@ class _Stacked(TensorSpec):
         Raises:
             InvalidArgumentError: If the new shape has fewer axes, or another size of the stack axis.
         """
-        new_shape = sizes(*shape)
+        new_shape = parse_shape(*shape)
         extra = len(new_shape) - self.ndim
         dim = extra + self.dim
         if extra < 0 or new_shape[dim] not in {-1, len(self._members)}:
@@ -302,7 +302,7 @@ class _Stacked(TensorSpec):
                 f"{self._named()} cannot be unbound along axis {axis}: the sizes of its specs differ there"
             )
         columns = zip(*[spec.unbind(self._inner(axis)) for spec in self._members], strict=True)
-        return tuple(stack(list(column), self.dim - (axis < self.dim)) for column in columns)
+        return tuple(stack_specs(list(column), self.dim - (axis < self.dim)) for column in columns)
 
     @override
     def index_select(self, dim: int, index: Tensor) -> Any:
@@ -341,7 +341,7 @@ class _Stacked(TensorSpec):
         members = [self._members[number][inner] if inner else self._members[number] for number in selected]
         if not members:
             raise IndexError(f"the index selects none of the {len(self._members)} specs of the stack")
-        return stack(members, sum(not isinstance(entry, int) for entry in before))
+        return stack_specs(members, sum(not isinstance(entry, int) for entry in before))
 
     # --- copies and JSON
 
@@ -483,7 +483,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
 
     def _entry(self, name: str) -> Any:
         entries = [spec[name] for spec in self._members]
-        return None if any(entry is None for entry in entries) else stack(entries, self.dim)
+        return None if any(entry is None for entry in entries) else stack_specs(entries, self.dim)
 
     def set(self, name: str | Sequence[Any], spec: Any) -> LazyStackedCompositeSpec:
         """Unbind a spec along the stack axis, set each result in the composite at its position, and return the stack.
@@ -581,7 +581,7 @@ def normalized_axis(dim: int, ndim: int) -> int:
     return dim % ndim
 
 
-def stack(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
+def stack_specs(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
     """Stack specs along a new axis; return one expanded spec if all are equal, and a lazy stack otherwise.
 
     Args:
@@ -605,4 +605,4 @@ def stack(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
     return LazyStackedTensorSpec(*specs, dim=dim)
 
 
-TensorSpec.torch_functions[torch.stack] = stack
+TensorSpec.torch_functions[torch.stack] = stack_specs

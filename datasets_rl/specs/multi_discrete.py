@@ -10,10 +10,10 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._document import Entry, compact
+from datasets_rl.specs._document import Entry, compact_values
 from datasets_rl.specs._finite import FiniteSpec
-from datasets_rl.specs._groups import gathered, spread
-from datasets_rl.specs.base import Lead, LeafSpec, Move, sizes
+from datasets_rl.specs._groups import concatenate_groups, pad_groups
+from datasets_rl.specs.base import Lead, LeafSpec, Move, parse_shape
 from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.multi_one_hot import MultiOneHotDiscreteTensorSpec
 from datasets_rl.specs.space import BoxList, CategoricalBox, Space
@@ -56,7 +56,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         self.remove_singleton = remove_singleton
         counts = torch.as_tensor(nvec, dtype=torch.int64)
         counts = counts.reshape(1) if shape is None and not counts.ndim else counts
-        LeafSpec.__init__(self, counts.shape if shape is None else sizes(shape), device, dtype)
+        LeafSpec.__init__(self, counts.shape if shape is None else parse_shape(shape), device, dtype)
         if bool((counts < 1).any()):
             raise InvalidArgumentError(f"nvec is {counts.tolist()}; expected integers >= 1")
         if counts.shape[-1:] != self.shape[-1:]:
@@ -109,7 +109,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
     @property
     @override
     def space(self) -> Space:
-        return _boxes(self.nvec.tolist())
+        return _boxes_of(self.nvec.tolist())
 
     @property
     def _sizes(self) -> int | Tensor:
@@ -138,11 +138,15 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
     @property
     def mask(self) -> Tensor | None:
         """Which categories are allowed, bool [*shape[:-1], sum(nvec)]; `None` allows all. Set it with `update_mask`."""
-        return None if self._mask is None else gathered(self._mask if self.ndim else self._mask[None], self.widths)
+        return (
+            None
+            if self._mask is None
+            else concatenate_groups(self._mask if self.ndim else self._mask[None], self.widths)
+        )
 
     def _mask_from(self, mask: Tensor) -> Tensor:
         widths = self.widths
-        mask = spread(mask.expand(*self.shape[:-1], int(widths.sum())), widths)
+        mask = pad_groups(mask.expand(*self.shape[:-1], int(widths.sum())), widths)
         return mask if self.ndim else mask[0]
 
     def _size_at(self, place: tuple[int, ...]) -> int:
@@ -177,7 +181,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         if safe:
             self.assert_is_in(val)
         widths, val = self.widths, self._with_last_axis(val)
-        return gathered(torch.nn.functional.one_hot(val.long(), int(widths.max())).bool(), widths)
+        return concatenate_groups(torch.nn.functional.one_hot(val.long(), int(widths.max())).bool(), widths)
 
     @override
     def to_one_hot_spec(self) -> MultiOneHotDiscreteTensorSpec:
@@ -199,7 +203,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
 
     @override
     def to_json(self) -> dict[str, Any]:
-        document = {**FiniteSpec.to_json(self), "nvec": compact(self.nvec)}
+        document = {**FiniteSpec.to_json(self), "nvec": compact_values(self.nvec)}
         return document if self.remove_singleton else {**document, "remove_singleton": False}
 
     @classmethod
@@ -218,5 +222,5 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         return [f"nvec={self.nvec.tolist()}", *([] if self._mask is None else ["masked"])]
 
 
-def _boxes(counts: Any) -> BoxList | CategoricalBox:
-    return BoxList([_boxes(count) for count in counts]) if isinstance(counts, list) else CategoricalBox(counts)
+def _boxes_of(counts: Any) -> BoxList | CategoricalBox:
+    return BoxList([_boxes_of(count) for count in counts]) if isinstance(counts, list) else CategoricalBox(counts)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
-from datasets_rl.specs._groups import gathered, spread
+from datasets_rl.specs._groups import concatenate_groups, pad_groups
 from datasets_rl.specs._register import Register
 from datasets_rl.specs.base import broadcast_shapes
 from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
@@ -79,11 +79,11 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         return list(self.nvec)
 
     def _rows(self, value: Tensor) -> Tensor:
-        return spread(value, torch.tensor(self.nvec, device=value.device))
+        return pad_groups(value, torch.tensor(self.nvec, device=value.device))
 
     def _from_index(self, index: Tensor) -> Tensor:
         rows = torch.nn.functional.one_hot(index, max(self.nvec)).to(self.dtype)
-        return gathered(rows, torch.tensor(self.nvec, device=index.device))
+        return concatenate_groups(rows, torch.tensor(self.nvec, device=index.device))
 
     def _inside(self, value: Tensor) -> Tensor | None:
         inside = super()._inside(value)

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, probe, sizes
+from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, meta_tensor, parse_shape
 
 __all__ = ["NonTensorSpec"]
 
@@ -72,7 +72,7 @@ class NonTensorSpec(TensorSpec):
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
         """Return the example with batch size `[*shape, *self.shape]`."""
         del generator
-        return self._wrapped(self.example_data, sizes(shape))
+        return self._wrapped(self.example_data, parse_shape(shape))
 
     def zero(self, shape: Lead = None) -> Any:
         """Return the example with batch size `[*shape, *self.shape]`."""
@@ -127,7 +127,7 @@ class NonTensorSpec(TensorSpec):
     @override
     def moved(self, move: Move) -> NonTensorSpec:
         try:
-            shape = move(probe(self.shape)).shape
+            shape = move(meta_tensor(self.shape)).shape
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
         return self._changed(_shape=shape, _feature_dims=self._feature_dims and min(self._feature_dims, len(shape)))

@@ -146,7 +146,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         if self._register is not None:
             return self._from_index(self._register.numbered(self._outcomes(index), self._groups()))
         sizes = self._sizes
-        inside = _categories.inside(self._outcomes(index), sizes, None)
+        inside = _categories.are_allowed(self._outcomes(index), sizes, None)
         if inside is not None and not bool(inside.all()):
             raise InvalidArgumentError(f"{val!r} cannot be encoded; expected {self._expected_values()}")
         return self._from_index(self._outcomes(index))

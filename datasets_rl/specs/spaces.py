@@ -55,7 +55,7 @@ def from_gymnasium(space: gymnasium.Space[Any]) -> Any:
         InvalidArgumentError: If a space is not supported; the message lists all problems.
         MissingDependencyError: If gymnasium is not installed.
     """
-    return _read(_describe(space))
+    return _read_space(_describe_space(space))
 
 
 def from_minari(space: str | Mapping[str, Any]) -> Any:
@@ -72,24 +72,24 @@ def from_minari(space: str | Mapping[str, Any]) -> Any:
             space = json.loads(space)
         except (ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"the space is not JSON: {error}") from None
-    return _read(space)
+    return _read_space(space)
 
 
-def _read(space: Any) -> Any:
+def _read_space(space: Any) -> Any:
     problems: list[str] = []
-    spec = _spec(space, "space", problems, 0)
+    spec = _spec_of_space(space, "space", problems, 0)
     if problems:
         raise InvalidArgumentError(f"the space cannot be converted to a spec: {'; '.join(problems)}")
     return spec
 
 
-def _describe(space: Any) -> dict[str, Any]:
+def _describe_space(space: Any) -> dict[str, Any]:
     """Describe a Gymnasium space in Minari's format, with arrays instead of lists."""
-    spaces = _spaces()
+    spaces = _gymnasium_spaces()
     if isinstance(space, spaces.Dict):
-        return {"type": "Dict", "subspaces": {key: _describe(inner) for key, inner in space.items()}}
+        return {"type": "Dict", "subspaces": {key: _describe_space(inner) for key, inner in space.items()}}
     if isinstance(space, spaces.Tuple):
-        return {"type": "Tuple", "subspaces": [_describe(inner) for inner in space]}
+        return {"type": "Tuple", "subspaces": [_describe_space(inner) for inner in space]}
     entry: dict[str, Any] = {"type": type(space).__name__, "dtype": str(space.dtype), "shape": space.shape}
     for name in ("low", "high", "start", "nvec", "n"):
         if hasattr(space, name):
@@ -97,7 +97,7 @@ def _describe(space: Any) -> dict[str, Any]:
     return entry
 
 
-def _spec(space: Any, place: str, problems: list[str], depth: int) -> Any:
+def _spec_of_space(space: Any, place: str, problems: list[str], depth: int) -> Any:
     """Convert the description of a space to a spec; return `None` and append to `problems` if it is invalid."""
     kind = space.get("type") if isinstance(space, Mapping) else None
     reader = _READERS.get(kind) if isinstance(kind, str) else None
@@ -108,7 +108,7 @@ def _spec(space: Any, place: str, problems: list[str], depth: int) -> Any:
         problems.append(f"{place} is nested in {depth} spaces; expected at most {_DEPTH}")
         return None
     if kind in {"Dict", "Tuple"}:
-        return _composite(space, place, problems, depth)
+        return _composite_of_space(space, place, problems, depth)
     try:
         return reader(space)
     except InvalidArgumentError as error:
@@ -118,18 +118,21 @@ def _spec(space: Any, place: str, problems: list[str], depth: int) -> Any:
     return None
 
 
-def _composite(space: Mapping[str, Any], place: str, problems: list[str], depth: int) -> Any:
+def _composite_of_space(space: Mapping[str, Any], place: str, problems: list[str], depth: int) -> Any:
     inner = space.get("subspaces")
     if isinstance(inner, list):
         inner = {str(number): subspace for number, subspace in enumerate(inner)}
     if not isinstance(inner, dict):
         problems.append(f"{place}.subspaces is a {type(inner).__name__}; expected a list or an object of spaces")
         return None
-    specs = {name: _spec(subspace, f"{place}[{name!r:.80}]", problems, depth + 1) for name, subspace in inner.items()}
+    specs = {
+        name: _spec_of_space(subspace, f"{place}[{name!r:.80}]", problems, depth + 1)
+        for name, subspace in inner.items()
+    }
     return None if any(spec is None for spec in specs.values()) else CompositeSpec(specs)
 
 
-def _dtype(space: Mapping[str, Any], default: str) -> torch.dtype:
+def _torch_dtype(space: Mapping[str, Any], default: str) -> torch.dtype:
     name = space.get("dtype", default)
     dtype = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
@@ -138,8 +141,8 @@ def _dtype(space: Mapping[str, Any], default: str) -> torch.dtype:
     return dtype
 
 
-def _box(space: Mapping[str, Any]) -> LeafSpec:
-    dtype, shape = _dtype(space, "float32"), tuple(space["shape"])
+def _spec_of_box(space: Mapping[str, Any]) -> LeafSpec:
+    dtype, shape = _torch_dtype(space, "float32"), tuple(space["shape"])
     low, high = (np.asarray(space[name], np.float64 if dtype.is_floating_point else None) for name in ("low", "high"))
     if low.shape != shape or high.shape != shape:
         raise InvalidArgumentError(f"low and high have shapes {low.shape} and {high.shape}; expected {shape}")
@@ -148,38 +151,38 @@ def _box(space: Mapping[str, Any]) -> LeafSpec:
     return BoundedTensorSpec(low, high, shape, dtype=dtype)
 
 
-def _discrete(space: Mapping[str, Any]) -> LeafSpec:
-    n, start, dtype = int(space["n"]), int(space.get("start", 0)), _dtype(space, "int64")
+def _spec_of_discrete(space: Mapping[str, Any]) -> LeafSpec:
+    n, start, dtype = int(space["n"]), int(space.get("start", 0)), _torch_dtype(space, "int64")
     if start:
         return BoundedTensorSpec(start, start + n - 1, (), dtype=dtype)
     return DiscreteTensorSpec(n, dtype=dtype)
 
 
-def _multi_discrete(space: Mapping[str, Any]) -> LeafSpec:
-    nvec, dtype = torch.as_tensor(np.asarray(space["nvec"], np.int64)), _dtype(space, "int64")
+def _spec_of_multi_discrete(space: Mapping[str, Any]) -> LeafSpec:
+    nvec, dtype = torch.as_tensor(np.asarray(space["nvec"], np.int64)), _torch_dtype(space, "int64")
     start = torch.as_tensor(np.asarray(space.get("start", 0), np.int64))
     if bool(start.any()):
         return BoundedTensorSpec(start, start + nvec - 1, dtype=dtype)
     return MultiDiscreteTensorSpec(nvec, dtype=dtype)
 
 
-def _multi_binary(space: Mapping[str, Any]) -> LeafSpec:
+def _spec_of_multi_binary(space: Mapping[str, Any]) -> LeafSpec:
     n = space["n"]
     shape = (n,) if is_int64(n) or isinstance(n, np.integer) else tuple(n)
     return BinaryDiscreteTensorSpec(shape=[int(size) for size in shape])
 
 
-def _text(_: Mapping[str, Any]) -> NonTensorSpec:
+def _spec_of_text(_: Mapping[str, Any]) -> NonTensorSpec:
     return NonTensorSpec((), example_data="")
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any]], TensorSpec]] = {
-    "Box": _box,
+    "Box": _spec_of_box,
     "Dict": lambda _: CompositeSpec(),
-    "Discrete": _discrete,
-    "MultiBinary": _multi_binary,
-    "MultiDiscrete": _multi_discrete,
-    "Text": _text,
+    "Discrete": _spec_of_discrete,
+    "MultiBinary": _spec_of_multi_binary,
+    "MultiDiscrete": _spec_of_multi_discrete,
+    "Text": _spec_of_text,
     "Tuple": lambda _: CompositeSpec(),
 }
 
@@ -196,17 +199,20 @@ def to_gymnasium(spec: TensorSpec) -> gymnasium.Space[Any]:
         MissingDependencyError: If gymnasium is not installed.
     """
     problems: list[str] = []
-    space: gymnasium.Space[Any] = _space(spec, "", problems)
+    space: gymnasium.Space[Any] = _space_of_spec(spec, "", problems)
     if problems:
         raise InvalidArgumentError(f"the spec cannot be converted to a space: {'; '.join(problems)}")
     return space
 
 
-def _space(spec: Any, place: str, problems: list[str]) -> Any:
-    spaces = _spaces()
+def _space_of_spec(spec: Any, place: str, problems: list[str]) -> Any:
+    spaces = _gymnasium_spaces()
     if isinstance(spec, CompositeSpec):
         return spaces.Dict(
-            {name: _space(inner, f"{place}.{name}" if place else name, problems) for name, inner in spec.items()}
+            {
+                name: _space_of_spec(inner, f"{place}.{name}" if place else name, problems)
+                for name, inner in spec.items()
+            }
         )
     if isinstance(spec, FiniteSpec):
         if spec.mask is not None:
@@ -238,7 +244,7 @@ def _finite_space(spaces: Any, spec: FiniteSpec) -> Any:
     return spaces.Discrete(spec.cardinality())
 
 
-def _spaces() -> Any:
+def _gymnasium_spaces() -> Any:
     try:
         from gymnasium import spaces
     except ImportError as error:

@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs._numbers import integers, limits, nearest_int64
-from datasets_rl.specs.base import Lead, LeafSpec, domain_of, sizes
+from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integers
+from datasets_rl.specs.base import Lead, LeafSpec, check_domain, parse_shape
 from datasets_rl.specs.space import ContinuousBox
 
 __all__ = ["Unbounded", "UnboundedContinuousTensorSpec", "UnboundedDiscreteTensorSpec"]
@@ -45,13 +45,15 @@ class Unbounded(LeafSpec):
         self._set_class(domain)
 
     def _set_class(self, domain: str | None = None) -> None:
-        continuous = domain_of(self.dtype, domain) == "continuous"
+        continuous = check_domain(self.dtype, domain) == "continuous"
         self.__class__ = UnboundedContinuousTensorSpec if continuous else UnboundedDiscreteTensorSpec
 
     @property
     def space(self) -> ContinuousBox:
         """The smallest and the largest finite number of the dtype."""
-        smallest, largest = (torch.tensor(limit, dtype=self.dtype, device=self.device) for limit in limits(self.dtype))
+        smallest, largest = (
+            torch.tensor(limit, dtype=self.dtype, device=self.device) for limit in dtype_limits(self.dtype)
+        )
         return ContinuousBox(smallest.expand(self.shape), largest.expand(self.shape))
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
@@ -61,11 +63,11 @@ class Unbounded(LeafSpec):
             shape: Extra leading axes; every element along them is drawn independently.
             generator: Source of randomness; torch's global generator by default.
         """
-        shape = (*sizes(shape), *self.shape)
+        shape = (*parse_shape(shape), *self.shape)
         if self.dtype.is_floating_point:
             return torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
-        smallest, largest = map(int, limits(self.dtype))
-        return integers(smallest, largest, shape, device=self.device, generator=generator).to(self.dtype)
+        smallest, largest = map(int, dtype_limits(self.dtype))
+        return random_integers(smallest, largest, shape, device=self.device, generator=generator).to(self.dtype)
 
     def _inside(self, value: Tensor) -> None:
         del value
@@ -73,7 +75,7 @@ class Unbounded(LeafSpec):
     def _nearest(self, value: Tensor) -> Tensor:
         if self.dtype.is_floating_point:
             return value.to(self.dtype)
-        smallest, largest = map(int, limits(self.dtype))
+        smallest, largest = map(int, dtype_limits(self.dtype))
         return nearest_int64(value).clamp(smallest, largest).to(self.dtype)
 
     def _bound(self, place: tuple[int, ...]) -> str:
@@ -87,7 +89,7 @@ class Unbounded(LeafSpec):
 
     @override
     def to_json(self) -> dict[str, Any]:
-        named = {} if self.domain == domain_of(self.dtype) else {"domain": self.domain}
+        named = {} if self.domain == check_domain(self.dtype) else {"domain": self.domain}
         return {**self._frame(), **named}
 
     @classmethod

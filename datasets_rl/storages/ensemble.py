@@ -10,7 +10,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import ensemble_problems, refuse
+from datasets_rl.checkpoint import ensemble_problems, raise_reasons
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN
@@ -128,7 +128,7 @@ class StorageEnsemble(Storage):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        refuse(self.state_problems(state_dict))
+        raise_reasons(self.state_problems(state_dict))
         for storage, state in zip(self.storages, state_dict["storages"], strict=True):
             storage.load_state_dict(state)
 

@@ -11,7 +11,7 @@ from tensordict import MemoryMappedTensor, NonTensorData, TensorDict, TensorDict
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import check_start_method, refuse
+from datasets_rl.checkpoint import check_start_method, raise_reasons
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage, device_of
 from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
@@ -131,7 +131,7 @@ class ListStorage(Storage):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state; a full list that is restored into a larger one starts with its oldest element."""
-        refuse(self.state_problems(state_dict))
+        raise_reasons(self.state_problems(state_dict))
         held, written = len(state_dict["items"]), state_dict["written"]
         if written > held and held != self.slot_count:
             state_dict = self.renumbered(state_dict, written % held, held)

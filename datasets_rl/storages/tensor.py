@@ -13,7 +13,7 @@ from tensordict import MemoryMappedTensor, TensorDict
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import pieces, refuse, with_renamed_keys
+from datasets_rl.checkpoint import raise_reasons, row_chunks, with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.schema import short_text
 from datasets_rl.storages.base import Storage
@@ -392,7 +392,7 @@ class TensorStorage(Storage):
             "slots": self.slot_count,
             "held": self.filled_count,
             "written": self.write_count,
-            "tables": [pieces(table.flatten(0, self.ndim - 1)[:steps]) for table in self._saved_tables()],
+            "tables": [row_chunks(table.flatten(0, self.ndim - 1)[:steps]) for table in self._saved_tables()],
             **torn,
         }
 
@@ -445,7 +445,7 @@ class TensorStorage(Storage):
         Raises:
             InvalidArgumentError: If the state does not fit; nothing has changed.
         """
-        refuse(self.state_problems(state_dict))
+        raise_reasons(self.state_problems(state_dict))
         state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
         self.empty()
         if state_dict["structure"] is None:

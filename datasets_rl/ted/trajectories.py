@@ -140,7 +140,7 @@ class Trajectories:
         by_place, firsts = self._by_place
         return by_place[firsts.searchsorted(places, "right") - 1], places
 
-    def around(self, rows: Index, before: int, after: int) -> tuple[Index, Mask]:
+    def windows_around(self, rows: Index, before: int, after: int) -> tuple[Index, Mask]:
         """Return windows of rows, from `before` steps before to `after` steps after each row.
 
         A window stays within its trajectory: positions outside are filled with the first or the last step.

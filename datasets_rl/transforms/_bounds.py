@@ -12,7 +12,7 @@ from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
 from datasets_rl.transforms.base import any_like
 
-__all__ = ["between", "bounds_of", "dtype_of", "mapped"]
+__all__ = ["bounds_of", "dtype_of", "map_bounds", "spec_between"]
 
 
 def bounds_of(spec: TensorSpec) -> tuple[Tensor, Tensor] | None:
@@ -30,7 +30,7 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
     return dtype
 
 
-def between(first: Tensor, second: Tensor) -> TensorSpec:
+def spec_between(first: Tensor, second: Tensor) -> TensorSpec:
     """Return the spec of the values between two bounds, in any order; an unbounded spec if a bound is NaN."""
     low, high = torch.minimum(first, second), torch.maximum(first, second)
     if low.isnan().any() or high.isnan().any():
@@ -38,9 +38,9 @@ def between(first: Tensor, second: Tensor) -> TensorSpec:
     return BoundedTensorSpec(low, high, low.shape, low.device, low.dtype)
 
 
-def mapped(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
+def map_bounds(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
     """Return the spec of the results of a function that is monotonic in each element."""
     bounds = bounds_of(spec)
     if bounds is None:
         return any_like(function(spec.zero()))
-    return between(function(bounds[0]), function(bounds[1]))
+    return spec_between(function(bounds[0]), function(bounds[1]))

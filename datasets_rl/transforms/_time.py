@@ -17,7 +17,7 @@ from datasets_rl.transforms.base import GATHERED, Keys, NestedKey, Transform, ga
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["OverTime", "TimeAxis", "discounted", "positions", "windows"]
+__all__ = ["OverTime", "TimeAxis", "discounted_sums", "step_windows", "trajectory_positions"]
 
 
 class OverTime(Transform):
@@ -58,7 +58,7 @@ class OverTime(Transform):
         """Return the values that the transform needs for all steps of a batch: tensors [*batch, ...] by name."""
 
     @abstractmethod
-    def put(self, batch: Any, values: dict[str, Any]) -> Any:
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
         """Compute the results from the values, write them to a batch, and return it."""
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
@@ -98,7 +98,7 @@ class OverTime(Transform):
 
     def apply(self, batch: Any) -> Any:
         """Transform a batch in place: use the values from the storage if `gather` has read them, else the time axis."""
-        return self.put(batch, self.pop_gathered(batch) or self.values_from_batch(batch))
+        return self.write_results(batch, self.pop_gathered(batch) or self.values_from_batch(batch))
 
     def pop_gathered(self, batch: Any) -> dict[str, Any]:
         """Remove the temporary entries of this transform from a batch and return them, possibly none."""
@@ -115,13 +115,13 @@ class OverTime(Transform):
         trajectories: Trajectories = storage.trajectories(end_key=None if default else under_next(self.done_key or ""))
         return trajectories
 
-    def around(self, storage: Any, rows: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
-        """Return a window of rows around each row, and which of them are padding, see `Trajectories.around`.
+    def windows_around(self, storage: Any, rows: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
+        """Return a window of rows around each row, and which of them are padding, see `Trajectories.windows_around`.
 
         Returns:
             Rows, int64 [B, W] with W = before + 1 + after, and whether each is padding, bool [B, W].
         """
-        window, outside = self.trajectories(storage).around(rows.cpu().numpy(), before, after)
+        window, outside = self.trajectories(storage).windows_around(rows.cpu().numpy(), before, after)
         return torch.from_numpy(window), torch.from_numpy(outside)
 
     def ends(self, batch: Any, axis: TimeAxis) -> Tensor:
@@ -144,7 +144,7 @@ class TimeAxis:
     """Index of the time axis in the batch size."""
 
     @classmethod
-    def of(cls, batch: Any) -> TimeAxis:
+    def of_batch(cls, batch: Any) -> TimeAxis:
         """Return the time axis of a batch: the axis named "time", or else the last axis of the batch size.
 
         Raises:
@@ -162,19 +162,19 @@ class TimeAxis:
         """Index of the last axis of the batch size."""
         return len(self.shape) - 1
 
-    def flat(self, value: Tensor) -> Tensor:
+    def flatten(self, value: Tensor) -> Tensor:
         """Convert an entry [*batch, ...] to flat order, [M, ...]."""
         if self.last:
             value = value.movedim(self.place, self.last).flatten(0, self.last)
         return value
 
-    def at(self, value: Tensor, steps: Tensor) -> Tensor:
+    def select_steps(self, value: Tensor, steps: Tensor) -> Tensor:
         """Select steps of an entry [*batch, ...] by flat index, [M, W], and return them as [*batch, W, ...]."""
-        selected = self.flat(value).index_select(0, steps.reshape(-1).to(value.device))
-        return self.back(selected.reshape(*steps.shape, *selected.shape[1:]))
+        selected = self.flatten(value).index_select(0, steps.reshape(-1).to(value.device))
+        return self.unflatten(selected.reshape(*steps.shape, *selected.shape[1:]))
 
-    def back(self, flat: Tensor) -> Tensor:
-        """Convert an entry from flat order, [M, ...], to [*batch, ...]: the inverse of `flat`."""
+    def unflatten(self, flat: Tensor) -> Tensor:
+        """Convert an entry from flat order, [M, ...], to [*batch, ...]: the inverse of `flatten`."""
         if not self.last:
             return flat
         lead = [size for place, size in enumerate(self.shape) if place != self.place]
@@ -189,12 +189,12 @@ class TimeAxis:
         steps = self.shape[self.place]
         count = math.prod(self.shape)
         flags = torch.zeros(self.shape, dtype=torch.bool) if done is None else done
-        ends = self.flat(flags).reshape(count, -1).any(-1)
+        ends = self.flatten(flags).reshape(count, -1).any(-1)
         ends.view(-1, steps)[:, -1:] = True
         return ends
 
 
-def positions(ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def trajectory_positions(ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the flat index of each step, and of the first and the last step of its trajectory, int64 [M] each.
 
     Args:
@@ -207,10 +207,10 @@ def positions(ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return numbers, firsts, lasts
 
 
-def windows(ends: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
+def step_windows(ends: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
     """Return the window of steps around each step of a flat batch, and which of them are padding.
 
-    The first and the last step of a trajectory pad a window that exceeds it, as in `Trajectories.around`.
+    The first and the last step of a trajectory pad a window that exceeds it, as in `Trajectories.windows_around`.
 
     Args:
         ends: Which steps are the last of their trajectory, in flat order, bool [M].
@@ -220,13 +220,13 @@ def windows(ends: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
     Returns:
         Flat indices, int64 [M, before + 1 + after], and whether each is padding, bool of the same shape.
     """
-    numbers, firsts, lasts = positions(ends)
+    numbers, firsts, lasts = trajectory_positions(ends)
     unclamped = numbers.unsqueeze(1) + torch.arange(-before, after + 1, device=ends.device)
     window = unclamped.clamp(firsts.unsqueeze(1), lasts.unsqueeze(1))
     return window, window != unclamped
 
 
-def discounted(values: Tensor, carry: Tensor) -> Tensor:
+def discounted_sums(values: Tensor, carry: Tensor) -> Tensor:
     """Return x with ``x[t] = values[t] + carry[t] * x[t + 1]``, [M, ...].
 
     The span of the sums doubles with each pass, so that the number of passes is the number of binary digits of the

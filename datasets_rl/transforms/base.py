@@ -10,7 +10,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import Self, override
 
-from datasets_rl.checkpoint import Stateful, refuse
+from datasets_rl.checkpoint import Stateful, raise_reasons
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
@@ -26,18 +26,18 @@ __all__ = [
     "Compose",
     "Keys",
     "NestedKey",
-    "Seen",
     "Transform",
+    "TransformedStorage",
+    "add_gathered",
     "any_like",
     "check_callable",
-    "drop",
     "entry_reader",
     "expand_right",
     "flat_key",
-    "gathered",
     "gathered_keys",
     "get_entry",
     "key_list",
+    "remove_entry",
     "require_entry",
     "under_next",
 ]
@@ -274,11 +274,11 @@ class Compose(Transform):
         Raises:
             InvalidArgumentError: If the transform is not callable, or the index is out of range.
         """
-        self._expect_place(index)
+        self._check_index(index)
         self.transforms.insert(index, check_callable(transform))
         return self
 
-    def _expect_place(self, index: int) -> None:
+    def _check_index(self, index: int) -> None:
         count = len(self.transforms)
         if not -count <= index <= count:
             raise InvalidArgumentError(f"index is {index}; expected {-count} to {count}")
@@ -307,8 +307,8 @@ class Compose(Transform):
         return data
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Let each transform read other rows of the storage, see `gathered`."""
-        return gathered(self.transforms, storage, rows, data)
+        """Let each transform read other rows of the storage, see `add_gathered`."""
+        return add_gathered(self.transforms, storage, rows, data)
 
     def update_specs(self, spec: CompositeSpec) -> None:
         """Transform a spec in place with all transforms; functions are applied to zeros to find the resulting spec."""
@@ -362,7 +362,7 @@ class Compose(Transform):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        refuse(self.state_problems(state_dict))
+        raise_reasons(self.state_problems(state_dict))
         for number, state in state_dict.items():
             self.transforms[int(number)].load_state_dict(state)
 
@@ -380,7 +380,7 @@ class Compose(Transform):
         return f"Compose({''.join(chr(10) + '    ' + repr(item).replace(chr(10), chr(10) + '    ') + ',' for item in self)})"
 
 
-class Seen:
+class TransformedStorage:
     """View of a storage whose steps have passed through some transforms, for a later transform that reads other rows.
 
     rewards in the storage     r_0   r_1   r_2        MultiStepTransform after RewardClipping
@@ -391,7 +391,7 @@ class Seen:
         transforms: Transforms that are applied to the steps, as a batch [B].
     """
 
-    def __init__(self, storage: Storage | Seen, transforms: Sequence[Any]) -> None:
+    def __init__(self, storage: Storage | TransformedStorage, transforms: Sequence[Any]) -> None:
         self._storage, self._transforms = storage, transforms
 
     @property
@@ -424,7 +424,7 @@ class Seen:
 
     def take(self, rows: Tensor) -> Any:
         """Return the transformed steps at rows, a batch [B]."""
-        data = gathered(self._transforms, self._storage, rows, self._storage.take(rows))
+        data = add_gathered(self._transforms, self._storage, rows, self._storage.take(rows))
         for transform in self._transforms:
             data = transform(data)
         return data
@@ -441,7 +441,7 @@ class Seen:
         return self._storage.trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
 
 
-def gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: Any) -> Any:
+def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: Any) -> Any:
     """Add entries that the transforms with a method `gather` read from other rows of the storage, such as earlier frames.
 
     Each of them reads the rows as the transforms before it return them.
@@ -461,13 +461,13 @@ def gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: Any) -
     for number, transform in enumerate(transforms):
         gather = getattr(transform, "gather", None)
         if gather is not None:
-            data = gather(Seen(storage, transforms[:number]) if number else storage, rows, data)
+            data = gather(TransformedStorage(storage, transforms[:number]) if number else storage, rows, data)
     return data
 
 
 def entry_reader(storage: Any, rows: Tensor) -> Callable[[NestedKey], Tensor | None]:
     """Return a function that reads the entry of a key at rows of a storage, [B, ...]; `None` for a missing key."""
-    if isinstance(storage, Seen):
+    if isinstance(storage, TransformedStorage):
         batch = storage.take(rows)
         return lambda key: batch.get(key, None)
 
@@ -499,7 +499,7 @@ def require_entry(value: Any, key: NestedKey, batch: Any) -> Any:
     """
     if value is None:
         keys = batch.keys(include_nested=True, leaves_only=True)
-        raise UnknownKeyError(_dotted(key), [_dotted(name) for name in keys])
+        raise UnknownKeyError(_dotted_name(key), [_dotted_name(name) for name in keys])
     return value
 
 
@@ -520,7 +520,7 @@ def flat_key(key: Any) -> NestedKey:
     return path if len(path) > 1 else path[0]
 
 
-def drop(container: Any, key: NestedKey) -> None:
+def remove_entry(container: Any, key: NestedKey) -> None:
     """Remove an entry of a TensorDict or a composite spec, and all parent groups that are empty afterwards."""
     path: Any = (key,) if isinstance(key, str) else key
     del container[path]
@@ -528,7 +528,7 @@ def drop(container: Any, key: NestedKey) -> None:
         del container[path]
 
 
-def _dotted(key: NestedKey) -> str:
+def _dotted_name(key: NestedKey) -> str:
     return key if isinstance(key, str) else ".".join(key)
 
 

@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms._bounds import between, bounds_of
-from datasets_rl.transforms._time import OverTime, TimeAxis, windows
+from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import NestedKey, any_like, entry_reader, get_entry, require_entry, under_next
 
 __all__ = ["ActionChunkTransform"]
@@ -60,7 +60,7 @@ class ActionChunkTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        window, outside = self.around(storage, rows, 0, self.chunk_size - 1)
+        window, outside = self.windows_around(storage, rows, 0, self.chunk_size - 1)
         key = self.in_keys[0]
         actions = require_entry(entry_reader(storage, window.reshape(-1))(key), key, data)
         return {"chunk": actions.reshape(*window.shape, *actions.shape[1:]), "outside": outside}
@@ -79,11 +79,11 @@ class ActionChunkTransform(OverTime):
             )
         axis = TimeAxis(tuple(action.shape[: axis_index + 1]), axis_index)
         done = None if self.done_key is None else batch.get(under_next(self.done_key), None)
-        window, outside = windows(axis.ends(done), 0, self.chunk_size - 1)
-        return {"chunk": axis.at(action, window), "outside": axis.back(outside)}
+        window, outside = step_windows(axis.ends(done), 0, self.chunk_size - 1)
+        return {"chunk": axis.select_steps(action, window), "outside": axis.unflatten(outside)}
 
     @override
-    def put(self, batch: Any, values: dict[str, Any]) -> Any:
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
         batch.set(self.out_keys[0], values["chunk"])
         return batch.set(self.pad_key, values["outside"])
 
@@ -92,7 +92,7 @@ class ActionChunkTransform(OverTime):
         action, axis_index = spec[self.in_keys[0]], spec.ndim
         bounds = bounds_of(action) or (action.zero(), action.zero())
         low, high = (torch.stack([bound] * self.chunk_size, axis_index) for bound in bounds)
-        spec.set(self.out_keys[0], any_like(low) if bounds_of(action) is None else between(low, high))
+        spec.set(self.out_keys[0], any_like(low) if bounds_of(action) is None else spec_between(low, high))
         spec.set(self.pad_key, any_like(torch.zeros(*spec.shape, self.chunk_size, dtype=torch.bool)))
 
     def _repr_arguments(self) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.settings import require_memory
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
-from datasets_rl.transforms._bounds import between, bounds_of
-from datasets_rl.transforms._time import OverTime, TimeAxis, windows
+from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import Keys, NestedKey, any_like, entry_reader, expand_right, get_entry, require_entry
 
 __all__ = ["CatFrames"]
@@ -106,26 +106,26 @@ class CatFrames(OverTime):
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         self._require_memory(len(rows), sum(_step_bytes(data, key) for key in self.in_keys))
-        window, outside = self.around(storage, rows, *self._span)
+        window, outside = self.windows_around(storage, rows, *self._span)
         entry = entry_reader(storage, window.reshape(-1))
 
         def frames(key: NestedKey) -> Tensor | None:
             value = entry(key)
             return None if value is None else value.reshape(*window.shape, *value.shape[1:])
 
-        return self._frames(frames, outside, data)
+        return self._frames_by_index(frames, outside, data)
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
-        axis = TimeAxis.of(batch)
+        axis = TimeAxis.of_batch(batch)
         self._require_memory(batch.numel(), sum(_step_bytes(batch, key) for key in self.in_keys))
-        window, outside = windows(self.ends(batch, axis), *self._span)
+        window, outside = step_windows(self.ends(batch, axis), *self._span)
 
         def frames(key: NestedKey) -> Tensor | None:
             value = batch.get(key, None)
-            return None if value is None else axis.at(value, window)
+            return None if value is None else axis.select_steps(value, window)
 
-        return self._frames(frames, axis.back(outside), batch)
+        return self._frames_by_index(frames, axis.unflatten(outside), batch)
 
     def _require_memory(self, steps: int, step_bytes: int) -> None:
         """Check that the stacks of some steps, and their row numbers (int64), fit in memory.
@@ -137,7 +137,9 @@ class CatFrames(OverTime):
             needed = self.N * steps * (8 + step_bytes)
             require_memory(needed, f"CatFrames with N = {self.N:,}", hint="use a smaller N, such as 4")
 
-    def _frames(self, frames: Callable[[NestedKey], Tensor | None], outside: Tensor, batch: Any) -> dict[str, Any]:
+    def _frames_by_index(
+        self, frames: Callable[[NestedKey], Tensor | None], outside: Tensor, batch: Any
+    ) -> dict[str, Any]:
         """Return the frames of each step, [*batch, N, ...], by index of the key, and which of them are padding.
 
         Args:
@@ -153,11 +155,11 @@ class CatFrames(OverTime):
             if previous is None:
                 values[str(number)] = stack = require_entry(frames(key), key, batch)
                 if self.future and key[0] == NEXT and batch.get(NEXT_FINAL_KNOWN, None) is not None:
-                    unknown = _unknown(frames(NEXT_FINAL_KNOWN), outside)
+                    unknown = _unknown_frames(frames(NEXT_FINAL_KNOWN), outside)
                     values[f"unknown {number}"] = unknown
-                    values[str(number)] = _last_known(stack, unknown.to(stack.device))
+                    values[str(number)] = _repeat_last_known(stack, unknown.to(stack.device))
             else:
-                # `put` appends the last frame, which is the entry under "next" of the batch itself.
+                # `write_results` appends the last frame, which is the entry under "next" of the batch itself.
                 values[str(number)] = previous.narrow(outside.ndim - 1, 1, self.N - 1)
         return values
 
@@ -168,7 +170,7 @@ class CatFrames(OverTime):
         return key[1] if len(key) == 2 else key[1:]
 
     @override
-    def put(self, batch: Any, values: dict[str, Any]) -> Any:
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
         outside = values["outside"]
         axis = outside.ndim - 1
         for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
@@ -179,12 +181,12 @@ class CatFrames(OverTime):
                 frames = frames.masked_fill(expand_right(padding, frames.shape), self.padding_value)
             if frames.shape[axis] < self.N:
                 frames = torch.cat([frames, get_entry(batch, in_key).unsqueeze(axis)], axis)
-            batch.set(out_key, self._joined(frames, axis))
+            batch.set(out_key, self._stack_frames(frames, axis))
         if self.mask_key is not None:
             batch.set(self.mask_key, outside)
         return batch
 
-    def _joined(self, frames: Tensor, axis: int) -> Tensor:
+    def _stack_frames(self, frames: Tensor, axis: int) -> Tensor:
         count = frames.ndim - axis - 1
         if -self.dim > count + 1:
             raise InvalidArgumentError(
@@ -220,7 +222,7 @@ class CatFrames(OverTime):
         frames = [spec.get(root_key, last) if root_key is not None else last] * (self.N - 1) + [last]
 
         def joined(values: list[Tensor]) -> Tensor:
-            return self._joined(torch.stack(values, spec.ndim), spec.ndim)
+            return self._stack_frames(torch.stack(values, spec.ndim), spec.ndim)
 
         bounds = [pair for pair in map(bounds_of, frames) if pair is not None]
         if len(bounds) < self.N:
@@ -228,14 +230,14 @@ class CatFrames(OverTime):
         low, high = (joined([pair[side] for pair in bounds]) for side in (0, 1))
         if self.padding != "same":
             low, high = low.clamp(max=self.padding_value), high.clamp(min=self.padding_value)
-        return between(low, high)
+        return spec_between(low, high)
 
     def _repr_arguments(self) -> dict[str, Any]:
         arguments = {"N": self.N, "dim": self.dim, "padding": self.padding}
         return {**arguments, **({"future": True} if self.future else {})}
 
 
-def _unknown(known: Tensor | None, outside: Tensor) -> Tensor:
+def _unknown_frames(known: Tensor | None, outside: Tensor) -> Tensor:
     """Return which frames after the first are an unknown final observation or a repetition of it, bool [*batch, N]."""
     if known is None:
         return torch.zeros_like(outside)
@@ -244,7 +246,7 @@ def _unknown(known: Tensor | None, outside: Tensor) -> Tensor:
     return unknown & ~unknown[..., :1]
 
 
-def _last_known(frames: Tensor, unknown: Tensor) -> Tensor:
+def _repeat_last_known(frames: Tensor, unknown: Tensor) -> Tensor:
     """Return frames, [*batch, N, ...], with the unknown frames of each window replaced by its last known frame."""
     axis = unknown.ndim - 1
     count = (~unknown).sum(-1, keepdim=True)

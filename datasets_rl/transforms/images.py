@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
-from datasets_rl.transforms._bounds import between, bounds_of, dtype_of, mapped
+from datasets_rl.transforms._bounds import bounds_of, dtype_of, map_bounds, spec_between
 from datasets_rl.transforms.base import Keys, Transform, any_like
 
 __all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
@@ -28,7 +28,7 @@ _LUMA = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue of the luma transform of ITU-R 601-2, as in Pillow and torchvision."""
 
 
-class _Picture(Transform):
+class _ImageTransform(Transform):
     """Base class of transforms of the last three axes of entries, ``["pixels"]`` by default."""
 
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None) -> None:
@@ -36,10 +36,10 @@ class _Picture(Transform):
 
     @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
-        return mapped(spec, self.transform_value)
+        return map_bounds(spec, self.transform_value)
 
 
-class ToTensorImage(_Picture):
+class ToTensorImage(_ImageTransform):
     """Convert images [..., H, W, C] of integers in 0 to 255 to images [..., C, H, W] of floats in 0 to 1.
 
     Args:
@@ -83,7 +83,7 @@ class ToTensorImage(_Picture):
         return image.unsqueeze(0) if self.unsqueeze and image.ndim == 3 else image
 
 
-class Resize(_Picture):
+class Resize(_ImageTransform):
     """Resize images.
 
     Args:
@@ -106,7 +106,7 @@ class Resize(_Picture):
         out_keys: Keys | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys)
-        self.w, self.h = _pair(w, h)
+        self.w, self.h = _size_pair(w, h)
         # torchvision's InterpolationMode is an enumeration with these values.
         self.interpolation = str(getattr(interpolation, "value", interpolation))
         if self.interpolation not in _MODES:
@@ -143,13 +143,13 @@ class Resize(_Picture):
             nearest or (self.interpolation == "bilinear" and not dtype_of(spec).is_floating_point)
         ):
             return scaled
-        return between(bounds[0].min().expand(scaled.shape), bounds[1].max().expand(scaled.shape))
+        return spec_between(bounds[0].min().expand(scaled.shape), bounds[1].max().expand(scaled.shape))
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"w": self.w, "h": self.h, "interpolation": self.interpolation}
 
 
-class Crop(_Picture):
+class Crop(_ImageTransform):
     """Crop a rectangle of images; the area outside of an image is filled with zeros.
 
     Args:
@@ -174,7 +174,7 @@ class Crop(_Picture):
         out_keys: Keys | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys)
-        self.w, self.h = _pair(w, h)
+        self.w, self.h = _size_pair(w, h)
         self.top, self.left = top, left
 
     @override
@@ -185,7 +185,7 @@ class Crop(_Picture):
         return {"w": self.w, "h": self.h, "top": self.top, "left": self.left}
 
 
-class CenterCrop(_Picture):
+class CenterCrop(_ImageTransform):
     """Crop the center of images; the area outside of an image is filled with zeros.
 
     Args:
@@ -206,7 +206,7 @@ class CenterCrop(_Picture):
         out_keys: Keys | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys)
-        self.w, self.h = _pair(w, h)
+        self.w, self.h = _size_pair(w, h)
 
     def transform_value(self, value: Tensor) -> Tensor:
         """Return the center of one entry; an offset of half a pixel is rounded to the even pixel, as in torchvision."""
@@ -217,7 +217,7 @@ class CenterCrop(_Picture):
         return {"w": self.w, "h": self.h}
 
 
-class GrayScale(_Picture):
+class GrayScale(_ImageTransform):
     """Convert RGB images to grayscale with the luma transform of ITU-R 601-2: 0.2989 red + 0.587 green + 0.114 blue."""
 
     @override
@@ -233,7 +233,7 @@ class GrayScale(_Picture):
         return luma.to(value.dtype).unsqueeze(-3)
 
 
-def _pair(w: Any, h: int | None) -> tuple[int, int]:
+def _size_pair(w: Any, h: int | None) -> tuple[int, int]:
     pair = tuple(w) if isinstance(w, (tuple, list)) else (w, w if h is None else h)
     if len(pair) != 2 or any(not isinstance(size, int) or size < 1 for size in pair):
         raise InvalidArgumentError(f"the size is {pair}; expected two integers >= 1")

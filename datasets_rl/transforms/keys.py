@@ -7,7 +7,7 @@ from typing import Any
 from typing_extensions import override
 
 from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, drop, gathered_keys, get_entry, key_list
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, gathered_keys, get_entry, key_list, remove_entry
 
 __all__ = ["ExcludeTransform", "RenameTransform", "SelectTransform"]
 
@@ -47,12 +47,12 @@ class RenameTransform(Transform):
 
     def _move(self, batch: Any, ins: list[NestedKey], outs: list[NestedKey]) -> Any:
         values = [get_entry(batch, key) for key in ins]
-        return _moved(batch, ins, outs, values, keep=self.create_copy)
+        return _move_entries(batch, ins, outs, values, keep=self.create_copy)
 
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
         specs = [spec[key] for key in self.in_keys]
-        _moved(spec, self.in_keys, self.out_keys, specs, keep=self.create_copy)
+        _move_entries(spec, self.in_keys, self.out_keys, specs, keep=self.create_copy)
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"create_copy": True} if self.create_copy else {}
@@ -82,7 +82,7 @@ class SelectTransform(Transform):
         for key in list(spec.keys(include_nested=True, leaves_only=True)):
             path = (key,) if isinstance(key, str) else key
             if not any(path[:depth] in kept_paths for depth in range(1, len(path) + 1)):
-                drop(spec, key)
+                remove_entry(spec, key)
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"selected_keys": self.selected_keys}
@@ -115,17 +115,17 @@ class ExcludeTransform(Transform):
     def update_specs(self, spec: CompositeSpec) -> None:
         for key in () if self.inverse else self.excluded_keys:
             if key in spec:
-                drop(spec, key)
+                remove_entry(spec, key)
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"excluded_keys": self.excluded_keys, **({"inverse": True} if self.inverse else {})}
 
 
-def _moved(container: Any, ins: list[NestedKey], outs: list[NestedKey], values: list[Any], *, keep: bool) -> Any:
+def _move_entries(container: Any, ins: list[NestedKey], outs: list[NestedKey], values: list[Any], *, keep: bool) -> Any:
     if not keep:
         for key in ins:
             if key not in outs:
-                drop(container, key)
+                remove_entry(container, key)
     for key, value in zip(outs, values, strict=True):
         container.set(key, value)
     return container

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms.base import Keys, NestedKey, drop, get_entry, key_list
+from datasets_rl.transforms.base import Keys, NestedKey, get_entry, key_list, remove_entry
 
 __all__ = ["step_mdp"]
 
@@ -56,5 +56,5 @@ def step_mdp(
     ]
     for key in excluded:
         if key in step.keys(include_nested=True):
-            drop(step, key)
+            remove_entry(step, key)
     return step if next_tensordict is None else next_tensordict.update(step)

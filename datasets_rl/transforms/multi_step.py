@@ -12,7 +12,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED
-from datasets_rl.transforms._time import OverTime, TimeAxis, windows
+from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
     Keys,
     NestedKey,
@@ -103,7 +103,7 @@ class MultiStepTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        window, outside = self.around(storage, rows, 0, self.n_steps - 1)
+        window, outside = self.windows_around(storage, rows, 0, self.n_steps - 1)
         ends = window[:, -1].contiguous()
         next_entries, usable = storage.take(ends).get(NEXT), None
         if data.get(NEXT_FINAL_KNOWN, None) is not None:
@@ -113,8 +113,8 @@ class MultiStepTransform(OverTime):
                 final = getattr(storage, "origin", storage).take(ends).get(NEXT)
             # In a mixture, a batch may have the mask because of other members, while this storage has all final states.
             known = final.get("final_known", None)
-            usable = None if known is None else _usable(known, final.get("terminated", None))
-        last, outside, usable = _shortened(window, outside, usable)
+            usable = None if known is None else _usable_targets(known, final.get("terminated", None))
+        last, outside, usable = _shorten_windows(window, outside, usable)
         if not torch.equal(last, ends):
             next_entries = storage.take(last).get(NEXT)
         entry = entry_reader(storage, window.reshape(-1))
@@ -127,26 +127,28 @@ class MultiStepTransform(OverTime):
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
-        axis = TimeAxis.of(batch)
+        axis = TimeAxis.of_batch(batch)
         ends = self.ends(batch, axis)
         mask = batch.get(self.mask_key, None)
         if mask is not None:
-            real = axis.flat(mask).reshape(len(ends), -1).any(-1)
+            real = axis.flatten(mask).reshape(len(ends), -1).any(-1)
             ends = ends | (real != real.roll(-1))
-        window, outside = windows(ends, 0, self.n_steps - 1)
+        window, outside = step_windows(ends, 0, self.n_steps - 1)
 
         known, terminated = (batch.get(key, None) for key in (NEXT_FINAL_KNOWN, NEXT_TERMINATED))
         usable = None
         if known is not None:
-            steps = _usable(axis.flat(known), None if terminated is None else axis.flat(terminated))
+            steps = _usable_targets(axis.flatten(known), None if terminated is None else axis.flatten(terminated))
             usable = steps[window[:, -1].to(steps.device)]
-        ending, outside, usable = _shortened(window, outside, usable)
+        ending, outside, usable = _shorten_windows(window, outside, usable)
 
         def rewards_of(key: NestedKey) -> Tensor:
-            return axis.at(get_entry(batch, key), window)
+            return axis.select_steps(get_entry(batch, key), window)
 
-        last = get_entry(batch, NEXT).apply(lambda leaf: axis.at(leaf, ending))
-        return self._values(rewards_of, axis.back(outside), last, None if usable is None else axis.back(usable))
+        last = get_entry(batch, NEXT).apply(lambda leaf: axis.select_steps(leaf, ending))
+        return self._values(
+            rewards_of, axis.unflatten(outside), last, None if usable is None else axis.unflatten(usable)
+        )
 
     def _values(self, rewards_of: Any, outside: Tensor, last: Any, usable: Tensor | None) -> dict[str, Any]:
         """Return the number of steps of each window, the entries under "next" of its last step, and the reward sums."""
@@ -162,13 +164,13 @@ class MultiStepTransform(OverTime):
         return values
 
     @override
-    def put(self, batch: Any, values: dict[str, Any]) -> Any:
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
         last = values["next"].copy()
         mask = batch.get(NEXT_FINAL_KNOWN, None)
         if mask is not None and last.get("final_known", None) is None:
             last.set("final_known", mask)
         for number, name in enumerate(self.reward_keys):
-            last.set(_original(name), get_entry(batch, under_next(name)))
+            last.set(_original_key(name), get_entry(batch, under_next(name)))
             last.set(name, values[f"reward {number}"])
         batch.set(NEXT, last)
         steps = values["steps"]
@@ -188,7 +190,7 @@ class MultiStepTransform(OverTime):
     def update_specs(self, spec: CompositeSpec) -> None:
         """Add the specs of the written entries; sums of rewards are unbounded."""
         for name in self.reward_keys:
-            spec.set(under_next(_original(name)), spec[under_next(name)])
+            spec.set(under_next(_original_key(name)), spec[under_next(name)])
             rewards = spec[under_next(name)].zero()
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
             spec.set(under_next(name), any_like(rewards.to(dtype)))
@@ -213,7 +215,7 @@ class MultiStep(MultiStepTransform):
         super().__init__(n_steps, gamma, mask_key=("collector", "mask"))
 
 
-def _usable(known: Tensor, terminated: Tensor | None) -> Tensor:
+def _usable_targets(known: Tensor, terminated: Tensor | None) -> Tensor:
     """Return whether a target may use the state after each step, bool [M].
 
     A terminated episode needs no state after its last step, so that step counts as usable.
@@ -226,7 +228,7 @@ def _usable(known: Tensor, terminated: Tensor | None) -> Tensor:
     return usable.reshape(len(usable), -1).all(-1)
 
 
-def _shortened(window: Tensor, outside: Tensor, usable: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _shorten_windows(window: Tensor, outside: Tensor, usable: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Shorten windows that end in an unknown state by one step, if they have an earlier step.
 
     Args:
@@ -249,5 +251,5 @@ def _shortened(window: Tensor, outside: Tensor, usable: Tensor | None) -> tuple[
     return window.gather(-1, last).squeeze(-1), numbers > last, (usable | shortened).unsqueeze(-1)
 
 
-def _original(name: NestedKey) -> NestedKey:
+def _original_key(name: NestedKey) -> NestedKey:
     return f"original_{name}" if isinstance(name, str) else (*name[:-1], f"original_{name[-1]}")

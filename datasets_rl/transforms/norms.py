@@ -10,12 +10,12 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import refuse
+from datasets_rl.checkpoint import raise_reasons
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms._bounds import mapped
+from datasets_rl.transforms._bounds import map_bounds
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, key_list
 
 __all__ = ["ObservationNorm", "RewardScaling", "VecNorm"]
@@ -52,7 +52,7 @@ class _Affine(Transform):
 
     @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
-        return mapped(spec, self.transform_value)
+        return map_bounds(spec, self.transform_value)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -68,11 +68,11 @@ class _Affine(Transform):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        refuse(self.state_problems(state_dict))
+        raise_reasons(self.state_problems(state_dict))
         self.loc, self.scale = (_as_tensor(state_dict[name]) for name in ("loc", "scale"))
 
     def _repr_arguments(self) -> dict[str, Any]:
-        arguments = {name: _shown(value) for name, value in (("loc", self.loc), ("scale", self.scale))}
+        arguments = {name: _as_number(value) for name, value in (("loc", self.loc), ("scale", self.scale))}
         return {**arguments, **({"standard_normal": True} if self.standard_normal else {})}
 
 
@@ -219,7 +219,7 @@ class VecNorm(Transform):
             value = get_entry(batch, in_key)
             if not self.frozen:
                 self._update(number, value, batch.ndim)
-            batch.set(out_key, self._normalized(number, value))
+            batch.set(out_key, self._normalize(number, value))
         return batch
 
     def _update(self, number: int, value: Tensor, ndim: int) -> None:
@@ -237,7 +237,7 @@ class VecNorm(Transform):
             mean = old_mean + difference * weight
         self._counts[number], self._means[number], self._variances[number] = old_count + count, mean, variance
 
-    def _normalized(self, number: int, value: Tensor) -> Tensor:
+    def _normalize(self, number: int, value: Tensor) -> Tensor:
         mean, variance = self._means[number], self._variances[number]
         if mean is None or variance is None:
             raise InvalidArgumentError("VecNorm has no statistics", hint="call fit(data), or unfreeze()")
@@ -281,7 +281,7 @@ class VecNorm(Transform):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        refuse(self.state_problems(state_dict))
+        raise_reasons(self.state_problems(state_dict))
         self._counts = list(state_dict["counts"])
         self._means, self._variances = (
             [None if value is None else value.clone() for value in state_dict[name]] for name in ("means", "variances")
@@ -299,7 +299,7 @@ def _as_tensor(value: Number) -> Tensor | None:
     )
 
 
-def _shown(value: Tensor | None) -> Any:
+def _as_number(value: Tensor | None) -> Any:
     return value if value is None else value.item() if value.ndim == 0 else f"tensor{list(value.shape)}"
 
 

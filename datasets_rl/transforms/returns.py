@@ -16,7 +16,7 @@ from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.ted.trajectories import concatenated_ranges
-from datasets_rl.transforms._time import OverTime, TimeAxis, discounted, positions
+from datasets_rl.transforms._time import OverTime, TimeAxis, discounted_sums, trajectory_positions
 from datasets_rl.transforms.base import Keys, NestedKey, any_like, get_entry, key_list, under_next
 
 __all__ = ["Reward2GoTransform", "RewardSum", "StepCounter", "TargetReturn"]
@@ -24,7 +24,7 @@ __all__ = ["Reward2GoTransform", "RewardSum", "StepCounter", "TargetReturn"]
 _REWARD: NestedKey = (NEXT, "reward")
 
 
-class _Sums(OverTime):
+class _RewardSums(OverTime):
     """Base class of transforms that compute entries from the rewards of whole trajectories.
 
     In a buffer, the sums of all steps of the storage are computed at once and cached until the storage changes: the
@@ -50,10 +50,10 @@ class _Sums(OverTime):
         origin, state = getattr(storage, "origin", storage), (storage.write_count, storage.rewrite_count)
         cached = self._cache
         if cached is None or cached[0] is not origin or cached[1] != state:
-            self._cache = cached = (origin, state, self._all(storage))
+            self._cache = cached = (origin, state, self._sums_of_storage(storage))
         return {name: sums.index_select(0, rows.to(sums.device)) for name, sums in cached[2].items()}
 
-    def _all(self, storage: Any) -> dict[str, Tensor]:
+    def _sums_of_storage(self, storage: Any) -> dict[str, Tensor]:
         trajectories = self.trajectories(storage)
         lengths = trajectories.lengths
         order = torch.from_numpy(trajectories.rows(concatenated_ranges(trajectories.firsts, lengths)))
@@ -69,15 +69,15 @@ class _Sums(OverTime):
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
-        axis = TimeAxis.of(batch)
+        axis = TimeAxis.of_batch(batch)
         ends = self.ends(batch, axis)
         return {
-            str(number): axis.back(self.sums(axis.flat(get_entry(batch, key)), ends))
+            str(number): axis.unflatten(self.sums(axis.flatten(get_entry(batch, key)), ends))
             for number, key in enumerate(self.in_keys)
         }
 
     @override
-    def put(self, batch: Any, values: dict[str, Any]) -> Any:
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
         for number, key in enumerate(self.out_keys):
             batch.set(key, values[str(number)])
         return batch
@@ -91,7 +91,7 @@ class _Sums(OverTime):
         return {**self.__dict__, "_cache": None}
 
 
-class Reward2GoTransform(_Sums):
+class Reward2GoTransform(_RewardSums):
     """Compute the reward to go: the discounted sum of the rewards from each step to the end of its episode.
 
         next.reward      1      2      4  | 8        gamma = 0.5
@@ -121,7 +121,7 @@ class Reward2GoTransform(_Sums):
     @override
     def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:
         carry = torch.where(ends, 0, torch.tensor(self.gamma, dtype=rewards.dtype, device=rewards.device))
-        return discounted(rewards, carry.reshape(-1, *[1] * (rewards.ndim - 1)))
+        return discounted_sums(rewards, carry.reshape(-1, *[1] * (rewards.ndim - 1)))
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
         """Add the sums to a batch of a read-only storage as temporary entries; leave other batches unchanged."""
@@ -137,24 +137,24 @@ class Reward2GoTransform(_Sums):
             data = torch.stack(data)
         batch = self.own(data)
         done = batch.get(under_next(self.done_key or "done"), None)
-        axis = TimeAxis.of(batch)
-        if done is None or not axis.flat(done).reshape(-1, batch.shape[axis.place]).any(1).all():
+        axis = TimeAxis.of_batch(batch)
+        if done is None or not axis.flatten(done).reshape(-1, batch.shape[axis.place]).any(1).all():
             raise InvalidArgumentError(
                 "no episode ends in the written data, so that its rewards to go cannot be computed",
                 hint="extend the buffer with whole episodes",
             )
-        return self.put(batch, self.values_from_batch(batch))
+        return self.write_results(batch, self.values_from_batch(batch))
 
     def apply(self, batch: Any) -> Any:
         """Write the sums from the storage to a batch; batches of a writable storage already contain their sums."""
         sums = self.pop_gathered(batch)
-        return self.put(batch, sums) if sums else batch
+        return self.write_results(batch, sums) if sums else batch
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"gamma": self.gamma}
 
 
-class RewardSum(_Sums):
+class RewardSum(_RewardSums):
     """Compute the cumulative reward: the sum of the rewards of an episode up to and including each step.
 
         next.reward              1      2      4  | 8
@@ -175,7 +175,7 @@ class RewardSum(_Sums):
         return _cumulative_sums(rewards, ends)
 
 
-class TargetReturn(_Sums):
+class TargetReturn(_RewardSums):
     """Compute the remaining target return at each step, for return-conditioned policies.
 
         next.reward             1      2      4  | 8          target_return = 10
@@ -209,7 +209,7 @@ class TargetReturn(_Sums):
         return _cumulative_sums(rewards, ends)
 
     @override
-    def put(self, batch: Any, values: dict[str, Any]) -> Any:
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
         for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
             after = self.target_return - values[str(number)]
             if self.mode == "constant":
@@ -271,12 +271,12 @@ class StepCounter(OverTime):
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
-        axis = TimeAxis.of(batch)
-        numbers, firsts, _ = positions(self.ends(batch, axis))
-        return {"count": axis.back((numbers - firsts).unsqueeze(1))}
+        axis = TimeAxis.of_batch(batch)
+        numbers, firsts, _ = trajectory_positions(self.ends(batch, axis))
+        return {"count": axis.unflatten((numbers - firsts).unsqueeze(1))}
 
     @override
-    def put(self, batch: Any, values: dict[str, Any]) -> Any:
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
         count = values["count"]
         batch.set(self.step_count_key, count)
         batch.set(under_next(self.step_count_key), count + 1)
@@ -313,4 +313,4 @@ def _cumulative_sums(rewards: Tensor, ends: Tensor) -> Tensor:
     """
     opens = ends.roll(1).flip(0)
     carry = (~opens).to(rewards.dtype).reshape(-1, *[1] * (rewards.ndim - 1))
-    return discounted(rewards.flip(0), carry).flip(0)
+    return discounted_sums(rewards.flip(0), carry).flip(0)

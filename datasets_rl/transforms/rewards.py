@@ -12,7 +12,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms._bounds import dtype_of, mapped
+from datasets_rl.transforms._bounds import dtype_of, map_bounds
 from datasets_rl.transforms.base import Keys, Transform
 
 __all__ = ["BinarizeReward", "RewardClipping", "SignTransform"]
@@ -52,7 +52,7 @@ class RewardClipping(Transform):
 
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec with clipped bounds; for an unbounded spec, the limits become its bounds."""
-        clipped = mapped(spec, self.transform_value)
+        clipped = map_bounds(spec, self.transform_value)
         if isinstance(clipped, BoundedTensorSpec):
             return clipped
         low, high = (
@@ -105,7 +105,7 @@ class SignTransform(Transform):
 
     @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
-        signs = mapped(spec, self.transform_value)
+        signs = map_bounds(spec, self.transform_value)
         if isinstance(signs, BoundedTensorSpec):
             return signs
         dtype = dtype_of(signs)

@@ -11,13 +11,13 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
-from datasets_rl.transforms._bounds import between, bounds_of
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, drop, get_entry
+from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, remove_entry
 
 __all__ = ["CatTensors", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
 
 
-class _Axes(Transform):
+class _AxesTransform(Transform):
     """Base class of transforms that change the shape of entries, but not their elements."""
 
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
@@ -29,7 +29,7 @@ class _Axes(Transform):
         return moved
 
 
-class UnsqueezeTransform(_Axes):
+class UnsqueezeTransform(_AxesTransform):
     """Insert an axis of size 1.
 
     Args:
@@ -85,7 +85,7 @@ class SqueezeTransform(UnsqueezeTransform):
         return value.unsqueeze(self.dim)
 
 
-class PermuteTransform(_Axes):
+class PermuteTransform(_AxesTransform):
     """Permute the last axes.
 
     Args:
@@ -117,17 +117,17 @@ class PermuteTransform(_Axes):
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
-        return _permuted(value, self.dims)
+        return _permute(value, self.dims)
 
     @override
     def invert_value(self, value: Tensor) -> Tensor:
-        return _permuted(value, self._inverse_dims)
+        return _permute(value, self._inverse_dims)
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"dims": self.dims}
 
 
-class FlattenObservation(_Axes):
+class FlattenObservation(_AxesTransform):
     """Merge consecutive axes into one.
 
     Args:
@@ -191,13 +191,13 @@ class CatTensors(Transform):
 
     @override
     def apply(self, batch: Any) -> Any:
-        result = self._concatenated([get_entry(batch, key) for key in self.in_keys], batch.ndim)
+        result = self._concatenate([get_entry(batch, key) for key in self.in_keys], batch.ndim)
         if self.del_keys:
             for key in self.in_keys:
-                drop(batch, key)
+                remove_entry(batch, key)
         return batch.set(self.out_keys[0], result)
 
-    def _concatenated(self, values: list[Tensor], ndim: int) -> Tensor:
+    def _concatenate(self, values: list[Tensor], ndim: int) -> Tensor:
         if self.unsqueeze_if_oor:
             values = [value if value.ndim - ndim >= -self.dim else value.unsqueeze(-1) for value in values]
         try:
@@ -209,21 +209,21 @@ class CatTensors(Transform):
     def update_specs(self, spec: CompositeSpec) -> None:
         """Replace the specs by the spec of the result, which is bounded if all of them are."""
         specs = [spec[key] for key in self.in_keys]
-        result = any_like(self._concatenated([inner.zero() for inner in specs], len(spec.shape)))
+        result = any_like(self._concatenate([inner.zero() for inner in specs], len(spec.shape)))
         bounds = [pair for pair in map(bounds_of, specs) if pair is not None]
         if len(bounds) == len(specs):
-            low, high = (self._concatenated([pair[side] for pair in bounds], len(spec.shape)) for side in (0, 1))
-            result = between(low, high)
+            low, high = (self._concatenate([pair[side] for pair in bounds], len(spec.shape)) for side in (0, 1))
+            result = spec_between(low, high)
         if self.del_keys:
             for key in self.in_keys:
-                drop(spec, key)
+                remove_entry(spec, key)
         spec.set(self.out_keys[0], result)
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"dim": self.dim}
 
 
-def _permuted(value: Tensor, dims: tuple[int, ...]) -> Tensor:
+def _permute(value: Tensor, dims: tuple[int, ...]) -> Tensor:
     lead = value.ndim - len(dims)
     return value.permute(*range(lead), *(value.ndim + dim for dim in dims))
 

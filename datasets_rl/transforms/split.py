@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.transforms._time import TimeAxis, positions
+from datasets_rl.transforms._time import TimeAxis, trajectory_positions
 from datasets_rl.transforms.base import NestedKey, flat_key, get_entry, under_next
 
 __all__ = ["split_trajectories"]
@@ -59,8 +59,8 @@ def split_trajectories(
         InvalidArgumentError: If the steps have neither a trajectory number nor a flag.
         UnknownKeyError: If a key that was passed is missing.
     """
-    axis = TimeAxis.of(rollout_tensordict)
-    names = _TRAJECTORY_KEYS if prefix is None else (_prefixed(prefix, "traj_ids"),)
+    axis = TimeAxis.of_batch(rollout_tensordict)
+    names = _TRAJECTORY_KEYS if prefix is None else (_prefixed_key(prefix, "traj_ids"),)
     if prefix is None and "collector" in rollout_tensordict.keys():  # noqa: SIM118 - a TensorDict iterates over its steps
         prefix = "collector"
     if trajectory_key is not None:
@@ -68,24 +68,26 @@ def split_trajectories(
     else:
         entries = (rollout_tensordict.get(name, None) for name in names)
         numbers = next((entry for entry in entries if entry is not None), None)
-    ends = _ends(rollout_tensordict, axis, numbers, done_key)
+    ends = _find_ends(rollout_tensordict, axis, numbers, done_key)
     padding = rollout_tensordict.get(_PADDING, None)
     real = (
-        torch.ones_like(ends) if padding is None else axis.flat(padding).reshape(len(ends), -1).any(-1).to(ends.device)
+        torch.ones_like(ends)
+        if padding is None
+        else axis.flatten(padding).reshape(len(ends), -1).any(-1).to(ends.device)
     )
     ends = axis.ends(None).to(ends.device) | (ends & real.roll(-1))
-    flat_index, firsts, _ = positions(ends)
+    flat_index, firsts, _ = trajectory_positions(ends)
     owner = torch.cat([ends.new_zeros(1), ends[:-1]]).cumsum(0)
     count = int(owner[-1]) + 1
     result = rollout_tensordict.copy()
     if numbers is None:
-        result.set(_prefixed(prefix, "traj_ids"), axis.back(owner))
+        result.set(_prefixed_key(prefix, "traj_ids"), axis.unflatten(owner))
     sizes = torch.bincount(owner[real], minlength=count).tolist()
     if as_nested and len(set(sizes)) > 1:
         layout = as_nested if isinstance(as_nested, torch.layout) else torch.strided
 
         def as_nested_trajectories(leaf: Tensor) -> Tensor:
-            trajectories = list(torch.split(axis.flat(leaf)[real.to(leaf.device)], sizes))
+            trajectories = list(torch.split(axis.flatten(leaf)[real.to(leaf.device)], sizes))
             return torch.nested.as_nested_tensor(trajectories, layout=layout)
 
         return result.apply(as_nested_trajectories, batch_size=[count] if layout is torch.jagged else [count, -1])
@@ -94,7 +96,7 @@ def split_trajectories(
     target = (owner * longest + flat_index - firsts)[real]
 
     def as_padded_trajectories(leaf: Tensor) -> Tensor:
-        steps = axis.flat(leaf)
+        steps = axis.flatten(leaf)
         filled = steps.new_zeros(count * longest, *steps.shape[1:])
         filled[target.to(leaf.device)] = steps[real.to(leaf.device)]
         return filled.reshape(count, longest, *steps.shape[1:])
@@ -102,11 +104,11 @@ def split_trajectories(
     mask = torch.zeros(count * longest, dtype=torch.bool, device=ends.device)
     mask[target] = True
     result = result.apply(as_padded_trajectories, batch_size=[count, longest])
-    mask_key = _prefixed(prefix, "mask") if trajectory_key is None else _sibling_key(trajectory_key, "mask")
+    mask_key = _prefixed_key(prefix, "mask") if trajectory_key is None else _sibling_key(trajectory_key, "mask")
     return result.set(mask_key, mask.reshape(count, longest))
 
 
-def _ends(steps: Any, axis: TimeAxis, numbers: Tensor | None, done_key: NestedKey | None) -> Tensor:
+def _find_ends(steps: Any, axis: TimeAxis, numbers: Tensor | None, done_key: NestedKey | None) -> Tensor:
     """Return which steps are the last of their trajectory, by number or flag, in flat order, bool [M]."""
     done = None
     if done_key is not None:
@@ -120,12 +122,12 @@ def _ends(steps: Any, axis: TimeAxis, numbers: Tensor | None, done_key: NestedKe
         )
     ends = axis.ends(done)
     if numbers is not None:
-        flat = axis.flat(numbers).reshape(len(ends), -1)[:, 0]
+        flat = axis.flatten(numbers).reshape(len(ends), -1)[:, 0]
         ends = ends | torch.cat([flat[1:] != flat[:-1], ends[-1:]])
     return ends
 
 
-def _prefixed(prefix: NestedKey | None, name: str) -> NestedKey:
+def _prefixed_key(prefix: NestedKey | None, name: str) -> NestedKey:
     return name if prefix is None else flat_key((prefix, name))
 
 

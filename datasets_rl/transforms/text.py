@@ -13,7 +13,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry
-from datasets_rl.transforms.unary import UnaryTransform, each_item, items_of, set_any
+from datasets_rl.transforms.unary import UnaryTransform, items_of, map_items, set_entry
 
 __all__ = ["Hash", "Tokenizer"]
 
@@ -52,7 +52,7 @@ class Hash(UnaryTransform):
     def _hash(self, value: Any) -> Tensor:
         digest = torch.as_tensor(self._sha256(value) if self._hash_fn is None else self._hash_fn(value))
         if self._records:
-            self.repertoire[_elements(digest)] = value
+            self.repertoire[_digest_elements(digest)] = value
         return digest
 
     def _sha256(self, value: Any) -> Tensor:
@@ -65,7 +65,7 @@ class Hash(UnaryTransform):
 
     def _look_up(self, digest: Tensor) -> Any:
         try:
-            return self.repertoire[_elements(digest)]
+            return self.repertoire[_digest_elements(digest)]
         except KeyError:
             raise InvalidArgumentError(
                 f"none of the {len(self.repertoire)} texts of the repertoire has the hash {digest.tolist()}",
@@ -127,7 +127,7 @@ class Tokenizer(Transform):
     @override
     def apply(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            tokens = each_item(self._encode, items_of(get_entry(batch, in_key)))
+            tokens = map_items(self._encode, items_of(get_entry(batch, in_key)))
             lines = list(_token_lists(tokens))
             length = self.max_length or max(map(len, lines), default=0)
             padded = torch.full((len(lines), length), self.padding, dtype=torch.int64)
@@ -145,7 +145,7 @@ class Tokenizer(Transform):
         options = {} if encode is None else {"add_special_tokens": self.add_special_tokens}
         encoding = (encode or self.tokenizer)(text, **options)
         ids = getattr(encoding, "ids", encoding)
-        # A tuple, because `each_item` treats nested lists as the axes of a batch.
+        # A tuple, because `map_items` treats nested lists as the axes of a batch.
         return tuple(ids.tolist() if isinstance(ids, Tensor) else ids)
 
     def update_specs(self, spec: CompositeSpec) -> None:
@@ -167,12 +167,12 @@ class Tokenizer(Transform):
     @override
     def apply_inv(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            set_any(batch, in_key, self._text(get_entry(batch, out_key).tolist()))
+            set_entry(batch, in_key, self._decode_text(get_entry(batch, out_key).tolist()))
         return batch
 
-    def _text(self, tokens: list[Any]) -> Any:
+    def _decode_text(self, tokens: list[Any]) -> Any:
         if tokens and isinstance(tokens[0], list):
-            return [self._text(item) for item in tokens]
+            return [self._decode_text(item) for item in tokens]
         while tokens and tokens[-1] == self.padding:
             tokens = tokens[:-1]
         return self.tokenizer.decode(tokens, skip_special_tokens=self.skip_special_tokens)
@@ -181,7 +181,7 @@ class Tokenizer(Transform):
         return {"max_length": self.max_length}
 
 
-def _elements(digest: Tensor) -> tuple[int, ...]:
+def _digest_elements(digest: Tensor) -> tuple[int, ...]:
     return tuple(digest.reshape(-1).tolist())
 
 

@@ -59,22 +59,22 @@ class UnaryTransform(Transform):
     @override
     def apply(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            set_any(batch, out_key, self.transform_value(items_of(get_entry(batch, in_key))))
+            set_entry(batch, out_key, self.transform_value(items_of(get_entry(batch, in_key))))
         return batch
 
     @override
     def apply_inv(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            set_any(batch, in_key, self.invert_value(items_of(get_entry(batch, out_key))))
+            set_entry(batch, in_key, self.invert_value(items_of(get_entry(batch, out_key))))
         return batch
 
     @override
     def transform_value(self, value: Any) -> Any:
-        return each_item(self.fn, value)
+        return map_items(self.fn, value)
 
     @override
     def invert_value(self, value: Any) -> Any:
-        return each_item(self.inv_fn or super().invert_value, value)
+        return map_items(self.inv_fn or super().invert_value, value)
 
     def update_specs(self, spec: CompositeSpec) -> None:
         """Set unbounded specs of the results; their shapes and dtypes are those that the function returns for zeros."""
@@ -91,15 +91,15 @@ def items_of(value: Any) -> Any:
     return value.tolist() if is_non_tensor(value) else value
 
 
-def each_item(function: Callable[[Any], Any], value: Any) -> Any:
+def map_items(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply a function to a tensor, or to each object of nested lists; stack the results if they are tensors."""
     if not isinstance(value, list):
         return function(value)
-    results = [each_item(function, item) for item in value]
+    results = [map_items(function, item) for item in value]
     return torch.stack(results) if results and all(isinstance(result, Tensor) for result in results) else results
 
 
-def set_any(batch: Any, key: NestedKey, value: Any) -> None:
+def set_entry(batch: Any, key: NestedKey, value: Any) -> None:
     """Set an entry of a TensorDict to a tensor or to a non-tensor value."""
     if isinstance(value, Tensor):
         batch.set(key, value)

@@ -92,7 +92,7 @@ class TensorDictMaxValueWriter(Writer):
         Returns:
             The row that was written, or None.
         """
-        _expect_collection(data)
+        _check_collection(data)
         row = int(self.extend(data.unsqueeze(0)))
         return row if row >= 0 else None
 
@@ -110,7 +110,7 @@ class TensorDictMaxValueWriter(Writer):
         """
         if isinstance(data, list) and data:
             for element in data:
-                _expect_collection(element)
+                _check_collection(element)
             data = lazy_stack(data)
         rows = torch.full((len(data),), -1)
         if not len(data):
@@ -121,7 +121,7 @@ class TensorDictMaxValueWriter(Writer):
         held, slots = len(self._ranks), storage.slot_count
         ranks = np.concatenate([self._ranks, new_ranks])
         ages = np.concatenate([self._ages, self._arrived + np.arange(len(new_ranks))])
-        stays = _highest(ranks, ages, slots)
+        stays = _highest_ranked(ranks, ages, slots)
         accepted = np.flatnonzero(stays[held:])
         free = np.arange(held, min(slots, held + len(accepted)))
         targets = np.concatenate([free, np.flatnonzero(~stays[:held])])
@@ -159,7 +159,7 @@ class TensorDictMaxValueWriter(Writer):
 
     def _ranks_of(self, data: Any) -> NDArray[np.float64]:
         """Return the rank of each element, [n]."""
-        _expect_collection(data)
+        _check_collection(data)
         values = data.get(self.rank_key, None)
         if values is None:
             raise UnknownKeyError(
@@ -231,14 +231,14 @@ class TensorDictMaxValueWriter(Writer):
         return f"{type(self).__name__}(rank_key={self.rank_key!r}, reduction={self.reduction!r})"
 
 
-def _expect_collection(data: Any) -> None:
+def _check_collection(data: Any) -> None:
     if not is_tensor_collection(data):
         raise InvalidArgumentError(
             f"the data is a {type(data).__name__}; expected a TensorDict or tensorclass with a field to rank by"
         )
 
 
-def _highest(ranks: NDArray[np.float64], ages: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+def _highest_ranked(ranks: NDArray[np.float64], ages: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
     """Return a mask of the `count` highest ranks; among equal ranks, of the oldest elements."""
     surplus = len(ranks) - count
     if surplus <= 0:

@@ -192,7 +192,7 @@ def _read(folder, document):
     (folder / "edited").mkdir(exist_ok=True)
     shutil.copytree(folder, folder / "edited", dirs_exist_ok=True, ignore=shutil.ignore_patterns("edited"))
     (folder / "edited" / "state.json").write_text(json.dumps(document))
-    return checkpoint.read(folder / "edited")
+    return checkpoint.read_state(folder / "edited")
 
 
 @pytest.mark.parametrize("index", [True, 1.5, [True], [10**6], -1, "x", None, {"buffer_ids": True}])

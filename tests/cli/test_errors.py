@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from datasets_rl import errors
-from datasets_rl.cli.errors import EXIT_CODES, code_of, explain
+from datasets_rl.cli.errors import EXIT_CODES, exit_code_of, explain
 from datasets_rl.cli.output import Printer
 
 CASES = [
@@ -49,7 +49,7 @@ def test_every_error_class_has_an_example_here():
 
 @pytest.mark.parametrize(("error", "code"), CASES, ids=lambda value: type(value).__name__)
 def test_an_error_has_its_code(error, code):
-    assert code_of(error) == code
+    assert exit_code_of(error) == code
     assert explain(error).code == code
 
 

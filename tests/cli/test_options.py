@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets_rl.cli.options import exit_code, id_or_folder, read_size
+from datasets_rl.cli.options import combined_exit_code, id_or_folder, read_size
 from datasets_rl.errors import InvalidArgumentError
 
 
@@ -58,4 +58,4 @@ def test_a_folder_of_the_name_of_an_id_does_not_hide_it(tmp_path, monkeypatch):
     ("codes", "code"), [([], 0), ([0], 0), ([5], 5), ([0, 0], 0), ([0, 5], 1), ([5, 5], 1), ([3, 4], 1)]
 )
 def test_one_item_gives_its_own_code_and_several_give_0_or_1(codes, code):
-    assert exit_code(codes) == code
+    assert combined_exit_code(codes) == code

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from datasets_rl.cli.output import SCHEMA_VERSION, Facts, Lines, Printer, Result, Table, _page, size_text
+from datasets_rl.cli.output import SCHEMA_VERSION, Facts, Lines, Printer, Result, Table, _page_lines, size_text
 
 TABLE = Table(
     ("id", "size"), (("d4rl/a-very-long-name-of-a-dataset-that-no-window-holds-in-one-line-v2", "1 MB"), ("b", ""))
@@ -91,7 +91,7 @@ WIDE = Table(
 
 def shown_at(columns, *blocks):
     """Return the lines of a page on a terminal of this width."""
-    return _page(blocks, columns, bold=False)
+    return _page_lines(blocks, columns, bold=False)
 
 
 def test_a_table_that_fits_has_a_line_for_each_row_two_blanks_apart():
@@ -160,7 +160,7 @@ def test_no_letter_of_a_wrapped_table_is_lost(table, columns):
 
 @given(tables, st.sampled_from(["", "keys"]))
 def test_a_table_in_a_pipe_has_as_many_cells_in_each_row_as_it_has_columns(table, title):
-    lines = _page([replace(table, title=title)], None, bold=False)
+    lines = _page_lines([replace(table, title=title)], None, bold=False)
 
     assert {line.count("\t") for line in lines[bool(title) :]} <= {len(table.header) - 1}
 

@@ -14,7 +14,7 @@ import pytest
 import datasets_rl
 from datasets_rl.cli.commands import command_names
 from datasets_rl.cli.frame import make_command
-from datasets_rl.cli.remedies import COMMANDS, OPTIONS, spelled
+from datasets_rl.cli.remedies import COMMANDS, OPTIONS, spell_action
 from datasets_rl.remedy import Argument, Call
 from datasets_rl.sources import Selection
 
@@ -141,9 +141,9 @@ def test_every_option_and_command_of_a_remedy_exists():
     ],
 )
 def test_an_action_is_what_the_user_types(action, words):
-    assert spelled(action) == words
+    assert spell_action(action) == words
 
 
 def test_commands_repeat_the_root_that_was_given():
-    assert spelled(Call("download", "a/b"), Path("/my data")) == "rlds --root '/my data' download a/b"
-    assert spelled(Argument("force", True), Path("/data")) == "--force"
+    assert spell_action(Call("download", "a/b"), Path("/my data")) == "rlds --root '/my data' download a/b"
+    assert spell_action(Argument("force", True), Path("/data")) == "--force"

@@ -305,10 +305,10 @@ def test_a_state_can_be_restored(variant, kind, tmp_path):
     """From files, into a storage with other data and into an empty one."""
     storage = variant(kind)
     storage.set(torch.arange(11) % 8, kind(np.arange(11)))
-    checkpoint.write(tmp_path / "state", "Storage", storage.state_dict())
+    checkpoint.write_state(tmp_path / "state", "Storage", storage.state_dict())
     fitting = variant(kind)
     fitting.set(range(3), kind(np.full(3, 99)))
-    fitting.load_state_dict(checkpoint.read(tmp_path / "state"))
+    fitting.load_state_dict(checkpoint.read_state(tmp_path / "state"))
 
     assert same(fitting.get(slice(None)), kind(np.array([8, 9, 10, 3, 4, 5, 6, 7])))
     assert (fitting.write_count, fitting.filled_count) == (11, 8)
@@ -596,8 +596,8 @@ class TestListStorage:
         storage, again = ListStorage(6), ListStorage(9)
         storage.set(range(6), items)
         storage.set(0, 2.5)
-        checkpoint.write(tmp_path, "ListStorage", storage.state_dict())
-        again.load_state_dict(checkpoint.read(tmp_path))
+        checkpoint.write_state(tmp_path, "ListStorage", storage.state_dict())
+        again.load_state_dict(checkpoint.read_state(tmp_path))
 
         got = again.get(slice(None))
         assert [got[0], got[1], got[5]] == [None, "a", 2.5]

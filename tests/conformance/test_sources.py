@@ -538,7 +538,7 @@ def test_an_unknown_field_is_refused(made, home, rlds):
     assert code == 2
     assert "no_such_field" in err
     assert document["datasets"][0]["folder"] is None
-    assert [*store.stored(home)] == []
+    assert [*store.stored_folders(home)] == []
 
 
 @FIRST_OF_EACH
@@ -801,7 +801,7 @@ def test_without_a_network_stored_data_opens_and_the_rest_is_an_error(made, home
         return
     with pytest.raises(OfflineError):
         made.download(home)
-    assert [*store.stored(home)] == []
+    assert [*store.stored_folders(home)] == []
     root = home / made.place.root.name
     assert {path.name for path in leftovers(root) if (root / path).is_file()} <= {"journal.jsonl"}
 
@@ -829,7 +829,7 @@ def test_corrupted_files_are_refused_and_nothing_is_stored(case, fault, alone, m
     assert issubclass(getattr(importlib.import_module("datasets_rl.errors"), told["error"]["kind"]), DatasetsRLError)
     assert fault.message in err
     assert told["folder"] is None
-    assert [*store.stored(alone / "home")] == []
+    assert [*store.stored_folders(alone / "home")] == []
 
 
 MEASURED = """

@@ -312,14 +312,14 @@ def test_a_link_to_a_dataset_is_a_dataset(tmp_path):
     assert len(dataset) == 15_000
     assert dataset.root == tmp_path / "home" / "demo"
     assert verification.verify("demo/pendulum", deep=True, root=tmp_path / "home" / "demo").problems == ()
-    assert list(store.stored(tmp_path / "home")) == [tmp_path / "home" / "demo" / "pendulum"]
+    assert list(store.stored_folders(tmp_path / "home")) == [tmp_path / "home" / "demo" / "pendulum"]
 
 
 def test_a_cyclic_link_is_followed_once(tmp_path):
     downloading.download("demo/pendulum", root=tmp_path / "demo")
     (tmp_path / "demo" / "loop").symlink_to(tmp_path / "demo")
 
-    assert list(store.stored(tmp_path)) == [tmp_path / "demo" / "pendulum"]
+    assert list(store.stored_folders(tmp_path)) == [tmp_path / "demo" / "pendulum"]
 
 
 def test_a_key_is_in_a_dataset_or_not(pendulum):

@@ -194,6 +194,6 @@ def test_selections_that_count_episodes_over_different_files_are_not_joined(raw)
         manifest.replace('"keys": [\n   "observation"\n  ]', '"episodes": "0:3", "include": ["a"]')
     )
 
-    assert growth.missing_part(folder, Selection("0:3", include=("a",))) is None
+    assert growth.grown_selection(folder, Selection("0:3", include=("a",))) is None
     with pytest.raises(InvalidArgumentError, match="which counts its episodes over different files"):
-        growth.missing_part(folder, Selection("0:3", include=("b",)))
+        growth.grown_selection(folder, Selection("0:3", include=("b",)))

@@ -25,13 +25,13 @@ task = json.loads(sys.argv[1])
 folder = Path(task["folder"])
 counts = events_below(folder)
 ROWS = torch.arange(6000)
-OLD = {"name": "old", "rows": checkpoint.pieces(ROWS), "other": torch.arange(100.0)}
-NEW = {"name": "new", "rows": checkpoint.pieces(torch.where(ROWS == 5, -1, ROWS)), "more": torch.arange(200.0)}
+OLD = {"name": "old", "rows": checkpoint.row_chunks(ROWS), "other": torch.arange(100.0)}
+NEW = {"name": "new", "rows": checkpoint.row_chunks(torch.where(ROWS == 5, -1, ROWS)), "more": torch.arange(200.0)}
 
 
 def work():
     """Write the new state."""
-    checkpoint.write(folder, "Test", NEW)
+    checkpoint.write_state(folder, "Test", NEW)
 
 
 def plain(state):
@@ -42,7 +42,7 @@ def plain(state):
 def found():
     """Return which state a reader finds, compared to the last byte."""
     try:
-        got = checkpoint.read(folder, deep=True)
+        got = checkpoint.read_state(folder, deep=True)
     except InvalidArgumentError:
         return "absent"
     except DatasetsRLError as error:
@@ -62,7 +62,7 @@ def prepare():
     """Empty the folder, and write the old state if the task has one."""
     shutil.rmtree(folder, ignore_errors=True)
     if task["old"]:
-        checkpoint.write(folder, "Test", OLD)
+        checkpoint.write_state(folder, "Test", OLD)
 
 
 prepare()

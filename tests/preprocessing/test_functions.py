@@ -265,7 +265,7 @@ def test_an_undo_that_dies_can_be_repeated(dataset, folder, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.disk, "exchange", dies)
+        patch.setattr(run.disk, "exchange_folders", dies)
         with pytest.raises(KeyboardInterrupt):
             undo(folder)
     undo(folder)

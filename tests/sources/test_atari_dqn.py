@@ -105,7 +105,7 @@ def test_the_error_for_the_closed_bucket_names_the_alternatives(tree, settings, 
     for way in ("since 2025 the bucket denies access", "from_local=", "mirrors=", "options={'upstream': 'rlu'}"):
         assert way in caught.value.hint
     assert "rlu" not in other.value.hint
-    assert [*store.stored(settings.home)] == []
+    assert [*store.stored_folders(settings.home)] == []
 
 
 def test_rl_unplugged_lacks_14_of_the_games(settings):

@@ -666,7 +666,7 @@ def test_the_namespaces_of_the_hub_name_its_datasets(published, settings, monkey
     repositories = {f"farama-minari/{name}": published / name for name in ("test", "alone-v1", "notes")}
     with hub({**repositories, "others/test": published / "test"}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
-        found = planning.listed("minari", settings=settings)
+        found = planning.list_upstream_ids("minari", settings=settings)
 
     assert found == ["alone-v1", "test/new-v7", NAME]
     assert sum(request.path.startswith("/api/datasets?") for request in server.requests) == 3
@@ -676,7 +676,7 @@ def test_the_folders_of_the_bucket_are_datasets(published, settings, monkeypatch
     with bucket({"mine": published}) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv("MINARI_REMOTE", "gcp://mine")
-        assert planning.listed("minari", settings=settings) == ["alone-v1", NAME]
+        assert planning.list_upstream_ids("minari", settings=settings) == ["alone-v1", NAME]
 
 
 def test_upstreams_without_a_list_are_reported(settings, tmp_path, monkeypatch):
@@ -685,10 +685,10 @@ def test_upstreams_without_a_list_are_reported(settings, tmp_path, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", first.url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
         with pytest.raises(FetchError, match="the list of the repositories of farama-minari"):
-            planning.listed("minari", settings=settings)
+            planning.list_upstream_ids("minari", settings=settings)
     with pytest.raises(OfflineError):
-        planning.listed("minari", settings=Settings(home=tmp_path, offline=True))
-    assert [*planning.listed("demo", settings=settings)] == ["pendulum"]
+        planning.list_upstream_ids("minari", settings=Settings(home=tmp_path, offline=True))
+    assert [*planning.list_upstream_ids("demo", settings=settings)] == ["pendulum"]
 
 
 def test_offline_errors_name_the_alternatives(tmp_path):

@@ -191,7 +191,7 @@ from datasets_rl import sources
 from datasets_rl.errors import InvalidArgumentError
 
 for name in ("absent", "raises", "renamed"):
-    for function in (sources.source, datasets_rl.datasets.dataset_class):
+    for function in (sources.get_source, datasets_rl.datasets.dataset_class):
         try:
             function(name)
         except InvalidArgumentError as error:

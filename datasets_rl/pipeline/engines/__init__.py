@@ -74,4 +74,4 @@ class WorkerDiedError(Exception):
     def __init__(self, how: str, *, hint: str | Remedy = "") -> None:
         super().__init__(how)
         self.how = how
-        self.remedy = Remedy.of(hint)
+        self.remedy = Remedy.from_hint(hint)

@@ -14,7 +14,7 @@ from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import with_steps
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, as_key
-from datasets_rl.transforms._time import discounted
+from datasets_rl.transforms._time import discounted_sums
 
 __all__ = ["NStepTargets", "ReturnsToGo"]
 
@@ -50,7 +50,7 @@ class ReturnsToGo(Step):
         rewards = batch.steps[NEXT_REWARD]
         carry = np.full((batch.count, 1), self.gamma)
         carry[batch.table.stops - 1] = 0
-        sums = discounted(torch.from_numpy(rewards.astype(np.float64)), torch.from_numpy(carry)).numpy()
+        sums = discounted_sums(torch.from_numpy(rewards.astype(np.float64)), torch.from_numpy(carry)).numpy()
         return with_steps(batch, {as_key(self.key): (sums / self.scale).astype(rewards.dtype)})
 
 
