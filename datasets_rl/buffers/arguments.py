@@ -54,7 +54,7 @@ class InBuffer(Compose):
 
     def insert(self, index: int, transform: Any) -> InBuffer:
         """Insert a transform at an index, and return this object; see `ReplayBuffer.insert_transform`."""
-        self._expect_place(index)
+        self._check_index(index)
         self._insert(index, transform)
         return self
 
