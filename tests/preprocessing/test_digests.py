@@ -105,8 +105,8 @@ import torch
 {CASES["object"].format(1)}
 words, by, other = {{"a", "b", "c"}}, torch.ones(3), Of()
 def fn(t): return [t in words, t in {{"d", "e"}}, by, other]
-from datasets_rl.preprocessing.digests import digest
-print(digest(fn))
+from datasets_rl.preprocessing.digests import code_digest
+print(code_digest(fn))
 """
     (tmp_path / "script.py").write_text(text)
     words = [sys.executable, str(tmp_path / "script.py")]

@@ -124,11 +124,11 @@ INTERRUPTED = """
 import sys, threading
 from pathlib import Path
 from datasets_rl.preprocessing import Function, Recipe, preprocess
-from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.engines.local import LocalEngine
 
 recipe = Recipe([Function(lambda batch: batch, "batch")])
 try:
-    preprocess(Path(sys.argv[1]), recipe, engine=Local(2), num_parts=4)
+    preprocess(Path(sys.argv[1]), recipe, engine=LocalEngine(2), num_parts=4)
 except KeyboardInterrupt:
     print("interrupted")
 """
