@@ -12,9 +12,9 @@ from datasets_rl.deprecation import former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import with_steps
+from datasets_rl.returns import discounted
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, as_key
-from datasets_rl.transforms._time import discounted
 
 __all__ = ["NStepTargets", "ReturnsToGo"]
 
