@@ -18,7 +18,7 @@ Every estimate is a sum ``x[t] = a[t] + c[t] x[t+1]`` along the time axis. With 
     V-trace       rho_t (r_t + g V(s_{t+1}) - V(s_t))    g c_t       x + V(s_t)
 
 c[t] is 0 in the last step of an episode, and V(s_{t+1}) is 0 if s_{t+1} is terminal. The last step of a batch without
-`done` is like that of a truncated episode: the value of the next state stands for all that follows. No value affects
+`done` is like that of a truncated episode: the value of the next state stands for everything that follows. No value affects
 another episode, even if it is NaN or infinite. An advantage is a return minus V(s_t).
 
 The functions without a loop (`reward2go`, `vtrace_advantage_estimate`, and those whose name begins with ``vec_``) compute
