@@ -12,11 +12,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.returns import discounted
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.ted.trajectories import spans
-from datasets_rl.transforms._time import OverTime, TimeAxis, discounted, positions
+from datasets_rl.transforms._time import OverTime, TimeAxis, positions
 from datasets_rl.transforms.base import Keys, NestedKey, any_like, get_entry, key_list, under_next
 
 __all__ = ["Reward2GoTransform", "RewardSum", "StepCounter", "TargetReturn"]
