@@ -144,7 +144,7 @@ class Advantages(OverTime):
         return values(batch), values(get_entry(batch, NEXT))
 
     @override
-    def respec(self, spec: CompositeSpec) -> None:
+    def update_specs(self, spec: CompositeSpec) -> None:
         """Set the specs of the results, which are unbounded and have the shape of the rewards."""
         for key in (self.advantage_key, self.value_target_key):
             spec.set(key, any_like(spec[NEXT_REWARD].zero()))
