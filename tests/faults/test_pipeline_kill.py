@@ -126,7 +126,7 @@ def test_a_growing_part_killed_at_any_event_is_kept_until_the_whole_replaces_it(
 def test_a_hundred_random_kills_of_download_and_conversion_never_leave_a_wrong_dataset(raw, tmp_path):
     with serve({UPSTREAM: Slow(raw, rate=raw.stat().st_size)}) as server:
         options = {"mirrors": [server.url], "hash_check": False}
-        reports, root = killed(tmp_path, options=options, steps=3, random=130)
+        reports, root = killed(tmp_path, options=options, steps=3, random=170)
 
     assert judge(reports) >= 100
     assert any(int(asked.removeprefix("bytes=").split("-")[0]) > 0 for asked in server.ranges)
