@@ -274,7 +274,11 @@ print(json.dumps([peak[0] - idle, found.problems]))
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "size", [pytest.param(60_000_000, id="60MB"), pytest.param(400_000_000, id="400MB", marks=pytest.mark.slow)]
+    "size",
+    [
+        pytest.param(60_000_000, id="60MB", marks=pytest.mark.slow),
+        pytest.param(400_000_000, id="400MB", marks=pytest.mark.slow),
+    ],
 )
 def test_memory_is_bounded_for_any_size_of_the_files(tmp_path, size):
     """Measures anonymous memory above that of a process that has verified a small dataset."""

@@ -1,5 +1,6 @@
 """Transforms of batches. Each module defines a group of related transforms."""
 
+from datasets_rl.transforms.advantages import GAE, TDLambda
 from datasets_rl.transforms.base import Compose, Transform
 from datasets_rl.transforms.casts import DeviceCastTransform, DoubleToFloat, DTypeCastTransform, PinMemoryTransform
 from datasets_rl.transforms.chunks import ActionChunkTransform
@@ -24,6 +25,7 @@ from datasets_rl.transforms.text import Hash, Tokenizer
 from datasets_rl.transforms.unary import UnaryTransform
 
 __all__ = [
+    "GAE",
     "ActionChunkTransform",
     "BinarizeReward",
     "BurnInTransform",
@@ -55,6 +57,7 @@ __all__ = [
     "SignTransform",
     "SqueezeTransform",
     "StepCounter",
+    "TDLambda",
     "TargetReturn",
     "ToTensorImage",
     "Tokenizer",

@@ -17,7 +17,7 @@ from datasets_rl.transforms.base import GATHERED, Keys, NestedKey, Transform, ga
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["OverTime", "TimeAxis", "discounted_sums", "step_windows", "trajectory_positions"]
+__all__ = ["OverTime", "TimeAxis", "step_windows", "trajectory_positions"]
 
 
 class OverTime(Transform):
@@ -224,33 +224,3 @@ def step_windows(ends: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]
     unclamped = numbers.unsqueeze(1) + torch.arange(-before, after + 1, device=ends.device)
     window = unclamped.clamp(firsts.unsqueeze(1), lasts.unsqueeze(1))
     return window, window != unclamped
-
-
-def discounted_sums(values: Tensor, carry: Tensor) -> Tensor:
-    """Return x with ``x[t] = values[t] + carry[t] * x[t + 1]``, [M, ...].
-
-    The span of the sums doubles with each pass, so that the number of passes is the number of binary digits of the
-    length of the longest trajectory:
-
-        span 1    v_0 + c v_1                            v_1 + c v_2     v_2 + c v_3    v_3
-        span 2    v_0 + c v_1 + c^2 (v_2 + c v_3)        v_1 + ...
-
-    Args:
-        values: Values v, [M, ...].
-        carry: Factors c, [M, ...]; 0 at the last step of each trajectory, and at the last step of all.
-    """
-    sums = _doubling_sums(values, carry)
-    # NaN and infinity times 0 are NaN, which would spread to other trajectories: mask these products.
-    return _doubling_sums(values, carry, mask_zeros=True) if bool(sums.isnan().any()) else sums
-
-
-def _doubling_sums(values: Tensor, carry: Tensor, *, mask_zeros: bool = False) -> Tensor:
-    sums, carry = values.clone(), carry.clone()
-    span = 1
-    while span < len(sums) and bool(carry.any()):
-        # The products are new tensors, so that the update in place does not read elements it has already written.
-        products = carry[:-span] * sums[span:]
-        sums[:-span] += products.masked_fill_(carry[:-span] == 0, 0) if mask_zeros else products
-        carry[:-span] = carry[:-span] * carry[span:]
-        span *= 2
-    return sums

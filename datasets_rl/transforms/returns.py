@@ -12,11 +12,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.returns import discounted
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.ted.trajectories import concatenated_ranges
-from datasets_rl.transforms._time import OverTime, TimeAxis, discounted_sums, trajectory_positions
+from datasets_rl.transforms._time import OverTime, TimeAxis, trajectory_positions
 from datasets_rl.transforms.base import Keys, NestedKey, any_like, get_entry, key_list, under_next
 
 __all__ = ["Reward2GoTransform", "RewardSum", "StepCounter", "TargetReturn"]
@@ -121,7 +122,7 @@ class Reward2GoTransform(_RewardSums):
     @override
     def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:
         carry = torch.where(ends, 0, torch.tensor(self.gamma, dtype=rewards.dtype, device=rewards.device))
-        return discounted_sums(rewards, carry.reshape(-1, *[1] * (rewards.ndim - 1)))
+        return discounted(rewards, carry.reshape(-1, *[1] * (rewards.ndim - 1)))
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
         """Add the sums to a batch of a read-only storage as temporary entries; leave other batches unchanged."""
@@ -313,4 +314,4 @@ def _cumulative_sums(rewards: Tensor, ends: Tensor) -> Tensor:
     """
     opens = ends.roll(1).flip(0)
     carry = (~opens).to(rewards.dtype).reshape(-1, *[1] * (rewards.ndim - 1))
-    return discounted_sums(rewards.flip(0), carry).flip(0)
+    return discounted(rewards.flip(0), carry).flip(0)

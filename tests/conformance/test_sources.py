@@ -778,7 +778,7 @@ def test_fields_known_before_the_download_are_those_that_are_stored(made, home):
     ]
 
 
-@pytest.mark.parametrize("made", [pytest.param(one, id=one.id) for one in FIRST[::3]], indirect=True, scope="module")
+@pytest.mark.parametrize("made", [pytest.param(one, id=one.id) for one in FIRST[:1]], indirect=True, scope="module")
 def test_a_killed_download_is_resumed(made, tmp_path):
     assert killed(made, tmp_path, kills=1) == 1
 

@@ -32,6 +32,7 @@ STATES = {
     ("goal", "desired"): ((2,), "f8"),
     PIXELS: ((6, 8, 3), "u1"),
     ("light",): ((1, 4, 4), "f4"),
+    ("state_value",): ((1,), "f4"),
 }
 STEPS = {("action",): ((2,), "f4"), ("success",): ((1,), "?"), ("text",): ((), "i4")}
 
@@ -57,6 +58,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "exclude": ({"keys": ["goal", "text"]},),
     "flatten_observation": ({"first_dim": -3, "last_dim": -1, "in_keys": ["pixels"]},),
     "frame_skip": ({"n": 2}, {"n": 3}),
+    "gae": ({}, {"gamma": 0.9, "lmbda": 0.5, "advantage_key": "a.b", "value_target_key": "target"}),
     "gray_scale": ({},),
     "hindsight_goals": (
         {"strategy": "final", "achieved": "goal.achieved", "goal": "goal.desired", "within": 0.5},
@@ -78,7 +80,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "permute": ({"dims": [-1, -3, -2], "in_keys": ["pixels"]},),
     "rename": ({"old": "goal", "new": "target"},),
     "resize": ({"w": 5}, {"w": 4, "in_keys": ["pixels"]}),
-    "returns_to_go": ({}, {"gamma": 0.9}),
+    "returns_to_go": ({}, {"gamma": 0.9}, {"gamma": 0.9, "failure": -1.0}),
     "reward_sum": ({},),
     "scale_by_returns": ({"to": 10.0},),
     "scale_rewards": ({"scale": 2.0, "shift": 1.0},),
@@ -90,6 +92,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "step_counter": ({},),
     "success_rewards": ({"otherwise": -1.0},),
     "target_return": ({"target_return": 10.0},),
+    "td_lambda": ({}, {"lmbda": 1.0}),
     "to_tensor_image": ({},),
     "to_uint8": ({},),
     "unsqueeze": ({"dim": -1, "in_keys": ["observation"]},),

@@ -21,6 +21,7 @@ from datasets_rl.specs import (
     UnboundedContinuousTensorSpec,
 )
 from datasets_rl.transforms import (
+    GAE,
     ActionChunkTransform,
     BinarizeReward,
     BurnInTransform,
@@ -53,6 +54,7 @@ from datasets_rl.transforms import (
     SqueezeTransform,
     StepCounter,
     TargetReturn,
+    TDLambda,
     Tokenizer,
     ToTensorImage,
     Transform,
@@ -82,8 +84,15 @@ def spec_of_steps(*batch: int) -> CompositeSpec:
             "bytes": bounded(0, 255, 8, 6, 3, dtype=torch.uint8),
             "pixels": bounded(0, 255, 3, 8, 6, dtype=torch.uint8),
             "picture": bounded(0, 1, 3, 8, 6),
+            "state_value": bounded(-9, 9, 1),
             "done": flag,
-            "next": {"observation": bounded(-3, 4, 3), "reward": bounded(-5, 5, 1), "done": flag, "terminated": flag},
+            "next": {
+                "observation": bounded(-3, 4, 3),
+                "state_value": bounded(-9, 9, 1),
+                "reward": bounded(-5, 5, 1),
+                "done": flag,
+                "terminated": flag,
+            },
         },
         shape=batch,
     )
@@ -91,6 +100,10 @@ def spec_of_steps(*batch: int) -> CompositeSpec:
 
 def length_of(value: torch.Tensor) -> torch.Tensor:
     return value.norm(dim=-1, keepdim=True)
+
+
+def length_of_observation(states: Any) -> torch.Tensor:
+    return length_of(states["observation"])
 
 
 def double(value: torch.Tensor) -> torch.Tensor:
@@ -188,6 +201,15 @@ CASES = {
     "target return, constant": Case(lambda: TargetReturn(10.0, "constant"), over_time=True),
     "reward sum": Case(RewardSum, over_time=True),
     "step counter": Case(lambda: StepCounter(max_steps=3), over_time=True, missing=False),
+    "advantages": Case(lambda: GAE(gamma=0.9, lmbda=0.8), over_time=True),
+    "advantages, network": Case(
+        lambda: GAE(gamma=0.9, lmbda=0.8, value_network=length_of_observation, advantage_key=("deep", "advantage")),
+        over_time=True,
+        missing=False,
+    ),
+    "lambda-returns": Case(
+        lambda: TDLambda(gamma=torch.tensor(0.9), lmbda=1.0, value_target_key="to_go"), over_time=True
+    ),
     "frames": Case(lambda: CatFrames(3, -1, BOTH), over_time=True),
     "frames, constant": Case(
         lambda: CatFrames(3, -1, BOTH, padding="constant", padding_value=7, mask_key="padded"), over_time=True

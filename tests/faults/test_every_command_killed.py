@@ -79,8 +79,6 @@ SCENARIOS = {
 TYPICAL = [
     "download --force over a version made in place",
     "preprocess --in-place",
-    "preprocess --out --force",
-    "undo",
     "remove",
 ]
 """The scenarios of the default run; the slow run has all scenarios."""

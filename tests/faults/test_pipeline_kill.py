@@ -94,6 +94,7 @@ def test_a_conversion_killed_at_its_events_leaves_a_complete_dataset_or_none(raw
     assert leftovers(root) == []
 
 
+@pytest.mark.slow
 @SOME_STEPS
 def test_a_replacement_killed_at_its_events_leaves_the_old_or_the_new_dataset(raw, tmp_path, steps):
     reports, root = killed(tmp_path, options={**local(raw), "force": True}, keep=True, steps=steps)
@@ -111,6 +112,7 @@ def test_a_download_killed_at_its_events_is_resumed(raw, tmp_path, steps):
     assert leftovers(root) == []
 
 
+@pytest.mark.slow
 def test_a_growing_part_killed_at_any_event_is_kept_until_the_whole_replaces_it(raw, tmp_path):
     part = {"keys": ["observation"]}
     reports, root = killed(tmp_path, options=local(raw), steps=2, part=part)
@@ -124,7 +126,7 @@ def test_a_growing_part_killed_at_any_event_is_kept_until_the_whole_replaces_it(
 def test_a_hundred_random_kills_of_download_and_conversion_never_leave_a_wrong_dataset(raw, tmp_path):
     with serve({UPSTREAM: Slow(raw, rate=raw.stat().st_size)}) as server:
         options = {"mirrors": [server.url], "hash_check": False}
-        reports, root = killed(tmp_path, options=options, steps=3, random=130)
+        reports, root = killed(tmp_path, options=options, steps=3, random=170)
 
     assert judge(reports) >= 100
     assert any(int(asked.removeprefix("bytes=").split("-")[0]) > 0 for asked in server.ranges)

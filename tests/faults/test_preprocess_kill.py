@@ -42,7 +42,7 @@ def judge(reports):
     return sum(one["died"] for one in reports)
 
 
-@pytest.mark.parametrize(("how", "steps"), [("direct", 16), ("parts", 32)])
+@pytest.mark.parametrize(("how", "steps"), [pytest.param("direct", 16, marks=pytest.mark.slow), ("parts", 32)])
 def test_a_run_killed_at_its_steps_leaves_the_old_dataset_or_the_new_one(tmp_path, how, steps):
     assert judge(killed(tmp_path, how=how, steps=steps, random=0)) >= 3
 

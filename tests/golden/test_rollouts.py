@@ -11,6 +11,7 @@ import torch
 from d4rl_files import mujoco
 from servers import File, serve
 
+from datasets_rl import verification
 from datasets_rl.datasets import D4RLExperienceReplay
 
 CASES = {
@@ -89,18 +90,11 @@ def test_returns_and_lengths_are_those_of_the_rollout(downloaded):
 
 def test_verify_finds_the_dataset_intact(downloaded):
     name, _, dataset = downloaded
-    words = ["--root", str(dataset.root.parent), "verify", f"d4rl/{name}", "--deep", "--json"]
 
-    done = subprocess.run(
-        [sys.executable, "-m", "datasets_rl.cli", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean_environment(),
-    )
+    report = verification.verify(f"d4rl/{name}", deep=True, root=dataset.root)
 
-    assert done.returncode == 0, done.stderr
-    assert "every converted value" in done.stdout
+    assert report.problems == ()
+    assert any("every converted value" in line for line in report.checked)
 
 
 def test_padded_trajectories_are_the_episodes_of_the_rollout(downloaded):
