@@ -17,7 +17,7 @@ COMMANDS = {
     "list_datasets": ("list",),
     "mixing.mixture_toml": ("mix",),
     "preprocess": ("preprocess",),
-    "preprocessing.naming.described": ("preprocess", "--list"),
+    "preprocessing.naming.describe_steps": ("preprocess", "--list"),
 }
 """The words after ``rlds`` for each function that is a command."""
 

@@ -21,7 +21,7 @@ from datasets_rl.remedy import Call, Remedy
 
 __all__ = ["ALL_STEPS", "StepDescription", "describe_steps", "inline_text", "make_step", "with_current_names"]
 
-ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.described"))
+ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.describe_steps"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterator
-from functools import reduce
 from pathlib import Path
 
 import pytest
 
-import datasets_rl
 from datasets_rl.cli.commands import command_names
 from datasets_rl.cli.frame import make_command
 from datasets_rl.cli.remedies import COMMANDS, OPTIONS, spell_action
@@ -45,7 +44,7 @@ def made(name: str) -> Iterator[tuple[str, ast.Call]]:
 
 
 def function(name: str):
-    return reduce(getattr, name.split("."), datasets_rl)
+    return pkgutil.resolve_name(f"datasets_rl.{name}")
 
 
 @pytest.mark.parametrize("text", ["with --force", "`rlds list` shows", "rlds preprocess x", "-vv shows"])
@@ -132,7 +131,7 @@ def test_every_option_and_command_of_a_remedy_exists():
         (Call("download", "roboset/DAPG(human)"), "rlds download 'roboset/DAPG(human)'"),
         (Call("preprocess", Call("locate", "a/b"), recipe=...), "rlds preprocess a/b --recipe NAME"),
         (Call("preprocess", ..., force=True), "rlds preprocess ... --force"),
-        (Call("preprocessing.naming.described"), "rlds preprocess --list"),
+        (Call("preprocessing.naming.describe_steps"), "rlds preprocess --list"),
         (
             Call("download", "a/b", selection=Selection("0:5", ("x", "y"), 99, options={"images": "encoded"}).call()),
             "rlds download a/b --episodes 0:5 --keys x,y --max-size 99 --images encoded",

@@ -57,7 +57,7 @@ def test_stored_estimates_are_those_of_the_functions(lengths, seed):
     )
     value, following, reward = (
         torch.from_numpy(each)
-        for each in (batch.states["state_value",], batch.following(("state_value",)), batch.steps[REWARD])
+        for each in (batch.states["state_value",], batch.next_states(("state_value",)), batch.steps[REWARD])
     )
     done = torch.from_numpy(batch.steps["next", "terminated"] | batch.steps["next", "truncated"])
     terminated = torch.from_numpy(batch.steps["next", "terminated"])
