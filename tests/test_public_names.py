@@ -9,24 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow_imports import SLOW_IMPORTS
 
 import datasets_rl
 from datasets_rl import errors
-
-HEAVY = (
-    "torch",
-    "tensordict",
-    "h5py",
-    "PIL",
-    "simplejpeg",
-    "pyarrow",
-    "httpx",
-    "pandas",
-    "sklearn",
-    "minari",
-    "huggingface_hub",
-    "rich",
-)
 
 
 def loaded_by(statement: str, *, env: dict[str, str] | None = None) -> set[str]:
@@ -96,7 +82,7 @@ def test_no_public_function_has_the_name_of_a_module():
     ["import datasets_rl", "import datasets_rl; datasets_rl.Manifest, datasets_rl.locate, datasets_rl.Episode"],
 )
 def test_importing_the_package_and_locating_a_dataset_import_no_slow_module(statement):
-    assert loaded_by(statement).isdisjoint(HEAVY)
+    assert loaded_by(statement).isdisjoint({*SLOW_IMPORTS, "rich"})
 
 
 def test_importing_the_package_does_not_import_numpy():

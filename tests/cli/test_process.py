@@ -17,23 +17,11 @@ import time
 
 import pytest
 from servers import Slow, serve
+from slow_imports import SLOW_IMPORTS
 
 import datasets_rl.sources.demo
 from datasets_rl.format.manifest import Manifest
 
-HEAVY = (
-    "torch",
-    "tensordict",
-    "h5py",
-    "PIL",
-    "simplejpeg",
-    "pyarrow",
-    "httpx",
-    "pandas",
-    "sklearn",
-    "minari",
-    "huggingface_hub",
-)
 RAW = importlib.resources.files(datasets_rl.sources.demo).joinpath("pendulum.hdf5")
 WORDS = [
     ["--help"],
@@ -49,7 +37,7 @@ WORDS = [
 def test_commands_that_only_print_import_no_slow_module(process_env, words):
     program = (
         "import sys; from datasets_rl.cli.app import main; code = main(sys.argv[1:]);"
-        f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr); sys.exit(code)"
+        f"print([name for name in {SLOW_IMPORTS} if name in sys.modules], file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, *words], env=process_env, capture_output=True, text=True, check=True
