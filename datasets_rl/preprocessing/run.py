@@ -86,7 +86,7 @@ _BATCH_BYTES = 8 << 20
 _PART_CALLS, _BATCH_CALLS = 5_000, 500
 """Steps of a partial dataset and of a batch if a function is called for each step or episode, and may be slow."""
 _MAX_COPIES = 8
-_INSIST = Argument("force", True)
+_FORCE = Argument("force", True)
 _LESS_MEMORY = Remedy("smaller values of {} and {} need less memory", Argument("jobs"), Argument("max_ram"))
 """The number of copies of a batch that a step may hold in memory at once: the maximum measured for batch functions."""
 _MAX_DERIVED_NAME = 60
@@ -426,23 +426,23 @@ def _check_loss(stored: Stored, destination: _Destination, request: _Request) ->
     if destination.in_place and request.num_frames is not None and request.num_frames < len(stored):
         raise InvalidArgumentError(
             f"num_frames is {request.num_frames:,}, and the dataset with its {len(stored):,} steps would be replaced",
-            hint=Remedy("name a folder for the result with {}, or insist with {}", Argument("dest"), _INSIST),
+            hint=Remedy("name a folder for the result with {}, or proceed anyway with {}", Argument("dest"), _FORCE),
         )
     history = stored.manifest.history
     if not destination.in_place and history and request.is_recipe_of(history[-1]):
         raise InvalidArgumentError(
             f"{stored.manifest.id} is already the result of this recipe, which would be applied twice",
-            hint=Remedy("preprocess the dataset that it was made of, or insist with {}", _INSIST),
+            hint=Remedy("preprocess the dataset that it was made of, or proceed anyway with {}", _FORCE),
         )
     if not destination.in_place and destination.paths.exists:
         name = last_history_entry(destination.paths).get("recipe", {}).get("name") or "without a name"
         raise InvalidArgumentError(
             f"{destination.paths.folder} already exists: it holds the result of another recipe or of other data ({name})",
             hint=Remedy(
-                "choose another name with {} or a folder with {}, remove it first, or insist with {}",
+                "choose another name with {} or a folder with {}, remove it first, or proceed anyway with {}",
                 Argument("as_"),
                 Argument("dest"),
-                _INSIST,
+                _FORCE,
             ),
         )
 
