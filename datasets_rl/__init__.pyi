@@ -20,6 +20,9 @@ from .mixing import (
     load_mixture as load_mixture,
     mixture as mixture,
 )
+from .recording.append import append as append
+from .recording.episode_writer import EpisodeWriter as EpisodeWriter
+from .recording.gymnasium import RecordEpisodes as RecordEpisodes, RecordVectorEpisodes as RecordVectorEpisodes
 from .scores import normalized_score as normalized_score
 from .settings import Settings as Settings
 from .sources import Selection as Selection

@@ -19,6 +19,7 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import (
     DatasetPaths,
+    add_abandoned_recordings,
     check_own_files,
     dataset_paths,
     has_unfinished_change,
@@ -107,6 +108,7 @@ def download(
         check_contains(folder, selection)
         return folder
     checked_entry(dataset_id, selection)
+    add_abandoned_recordings(paths)
     is_stored = paths.exists and not force and not raw_only and not has_unfinished_change(paths)
     if is_stored and grown_selection(paths.folder, selection, as_stored=as_stored) is None:
         _check_files_unchanged(dataset_id, paths, from_local, settings)

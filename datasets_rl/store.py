@@ -4,6 +4,7 @@
     <root>/.versions/<name>/0001-<id>/    earlier versions, the oldest first, until they are pruned
     <root>/.raw/<name>/                   upstream files
     <root>/.work/<name>/                  an unfinished build
+    <root>/.recorded/<name>/<run>/        episodes that are not yet a part of the dataset
     <root>/.work/<name>.lock              the owner file: the process that is changing the dataset
     <root>/.work/<name>.change-<run>      the record of the change that this process is making
     <root>/.rlds-trash/                   files that are being deleted
@@ -25,8 +26,9 @@ import json
 import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,7 @@ from uuid import uuid4
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE, TRASH_FOLDER, VERSIONS_FOLDER, WORK_FOLDER
 from datasets_rl.errors import (
+    DatasetsRLError,
     DiskFullError,
     InvalidArgumentError,
     LockedError,
@@ -54,6 +57,8 @@ __all__ = [
     "DatasetPaths",
     "Transaction",
     "Version",
+    "add_abandoned_recordings",
+    "add_recordings",
     "check_derived_name",
     "check_own_files",
     "dataset_paths",
@@ -65,9 +70,11 @@ __all__ = [
     "last_history_entry",
     "locate",
     "named_paths",
+    "owner_file",
     "paths_of",
     "prune",
     "remove",
+    "remove_empty_folders",
     "remove_folder",
     "stored_folders",
     "sweep",
@@ -80,6 +87,7 @@ __all__ = [
 ]
 
 _RAW = ".raw"
+_RECORDED = ".recorded"
 _RECORD = ".change-"
 _MAX_NAME_BYTES = 150
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
@@ -118,6 +126,11 @@ class DatasetPaths:
     def raw(self) -> Path:
         """The folder of the upstream files, complete or partial."""
         return self.root / _RAW / self.name
+
+    @property
+    def recorded(self) -> Path:
+        """The folder of the recordings: finished episodes that are not yet a part of the dataset."""
+        return self.root / _RECORDED / self._flat
 
     @property
     def work(self) -> Path:
@@ -161,8 +174,8 @@ class DatasetPaths:
 
     @property
     def folders(self) -> list[Path]:
-        """The existing folders of the dataset: the dataset itself, its earlier versions, unfinished and raw files."""
-        hidden = [path for path in (self.raw, self.work, self.versions) if path.exists()]
+        """The existing folders of the dataset: the dataset, its earlier versions, recordings, unfinished and raw files."""
+        hidden = [path for path in (self.raw, self.work, self.versions, self.recorded) if path.exists()]
         return hidden + [self.folder] * self.exists
 
     @property
@@ -259,11 +272,14 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     """
     as_path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or (root is None and _has_manifest(as_path)):
+        if any((root / _RECORDED).is_dir() for root in as_path.absolute().parents):
+            add_abandoned_recordings(paths_of(as_path))
         if not _is_settled_folder(as_path):
             exists = os.path.exists(as_path)  # noqa: PTH110 - see `_has_manifest`
             raise NotADatasetError(as_path, *([] if exists else ["it does not exist"]))
         return as_path.absolute()
     paths = dataset_paths(dataset, root=root, settings=settings)
+    add_abandoned_recordings(paths)
     if not _is_settled(paths):
         base, derived = sources.split_derived(str(dataset))
         if derived:
@@ -271,6 +287,73 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
             raise NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
         raise NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
     return paths.user_path
+
+
+def add_recordings(paths: DatasetPaths, folders: Sequence[Path], *, wait: float = 3600.0) -> bool:
+    """Add the episodes of recordings to a dataset, by a new version that replaces it, and delete the recordings.
+
+    Args:
+        paths: The dataset, which need not exist yet.
+        folders: The folders of the recordings, which no other process may be writing.
+        wait: Seconds to wait for another process that changes the dataset.
+
+    Returns:
+        Whether there were episodes to add, or a process that died has just added these recordings.
+
+    Raises:
+        InvalidArgumentError: If the episodes have other fields than the dataset.
+        DiskFullError: If the new version does not fit on the disk.
+        LockedError: If another process is changing the dataset.
+    """
+    from datasets_rl.pipeline.recordings import SavedRecording, write_joined
+
+    with transaction(paths, paths.name, ["append", *sorted(folder.name for folder in folders)], wait=wait) as change:
+        # A process that died may have published these episodes; completing its change has then deleted the recordings.
+        recordings = [one for folder in folders if (one := SavedRecording.read(folder)) is not None]
+        if recordings:
+            disk.remove_tree(paths.work)
+            paths.build.mkdir(parents=True)
+            write_joined(paths.build, paths.folder if paths.exists else None, recordings)
+            change.publish(drop=folders)
+        added = change.finished or bool(recordings)
+    for folder in folders:
+        _discard(folder, paths.root)
+    return added
+
+
+def add_abandoned_recordings(paths: DatasetPaths) -> None:
+    """Add the episodes that processes recorded for a dataset before they died.
+
+    If that is not possible, for example in a folder that only others may write, a warning says so, and the recordings
+    stay.
+    """
+    if not os.path.isdir(paths.recorded):  # noqa: PTH112 - see `_has_manifest`
+        return
+    try:
+        disk.free_owner_files(paths.recorded)
+        with ExitStack() as held:
+            abandoned = []
+            for folder in sorted(path for path in paths.recorded.iterdir() if path.is_dir()):
+                with suppress(LockedError):
+                    held.enter_context(disk.lock(owner_file(folder), folder.name, wait=0))
+                    abandoned.append(folder)
+            if abandoned:
+                add_recordings(paths, abandoned, wait=_SHORT_WAIT)
+        remove_empty_folders(paths)
+    except (DatasetsRLError, OSError) as error:
+        warnings.warn(
+            f"{paths.recorded} holds recorded episodes that are not yet a part of {paths.name}: {error}", stacklevel=3
+        )
+
+
+def remove_empty_folders(paths: DatasetPaths) -> None:
+    """Delete the folder of the recordings of a dataset, if no process uses it."""
+    _remove_empty_folders(paths.recorded / "recording", paths.root)
+
+
+def owner_file(recording: Path) -> Path:
+    """Return the owner file of the process that writes a recording."""
+    return recording.with_name(f"{recording.name}.lock")
 
 
 def _is_settled(paths: DatasetPaths) -> bool:
@@ -565,7 +648,7 @@ class Transaction:
     def remove(self, freed: int) -> None:
         """Delete the dataset with its earlier versions and its raw and unfinished files: `freed` bytes in total."""
         paths = self.paths
-        drop = (paths.versions, paths.raw, paths.work)
+        drop = (paths.versions, paths.raw, paths.work, paths.recorded)
         self._apply_change(disk.folder_identity(paths.folder), None, paths.build, "", drop, freed)
 
     def _apply_change(
@@ -650,7 +733,7 @@ def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
 
 
 def _remove_empty_hidden(root: Path) -> None:
-    for folder in (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, _RAW):
+    for folder in (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, _RAW, _RECORDED):
         with suppress(OSError):
             (root / folder).rmdir()
 

@@ -68,12 +68,13 @@ class Journal:
         """Delete the file."""
         self._path.unlink(missing_ok=True)
 
-    def append(self, entry: Mapping[str, Any]) -> None:
-        """Append an entry, and flush it to the disk."""
+    def append(self, entry: Mapping[str, Any], *, sync: bool = True) -> None:
+        """Append an entry, and flush it to the operating system, with `sync` also to the disk."""
         with disk.disk_errors(self._path), self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")
             stream.flush()
-            os.fsync(stream.fileno())
+            if sync:
+                os.fsync(stream.fileno())
         self.entries.append(entry)
 
 

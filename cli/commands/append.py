@@ -1,0 +1,66 @@
+"""``rlds append``: datasets of the user's own that grow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments
+from ..output import Lines, Result
+
+
+def run(
+    shell: Shell,
+    dataset: Annotated[str, typer.Argument(metavar="local/NAME", show_default=False, help="The dataset that grows.")],
+    episodes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID|PATH...", show_default=False, help="Stored datasets with the same fields."),
+    ] = None,
+) -> Result:
+    """Add the episodes of stored datasets to the end of a dataset of your own.
+
+    The dataset is created if it does not exist. Each of the others is added in one atomic step.
+    Without them, the episodes are added that a program recorded before it was killed.
+
+    \b
+    Examples:
+      rlds append local/hopper local/hopper-monday local/hopper-tuesday
+      rlds append local/hopper ~/data/hopper
+      rlds append local/hopper
+    """
+    from datasets_rl import store
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.recording.append import append
+
+    paths = store.dataset_paths(dataset, settings=shell.settings)
+    before = Manifest.read(paths.folder).episodes if paths.exists else 0
+
+    def add(other: str) -> None:
+        append(dataset, store.locate(**dataset_arguments(shell, other)), settings=shell.settings)
+
+    outcomes = apply_to_each(shell, episodes or [], add)
+    folder = None
+    after = steps = 0
+    if not outcomes or any(one.error is None for one in outcomes):
+        folder = store.locate(dataset, settings=shell.settings)
+        manifest = Manifest.read(folder)
+        after, steps = manifest.episodes, manifest.steps
+        shell.printer.note(f"{dataset}: {after - before:,} episodes added; {steps:,} steps in {after:,} episodes")
+    return Result(
+        {
+            "id": dataset,
+            "folder": None if folder is None else str(folder),
+            "added": after - before,
+            "episodes": after,
+            "steps": steps,
+            "datasets": [_document(one) for one in outcomes],
+        },
+        [] if folder is None else [Lines((str(folder),))],
+        quiet=[] if folder is None else [str(folder)],
+        code=combined_exit_code([one.error.code if one.error else 0 for one in outcomes]),
+    )
+
+
+def _document(outcome: Outcome[None]) -> dict[str, Any]:
+    return {"id": outcome.item, "error": outcome.error_json()}

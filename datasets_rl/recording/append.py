@@ -1,0 +1,172 @@
+"""Adding whole episodes to a dataset: those of a stored dataset, or of a TensorDict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from datasets_rl import store
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
+from datasets_rl.pipeline.recordings import data_columns
+from datasets_rl.preprocessing.batches import episode_batches, step_bytes
+from datasets_rl.recording.target import Target
+from datasets_rl.settings import Settings
+from datasets_rl.ted.episode_batch import EpisodeBatch
+from datasets_rl.ted.keys import (
+    EPISODE,
+    NEXT,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    ROOT_FLAGS,
+    Key,
+    as_key,
+    dotted_name,
+)
+
+__all__ = ["append"]
+
+_BATCH_BYTES = 64 << 20
+_DROPPED = {*ROOT_FLAGS, NEXT_DONE, EPISODE, ("index",)}
+"""Entries of a batch that a dataset derives itself."""
+_STORED_DTYPES = {"u2": np.int32, "u4": np.int64, "u8": np.int64}
+
+
+def append(
+    dataset: str,
+    episodes: TensorDictBase | str | Path,
+    *,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
+) -> Path:
+    """Add whole episodes to the end of a dataset of the user's own, in one atomic step; it is created if necessary.
+
+        >>> append("local/hopper", "local/hopper-monday")             # a stored dataset
+        >>> append("local/hopper", env.rollout(1000))                 # a TensorDict in TED
+
+    Programs that have the dataset open keep the episodes that they see. If the process is killed, the dataset is the
+    old one, or it has all episodes.
+
+    Args:
+        dataset: An id ``local/NAME``.
+        episodes: The id or the folder of a stored dataset with the same fields; or transitions in TED, [T] or [B, T],
+            whose episodes end where ``("next", "done")`` is set, and at the end of each row at the latest. An end
+            without a flag is a truncation. Values that the next transition repeats are stored once.
+        root: The folder of the source of `dataset`; by default ``<RLDS_HOME>/local``.
+        settings: The settings; by default those of the environment.
+
+    Returns:
+        The folder of the dataset.
+
+    Raises:
+        InvalidArgumentError: If `dataset` is not of the source ``local``, or was preprocessed; if the fields differ.
+        UnknownIdError: If the stored dataset does not exist.
+        DiskFullError: If the new version does not fit on the disk.
+    """
+    if isinstance(episodes, TensorDictBase):
+        batch, columns = _batch_of_transitions(episodes)
+        batches, name = iter([batch]), None
+        description: dict[str, Any] = {"specs": {}, "metadata": {}}
+    else:
+        stored = StoredDataset(store.locate(episodes, settings=settings))
+        columns = data_columns(stored.schema)
+        batches = episode_batches(stored, 0, len(stored.episodes), _BATCH_BYTES // step_bytes(stored.schema))
+        texts = {name: value for name, value in stored.manifest.metadata.items() if not isinstance(value, Mapping)}
+        description = {"specs": dict(stored.manifest.specs), "metadata": texts}
+        name = stored.manifest.digest[:12]
+    target = Target(dataset, description, name=name, root=root, settings=settings)
+    try:
+        if not target.done:
+            target.check_columns(columns)
+            recording = target.recording(columns)
+            for batch in batches:
+                recording.extend(batch)
+            recording.commit()
+            target.commit()
+    except BaseException:
+        target.drop()
+        raise
+    finally:
+        target.close()
+    return target.paths.user_path
+
+
+def _batch_of_transitions(transitions: TensorDictBase) -> tuple[EpisodeBatch, list[Column]]:
+    """Return transitions, [T] or [B, T], as episodes, with the columns by which they are stored."""
+    if transitions.ndim not in {1, 2} or not transitions.numel():
+        raise InvalidArgumentError(f"the batch size is {list(transitions.shape)}; expected [T] or [B, T], with steps")
+    rows = transitions.reshape(-1)
+    arrays = {as_key(key): _as_array(value, as_key(key)) for key, value in rows.items(True, True)}
+    if NEXT_REWARD not in arrays:
+        raise InvalidArgumentError(f"{dotted_name(NEXT_REWARD)} is missing; expected transitions in TED")
+    count, row_length = len(rows), transitions.shape[-1]
+    flags = {key: arrays.pop(key, None) for key in (NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)}
+    terminated, truncated = _end_flags(flags, count, row_length)
+    ends = np.flatnonzero(terminated | truncated)
+    lengths = np.diff(ends, prepend=-1)
+    inner = np.ones(count, np.bool_)
+    inner[ends] = False
+    steps: dict[Key, NDArray[Any]] = {
+        NEXT_TERMINATED: terminated[:, None],
+        NEXT_TRUNCATED: truncated[:, None],
+        NEXT_REWARD: arrays.pop(NEXT_REWARD).reshape(count, 1),
+    }
+    states: dict[Key, NDArray[Any]] = {}
+    final_states: dict[Key, NDArray[Any]] = {}
+    for key, values in arrays.items():
+        after = arrays.get((NEXT, *key))
+        before = arrays.get(key[1:]) if key[0] == NEXT else None
+        if key in _DROPPED or (before is not None and _are_shifted(before, values, inner)):
+            continue
+        if after is not None and _are_shifted(values, after, inner):
+            states[key], final_states[key] = values, after[ends]
+        else:
+            steps[key] = values
+    columns = [
+        Column(key, values.dtype, values.shape[1:], shared=key in states) for key, values in (steps | states).items()
+    ]
+    known = np.ones(len(ends), np.bool_)
+    return EpisodeBatch(lengths, steps, states, final_states, known), columns
+
+
+def _end_flags(
+    flags: Mapping[Key, NDArray[Any] | None], count: int, row_length: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return terminated and truncated, [N] each: every episode has an end, also the last one of each row."""
+    done, terminated, truncated = (
+        np.zeros(count, np.bool_) if values is None else values.reshape(count).astype(np.bool_)
+        for values in (flags[NEXT_DONE], flags[NEXT_TERMINATED], flags[NEXT_TRUNCATED])
+    )
+    if flags[NEXT_TERMINATED] is None:
+        terminated = done & ~truncated
+    unmarked = done & ~terminated
+    unmarked[row_length - 1 :: row_length] |= ~terminated[row_length - 1 :: row_length]
+    return terminated, truncated | unmarked
+
+
+def _are_shifted(values: NDArray[Any], after: NDArray[Any], inner: NDArray[np.bool_]) -> bool:
+    """Return whether `after` at t is `values` at t + 1 inside of every episode.
+
+    values   s_0  s_1  s_2 | s_0
+    after    s_1  s_2  f   | f
+    """
+    if values.dtype != after.dtype or values.shape != after.shape:
+        return False
+    rows = np.flatnonzero(inner)
+    return np.array_equal(values[rows + 1], after[rows], equal_nan=values.dtype.kind == "f")
+
+
+def _as_array(value: Any, key: Key) -> NDArray[Any]:
+    if not isinstance(value, torch.Tensor):
+        raise InvalidArgumentError(f"{dotted_name(key)} is a {type(value).__name__}; expected a tensor")
+    array: NDArray[Any] = value.detach().cpu().numpy()
+    return array.astype(_STORED_DTYPES.get(array.dtype.str[1:], array.dtype), copy=False)

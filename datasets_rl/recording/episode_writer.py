@@ -1,0 +1,352 @@
+"""Writer of episodes step by step, as an environment produces them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
+from datasets_rl.format.schema import Column
+from datasets_rl.recording.target import Target
+from datasets_rl.specs import CompositeSpec, NonTensorSpec
+from datasets_rl.ted.episode import Episode, TextStates, Values
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    dotted_name,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from datasets_rl.specs import TensorSpec
+
+__all__ = ["EpisodeWriter"]
+
+_INFO = "info"
+_MIN_COMMIT_STEPS = 100_000
+_FLAG = np.dtype(np.bool_)
+_STORED_DTYPES = {"u2": "int32", "u4": "int64", "u8": "int64"}
+
+
+class EpisodeWriter:
+    """Writer that adds episodes to a dataset of the user's own, step by step.
+
+        start(s_0)   step(a_0, s_1, r_0, ...)   step(a_1, s_2, r_1, ...)   end()
+
+    An episode is safe once its last `step`, or `end`, returns: if the process dies, the next one that opens the dataset
+    adds it. `commit` adds all episodes to the dataset in one atomic step, and `close` does so at the end. Processes that
+    have the dataset open keep the episodes that they see; the dataset shows the new ones when it is opened again.
+    Several processes may write to one dataset.
+
+        >>> with EpisodeWriter("local/pushing") as writer:
+        ...     writer.start(observation)
+        ...     writer.step(action, next_observation, reward, terminated)
+        ...     writer.end()
+
+    Observations and actions are numbers, arrays, lists of numbers, tensors, texts, or dicts and tuples of these. Arrays
+    keep their dtype (unsigned integers of 16 bits and more become int32 and int64), and Python floats become float32. The
+    reward is float32, unless the dataset exists and has another dtype.
+
+    Args:
+        dataset: An id ``local/NAME``. A dataset that exists must have the same fields.
+        root: The folder of the source; by default ``<RLDS_HOME>/local``.
+        infos: Names of entries of `info` to store, as ``("info", NAME)``, if `start` gets them too, else as
+            ``("next", "info", NAME)``.
+        specs: Specs of the observation and of the action, by the names ``observation`` and ``action``; for a new dataset.
+        metadata: Texts and numbers that describe the dataset; for a new dataset.
+        commit_every: Number of episodes after which they are added to the dataset. By default, they are when their
+            steps outnumber those of the dataset, and at least 100,000: each step is then copied about once.
+
+    Raises:
+        InvalidArgumentError: If the dataset is not of the source ``local``, or was preprocessed.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        *,
+        root: Path | str | None = None,
+        infos: Sequence[str] = (),
+        specs: Mapping[str, TensorSpec] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        commit_every: int | None = None,
+    ) -> None:
+        self._infos = tuple(infos)
+        description = {"specs": _spec_documents(specs or {}), "metadata": dict(metadata or {})}
+        self._target = Target(dataset, description, root=root)
+        self._commit_every = commit_every
+        self._columns: list[Column] = []
+        self._forms: dict[Key, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        stored = self._target.stored
+        self._reward_dtype = np.dtype(np.float32) if stored is None else stored.schema[NEXT_REWARD].dtype
+        self._open: dict[int, _OpenEpisode] = {}
+        self.episodes = 0
+        """Number of episodes that this writer has finished."""
+        self.steps = 0
+        """Number of steps of these episodes."""
+        self._recorded_episodes = self._recorded_steps = 0
+        self._next_commit_steps = self._steps_before_commit()
+
+    def _steps_before_commit(self) -> int:
+        return max(_MIN_COMMIT_STEPS, 0 if self._target.stored is None else self._target.stored.steps)
+
+    def start(
+        self, observation: Any, info: Mapping[str, Any] | None = None, *, lane: int = 0, **metadata: float | bool
+    ) -> None:
+        """Start an episode. One that is still open in this lane ends as truncated; `drop` drops it.
+
+        Args:
+            observation: The first observation, s_0.
+            info: The infos of the reset.
+            lane: The environment, where several run side by side.
+            **metadata: Numbers that describe the episode, such as its seed: columns of the episode table.
+        """
+        self.end(lane=lane)
+        states = dict(self._leaves(observation, OBSERVATION))
+        for name in self._infos:
+            if info is not None and name in info:
+                states |= self._leaves(info[name], (_INFO, name))
+        self._open[lane] = _OpenEpisode(states, metadata)
+
+    def step(
+        self,
+        action: Any,
+        observation: Any,
+        reward: Any,
+        terminated: Any = False,
+        truncated: Any = False,
+        info: Mapping[str, Any] | None = None,
+        *,
+        lane: int = 0,
+        **fields: Any,
+    ) -> None:
+        """Append a step. If it is terminated or truncated, the episode ends and is written.
+
+        Args:
+            action: The action a_t.
+            observation: The observation after it, s_t+1.
+            reward: The reward of the action, one number.
+            terminated: Whether the episode ends in a terminal state.
+            truncated: Whether the episode ends for another reason, such as a time limit.
+            info: The infos of the step.
+            lane: The environment, where several run side by side.
+            **fields: Further values of the step, such as ``log_prob=``; each is stored under its name.
+
+        Raises:
+            InvalidArgumentError: If no episode is open; if fields, shapes or dtypes differ from those of the first step
+                or of the dataset.
+        """
+        episode = self._open.get(lane)
+        if episode is None:
+            raise InvalidArgumentError("no episode is open", hint="call start with the first observation")
+        states = dict(self._leaves(observation, OBSERVATION))
+        steps = dict(self._leaves(action, ACTION))
+        for name, value in fields.items():
+            steps |= self._leaves(value, (name,))
+        for name in self._infos:
+            key: Key = (_INFO, name)
+            in_states = episode.has_info(name)
+            if info is None or name not in info:
+                raise InvalidArgumentError(
+                    f"info has no {name!r}; it has {', '.join(map(str, info or ())) or 'nothing'}",
+                    hint="remove it from infos, or give it for every step",
+                )
+            (states if in_states else steps).update(self._leaves(info[name], key if in_states else (NEXT, *key)))
+        for key, number, dtype in (
+            (NEXT_REWARD, reward, self._reward_dtype),
+            (NEXT_TERMINATED, terminated, _FLAG),
+            (NEXT_TRUNCATED, truncated, _FLAG),
+        ):
+            steps[key] = _one_number(number, key, dtype)
+        if not self._columns:
+            self._columns = self._checked_columns(states, steps, lane)
+        episode.append(states, steps)
+        if steps[NEXT_TERMINATED][0] or steps[NEXT_TRUNCATED][0]:
+            self._finish(lane)
+
+    def end(self, *, lane: int = 0) -> None:
+        """End the open episode as truncated. An episode without a step, or one that has ended, is left alone."""
+        episode = self._open.get(lane)
+        if episode is not None and len(episode):
+            episode.truncate()
+            self._finish(lane)
+        self._open.pop(lane, None)
+
+    def drop(self, *, lane: int = 0) -> None:
+        """Drop the open episode."""
+        self._open.pop(lane, None)
+
+    def commit(self) -> None:
+        """Add all finished episodes to the dataset, in one atomic step.
+
+        Raises:
+            DiskFullError: If the new version of the dataset does not fit on the disk; nothing is lost.
+            LockedError: If another process changes the dataset for longer than an hour.
+        """
+        self._target.commit()
+        self._recorded_episodes = self._recorded_steps = 0
+        self._next_commit_steps = self._steps_before_commit()
+
+    def close(self) -> None:
+        """End the open episodes as truncated, and add all episodes to the dataset."""
+        try:
+            for lane in list(self._open):
+                self.end(lane=lane)
+            self.commit()
+        finally:
+            self._target.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def _finish(self, lane: int) -> None:
+        episode = self._open.pop(lane).to_episode()
+        try:
+            recording = self._target.recording(self._columns)
+            recording.append(episode)
+            recording.commit()
+        except BaseException:
+            # Its files may hold a part of this episode. What its journal has is added by the commit.
+            self._target.end_recording()
+            raise
+        self.episodes += 1
+        self.steps += len(episode)
+        self._recorded_episodes += 1
+        self._recorded_steps += len(episode)
+        due = self._recorded_steps >= self._next_commit_steps
+        if self._commit_every is not None:
+            due = self._recorded_episodes >= self._commit_every
+        if due:
+            self._commit_later_if_impossible()
+
+    def _commit_later_if_impossible(self) -> None:
+        try:
+            self.commit()
+        except (DatasetsRLError, OSError) as error:
+            # The episodes are safe, and the program that records them should go on.
+            self._next_commit_steps *= 2
+            warnings.warn(f"the recorded episodes are not yet a part of {self._target.id}: {error}", stacklevel=5)
+
+    def _checked_columns(self, states: Mapping[Key, Any], steps: Mapping[Key, Any], lane: int) -> list[Column]:
+        """Return the columns of the first step; if the dataset has others, the episode is dropped."""
+        columns = [_column(key, value, shared=True) for key, value in states.items()]
+        columns += [_column(key, value, shared=False) for key, value in steps.items()]
+        try:
+            self._target.check_columns(columns)
+        except InvalidArgumentError:
+            self.drop(lane=lane)
+            self._forms.clear()
+            raise
+        return columns
+
+    def _leaves(self, value: Any, key: Key) -> list[tuple[Key, Any]]:
+        """Return the arrays and texts in a value with their keys; each array is a copy."""
+        if isinstance(value, Mapping):
+            return [leaf for name, inner in value.items() for leaf in self._leaves(inner, (*key, str(name)))]
+        if isinstance(value, tuple):
+            return [leaf for number, inner in enumerate(value) for leaf in self._leaves(inner, (*key, str(number)))]
+        return [(key, value if isinstance(value, str) else self._as_array(value, key))]
+
+    def _as_array(self, value: Any, key: Key) -> NDArray[Any]:
+        """Return a copy of an array, in the dtype and the shape that the field has had since its first value."""
+        array = np.array(value, np.float32 if type(value) is float else None)
+        if key not in self._forms:
+            dtype = np.dtype(_STORED_DTYPES.get(array.dtype.str[1:], array.dtype))
+            if dtype.kind not in "biuf":
+                raise InvalidArgumentError(
+                    f"{dotted_name(key)} is a {type(value).__name__}; expected numbers or a text"
+                )
+            self._forms[key] = (dtype, array.shape)
+        dtype, shape = self._forms[key]
+        if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise InvalidArgumentError(
+                f"{dotted_name(key)} is {array.dtype} {list(array.shape)}; its first value was {dtype} {list(shape)}"
+            )
+        return array.astype(dtype, copy=False)
+
+
+class _OpenEpisode:
+    """The states and steps of an episode that has not ended.
+
+    Args:
+        states: The first states, by key.
+        metadata: Numbers that describe the episode.
+    """
+
+    def __init__(self, states: Mapping[Key, Any], metadata: Mapping[str, float | bool]) -> None:
+        self._states = {key: [value] for key, value in states.items()}
+        self._steps: dict[Key, list[Any]] = {}
+        self._metadata = metadata
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self._steps[NEXT_TRUNCATED]) if self._steps else 0
+
+    def has_info(self, name: str) -> bool:
+        """Return whether the first states have an entry of `info`."""
+        return any(key[:2] == (_INFO, name) for key in self._states)
+
+    def append(self, states: Mapping[Key, Any], steps: Mapping[Key, Any]) -> None:
+        """Append the states after a step, and the values of the step."""
+        if not self._steps:
+            self._steps = {key: [] for key in steps}
+        for lists, values in ((self._states, states), (self._steps, steps)):
+            if lists.keys() != values.keys():
+                names = [sorted(map(dotted_name, keys)) for keys in (values, lists)]
+                raise InvalidArgumentError(f"step {len(self)} has {names[0]}; expected {names[1]}")
+        for lists, values in ((self._states, states), (self._steps, steps)):
+            for key, value in values.items():
+                lists[key].append(value)
+
+    def truncate(self) -> None:
+        """Mark the last step as truncated."""
+        self._steps[NEXT_TRUNCATED][-1] = np.ones(1, np.bool_)
+
+    def to_episode(self) -> Episode:
+        """Return the episode."""
+        steps, states = (
+            {key: _stacked(values) for key, values in lists.items()} for lists in (self._steps, self._states)
+        )
+        return Episode(steps, states, metadata=self._metadata)
+
+
+def _one_number(value: Any, key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
+    array = np.asarray(value)
+    if array.size != 1:
+        raise InvalidArgumentError(f"{dotted_name(key)} has the shape {list(array.shape)}; expected one number")
+    return array.reshape(1).astype(dtype)
+
+
+def _column(key: Key, value: Any, *, shared: bool) -> Column:
+    if isinstance(value, str):
+        return Column(key, np.dtype(np.int32), (), shared=shared, text=True)
+    return Column(key, value.dtype, value.shape, shared=shared)
+
+
+def _stacked(values: Sequence[Any]) -> Values:
+    return TextStates.from_texts(values) if isinstance(values[0], str) else np.stack(values)
+
+
+def _spec_documents(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
+    """Return the specs of all leaves as JSON, by dotted name; texts have none."""
+    leaves: dict[str, Any] = {}
+    for name, spec in specs.items():
+        if isinstance(spec, CompositeSpec):
+            leaves |= {f"{name}.{inner}": document for inner, document in _spec_documents(dict(spec.items())).items()}
+        elif not isinstance(spec, NonTensorSpec):
+            leaves[name] = spec.to_json()
+    return leaves

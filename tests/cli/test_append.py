@@ -1,0 +1,23 @@
+"""The command ``rlds append``."""
+
+
+def test_append_creates_a_dataset_and_adds_to_it(rlds, stored, home):
+    first = rlds("append", "local/mine", "demo/pendulum")
+    assert (first.code, first.out) == (0, f"{home / 'local' / 'mine'}\n")
+    assert "local/mine: 75 episodes added; 15,000 steps in 75 episodes" in first.err
+
+    again = rlds("append", "local/mine", stored, "--json").json
+    assert (again["added"], again["episodes"], again["steps"]) == (75, 150, 30_000)
+    assert rlds("append", "local/mine").err == "local/mine: 0 episodes added; 30,000 steps in 150 episodes\n"
+    assert rlds("verify", "local/mine", "--deep").code == 0
+
+
+def test_append_refuses_datasets_of_other_sources_and_names_what_is_missing(rlds, stored):
+    refused = rlds("append", "demo/pendulum", stored)
+    assert (refused.code, refused.out) == (2, "")
+    assert "expected an id local/NAME" in refused.err
+
+    missing = rlds("append", "local/mine", "local/other")
+    assert (missing.code, missing.out) == (3, "")
+    assert "rlds download local/other" in missing.err
+    assert rlds("append", "local/mine").code == 3

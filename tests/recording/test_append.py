@@ -1,0 +1,85 @@
+"""Appending whole episodes to a dataset."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from datasets_rl import append, download, load, verify
+from datasets_rl.errors import InvalidArgumentError, UnknownIdError
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+
+
+def transitions(rows, steps, ends=()):
+    """Return transitions [rows, steps] with terminations at `ends`, whose states are unique numbers."""
+    states = torch.arange(rows * (steps + 1), dtype=torch.float32).reshape(rows, steps + 1, 1)
+    done = torch.zeros(rows, steps, 1, dtype=torch.bool)
+    for row, step in ends:
+        done[row, step] = True
+    after = {"observation": states[:, 1:], "reward": torch.ones(rows, steps, 1), "done": done}
+    return TensorDict(
+        {"observation": states[:, :-1], "action": torch.zeros(rows, steps, 2), "next": after}, [rows, steps]
+    )
+
+
+def test_transitions_are_added_as_episodes_whose_states_are_stored_once():
+    data = transitions(2, 4, ends=[(0, 1)])
+    append("local/a", data)
+    append("local/a", data[0])
+
+    dataset = load("local/a")
+    assert dataset.episodes.lengths.tolist() == [2, 2, 4, 2, 2]
+    stored = dataset[:]
+    for key in ("observation", "action", ("next", "observation"), ("next", "reward")):
+        assert torch.equal(stored[key], torch.cat([data.reshape(-1)[key], data[0][key]]))
+    assert stored["next", "terminated"][:, 0].nonzero()[:, 0].tolist() == [1, 9]
+    assert stored["next", "truncated"][:, 0].nonzero()[:, 0].tolist() == [3, 7, 11]
+    assert dataset.stored.schema[("observation",)].shared
+    assert verify("local/a", deep=True).problems == ()
+
+
+def test_next_values_that_no_following_step_repeats_are_stored_apart():
+    data = transitions(1, 3)
+    data["next", "observation"] = data["next", "observation"] + 0.5
+    append("local/a", data)
+
+    dataset = load("local/a")
+    assert not dataset.stored.schema[("observation",)].shared
+    assert torch.equal(dataset[:]["next", "observation"], data[0]["next", "observation"])
+
+
+def test_stored_datasets_are_added_to_another_and_to_themselves():
+    download("demo/pendulum")
+    demo = load("demo/pendulum")
+    append("local/a", "demo/pendulum")
+    append("local/a", "local/a")
+
+    dataset = load("local/a")
+    assert len(dataset) == 2 * len(demo)
+    assert torch.equal(dataset[len(demo) :]["observation"], demo[:]["observation"])
+    assert dataset.episodes["source"].tolist() == list(range(2 * len(demo.episodes)))
+    returns = demo.stored.manifest.statistics["return"]
+    assert dataset.stored.manifest.statistics["return"]["mean"] == pytest.approx(returns["mean"])
+    assert verify("local/a", deep=True).problems == ()
+
+
+def test_episodes_with_other_fields_are_refused_and_the_dataset_is_unchanged(tmp_path):
+    download("demo/pendulum")
+    append("local/a", transitions(1, 3))
+
+    with pytest.raises(InvalidArgumentError, match=r"action is float32 \[1\]; the dataset has float32 \[2\]"):
+        append("local/a", "demo/pendulum")
+    assert len(load("local/a")) == 3
+    assert not (tmp_path / "local" / ".recorded").exists()
+
+
+def test_unknown_datasets_and_data_without_rewards_or_steps_are_refused():
+    with pytest.raises(UnknownIdError):
+        append("local/a", "local/b")
+    with pytest.raises(InvalidArgumentError, match="expected transitions in TED"):
+        append("local/a", TensorDict({"observation": torch.zeros(3)}, [3]))
+    with pytest.raises(InvalidArgumentError, match=r"expected \[T\] or \[B, T\]"):
+        append("local/a", TensorDict({}, []))
