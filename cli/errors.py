@@ -21,6 +21,7 @@ from datasets_rl.errors import (
     NotADatasetError,
     NotEnoughMemoryError,
     PreprocessError,
+    TimedOutError,
     UnknownIdError,
     UnknownKeyError,
 )
@@ -72,7 +73,7 @@ EXIT_CODES = (
         (ConversionError, PreprocessError),
         "correct what is named here and run the same command again; stored datasets are unchanged",
     ),
-    ExitCode(9, "locked by another process", (LockedError,)),
+    ExitCode(9, "locked by another process", (LockedError, TimedOutError)),
     ExitCode(10, "refused without --yes", (ConfirmationRequiredError,), "add --yes"),
     ExitCode(
         11,

@@ -50,6 +50,8 @@ from .buffers import (
     TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer as TensorDictReplayBuffer,
 )
+from .buffers.rate import SamplesPerInsert as SamplesPerInsert
+from .buffers.ray import RayReplayBuffer as RayReplayBuffer, RayReplayBufferClient as RayReplayBufferClient
 
 # Storages
 from .storages import (
@@ -199,6 +201,7 @@ from .errors import (
     NotEnoughMemoryError as NotEnoughMemoryError,
     OfflineError as OfflineError,
     PreprocessError as PreprocessError,
+    TimedOutError as TimedOutError,
     UnknownFinalWarning as UnknownFinalWarning,
     UnknownIdError as UnknownIdError,
     UnknownKeyError as UnknownKeyError,

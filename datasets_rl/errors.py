@@ -15,6 +15,7 @@
     ├── NotEnoughMemoryError                        make it smaller, or use a machine with more
     ├── PreprocessError                             correct the recipe or its function; the dataset is unchanged
     ├── LockedError                                 another process is at work
+    ├── TimedOutError (TimeoutError)                another process is too slow, or gone
     ├── ConfirmationRequiredError                   confirm the deletion
     └── UnknownFinalWarning (UserWarning)           a warning: mask or drop transitions without a next observation
 
@@ -47,6 +48,7 @@ __all__ = [
     "NotEnoughMemoryError",
     "OfflineError",
     "PreprocessError",
+    "TimedOutError",
     "UnknownFinalWarning",
     "UnknownIdError",
     "UnknownKeyError",
@@ -325,6 +327,10 @@ class LockedError(DatasetsRLError):
         self.what = what
         self.owner = owner
         self.path = Path(path)
+
+
+class TimedOutError(DatasetsRLError, TimeoutError):
+    """Raised when another process did not do its part within the time limit."""
 
 
 class ConfirmationRequiredError(DatasetsRLError):

@@ -24,7 +24,7 @@ from datasets_rl.remedy import Argument, Remedy
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RayEngine"]
+__all__ = ["RayEngine", "connect"]
 
 _TASKS_PER_CORE = 2
 """Tasks for each core of the cluster, running or queued."""
@@ -63,7 +63,7 @@ class RayEngine:
         self._running: set[Any] = set()
         self._own = not ray.is_initialized()
         if self._own:
-            _connect(ray, self._address)
+            connect(ray, self._address)
             # Ray's messages about nodes that die must not mix with the data on stdout.
             self._redirect = redirect_stdout(sys.stderr)
             self._redirect.__enter__()
@@ -109,7 +109,17 @@ class RayEngine:
         return wait
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def connect(ray: Any, address: str | None, object_store_bytes: int = _OBJECT_STORE_BYTES) -> None:
+    """Connect this process to a cluster.
+
+    Args:
+        ray: The module ``ray``.
+        address: As for `RayEngine`.
+        object_store_bytes: Shared memory of a cluster that is started here.
+
+    Raises:
+        InvalidArgumentError: If no cluster answers.
+    """
     quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
     try:
         ray.init(address or "auto", **quiet)
@@ -122,7 +132,7 @@ def _connect(ray: Any, address: str | None) -> None:
         # Only tasks and results go through Ray: the data is in files. Ray's warnings about access without a password do
         # not apply to a cluster that only this process uses.
         quiet["logging_level"] = logging.ERROR
-        ray.init("local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
+        ray.init("local", include_dashboard=False, object_store_memory=object_store_bytes, **quiet)
 
 
 def _run_task(make: TaskFunction, task: Mapping[str, Any], version: str) -> Mapping[str, Any]:
