@@ -172,6 +172,21 @@ from .transforms import (
     step_mdp as step_mdp,
 )
 
+# Texts for learning from human feedback
+from .rlhf import (
+    AdaptiveKLController as AdaptiveKLController,
+    ConstantKLController as ConstantKLController,
+    PairwiseDataset as PairwiseDataset,
+    PromptData as PromptData,
+    PromptTensorDictTokenizer as PromptTensorDictTokenizer,
+    RewardData as RewardData,
+    RolloutFromModel as RolloutFromModel,
+    TensorDictTokenizer as TensorDictTokenizer,
+    TokenizedDatasetLoader as TokenizedDatasetLoader,
+    create_infinite_iterator as create_infinite_iterator,
+    get_dataloader as get_dataloader,
+)
+
 # Preprocessing
 from .preprocessing import (
     Recipe as Recipe,
