@@ -7,6 +7,7 @@ from .datasets import (
     StoredExperienceReplay as StoredExperienceReplay,
     open_dataset as open_dataset,
 )
+from .datasets.prefixes import load_dataset as load_dataset, register_dataset as register_dataset
 from .pipeline.engines.ray import RayEngine as RayEngine
 from .format.reader import StoredDataset as StoredDataset
 from .catalog import DatasetInfo as DatasetInfo, info as info, list_datasets as list_datasets
@@ -53,6 +54,16 @@ from .buffers import (
 from .buffers.rate import SamplesPerInsert as SamplesPerInsert
 from .buffers.ray import RayReplayBuffer as RayReplayBuffer, RayReplayBufferClient as RayReplayBufferClient
 
+# Data of vision-language-action models
+from .vla import (
+    ActionTokenizerBase as ActionTokenizerBase,
+    RobotDatasetMetadata as RobotDatasetMetadata,
+    UniformActionTokenizer as UniformActionTokenizer,
+    VocabTailActionTokenizer as VocabTailActionTokenizer,
+    lerobot_columns_to_tensordict as lerobot_columns_to_tensordict,
+    validate_vla_tensordict as validate_vla_tensordict,
+)
+
 # Storages
 from .storages import (
     DatasetStorage as DatasetStorage,
@@ -89,15 +100,21 @@ from .writers import (
 
 # Specs
 from .specs import (
+    DEVICE_TYPING as DEVICE_TYPING,
     Binary as Binary,
+    BinaryBox as BinaryBox,
     BinaryDiscreteTensorSpec as BinaryDiscreteTensorSpec,
     Bounded as Bounded,
+    BoundedContinuous as BoundedContinuous,
     BoundedTensorSpec as BoundedTensorSpec,
+    BoxList as BoxList,
     Categorical as Categorical,
+    CategoricalBox as CategoricalBox,
     Choice as Choice,
     ChoiceSpec as ChoiceSpec,
     Composite as Composite,
     CompositeSpec as CompositeSpec,
+    ContinuousBox as ContinuousBox,
     DiscreteTensorSpec as DiscreteTensorSpec,
     LazyStackedCompositeSpec as LazyStackedCompositeSpec,
     LazyStackedTensorSpec as LazyStackedTensorSpec,
@@ -117,13 +134,16 @@ from .specs import (
     UnboundedContinuousTensorSpec as UnboundedContinuousTensorSpec,
     UnboundedDiscrete as UnboundedDiscrete,
     UnboundedDiscreteTensorSpec as UnboundedDiscreteTensorSpec,
+    check_env_specs as check_env_specs,
     check_no_exclusive_keys as check_no_exclusive_keys,
     consolidate_spec as consolidate_spec,
     contains_lazy_spec as contains_lazy_spec,
     from_gymnasium as from_gymnasium,
     from_minari as from_minari,
+    from_torchrl as from_torchrl,
     spec_from_data as spec_from_data,
     to_gymnasium as to_gymnasium,
+    to_torchrl as to_torchrl,
 )
 
 # Transforms

@@ -1,7 +1,8 @@
 """Every exception that the package raises, one class for each remedy.
 
     DatasetsRLError
-    ├── InvalidArgumentError (ValueError)           correct the call
+    ├── InvalidArgumentError (ValueError,           correct the call
+    │   │                         RuntimeError)
     │   └── UnknownKeyError (KeyError)              pick a field that exists
     ├── UnknownIdError (LookupError)                pick an id that exists
     │   └── NotADatasetError                        give a folder that holds a dataset
@@ -119,8 +120,11 @@ def _rebuild(kind: type[DatasetsRLError], args: tuple[object, ...], state: dict[
     return error
 
 
-class InvalidArgumentError(DatasetsRLError, ValueError):
-    """Raised when an argument is invalid, whatever the state of files and network."""
+class InvalidArgumentError(DatasetsRLError, ValueError, RuntimeError):
+    """Raised when an argument is invalid, or the state of an object forbids a call, such as sampling an empty buffer.
+
+    It is a `ValueError` and a `RuntimeError`: TorchRL raises one or the other for the same mistakes.
+    """
 
 
 class UnknownKeyError(InvalidArgumentError, KeyError):

@@ -31,6 +31,7 @@ def draw_categories(
         InvalidArgumentError: If the mask allows no category for an element.
     """
     if allowed is None:
+        _check_sizes(sizes)
         return random_integers(0, sizes - 1, shape, device=device, generator=generator)
     _check_mask(allowed)
     rank = random_integers(0, allowed.sum(-1) - 1, shape, device=device, generator=generator)
@@ -65,6 +66,7 @@ def nearest_allowed(index: Tensor, sizes: int | Tensor, allowed: Tensor | None) 
     Raises:
         InvalidArgumentError: If the mask allows no category for an element.
     """
+    _check_sizes(sizes)
     index = index.clamp(min=0)
     index = index.clamp(max=sizes - 1) if isinstance(sizes, int) else torch.minimum(index, sizes.to(index.device) - 1)
     if allowed is None:
@@ -73,6 +75,11 @@ def nearest_allowed(index: Tensor, sizes: int | Tensor, allowed: Tensor | None) 
     allowed = allowed.to(index.device)
     distance = (torch.arange(allowed.shape[-1], device=index.device) - index.unsqueeze(-1)).abs()
     return distance.masked_fill(~allowed, allowed.shape[-1]).argmin(-1)
+
+
+def _check_sizes(sizes: int | Tensor) -> None:
+    if isinstance(sizes, int) and sizes < 1:
+        raise InvalidArgumentError("the spec has no categories; expected at least one")
 
 
 def _check_mask(allowed: Tensor) -> None:

@@ -138,8 +138,8 @@ class Entry:
 
     def shape(self) -> list[int]:
         """Return the field `shape`."""
-        shape = self.integers("shape", 0)
-        if math.prod(size or 1 for size in shape) >= 1 << 62:
+        shape = self.integers("shape", -1)
+        if math.prod(abs(size) or 1 for size in shape) >= 1 << 62:
             self.report("shape", shape, "a shape of fewer than 2**62 elements")
             return []
         return shape

@@ -12,7 +12,7 @@ from typing_extensions import Self, override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
 from datasets_rl.specs._document import Entry, compact_values
-from datasets_rl.specs.base import Lead, LeafSpec, Move, parse_shape
+from datasets_rl.specs.base import Lead, LeafSpec, Move, created_shape, parse_shape, resized_tensor
 
 __all__ = ["FiniteSpec"]
 
@@ -109,7 +109,7 @@ class FiniteSpec(LeafSpec):
         Raises:
             InvalidArgumentError: If the mask allows no category for an element.
         """
-        shape = (*parse_shape(shape), *self._index_shape)
+        shape = (*parse_shape(shape), *created_shape(self._index_shape))
         return self._from_index(_categories.draw_categories(self._sizes, self._allowed, shape, self.device, generator))
 
     def cardinality(self) -> int:
@@ -138,9 +138,10 @@ class FiniteSpec(LeafSpec):
                 )
             choices = [choice[mask[: len(choice)]] for choice, mask in zip(choices, allowed[0], strict=True)]
         outcomes = torch.cartesian_prod(*choices).reshape(-1, len(choices))
-        last = outcomes.shape[1:] if self._grouped and self._index_shape else ()
-        ones = (1,) * (len(self._index_shape) - len(last))
-        return self._from_index(outcomes.reshape(-1, *ones, *last).expand(-1, *self._index_shape))
+        sizes = created_shape(self._index_shape)
+        last = outcomes.shape[1:] if self._grouped and sizes else ()
+        ones = (1,) * (len(sizes) - len(last))
+        return self._from_index(outcomes.reshape(-1, *ones, *last).expand(-1, *sizes))
 
     def _nearest(self, value: Tensor) -> Tensor:
         index = _categories.nearest_allowed(self._index_near(value), self._sizes, self._allowed)
@@ -155,7 +156,16 @@ class FiniteSpec(LeafSpec):
     @override
     def moved(self, move: Move) -> Self:
         mask = self._mask
-        return self._changed(_shape=self._moved_shape(move), _mask=None if mask is None else move(mask))
+        return self._changed(
+            _shape=self._moved_shape(move), _mask=None if mask is None else self._moved_tensor(move, mask)
+        )
+
+    @override
+    def _resized(self, shape: torch.Size) -> Self:
+        mask = self._mask
+        if mask is not None:
+            mask = resized_tensor(mask, torch.Size((*shape, *mask.shape[self.ndim :])))
+        return self._changed(_shape=shape, _mask=mask)
 
     @override
     def to_json(self) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -17,24 +17,53 @@ from typing_extensions import override
 from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import KINDS, Entry, dtype_name
-from datasets_rl.specs.space import Space
+from datasets_rl.specs._errors import AxisError, NotInSpecError, NotSupportedBySpecError, WrongDtypeError
+from datasets_rl.specs._numbers import without_repeats
+from datasets_rl.specs.space import BinaryBox, BoxList, CategoricalBox, ContinuousBox, Space
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LeafSpec", "TensorSpec"]
+__all__ = ["DEVICE_TYPING", "LeafSpec", "TensorSpec"]
+
+DEVICE_TYPING = torch.device | str | int
+"""A device, its name, or the number of a GPU."""
 
 Move = Callable[[Any], Any]
 """A shape operation on a tensor: it changes the leading axes that the spec has and leaves all later axes unchanged."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 Lead = int | Sequence[int] | None
 """Extra leading axes of a tensor; `None` for no extra axes."""
 
 
-class TensorSpec(ABC):
+class _SpecType(ABCMeta):
+    """Class of the spec classes: a call of `TensorSpec` itself returns a spec of the class that fits the space."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return an instance of the class; of the class that fits the space, if the class is `TensorSpec` itself."""
+        return _spec_of_space(*args, **kwargs) if cls is TensorSpec else super().__call__(*args, **kwargs)
+
+
+class TensorSpec(metaclass=_SpecType):
     """Base class of all specs: a set of valid values.
 
-    A spec has the shape of its tensors and supports their shape operations: reshaping, indexing and stacking. Specs are
-    immutable, except for the entries of a composite and the mask of categories: every operation returns a new spec.
+    A spec has the shape of its tensors and supports their shape operations: reshaping, indexing and stacking. Every
+    operation returns a new spec. Only the entries of a composite, the mask of categories and the shape can be set.
+
+    A size of -1 in the shape stands for any number of elements: tensors of every size along that axis are in the set,
+    and the tensors that the spec creates have size 1 there.
+
+    Calling this class returns a spec of the class that fits the space: `ContinuousBox` numbers between bounds,
+    `CategoricalBox` a category (a one-hot vector, if the dtype is bool and the last axis has n elements), `BinaryBox`
+    zeros and ones, `BoxList` several categories (concatenated one-hot vectors, if the dtype is bool and the last axis
+    has as many elements as there are categories), `None` any number.
+
+    Args:
+        shape: Shape of every tensor of the set.
+        space: The values that each element may have.
+        device: Device of the tensors that the spec creates; torch's default device by default.
+        dtype: Dtype of every tensor of the set; by default that of the space.
+        domain: "continuous" or "discrete"; by default the domain of the dtype. Only numbers can have another domain.
     """
 
     domain: str = ""
@@ -47,6 +76,16 @@ class TensorSpec(ABC):
     torch_functions: ClassVar[dict[Any, Callable[..., Any]]] = {}
     """Implementations of torch functions for specs, by torch function."""
 
+    @classmethod
+    def implements_for_spec(cls, torch_function: Callable[..., Any]) -> Callable[[_Function], _Function]:
+        """Return a decorator for the implementation of a torch function for specs, such as `torch.stack`."""
+
+        def register(function: _Function) -> _Function:
+            cls.torch_functions[torch_function] = function
+            return function
+
+        return register
+
     def __init_subclass__(cls) -> None:
         """Register the kind for `from_json`."""
         super().__init_subclass__()
@@ -54,18 +93,37 @@ class TensorSpec(ABC):
             KINDS[cls.kind] = cls
 
     def __init__(self, shape: Sequence[int] | int, device: torch.device | str | int | None) -> None:
-        self._shape = parse_shape(shape)
-        if any(size < 0 for size in self._shape):
-            raise InvalidArgumentError(
-                f"shape is {list(self._shape)}; expected sizes >= 0",
-                hint="to combine specs of different shapes, stack them with torch.stack",
-            )
+        self._shape = _checked_shape(shape)
         self.device = None if device is None else as_device(device)
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of every tensor of the set."""
+        """Shape of every tensor of the set; -1 for an axis along which any number of elements is valid."""
         return self._shape
+
+    @shape.setter
+    def shape(self, shape: Sequence[int]) -> None:
+        self.__dict__.update(self._resized(_checked_shape(shape)).__dict__)
+
+    def _resized(self, shape: torch.Size) -> Self:
+        """Return the spec with another shape.
+
+        Raises:
+            InvalidArgumentError: If the elements of the spec differ, so that it has no values for the other shape.
+        """
+        raise InvalidArgumentError(
+            f"the shape of {self._named()} cannot be set to {list(shape)}", hint="`expand` or `reshape` the spec"
+        )
+
+    def make_neg_dim(self, dim: int) -> None:
+        """Set the size of an axis to -1: any number of elements is valid along it.
+
+        Raises:
+            AxisError: If there is no such axis.
+            InvalidArgumentError: If the elements of the spec differ along it.
+        """
+        axis = self._axis(dim)
+        self.shape = torch.Size([*self.shape[:axis], -1, *self.shape[axis + 1 :]])
 
     @property
     def ndim(self) -> int:
@@ -137,14 +195,12 @@ class TensorSpec(ABC):
         """Raise an error if a value is not in the set.
 
         Raises:
-            InvalidArgumentError: If the value is not in the set. For each leaf, the message shows the key, the first
-                invalid element with its index, and the valid range.
+            NotInSpecError: An `AssertionError`, if the value is not in the set. For each leaf, the message shows the
+                key, the first invalid element with its index, and the valid range.
         """
         reasons = self.problems(value)
         if reasons:
-            raise InvalidArgumentError(
-                f"not in the spec: {'; '.join(reasons)}", hint="`project` moves a value into the spec"
-            )
+            raise NotInSpecError(f"not in the spec: {'; '.join(reasons)}", hint="`project` moves a value into the spec")
 
     @abstractmethod
     def project(self, value: Any) -> Any:
@@ -163,7 +219,7 @@ class TensorSpec(ABC):
             key: Name of the value in the message; for a composite, the key or keys to check.
 
         Raises:
-            InvalidArgumentError: If the dtype differs.
+            WrongDtypeError: A `TypeError`, if the dtype differs.
         """
 
     def cardinality(self) -> float:
@@ -180,7 +236,7 @@ class TensorSpec(ABC):
             InvalidArgumentError: If the outcomes cannot be enumerated, or differ between elements.
         """
         del use_mask
-        raise InvalidArgumentError(f"the outcomes of {type(self).__name__} cannot be enumerated")
+        raise NotSupportedBySpecError(f"the outcomes of {type(self).__name__} cannot be enumerated")
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
         """Select the entries of the last axis of a tensor that a member of the set refers to.
@@ -189,7 +245,7 @@ class TensorSpec(ABC):
             InvalidArgumentError: If members of the set are not indices.
         """
         del index, tensor_to_index
-        raise InvalidArgumentError(
+        raise NotSupportedBySpecError(
             f"members of {type(self).__name__} cannot be used as indices",
             hint="only categorical and one-hot specs support `index`",
         )
@@ -200,7 +256,8 @@ class TensorSpec(ABC):
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         """Convert numbers, lists and arrays to a tensor of the spec's shape, dtype and device.
 
-        A tensor that already fits is returned unchanged. `encode` does not check whether the result is in the set.
+        A tensor that already fits is returned unchanged, and a list of one value stands for that value. `encode` does
+        not check whether the result is in the set.
 
         Args:
             val: A value from an environment or a file; it may have extra leading axes.
@@ -239,9 +296,11 @@ class TensorSpec(ABC):
         """
 
     def expand(self, *shape: Any) -> Self:
-        """Repeat along axes of size 1 and new leading axes, as `Tensor.expand` does."""
+        """Repeat along axes of size 1 and new leading axes, as `Tensor.expand` does; a new axis may have size -1."""
         ndim, new_shape = self.ndim, parse_shape(*shape)
-        return self.moved(lambda tensor: tensor.expand((*new_shape, *tensor.shape[ndim:])))
+        extra = max(len(new_shape) - ndim, 0)
+        sizes = (*(_ANY_SIZE if size == -1 else size for size in new_shape[:extra]), *new_shape[extra:])
+        return self.moved(lambda tensor: tensor.expand((*sizes, *tensor.shape[ndim:])))
 
     def squeeze(self, dim: int | None = None) -> Self:
         """Remove an axis of size 1, or all such axes."""
@@ -281,6 +340,8 @@ class TensorSpec(ABC):
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         """Remove an axis and return one spec per entry along it, as `Tensor.unbind` does."""
         axis = self._axis(dim)
+        if self.shape[axis] == -1:
+            raise InvalidArgumentError(f"{self._named()} cannot be unbound along axis {axis}, which has any size")
 
         def select(number: int) -> Move:
             return lambda tensor: tensor[(*(slice(None),) * axis, number)]
@@ -295,9 +356,10 @@ class TensorSpec(ABC):
     def __getitem__(self, index: Any) -> Any:
         shape = self._indexed_shape()
         entries = without_ellipsis(index, len(shape))
+        _check_slices(entries, shape)
         # Outside of `moved`, so that an index out of range raises IndexError, which ends iteration.
-        _ = meta_tensor(shape)[entries]
-        return self.moved(lambda tensor: tensor[entries])
+        _ = select(meta_tensor(shape), entries)
+        return self.moved(lambda tensor: select(tensor, entries))
 
     def _indexed_shape(self) -> Sequence[int]:
         """Return the sizes of the axes that `__getitem__` can index."""
@@ -307,11 +369,11 @@ class TensorSpec(ABC):
         """Return the non-negative index of an axis.
 
         Raises:
-            IndexError: If the axis is out of range.
+            AxisError: An `IndexError` and a `ValueError`, if the axis is out of range.
         """
         ndim = self.ndim if ndim is None else ndim
         if not -ndim <= dim < ndim:
-            raise IndexError(f"{self._named()} has no axis {dim}; expected one of {-ndim} to {ndim - 1}")
+            raise AxisError(f"{self._named()} has no axis {dim}; expected one of {-ndim} to {ndim - 1}")
         return dim % ndim
 
     # --- copies
@@ -488,18 +550,16 @@ class LeafSpec(TensorSpec):
 
     @override
     def zero(self, shape: Lead = None) -> Tensor:
-        return torch.zeros((*parse_shape(shape), *self.shape), dtype=self.dtype, device=self.device)
+        return torch.zeros((*parse_shape(shape), *created_shape(self.shape)), dtype=self.dtype, device=self.device)
 
     @override
     def one(self, shape: Lead = None) -> Tensor:
-        return torch.ones((*parse_shape(shape), *self.shape), dtype=self.dtype, device=self.device)
+        return torch.ones((*parse_shape(shape), *created_shape(self.shape)), dtype=self.dtype, device=self.device)
 
     @override
     def type_check(self, value: Any, key: Any = None) -> None:
         if value.dtype != self.dtype:
-            raise InvalidArgumentError(
-                f"{'value' if key is None else key} has dtype {value.dtype}; expected {self.dtype}"
-            )
+            raise WrongDtypeError(f"{'value' if key is None else key} has dtype {value.dtype}; expected {self.dtype}")
 
     @override
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
@@ -517,7 +577,10 @@ class LeafSpec(TensorSpec):
         if isinstance(val, Tensor):
             return val
         if isinstance(val, list):
-            val = np.array(val)
+            # Older versions of Gym return lists of one observation.
+            val = val[0] if len(val) == 1 else np.array(val)
+        if isinstance(val, Tensor):
+            return val
         if isinstance(val, np.ndarray) and any(stride < 0 for stride in val.strides):
             val = val.copy()
         try:
@@ -537,10 +600,21 @@ class LeafSpec(TensorSpec):
 
     def _moved_shape(self, move: Move) -> torch.Size:
         try:
-            shape: torch.Size = move(meta_tensor(self.shape)).shape
+            return moved_shape(move, self.shape)
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
-        return shape
+
+    def _moved_tensor(self, move: Move, tensor: Tensor) -> Tensor:
+        """Apply a shape operation to a tensor whose first axes are those of the spec, with size 1 in place of -1."""
+        if -1 not in self.shape:
+            moved: Tensor = move(tensor)
+            return moved
+        sizes = [_ANY_SIZE if size == -1 else size for size in self.shape]
+        repeated: Tensor = move(tensor.expand(*sizes, *tensor.shape[self.ndim :]))
+        return repeated[tuple(slice(0, 1) if _is_any(size) else slice(None) for size in repeated.shape)]
+
+    def _resized(self, shape: torch.Size) -> Self:
+        return self._changed(_shape=shape)
 
     def to(self, dest: torch.dtype | torch.device | str | int | None) -> Any:
         """Return a copy with another dtype or device; the spec itself if it has that dtype or device."""
@@ -561,7 +635,11 @@ class LeafSpec(TensorSpec):
 
     def _suits(self, shape: torch.Size) -> bool:
         """Return whether a shape ends with the shape of the spec."""
-        return shape[max(len(shape) - self.ndim, 0) :] == self.shape
+        last = shape[max(len(shape) - self.ndim, 0) :]
+        if last == self.shape or -1 not in self.shape:
+            return last == self.shape
+        pairs = zip(last, self.shape, strict=False)
+        return len(last) == self.ndim and all(size in {-1, own} or own == -1 for size, own in pairs)
 
     def _frame(self) -> dict[str, Any]:
         """Return the JSON fields that every leaf has."""
@@ -618,9 +696,90 @@ def as_device(device: torch.device | str | int) -> torch.device:
     return device
 
 
+_ANY_SIZE = 1_000_003
+"""A prime that stands for the size -1 while a shape operation is tried: an axis of a multiple of it has any size."""
+
+
+def _is_any(size: int) -> bool:
+    return size > 0 and size % _ANY_SIZE == 0
+
+
 def meta_tensor(shape: Sequence[int]) -> Tensor:
     """Return a tensor of a shape that takes no memory, to try shape operations on."""
-    return torch.zeros((), dtype=torch.bool, device="cpu").expand(tuple(shape))
+    sizes = tuple(_ANY_SIZE if size == -1 else size for size in shape)
+    return torch.zeros((), dtype=torch.bool, device="cpu").expand(sizes)
+
+
+def moved_shape(move: Move, shape: Sequence[int]) -> torch.Size:
+    """Return the shape after a shape operation."""
+    moved: torch.Size = move(meta_tensor(shape)).shape
+    return torch.Size([-1 if _is_any(size) else size for size in moved])
+
+
+def resized_tensor(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Return a tensor of another shape with the same elements along each axis along which it is constant.
+
+    Raises:
+        InvalidArgumentError: If the elements of the tensor differ along an axis that does not fit the shape.
+    """
+    stored = without_repeats(tensor)
+    stored = stored.reshape(()) if stored.numel() == 1 else stored
+    try:
+        return stored.expand(created_shape(shape))
+    except RuntimeError as error:
+        raise InvalidArgumentError(
+            f"elements of shape {list(tensor.shape)} do not fit {list(shape)}: {error}"
+        ) from None
+
+
+def created_shape(shape: Sequence[int]) -> torch.Size:
+    """Return the shape of the tensors that a spec creates: a size of -1 becomes 1."""
+    return torch.Size([1 if size == -1 else size for size in shape])
+
+
+def _checked_shape(shape: Any) -> torch.Size:
+    parsed = parse_shape(shape)
+    if any(size < -1 for size in parsed):
+        raise InvalidArgumentError(
+            f"shape is {list(parsed)}; expected sizes >= 0, or -1 for any size",
+            hint="to combine specs of different shapes, stack them with torch.stack",
+        )
+    return parsed
+
+
+def _spec_of_space(
+    shape: Sequence[int] | int,
+    space: Space,
+    device: DEVICE_TYPING | None = None,
+    dtype: torch.dtype | None = None,
+    domain: str | None = None,
+) -> Any:
+    """Return the spec of a space; see `TensorSpec`."""
+    sizes = parse_shape(shape)
+    kinds: dict[str, Any] = KINDS  # their constructors differ
+    if space is None:
+        return kinds["unbounded"](sizes, device, dtype, domain=domain)
+    if isinstance(space, ContinuousBox):
+        return kinds["bounded"](
+            space.low,
+            space.high,
+            sizes,
+            space.low.device if device is None else device,
+            dtype or space.low.dtype,
+            domain=domain,
+        )
+    if isinstance(space, BinaryBox):
+        return kinds["binary"](space.n, sizes, device, dtype or torch.int8)
+    if isinstance(space, CategoricalBox):
+        one_hot = dtype == torch.bool and sizes[-1:] == (space.n,)
+        return kinds["one_hot" if one_hot else "discrete"](space.n, sizes, device, dtype or torch.int64)
+    if isinstance(space, BoxList):
+        nvec = space.nvec()
+        one_hot = dtype == torch.bool and nvec.ndim == 1 and sizes[-1:] == (int(nvec.sum()),)
+        return kinds["multi_one_hot" if one_hot else "multi_discrete"](nvec, sizes, device, dtype or torch.int64)
+    raise InvalidArgumentError(
+        f"space is a {type(space).__name__}; expected a ContinuousBox, CategoricalBox, BinaryBox, BoxList or None"
+    )
 
 
 def without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
@@ -635,6 +794,38 @@ def without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
         return entries
     missing = ndim - sum(_axes(item) for item in entries)
     return (*entries[: ellipses[0]], *(slice(None),) * missing, *entries[ellipses[0] + 1 :])
+
+
+def select(tensor: Any, entries: tuple[Any, ...]) -> Any:
+    """Index a tensor; unlike in torch, the step of a slice may be negative."""
+    axis, positive = 0, []
+    for entry in entries:
+        if isinstance(entry, slice) and entry.step is not None and entry.step < 0:
+            backwards = torch.tensor(range(*entry.indices(tensor.shape[axis])), dtype=torch.int64)
+            tensor = tensor[(*(slice(None),) * axis, backwards)]
+            positive.append(slice(None))
+        else:
+            positive.append(entry)
+        axis += _axes(entry)
+    return tensor[tuple(positive)]
+
+
+def _check_slices(entries: tuple[Any, ...], shape: Sequence[int]) -> None:
+    """Raise an error if an axis of any size is sliced, or a step is 0.
+
+    Raises:
+        InvalidArgumentError: If the step of a slice is 0.
+        IndexError: If a slice of such an axis is not the whole axis.
+    """
+    axis = 0
+    for entry in entries:
+        if isinstance(entry, slice) and entry.step == 0:
+            raise InvalidArgumentError("slice step cannot be zero")
+        if isinstance(entry, slice) and entry != slice(None) and shape[axis : axis + 1] == (-1,):
+            raise IndexError(
+                f"axis {axis} has any size and cannot be sliced with {entry}; expected a slice of the whole axis"
+            )
+        axis += _axes(entry)
 
 
 def _axes(entry: Any) -> int:

@@ -14,10 +14,19 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry, compact_values
 from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integers, random_reals, without_repeats
-from datasets_rl.specs.base import Lead, LeafSpec, Move, broadcast_shapes, check_domain, parse_shape
+from datasets_rl.specs.base import (
+    Lead,
+    LeafSpec,
+    Move,
+    broadcast_shapes,
+    check_domain,
+    created_shape,
+    parse_shape,
+    resized_tensor,
+)
 from datasets_rl.specs.space import ContinuousBox
 
-__all__ = ["BoundedTensorSpec"]
+__all__ = ["BoundedContinuous", "BoundedTensorSpec"]
 
 
 class BoundedTensorSpec(LeafSpec):
@@ -66,7 +75,8 @@ class BoundedTensorSpec(LeafSpec):
                         hint="pass shape=() for a spec without axes",
                     )
             super().__init__(shape, device, dtype)
-            lowest.expand(self.shape), highest.expand(self.shape)
+            sizes = created_shape(self.shape)
+            lowest.expand(sizes), highest.expand(sizes)
         except RuntimeError as error:
             raise InvalidArgumentError(
                 f"low of shape {list(lowest.shape)} and high of shape {list(highest.shape)} do not broadcast to"
@@ -74,7 +84,7 @@ class BoundedTensorSpec(LeafSpec):
             ) from None
         self._domain = check_domain(self.dtype, domain)
         low, high = _check_bounds(without_repeats(lowest), without_repeats(highest), self.dtype, self.device)
-        self._set(low.expand(self.shape), high.expand(self.shape))
+        self._set(low.expand(sizes), high.expand(sizes))
 
     def _set(self, low: Tensor, high: Tensor) -> None:
         self._low, self._high = _collapse_bound(low), _collapse_bound(high)
@@ -94,12 +104,12 @@ class BoundedTensorSpec(LeafSpec):
 
     @property
     def low(self) -> Tensor:
-        """Lower bounds, of the shape of the spec."""
+        """Lower bounds, of the shape of the spec, with size 1 in place of -1."""
         return self._low
 
     @property
     def high(self) -> Tensor:
-        """Upper bounds, of the shape of the spec."""
+        """Upper bounds, of the shape of the spec, with size 1 in place of -1."""
         return self._high
 
     @property
@@ -117,7 +127,7 @@ class BoundedTensorSpec(LeafSpec):
             shape: Extra leading axes; every element along them is drawn independently.
             generator: Source of randomness; torch's global generator by default.
         """
-        shape = (*parse_shape(shape), *self.shape)
+        shape = (*parse_shape(shape), *created_shape(self.shape))
         bounds = self._uniform_bounds
         if not self.dtype.is_floating_point:
             low, high = map(int, bounds) if bounds else (self._low.long(), self._high.long())
@@ -147,13 +157,20 @@ class BoundedTensorSpec(LeafSpec):
         return torch.clamp(nearest_int64(value), low.long(), high.long()).to(self.dtype)
 
     def _bound(self, place: tuple[int, ...]) -> str:
+        place = tuple(min(index, size - 1) for index, size in zip(place, self._low.shape, strict=True))
         kind = "a number" if self.dtype.is_floating_point else "an integer"
         return f"{kind} in [{self._low[place].item()}, {self._high[place].item()}]"
 
     @override
     def moved(self, move: Move) -> BoundedTensorSpec:
         spec = self._changed(_shape=self._moved_shape(move))
-        spec._set(move(self._low), move(self._high))  # noqa: SLF001  # a new copy
+        spec._set(self._moved_tensor(move, self._low), self._moved_tensor(move, self._high))  # noqa: SLF001  # a new copy
+        return spec
+
+    @override
+    def _resized(self, shape: torch.Size) -> BoundedTensorSpec:
+        spec = self._changed(_shape=shape)
+        spec._set(resized_tensor(self._low, shape), resized_tensor(self._high, shape))  # noqa: SLF001  # a new copy
         return spec
 
     def _to_dtype(self, dtype: torch.dtype) -> BoundedTensorSpec:
@@ -173,6 +190,23 @@ class BoundedTensorSpec(LeafSpec):
 
     def _repr_arguments(self) -> list[str]:
         return [f"low={_bound_text(self._low)}", f"high={_bound_text(self._high)}"]
+
+
+class _Continuous(type(LeafSpec)):  # type: ignore[misc]  # the class of the spec classes
+    """Class of `BoundedContinuous`: a call returns a `BoundedTensorSpec`."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> BoundedTensorSpec:
+        """Return a bounded spec of the domain "continuous"."""
+        return BoundedTensorSpec(*args, **{"domain": "continuous", **kwargs})
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, BoundedTensorSpec) and instance.domain == "continuous"
+
+
+class BoundedContinuous(BoundedTensorSpec, metaclass=_Continuous):
+    """Bounded spec of the domain "continuous"; every such `BoundedTensorSpec` is an instance."""
+
+    kind = ""
 
 
 def _read_bound(name: str, value: Any, alias: str, alias_value: Any) -> Tensor:

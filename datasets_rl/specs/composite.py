@@ -13,7 +13,17 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, meta_tensor, parse_shape
+from datasets_rl.specs._errors import AttributeNameError
+from datasets_rl.specs.base import (
+    Lead,
+    Move,
+    TensorSpec,
+    as_device,
+    created_shape,
+    meta_tensor,
+    moved_shape,
+    parse_shape,
+)
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.ted.keys import Key
 
@@ -24,6 +34,7 @@ __all__ = ["CompositeSpec"]
 
 Child = TensorSpec | None
 _MISSING: Any = object()
+_ATTRIBUTES = {"device", "dtype", "shape", "space"}
 
 
 class _Keys(KeysView[Any]):
@@ -104,6 +115,15 @@ class CompositeSpec(TensorSpec):
         specs = {name: _with_lead(name, spec, batch_size) for name, spec in self._specs.items()}
         self._shape, self._specs, self._names = batch_size, specs, None
 
+    @override
+    def make_neg_dim(self, dim: int) -> None:
+        self._check_unlocked()
+        axis = self._axis(dim)
+        for spec in self._specs.values():
+            if spec is not None:
+                spec.make_neg_dim(axis)
+        self._shape = torch.Size([*self.shape[:axis], -1, *self.shape[axis + 1 :]])
+
     @property
     def batch_size(self) -> torch.Size:
         """Alias of `shape`."""
@@ -126,6 +146,26 @@ class CompositeSpec(TensorSpec):
         for spec in self._specs.values():
             if names is not None and isinstance(spec, CompositeSpec):
                 spec.names = [*names, *spec.names[self.ndim :]]
+
+    def refine_names(self, *names: Any) -> Self:
+        """Name axes that have no name yet, in place, and return the composite.
+
+        Args:
+            *names: A name for each axis; `None` for no name, and at most one ellipsis for several axes without a name.
+
+        Raises:
+            InvalidArgumentError: If an axis has another name already, or the number of names is not the number of axes.
+        """
+        refined = list(names)
+        if Ellipsis in refined:
+            place = refined.index(Ellipsis)
+            refined[place : place + 1] = [None] * (self.ndim - len(refined) + 1)
+        if any(old not in {None, new} for old, new in zip(self.names, refined, strict=False)):
+            raise InvalidArgumentError(
+                f"the names {self.names} cannot be refined to {list(names)}; expected the same names"
+            )
+        self.names = refined
+        return self
 
     # --- entries
 
@@ -153,7 +193,14 @@ class CompositeSpec(TensorSpec):
         if isinstance(spec, Mapping):
             spec = CompositeSpec(spec, shape=self.shape, device=self.device)
         if not (spec is None or isinstance(spec, TensorSpec)):
-            raise InvalidArgumentError(f"{head} is a {type(spec).__name__}; expected a spec, a mapping or None")
+            if head in _ATTRIBUTES:
+                raise AttributeNameError(
+                    f"{head} cannot be set as a key to {spec!r}", hint=f"set the attribute: spec.{head} = ..."
+                )
+            raise InvalidArgumentError(
+                f"{head} is a {type(spec).__name__}; expected a spec, a mapping or None",
+                hint="`from_torchrl` converts specs of TorchRL" if type(spec).__module__.startswith("torchrl") else "",
+            )
         self._specs[head] = self._adapted(head, spec)
         return self
 
@@ -345,6 +392,15 @@ class CompositeSpec(TensorSpec):
     def is_locked(self, locked: bool) -> None:
         self._lock(locked, recurse=True)
 
+    @property
+    def locked(self) -> bool:
+        """Alias of `is_locked`."""
+        return self.is_locked
+
+    @locked.setter
+    def locked(self, locked: bool) -> None:
+        self.is_locked = locked
+
     def lock_(self, recurse: bool | None = None) -> Self:
         """Make setting and removing entries an error, and return the composite.
 
@@ -379,7 +435,7 @@ class CompositeSpec(TensorSpec):
 
     def _build_value(self, entries: Mapping[str, Any], lead: Sequence[int]) -> Any:
         """Return a TensorDict, or an instance of `data_cls`, of batch size [*lead, *self.shape]."""
-        batch_size = (*lead, *self.shape)
+        batch_size = (*lead, *created_shape(self.shape))
         if self.data_cls is not None:
             from_dict: Any = self.data_cls.from_dict  # type: ignore[attr-defined]  # all tensorclasses have it
             return from_dict(dict(entries), batch_size=batch_size, device=self.device)
@@ -499,7 +555,7 @@ class CompositeSpec(TensorSpec):
         entries = {name: of_entry[grid.flatten()] for (name, of_entry), grid in pairs}
         count = grids[0].numel()
         combinations = TensorDict(entries, batch_size=[count], device=self.device)
-        combinations = combinations.reshape(count, *(1,) * self.ndim).expand(count, *self.shape)
+        combinations = combinations.reshape(count, *(1,) * self.ndim).expand(count, *created_shape(self.shape))
         return self._build_value(dict(combinations.items()), (count,))
 
     def rand_update(self, val: Any) -> Any:
@@ -549,13 +605,13 @@ class CompositeSpec(TensorSpec):
     def moved(self, move: Move) -> Self:
         """Apply a shape operation to the batch size and to every spec; the result is unlocked."""
         try:
-            shape = move(meta_tensor(self.shape)).shape
+            shape = moved_shape(move, self.shape)
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
         specs = {name: None if spec is None else spec.moved(move) for name, spec in self._specs.items()}
         names: Any = self._names
         if names is not None:
-            names = move(TensorDict({}, batch_size=self.shape, names=names)).names
+            names = move(TensorDict({}, batch_size=meta_tensor(self.shape).shape, names=names)).names
         return self._changed(_shape=shape, _specs=specs, _names=names, _locked=False)
 
     def to(self, dest: torch.dtype | torch.device | str | int | None) -> Self:

@@ -37,8 +37,9 @@ def consolidate_spec(spec: TensorSpec, recurse_through_entries: bool = True, rec
             for member in members:
                 if name not in member:
                     member[name] = _empty_spec(name, specs, member)
-        return LazyStackedCompositeSpec(*members, dim=spec.dim)
-    copy = spec.clone()
+        copy: Any = LazyStackedCompositeSpec(*members, dim=spec.dim)
+    else:
+        copy = spec.clone()
     if isinstance(copy, CompositeSpec) and recurse_through_entries:
         for name, inner in copy.items():
             if isinstance(inner, CompositeSpec):

@@ -14,7 +14,7 @@ from datasets_rl.specs import _categories
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._numbers import nearest_int64
-from datasets_rl.specs.base import broadcast_shapes, parse_shape
+from datasets_rl.specs.base import broadcast_shapes, created_shape, parse_shape
 from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.space import CategoricalBox, Space
 
@@ -25,14 +25,14 @@ class DiscreteTensorSpec(FiniteSpec):
     """Categorical spec: each element is an integer in [0, n). With n = 2 and dtype bool, elements are flags.
 
     Args:
-        n: Number of categories, at least 1.
+        n: Number of categories; -1 if it is not known yet, see `set_provisional_n`.
         shape: Shape of every tensor of the set; [] by default.
         device: Device of the tensors that the spec creates; torch's default device by default.
         dtype: Dtype of every tensor of the set.
         mask: Which categories are allowed, bool, expandable to [*shape, n]; `None` allows all.
 
     Raises:
-        InvalidArgumentError: If n < 1, or the mask does not fit.
+        InvalidArgumentError: If n < -1, or the mask does not fit.
     """
 
     kind = "discrete"
@@ -46,15 +46,37 @@ class DiscreteTensorSpec(FiniteSpec):
         mask: Any = None,
     ) -> None:
         super().__init__(parse_shape(shape), device, dtype)
-        self.n = int(n)
-        if self.n < 1:
-            raise InvalidArgumentError(f"n is {n}; expected at least 1")
+        self._n, self._provisional_n = int(n), None
+        if self._n < -1:
+            raise InvalidArgumentError(f"n is {n}; expected at least 0, or -1 for a number that is not known yet")
         self.update_mask(mask)
+
+    _n: int
+    _provisional_n: int | None
+
+    @property
+    def n(self) -> int:
+        """Number of categories.
+
+        Raises:
+            InvalidArgumentError: If it is not known yet.
+        """
+        if self._n >= 0:
+            return self._n
+        if self._provisional_n is None:
+            raise InvalidArgumentError(
+                "the number of categories is not known yet", hint="set it with `set_provisional_n`"
+            )
+        return self._provisional_n
+
+    def set_provisional_n(self, n: int) -> None:
+        """Set the number of categories of a spec that was created with n = -1; it can be set again."""
+        self._provisional_n = int(n)
 
     @property
     @override
     def space(self) -> Space:
-        return CategoricalBox(self.n)
+        return CategoricalBox(self._n)
 
     @property
     def _sizes(self) -> int | Tensor:
@@ -64,12 +86,14 @@ class DiscreteTensorSpec(FiniteSpec):
         return [self.n]
 
     def _mask_from(self, mask: Tensor) -> Tensor:
-        return mask.expand(*self.shape, self.n)
+        return mask.expand(*created_shape(self.shape), self.n)
 
     def _from_index(self, index: Tensor) -> Tensor:
         return index.to(self.dtype)
 
     def _inside(self, value: Tensor) -> Tensor | None:
+        if self._n < 0:
+            return None  # as in TorchRL, any index may be valid
         return _categories.are_allowed(value, self._sizes, self._allowed)
 
     def _index_near(self, value: Tensor) -> Tensor:
@@ -128,14 +152,14 @@ class DiscreteTensorSpec(FiniteSpec):
 
     @override
     def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "n": self.n}
+        return {**super().to_json(), "n": self._n}
 
     @classmethod
     def read(cls, entry: Entry) -> DiscreteTensorSpec | None:
         """Read a spec of this class from a JSON object; with dtype bool, `n` may be missing and is 2."""
         shape, dtype = entry.shape(), entry.dtype()
-        n, mask = entry.integer("n", 1, 2 if dtype == torch.bool else None), cls._read_mask(entry)
+        n, mask = entry.integer("n", -1, 2 if dtype == torch.bool else None), cls._read_mask(entry)
         return cls(n, shape, dtype=dtype, mask=mask) if entry.valid else None
 
     def _repr_arguments(self) -> list[str]:
-        return [f"n={self.n}", *([] if self.mask is None else ["masked"])]
+        return [f"n={self._n}", *([] if self.mask is None else ["masked"])]

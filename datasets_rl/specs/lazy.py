@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._document import Entry
+from datasets_rl.specs._errors import NotSupportedBySpecError
 from datasets_rl.specs.base import Lead, LeafSpec, Move, TensorSpec, as_device, parse_shape, without_ellipsis
 from datasets_rl.specs.composite import CompositeSpec
 
@@ -22,7 +23,8 @@ class _Stacked(TensorSpec):
     """Base class of lazy stacks: specs stacked along a new axis. Operations on the other axes apply to each spec.
 
     Args:
-        *specs: At least one spec, all with the same number of axes and device.
+        *specs: At least one spec, all with the same number of axes and device. Specs without a device get the device of
+            the others.
         dim: Axis of the stack along which the specs are stacked.
 
     Raises:
@@ -31,15 +33,16 @@ class _Stacked(TensorSpec):
     """
 
     def __init__(self, *specs: Any, dim: int = 0) -> None:
-        if not specs:
+        members = on_one_device(specs)
+        if not members:
             raise InvalidArgumentError("no specs to stack; expected at least one")
         for name in ("ndim", "device", *self._shared_attributes):
-            values = [getattr(spec, name) for spec in specs]
+            values = [getattr(spec, name) for spec in members]
             if any(value != values[0] for value in values):
                 raise InvalidArgumentError(f"the specs differ in their {name}: {', '.join(map(str, values))}")
-        self._members = list(specs)
-        self.device = specs[0].device
-        self.dim = normalized_axis(dim, specs[0].ndim + 1)
+        self._members = members
+        self.device = members[0].device
+        self.dim = normalized_axis(dim, members[0].ndim + 1)
 
     _shared_attributes: ClassVar[tuple[str, ...]] = ()
     """Names of further attributes that must be equal for all specs."""
@@ -51,10 +54,18 @@ class _Stacked(TensorSpec):
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of the stack; an axis along which the sizes of the specs differ has size -1."""
+        """Shape of the stack; an axis along which the sizes of the specs differ, or are -1, has size -1."""
         columns = zip(*[spec.shape for spec in self._members], strict=True)
         shape = [column[0] if len(set(column)) == 1 else -1 for column in columns]
         return torch.Size([*shape[: self.dim], len(self._members), *shape[self.dim :]])
+
+    @shape.setter
+    def shape(self, shape: Sequence[int]) -> None:
+        self._resized(parse_shape(shape))
+
+    def __len__(self) -> int:
+        """Return the size of the first axis."""
+        return self.shape[0]
 
     @override
     def numel(self) -> int:
@@ -265,6 +276,20 @@ class _Stacked(TensorSpec):
             members.append(spec.expand(*inner_shape[:extra], *trailing))
         return type(self)(*members, dim=dim)
 
+    def make_neg_dim(self, dim: int) -> None:
+        """Set the size of an axis of all specs to -1.
+
+        Raises:
+            InvalidArgumentError: If the axis is the stack axis.
+        """
+        axis = self._axis(dim)
+        if axis == self.dim:
+            raise InvalidArgumentError(
+                f"the size of the stack axis {axis} is the number of specs; expected another axis"
+            )
+        for spec in self._members:
+            spec.make_neg_dim(self._inner(axis))
+
     @override
     def unsqueeze(self, dim: int) -> Any:
         axis = self._axis(dim, self.ndim + 1)
@@ -457,21 +482,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         self.data_cls = None
         self.step_mdp_static = False
 
-    @property
-    def shape(self) -> torch.Size:
-        """Batch size of the stack."""
-        shape: torch.Size = _Stacked.shape.__get__(self)
-        return shape
-
-    @shape.setter
-    def shape(self, shape: Sequence[int]) -> None:
-        raise InvalidArgumentError(
-            f"the batch size of a lazy stack cannot be set to {list(shape)}", hint="`expand` the stack"
-        )
-
-    def __len__(self) -> int:
-        """Return the size of the first axis, as in TorchRL; for a `CompositeSpec`, it is the number of keys."""
-        return self.shape[0]
+    __len__ = _Stacked.__len__
 
     def _stack_values(self, values: list[Any], lead: torch.Size) -> Any:
         return LazyStackedTensorDict.maybe_dense_stack(values, len(lead) + self.dim)
@@ -570,6 +581,15 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         return LazyStackedCompositeSpec(*[spec.clone() for spec in self._members], dim=self.dim)
 
 
+def on_one_device(specs: Sequence[Any]) -> list[Any]:
+    """Return specs of which those without a device have the device of the others, if that is the same for all."""
+    devices = {spec.device for spec in specs}
+    if len(devices) == 2 and None in devices:
+        device = (devices - {None}).pop()
+        return [spec.to(device) for spec in specs]
+    return list(specs)
+
+
 def normalized_axis(dim: int, ndim: int) -> int:
     """Return the non-negative index of an axis.
 
@@ -581,18 +601,23 @@ def normalized_axis(dim: int, ndim: int) -> int:
     return dim % ndim
 
 
-def stack_specs(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
+@TensorSpec.implements_for_spec(torch.stack)
+def stack_specs(specs: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> Any:
     """Stack specs along a new axis; return one expanded spec if all are equal, and a lazy stack otherwise.
 
     Args:
         specs: At least one spec.
         dim: Axis of the stack along which the specs are stacked.
+        out: An argument of `torch.stack` that has no meaning for specs.
 
     Raises:
         InvalidArgumentError: If no spec is given, the specs differ in number of axes, dtype or device, or only some of
             them are composites.
+        NotSupportedBySpecError: If `out` is given.
     """
-    specs = list(specs)
+    if out is not None:
+        raise NotSupportedBySpecError("torch.stack of specs has no argument out", hint="use the returned spec")
+    specs = on_one_device(specs)
     if not specs:
         raise InvalidArgumentError("no specs to stack; expected at least one")
     first = specs[0]
@@ -603,6 +628,3 @@ def stack_specs(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
     if isinstance(first, CompositeSpec):
         return LazyStackedCompositeSpec(*specs, dim=dim)
     return LazyStackedTensorSpec(*specs, dim=dim)
-
-
-TensorSpec.torch_functions[torch.stack] = stack_specs

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry, compact_values
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._groups import concatenate_groups, pad_groups
-from datasets_rl.specs.base import Lead, LeafSpec, Move, parse_shape
+from datasets_rl.specs.base import Lead, LeafSpec, Move, created_shape, parse_shape, resized_tensor
 from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.multi_one_hot import MultiOneHotDiscreteTensorSpec
-from datasets_rl.specs.space import BoxList, CategoricalBox, Space
+from datasets_rl.specs.space import BoxList, Space
 
 __all__ = ["MultiDiscreteTensorSpec"]
 
@@ -54,6 +54,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         remove_singleton: bool = True,
     ) -> None:
         self.remove_singleton = remove_singleton
+        self._n, self._provisional_n = 0, None
         counts = torch.as_tensor(nvec, dtype=torch.int64)
         counts = counts.reshape(1) if shape is None and not counts.ndim else counts
         LeafSpec.__init__(self, counts.shape if shape is None else parse_shape(shape), device, dtype)
@@ -64,12 +65,21 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
                 f"nvec of shape {list(counts.shape)} does not fit {list(self.shape)}; expected the same last axis"
             )
         try:
-            self.nvec = counts.to(self.device).expand(self.shape)
+            self.nvec = counts.to(self.device).expand(created_shape(self.shape))
         except RuntimeError as error:
             raise InvalidArgumentError(
                 f"nvec of shape {list(counts.shape)} does not fit {list(self.shape)}: {error}"
             ) from None
         self.update_mask(mask)
+
+    @property
+    def n(self) -> int:
+        """Not an attribute of this class.
+
+        Raises:
+            AttributeError: Always.
+        """
+        raise AttributeError("a spec of several categorical variables has `nvec`, and no `n`")
 
     def _with_last_axis(self, value: Any) -> Any:
         """Return a value with its last axis, which `remove_singleton` removes from draws of size 1."""
@@ -109,7 +119,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
     @property
     @override
     def space(self) -> Space:
-        return _boxes_of(self.nvec.tolist())
+        return BoxList.from_nvec(self.nvec)
 
     @property
     def _sizes(self) -> int | Tensor:
@@ -122,7 +132,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         Raises:
             InvalidArgumentError: If the numbers differ along the leading axes.
         """
-        rows = self.nvec.reshape(-1, *self.shape[-1:]) if self.ndim else self.nvec.reshape(1, 1)
+        rows = self.nvec.reshape(-1, *self.nvec.shape[-1:]) if self.ndim else self.nvec.reshape(1, 1)
         if not len(rows) or bool((rows != rows[:1]).any()):
             raise InvalidArgumentError(
                 f"nvec of {self._named()} differs along the leading axes", hint="`unbind` it first"
@@ -146,7 +156,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
 
     def _mask_from(self, mask: Tensor) -> Tensor:
         widths = self.widths
-        mask = pad_groups(mask.expand(*self.shape[:-1], int(widths.sum())), widths)
+        mask = pad_groups(mask.expand(*created_shape(self.shape[:-1]), int(widths.sum())), widths)
         return mask if self.ndim else mask[0]
 
     def _size_at(self, place: tuple[int, ...]) -> int:
@@ -191,7 +201,13 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
     @override
     def moved(self, move: Move) -> MultiDiscreteTensorSpec:
         spec = super().moved(move)
-        spec.nvec = move(self.nvec)
+        spec.nvec = self._moved_tensor(move, self.nvec)
+        return spec
+
+    @override
+    def _resized(self, shape: torch.Size) -> Self:
+        spec = super()._resized(shape)
+        spec.nvec = resized_tensor(self.nvec, shape)
         return spec
 
     def __eq__(self, other: object) -> bool:
@@ -220,7 +236,3 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
 
     def _repr_arguments(self) -> list[str]:
         return [f"nvec={self.nvec.tolist()}", *([] if self._mask is None else ["masked"])]
-
-
-def _boxes_of(counts: Any) -> BoxList | CategoricalBox:
-    return BoxList([_boxes_of(count) for count in counts]) if isinstance(counts, list) else CategoricalBox(counts)

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, meta_tensor, parse_shape
+from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, created_shape, moved_shape, parse_shape
 
 __all__ = ["NonTensorSpec"]
 
@@ -83,7 +83,7 @@ class NonTensorSpec(TensorSpec):
         return self.rand(shape)
 
     def _wrapped(self, data: Any, lead: torch.Size) -> Any:
-        shape = (*lead, *self.shape)
+        shape = (*lead, *created_shape(self.shape))
         batch_dims = len(shape) - self.feature_dims
         value: Any = NonTensorData(data, batch_size=shape[batch_dims:], device=self.device)
         for size in reversed(shape[:batch_dims]):
@@ -127,9 +127,13 @@ class NonTensorSpec(TensorSpec):
     @override
     def moved(self, move: Move) -> NonTensorSpec:
         try:
-            shape = move(meta_tensor(self.shape)).shape
+            shape = moved_shape(move, self.shape)
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
+        return self._resized(shape)
+
+    @override
+    def _resized(self, shape: torch.Size) -> NonTensorSpec:
         return self._changed(_shape=shape, _feature_dims=self._feature_dims and min(self._feature_dims, len(shape)))
 
     def to(self, dest: Any) -> NonTensorSpec:

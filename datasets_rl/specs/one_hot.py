@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Self, override
@@ -15,7 +16,7 @@ from datasets_rl.specs import _categories
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._register import Register, read_register
-from datasets_rl.specs.base import Move, broadcast_shapes
+from datasets_rl.specs.base import Move, broadcast_shapes, created_shape
 from datasets_rl.specs.space import CategoricalBox, Space
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return [self.n]
 
     def _mask_from(self, mask: Tensor) -> Tensor:
-        return mask.expand(self.shape)
+        return mask.expand(created_shape(self.shape))
 
     def _rows(self, value: Tensor) -> Tensor:
         """Return a value with one row of columns for each category index, [*B, *_index_shape, N]."""
@@ -142,6 +143,8 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         """
         if isinstance(val, Tensor) and val.dtype == self.dtype == torch.bool and self._suits(val.shape):
             return val
+        # A list of one number is an axis of size 1, unlike in other specs, as in TorchRL.
+        val = np.array(val) if isinstance(val, list) else val
         index = self._as_tensor(val, torch.int64, ignore_device=ignore_device).long()
         if self._register is not None:
             return self._from_index(self._register.numbered(self._outcomes(index), self._groups()))
@@ -230,6 +233,12 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         if spec.shape[-1:] != self.shape[-1:]:
             raise self._last_axis_error()
         return spec
+
+    @override
+    def _resized(self, shape: torch.Size) -> Self:
+        if shape[-1:] != self.shape[-1:]:
+            raise self._last_axis_error()
+        return super()._resized(shape)
 
     def _last_axis_error(self) -> InvalidArgumentError:
         return InvalidArgumentError(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
-__all__ = ["BoxList", "CategoricalBox", "ContinuousBox", "Space"]
+__all__ = ["BinaryBox", "BoxList", "CategoricalBox", "ContinuousBox", "Space"]
 
 
 @dataclass(frozen=True)
@@ -17,12 +19,60 @@ class CategoricalBox:
 
     n: int
 
+    def to(self, dest: Any) -> Self:
+        """Return the box itself: it has no device and no dtype."""
+        del dest
+        return self
+
+    def clone(self) -> Self:
+        """Return the box itself: it cannot change."""
+        return self
+
+
+@dataclass(frozen=True)
+class BinaryBox:
+    """Vectors of n zeros and ones."""
+
+    n: int
+
+    def to(self, dest: Any) -> Self:
+        """Return the box itself: it has no device and no dtype."""
+        del dest
+        return self
+
+    def clone(self) -> Self:
+        """Return the box itself: it cannot change."""
+        return self
+
 
 @dataclass(frozen=True)
 class BoxList:
-    """One box per element of the last axis; for several axes, nested lists of boxes."""
+    """One box per element of the last axis; for several axes, each box holds the boxes of the axes before it."""
 
     boxes: Sequence[CategoricalBox | BoxList]
+
+    @staticmethod
+    def from_nvec(nvec: Tensor) -> BoxList | CategoricalBox:
+        """Return the boxes for numbers of categories, int64 of any shape; a single box for a scalar."""
+        if not nvec.ndim:
+            return CategoricalBox(int(nvec))
+        return BoxList([BoxList.from_nvec(column) for column in nvec.unbind(-1)])
+
+    def nvec(self) -> Tensor:
+        """Return the numbers of categories, int64: the inverse of `from_nvec`."""
+        columns = [
+            box.nvec() if isinstance(box, BoxList) else torch.tensor(box.n, dtype=torch.int64) for box in self.boxes
+        ]
+        return torch.stack(columns, -1) if columns else torch.zeros(0, dtype=torch.int64)
+
+    def to(self, dest: Any) -> Self:
+        """Return the boxes themselves: they have no device and no dtype."""
+        del dest
+        return self
+
+    def clone(self) -> Self:
+        """Return the boxes themselves: they cannot change."""
+        return self
 
     def __iter__(self) -> Iterator[CategoricalBox | BoxList]:
         return iter(self.boxes)
@@ -37,6 +87,24 @@ class ContinuousBox:
 
     low: Tensor
     high: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the bounds."""
+        return self.low.device
+
+    def to(self, dest: torch.dtype | torch.device | str | int) -> ContinuousBox:
+        """Return the box with bounds of another dtype or device."""
+        return ContinuousBox(self.low.to(dest), self.high.to(dest))
+
+    def clone(self) -> ContinuousBox:
+        """Return a copy."""
+        return ContinuousBox(self.low.clone(), self.high.clone())
+
+    def unbind(self, dim: int = 0) -> tuple[ContinuousBox, ...]:
+        """Return one box per entry along an axis."""
+        pairs = zip(self.low.unbind(dim), self.high.unbind(dim), strict=True)
+        return tuple(ContinuousBox(low, high) for low, high in pairs)
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.low, self.high))
@@ -53,4 +121,4 @@ class ContinuousBox:
         return hash((self.low.dtype, self.low.shape))
 
 
-Space = CategoricalBox | BoxList | ContinuousBox | None
+Space = CategoricalBox | BinaryBox | BoxList | ContinuousBox | None

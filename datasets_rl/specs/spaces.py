@@ -153,6 +153,8 @@ def _spec_of_box(space: Mapping[str, Any]) -> LeafSpec:
 
 def _spec_of_discrete(space: Mapping[str, Any]) -> LeafSpec:
     n, start, dtype = int(space["n"]), int(space.get("start", 0)), _torch_dtype(space, "int64")
+    if n < 1:
+        raise InvalidArgumentError(f"n is {n}; expected at least 1")
     if start:
         return BoundedTensorSpec(start, start + n - 1, (), dtype=dtype)
     return DiscreteTensorSpec(n, dtype=dtype)

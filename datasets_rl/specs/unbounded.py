@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integers
-from datasets_rl.specs.base import Lead, LeafSpec, check_domain, parse_shape
+from datasets_rl.specs.base import Lead, LeafSpec, check_domain, created_shape, parse_shape
 from datasets_rl.specs.space import ContinuousBox
 
 __all__ = ["Unbounded", "UnboundedContinuousTensorSpec", "UnboundedDiscreteTensorSpec"]
@@ -54,7 +54,8 @@ class Unbounded(LeafSpec):
         smallest, largest = (
             torch.tensor(limit, dtype=self.dtype, device=self.device) for limit in dtype_limits(self.dtype)
         )
-        return ContinuousBox(smallest.expand(self.shape), largest.expand(self.shape))
+        sizes = created_shape(self.shape)
+        return ContinuousBox(smallest.expand(sizes), largest.expand(sizes))
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
         """Draw floats from the standard normal distribution, and integers uniformly from the range of the dtype.
@@ -63,7 +64,7 @@ class Unbounded(LeafSpec):
             shape: Extra leading axes; every element along them is drawn independently.
             generator: Source of randomness; torch's global generator by default.
         """
-        shape = (*parse_shape(shape), *self.shape)
+        shape = (*parse_shape(shape), *created_shape(self.shape))
         if self.dtype.is_floating_point:
             return torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
         smallest, largest = map(int, dtype_limits(self.dtype))

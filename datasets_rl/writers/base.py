@@ -23,10 +23,19 @@ class Writer(Stateful, ABC):
     The buffer calls a writer while it holds its lock, from one thread and one process at a time.
     """
 
-    spec: TensorSpec | None = None
-    """Spec that every step must match; None for no check."""
-
+    _spec: TensorSpec | None = None
     _storage: Storage | None = None
+
+    @property
+    def spec(self) -> TensorSpec | None:
+        """Spec that every step must match; None for no check. A spec of TorchRL is converted when it is set."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: Any) -> None:
+        from datasets_rl.specs import as_spec
+
+        self._spec = None if spec is None else as_spec(spec)
 
     def check(self, data: Any) -> None:
         """Check data against the spec, before anything is written.

@@ -196,7 +196,12 @@ def test_delete_removes_everything(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({"terminate_on_end": False}, "terminate_on_end"), ({"dataset_id": None}, "no dataset_id")],
+    [
+        ({"terminate_on_end": False}, "terminate_on_end"),
+        ({"dataset_id": None}, "no dataset_id"),
+        ({"dataset": {}}, "dataset= replaces the steps of the file"),
+        ({"reward_type": "sparse"}, "reward_type= is an argument of an environment"),
+    ],
 )
 def test_arguments_that_exclude_each_other_are_refused(tmp_path, options, problem):
     with pytest.raises(InvalidArgumentError, match=problem):
@@ -403,6 +408,16 @@ def test_a_direct_download_is_the_complete_file_as_in_torchrl(tmp_path):
     assert "info" in opened(from_env=False, direct_download=True)
     assert len(opened(4, None, None, None, False, None, None, False, False, True, True, True)) == 300
     assert len(opened(terminate_on_end=True)) == 300
+
+
+def test_a_copy_of_the_file_is_read_instead_of_a_download(tmp_path):
+    mujoco(tmp_path / "raw.hdf5")
+    name, path = "halfcheetah-random-v2", str(tmp_path / "raw.hdf5")
+
+    with pytest.raises(IntegrityError):  # not the published file
+        D4RLExperienceReplay(name, h5path=path, root=tmp_path / "d4rl")
+    downloading.download(f"d4rl/{name}", from_local=path, hash_check=False, root=tmp_path / "d4rl")
+    assert len(D4RLExperienceReplay(name, h5path=path, root=tmp_path / "d4rl")) == 300
 
 
 @pytest.mark.parametrize("prefetch", [None, 2])

@@ -84,7 +84,7 @@ FLOATS = {"kind": "bounded", "shape": [2], "dtype": "float32", "low": 0, "high":
         {**FLOATS, "dtype": 5},
         {**FLOATS, "dtype": "complex64"},
         {**FLOATS, "shape": 2},
-        {**FLOATS, "shape": [-1]},
+        {**FLOATS, "shape": [-2]},
         {**FLOATS, "shape": [2.0]},
         {**FLOATS, "shape": [True]},
         {**FLOATS, "shape": [1 << 40, 1 << 40]},
@@ -101,7 +101,7 @@ FLOATS = {"kind": "bounded", "shape": [2], "dtype": "float32", "low": 0, "high":
         {**FLOATS, "dtype": "int8", "high": 1.5},
         {**FLOATS, "further": 1},
         {"kind": "discrete", "shape": [], "dtype": "int64"},
-        {"kind": "discrete", "shape": [], "dtype": "int64", "n": 0},
+        {"kind": "discrete", "shape": [], "dtype": "int64", "n": -2},
         {"kind": "discrete", "shape": [], "dtype": "int64", "n": 2, "mask": [1, 0]},
         {"kind": "discrete", "shape": [], "dtype": "int64", "n": 2, "mask": [True] * 3},
         {"kind": "one_hot", "shape": [3], "dtype": "bool", "n": 4},
@@ -131,12 +131,12 @@ def test_all_errors_are_reported_at_once_with_their_positions():
     document = {
         "kind": "composite",
         "shape": [],
-        "specs": {"a": {**FLOATS, "low": "x"}, "b": {"kind": "discrete", "shape": [1], "dtype": "float3", "n": -1}},
+        "specs": {"a": {**FLOATS, "low": "x"}, "b": {"kind": "discrete", "shape": [1], "dtype": "float3", "n": -2}},
     }
 
     with pytest.raises(InvalidArgumentError) as error:
         TensorSpec.from_json(document)
-    for place in ("spec.specs['a'].low is 'x'", "spec.specs['b'].dtype is 'float3'", "spec.specs['b'].n is -1"):
+    for place in ("spec.specs['a'].low is 'x'", "spec.specs['b'].dtype is 'float3'", "spec.specs['b'].n is -2"):
         assert place in str(error.value)
 
 

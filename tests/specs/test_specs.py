@@ -65,8 +65,8 @@ def test_other_shapes_dtypes_and_values_are_outside():
     assert not spec.is_in(torch.tensor([0, 1, 2]))
     assert not spec.is_in(torch.tensor(0))
     assert not spec.is_in(torch.tensor([0.0, 1.0]))
-    with pytest.raises(InvalidArgumentError, match="n is 0"):
-        DiscreteTensorSpec(0)
+    with pytest.raises(InvalidArgumentError, match="n is -2"):
+        DiscreteTensorSpec(-2)
 
 
 def test_every_number_of_a_dtype_is_drawn_including_the_largest():
@@ -152,7 +152,7 @@ def test_the_spec_has_the_dtype_that_fields_are_read_as(stored):
         {"kind": "unbounded", "dtype": "object", "shape": [1]},
         {"kind": "unbounded", "dtype": "float32", "shape": 1},
         {"kind": "unbounded", "dtype": "float32", "shape": [1e999]},
-        {"kind": "discrete", "dtype": "int64", "shape": [], "n": 0},
+        {"kind": "discrete", "dtype": "int64", "shape": [], "n": -2},
     ],
     ids=repr,
 )

@@ -65,6 +65,9 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         direct_download: As in TorchRL, True shows the whole file, whatever `from_env` is. The file is always read
             directly, without the d4rl package.
         name: Alias of `dataset_id`, as in TorchRL's first release.
+        h5path: A copy of the published file, which is read instead of downloading it, as by `env.get_dataset`.
+        **env_kwargs: No other argument of `d4rl.qlearning_dataset` has a meaning without its environment: each one raises
+            an error that says why.
 
     Raises:
         UnknownIdError: If there is no such id.
@@ -94,7 +97,10 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         name: str | None = None,
         final_unknown: FinalUnknown | None = None,
         selection: Selection | None = None,
+        h5path: Path | str | None = None,
+        **env_kwargs: Any,
     ) -> None:
+        _check_env_kwargs(env_kwargs)
         # In TorchRL a direct download is the whole file, whatever `from_env` is.
         from_env = from_env or bool(direct_download)
         id_or_alias = dataset_id if dataset_id is not None else name
@@ -110,6 +116,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         self.from_env = from_env
         self.use_truncated_as_done = use_truncated_as_done
         self.terminate_on_end = bool(terminate_on_end)
+        self.h5path = None if h5path is None else Path(h5path)
         super().__init__(
             id_or_alias,
             batch_size,
@@ -126,6 +133,9 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             selection=selection,
         )
 
+    def _local_copy(self) -> Path | None:
+        return self.h5path
+
     def _stored_steps(self) -> DatasetStorage:
         return DatasetStorage(self.stored, truncated_as_done=self.use_truncated_as_done)
 
@@ -136,6 +146,24 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         rows = np.intersect1d(rows, qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end))
         casts: dict[Key, torch.dtype | None] = dict.fromkeys(_UNCHANGED) | dict.fromkeys(_CAST, torch.float32)
         return rows, {key: dtype for key, dtype in casts.items() if key in fields}
+
+
+def _check_env_kwargs(env_kwargs: dict[str, Any]) -> None:
+    """Raise an error for arguments of `d4rl.qlearning_dataset` that have no meaning here.
+
+    Raises:
+        InvalidArgumentError: If there is any.
+    """
+    for name in env_kwargs:
+        if name == "dataset":
+            raise InvalidArgumentError(
+                "dataset= replaces the steps of the file by arrays, and this class reads published files only",
+                hint="save the arrays as a file and convert it with `LocalExperienceReplay`, or write them to a ReplayBuffer",
+            )
+        raise InvalidArgumentError(
+            f"{name}= is an argument of an environment of gym, and this class reads files without an environment",
+            hint="omit it",
+        )
 
 
 def qlearning_rows(stored: StoredDataset, *, terminate_on_end: bool) -> NDArray[np.int64]:

@@ -1,0 +1,27 @@
+"""Errors of specs that are also of the classes that TorchRL raises."""
+
+from __future__ import annotations
+
+from datasets_rl.errors import InvalidArgumentError
+
+__all__ = ["AttributeNameError", "AxisError", "NotInSpecError", "NotSupportedBySpecError", "WrongDtypeError"]
+
+
+class AttributeNameError(InvalidArgumentError, AttributeError):
+    """Raised when an attribute of a composite is set as if it was a key."""
+
+
+class NotInSpecError(InvalidArgumentError, AssertionError):
+    """Raised when a value is not in a spec."""
+
+
+class NotSupportedBySpecError(InvalidArgumentError, NotImplementedError):
+    """Raised when the specs of a class do not support an operation."""
+
+
+class AxisError(InvalidArgumentError, IndexError):
+    """Raised when a spec does not have an axis."""
+
+
+class WrongDtypeError(InvalidArgumentError, TypeError):
+    """Raised when a value has another dtype, or another type, than a spec."""

@@ -1,0 +1,155 @@
+"""Check of the specs of an environment against what it returns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.specs._errors import NotInSpecError
+from datasets_rl.specs.base import LeafSpec
+from datasets_rl.specs.composite import CompositeSpec
+from datasets_rl.specs.torchrl import as_spec
+from datasets_rl.ted.keys import NEXT
+
+__all__ = ["check_env_specs"]
+
+_STEPS = 3
+
+
+def check_env_specs(
+    env: Any,
+    return_contiguous: bool | None = None,
+    check_dtype: bool = True,
+    seed: int | None = None,
+    tensordict: TensorDictBase | None = None,
+    break_when_any_done: bool | Literal["both"] | None = None,
+) -> None:
+    """Reset an environment, take a few random steps, and raise an error if the results do not match its specs.
+
+    An environment of TorchRL is checked by TorchRL. Any other object is checked that has these methods and attributes:
+
+    * ``reset(tensordict=None)`` returns a TensorDict with the observations and the flags;
+    * ``step(tensordict)`` returns the TensorDict with the reward, the next observations and flags under ``"next"``;
+    * ``observation_spec``, ``action_spec``, ``reward_spec``, ``done_spec`` and optionally ``state_spec``, of this package
+      or of TorchRL. A spec that is not a composite is that of the key ``"observation"``, ``"action"``, ``"reward"`` or
+      ``"done"``.
+
+    The values must have exactly the keys of the specs, and every value must be in its spec.
+
+    Args:
+        env: The environment.
+        return_contiguous: Passed on to TorchRL; without effect on other environments.
+        check_dtype: Whether dtypes must match.
+        seed: Seed for the environment, which needs a method ``set_seed``, and for torch, whose state is restored.
+        tensordict: The argument of ``reset``.
+        break_when_any_done: True ends the steps when an episode ends, and False, the default, resets the environment.
+            "both" runs both checks.
+
+    Raises:
+        NotInSpecError: An `AssertionError` that lists all values that do not match.
+        InvalidArgumentError: If the environment has no `reset`, `step` or specs.
+    """
+    torchrl = sys.modules.get("torchrl.envs")
+    if torchrl is not None and isinstance(env, torchrl.EnvBase):
+        torchrl.check_env_specs(env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done)
+        return
+    with _seeded(env, seed):
+        for breaks in (True, False) if break_when_any_done == "both" else (bool(break_when_any_done),):
+            problems = list(_rollout_problems(env, _Specs(env, check_dtype), tensordict, breaks))
+            if problems:
+                raise NotInSpecError(
+                    f"the specs of {type(env).__name__} do not match what it returns: {'; '.join(problems)}",
+                    hint="correct the specs or the environment",
+                )
+
+
+class _Specs:
+    """The specs of an environment."""
+
+    def __init__(self, env: Any, check_dtype: bool) -> None:
+        missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
+        missing += [
+            f"{name}_spec" for name in ("observation", "action", "reward", "done") if not hasattr(env, f"{name}_spec")
+        ]
+        if missing:
+            raise InvalidArgumentError(
+                f"{type(env).__name__} has no {', '.join(missing)}; expected reset, step and specs"
+            )
+        self.check_dtype = check_dtype
+        self.observation, self.action, self.reward, self.done, self.state = (
+            _composite(getattr(env, f"{name}_spec", None), name)
+            for name in ("observation", "action", "reward", "done", "state")
+        )
+
+    def problems(self, place: str, value: Any, *specs: CompositeSpec, optional: CompositeSpec) -> list[str]:
+        """Return what does not match: values outside of specs, missing keys, and keys without a spec."""
+        if not isinstance(value, TensorDictBase):
+            return [f"{place} is a {type(value).__name__}; expected a TensorDict"]
+        expected = {key: spec for composite in specs for key, spec in composite.items(True, True) if spec is not None}
+        known = set(expected) | set(optional.keys(True, True))
+        found = [key for key in value.keys(True, True) if key != NEXT and key[0] != NEXT]
+        problems = [f"{place}: {_dotted(key)} has no spec" for key in found if key not in known]
+        for key, spec in expected.items():
+            item = value.get(key, None)
+            if item is None:
+                problems.append(f"{place}: {_dotted(key)} is missing")
+                continue
+            if not self.check_dtype and isinstance(spec, LeafSpec) and isinstance(item, Tensor):
+                item = item.to(spec.dtype)
+            problems += spec.problems(item, f"{place}: {_dotted(key)}")
+        return problems
+
+
+def _composite(spec: Any, name: str) -> CompositeSpec:
+    if spec is None:
+        return CompositeSpec()
+    spec = as_spec(spec)
+    return spec if isinstance(spec, CompositeSpec) else CompositeSpec({name: spec})
+
+
+def _rollout_problems(env: Any, specs: _Specs, tensordict: TensorDictBase | None, breaks: bool) -> Iterator[str]:
+    start = (specs.observation, specs.done)
+    state = env.reset() if tensordict is None else env.reset(tensordict)
+    problems = specs.problems("reset", state, *start, optional=specs.state)
+    yield from problems
+    for number in range(0 if problems else _STEPS):
+        state.update(specs.action.rand(state.batch_size[: state.ndim - specs.action.ndim]))
+        state = env.step(state)
+        following = state.get(NEXT, None) if isinstance(state, TensorDictBase) else state
+        problems = specs.problems(f"step {number}", following, *start, specs.reward, optional=specs.state)
+        yield from problems
+        if problems:
+            return
+        done = any(bool(flag.any()) for flag in following.select(*specs.done.keys(True, True)).values(True, True))
+        if done and breaks:
+            return
+        state = env.reset() if done else _advanced(following, specs)
+
+
+def _advanced(following: TensorDictBase, specs: _Specs) -> TensorDictBase:
+    """Return the next observations, flags and states as the current ones."""
+    keys = [key for spec in (specs.observation, specs.done, specs.state) for key in spec.keys(True, True)]
+    advanced: TensorDictBase = following.select(*keys, strict=False)
+    return TensorDict(dict(advanced.items()), batch_size=advanced.batch_size, device=advanced.device)
+
+
+@contextmanager
+def _seeded(env: Any, seed: int | None) -> Iterator[None]:
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        env.set_seed(seed)
+        yield
+
+
+def _dotted(key: Any) -> str:
+    return key if isinstance(key, str) else ".".join(key)
