@@ -9,8 +9,6 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
-__all__ = ["main"]
-
 INTERRUPTED = 130
 TERMINATED = 143
 

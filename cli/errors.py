@@ -28,8 +28,6 @@ from datasets_rl.errors import (
 
 from .remedies import command_line, spell_action
 
-__all__ = ["EXIT_CODES", "INTERRUPTED", "SOME_FAILED", "USAGE", "ExitCode", "Explanation", "exit_code_of", "explain"]
-
 SOME_FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
@@ -151,12 +149,12 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
     what, why = _explain_python_error(error)
     match error:
         case FetchError():
-            what = f"could not fetch {error.what}"
+            what = f"could not fetch {error.name}"
             why = "; ".join(f"{url}: {reason}" for url, reason in error.failures)
         case IntegrityError():
-            what, why = _as_sentence(error.what), "; ".join(error.problems)
+            what, why = _as_sentence(error.name), "; ".join(error.problems)
         case ConversionError():
-            what, why = f"{error.what} cannot be converted", "; ".join(error.problems)
+            what, why = f"{error.name} cannot be converted", "; ".join(error.problems)
         case NotADatasetError():
             what, why = f"{error.path} is not a dataset", error.reason
         case UnknownIdError():

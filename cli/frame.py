@@ -26,8 +26,6 @@ from .errors import INTERRUPTED, USAGE, Explanation
 from .options import GLOBALS, REPORTED, Shell, convert_memory_errors
 from .output import Lines, Result
 
-__all__ = ["make_app", "run"]
-
 T = TypeVar("T")
 
 _EPILOG = "Every command also takes --json, -q, -v, --no-color, --root DIR."

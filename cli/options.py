@@ -26,23 +26,6 @@ from .errors import SOME_FAILED, Explanation, explain
 from .output import Printer
 from .remedies import command_line
 
-__all__ = [
-    "GLOBALS",
-    "REPORTED",
-    "Ids",
-    "Outcome",
-    "Shell",
-    "Targets",
-    "apply_to_each",
-    "combined_exit_code",
-    "convert_memory_errors",
-    "dataset_arguments",
-    "id_or_folder",
-    "is_id",
-    "make_engine",
-    "read_size",
-]
-
 T = TypeVar("T")
 
 REPORTED = (DatasetsRLError, MemoryError, OSError)
@@ -283,13 +266,6 @@ def dataset_arguments(shell: Shell, text: str) -> dict[str, Any]:
     # With a root the library looks there, and at no folder of this name beside us.
     root = shell.settings.home / sources.find(wanted).source
     return {"dataset": wanted, "root": root, "settings": shell.settings}
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that is too long for the file system
-        return False
 
 
 def is_id(text: str) -> bool:

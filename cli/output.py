@@ -24,8 +24,6 @@ from unicodedata import combining, east_asian_width
 
 from .errors import Explanation
 
-__all__ = ["SCHEMA_VERSION", "Block", "Facts", "Lines", "Printer", "Result", "Table", "count_text", "size_text"]
-
 SCHEMA_VERSION = 1
 """Of every JSON document; it changes when a key changes its meaning or goes, not when one is added."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from datasets_rl.remedy import Argument, Call
 
-__all__ = ["COMMANDS", "OPTIONS", "command_line", "spell_action"]
-
 COMMANDS = {
     "download": ("download",),
     "info": ("info",),

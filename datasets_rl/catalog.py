@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import Entry
 
-__all__ = ["DatasetInfo", "info", "list_datasets", "matches"]
-
 
 @dataclass(frozen=True)
 class DatasetInfo:

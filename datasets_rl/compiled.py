@@ -7,8 +7,6 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["compile_for"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

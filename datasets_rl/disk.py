@@ -33,37 +33,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # tested for where it is used
 
-__all__ = [
-    "MANIFEST_FILE",
-    "TRASH_FOLDER",
-    "VERSIONS_FOLDER",
-    "WORK_FOLDER",
-    "FileLock",
-    "check_nesting",
-    "discard",
-    "disk_errors",
-    "empty_trash",
-    "exchange_folders",
-    "folder_identity",
-    "free_bytes",
-    "free_owner_files",
-    "free_temporary_files",
-    "link_or_copy",
-    "lock",
-    "machine_identity",
-    "move_path",
-    "process_start_time",
-    "publish_file",
-    "publish_folder",
-    "remove_tree",
-    "require_free",
-    "sync_file",
-    "sync_tree",
-    "tree_bytes",
-    "write_json",
-    "write_text",
-]
-
 MANIFEST_FILE = "manifest.json"
 """The file that is written last: a folder without it is not a dataset."""
 WORK_FOLDER = ".work"
@@ -239,13 +208,28 @@ def _swap_function() -> Callable[[bytes, bytes], bool]:
 def publish_folder(build: Path, target: Path) -> None:
     """Rename a finished folder to its target; an existing folder is replaced and deleted."""
     sync_tree(build)
+    if target.exists() and not exchange_folders(build, target):
+        remove_tree(target)
     if not target.exists():
         move_path(build, target)
-        return
-    if not exchange_folders(build, target):
-        remove_tree(target)
-        move_path(build, target)
     remove_tree(build)
+
+
+def replace_folder(build: Path, target: Path, former: Path) -> None:
+    """Replace a folder by a finished one, atomically where the file system can exchange two names.
+
+    Args:
+        build: The finished folder; after an exchange, the replaced one.
+        target: The folder to replace. It need not exist, and may be empty.
+        former: The path to which the replaced folder is moved where names cannot be exchanged.
+    """
+    if (target / MANIFEST_FILE).is_file():
+        if exchange_folders(build, target):
+            return
+        move_path(target, former)
+    elif target.is_dir():
+        target.rmdir()
+    move_path(build, target)
 
 
 def folder_identity(folder: Path) -> str | None:
@@ -273,24 +257,33 @@ TRASH_FOLDER = ".rlds-trash"
 """The folder of files that are being deleted, next to the datasets."""
 
 
-def discard(path: Path, trash: Path) -> None:
-    """Delete a file or a folder that others may be opening: it is first renamed, atomically, into a trash folder.
+def discard(path: Path, root: Path) -> None:
+    """Delete a file or a folder that others may be opening, and the parent folders below `root` that become empty.
 
-    Files that cannot be deleted now, because another process has them open or deletes them too, are left to
-    `empty_trash`.
+    It is first renamed, atomically, into the trash folder of `root`. Files that cannot be deleted now, because another
+    process has them open or deletes them too, are left to `empty_trash`.
 
     Args:
         path: The file or folder; it need not exist.
-        trash: A folder on the same file system.
+        root: A folder above it, on the same file system.
     """
-    if not os.path.lexists(path):
-        return
-    trashed = trash / uuid4().hex
-    _rename(path, trashed)
+    if os.path.lexists(path):
+        trashed = root / TRASH_FOLDER / uuid4().hex
+        _rename(path, trashed)
+        with suppress(OSError):
+            sync_file(path.parent)
+            remove_tree(trashed)
+            trashed.parent.rmdir()
+    remove_empty_parents(path, root)
+
+
+def remove_empty_parents(path: Path, root: Path) -> None:
+    """Delete the folders between a path and the root that are empty."""
     with suppress(OSError):
-        sync_file(path.parent)
-        remove_tree(trashed)
-        trash.rmdir()
+        for parent in path.parents:
+            if parent == root or root not in parent.parents:
+                return
+            parent.rmdir()
 
 
 def empty_trash(trash: Path) -> None:
@@ -341,7 +334,7 @@ def disk_errors(path: Path, *, hint: str | Remedy = "") -> Iterator[None]:
 
 @contextmanager
 def lock(
-    path: Path, what: str, *, wait: float = 3600.0, waiting: Callable[[str], None] | None = None
+    path: Path, name: str, *, wait: float = 3600.0, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
     """Hold a lock between processes for the duration of the block: a file that names its owner.
 
@@ -352,7 +345,7 @@ def lock(
 
     Args:
         path: The owner file; its folder is created.
-        what: The name of the locked resource, for messages.
+        name: The name of the locked resource, for messages.
         wait: Seconds to wait for another owner.
         waiting: Called once with the name of the owner if this has to wait.
 
@@ -366,7 +359,7 @@ def lock(
         if not os.path.lexists(path):
             continue  # its owner has just released it
         if time.monotonic() >= deadline:
-            raise LockedError(what, _read_owner(path), path)
+            raise LockedError(name, _read_owner(path), path)
         if waiting is not None:
             waiting(_read_owner(path))
             waiting = None

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datasets_rl import disk, sources
+from datasets_rl import sources
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.growth import check_contains, grown_selection
-from datasets_rl.planning import DownloadOptions, checked_entry, find_files, require_disk_space
+from datasets_rl.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.progress import report
 from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
@@ -20,6 +20,7 @@ from datasets_rl.sources import Selection
 from datasets_rl.store import (
     DatasetPaths,
     add_abandoned_recordings,
+    check_folder,
     check_own_files,
     dataset_paths,
     has_unfinished_change,
@@ -30,11 +31,8 @@ from datasets_rl.store import (
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.fetcher import Fetcher
-    from datasets_rl.format.manifest import Manifest
     from datasets_rl.pipeline.engines import Engine
     from datasets_rl.sources import Listing
-
-__all__ = ["download"]
 
 
 def download(
@@ -107,56 +105,59 @@ def download(
         folder = locate(dataset_id, root=root, settings=settings)
         check_contains(folder, selection)
         return folder
-    checked_entry(dataset_id, selection)
+    entry = sources.checked_entry(dataset_id, selection)
     add_abandoned_recordings(paths)
     is_stored = paths.exists and not force and not raw_only and not has_unfinished_change(paths)
     if is_stored and grown_selection(paths.folder, selection, as_stored=as_stored) is None:
-        _check_files_unchanged(dataset_id, paths, from_local, settings)
+        if from_local is not None:
+            _check_files_unchanged(DownloadRequest(entry, paths, settings, from_local=from_local))
         return paths.user_path
-    _check_folder(paths)
+    check_folder(paths)
     if paths.exists and not raw_only:
         check_own_files(paths.folder)
-    request = ["download", dataset_id, selection.to_json(), as_stored, force, hash_check, keep_raw, raw_only]
+    identity = ["download", dataset_id, selection.to_json(), as_stored, force, hash_check, keep_raw, raw_only]
     with transaction(
-        paths, dataset_id, request, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")
+        paths, dataset_id, identity, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")
     ) as change:
         if paths.exists and not raw_only and (change.finished or not force):
             if (larger := grown_selection(paths.folder, selection, as_stored=as_stored)) is None:
                 return paths.user_path
             selection, keep_raw = larger, keep_raw or _keeps_raw(paths)
-        options = DownloadOptions(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
-        if not paths.build.exists():
-            # Without a build, the journal and the upstream's description are of a dataset that is finished.
-            paths.journal.unlink(missing_ok=True)
-            if force:
-                paths.upstream.unlink(missing_ok=True)
-        listing = find_files(dataset_id, paths, settings, options, selection)
-        require_disk_space(listing, paths, settings, options, selection, raw_only=raw_only)
+        request = DownloadRequest(
+            entry,
+            paths,
+            settings,
+            selection,
+            force,
+            from_local,
+            tuple(mirrors),
+            hash_check,
+            Limiter(limit_rate),
+            keep_raw,
+            raw_only,
+        )
+        listing = _find_files(request)
         if raw_only:
-            files = _make_fetcher(dataset_id, paths, settings, options).fetch(listing.assets)
-            return paths.raw if files[0].path.is_relative_to(paths.raw) else files[0].path.parent
-        _convert(dataset_id, listing, paths, settings, options, selection, engine)
+            return _fetch_raw(request, listing)
+        _convert(request, listing, engine)
         # A version that was preprocessed in place cannot be downloaded again, so it is kept.
-        given = options.local is not None and options.local.is_relative_to(paths.raw)
+        given = request.local is not None and request.local.is_relative_to(paths.raw)
         change.publish(keep=bool(last_history_entry(paths)), drop=() if keep_raw or given else (paths.raw,))
     return paths.user_path
 
 
-def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | str | None, settings: Settings) -> None:
+def _check_files_unchanged(request: DownloadRequest) -> None:
     """Check that files of the user are those from which the stored dataset was converted."""
     from datasets_rl.fetch.partial_download import digest_file
     from datasets_rl.fetch.schemes.file import path_of_url
     from datasets_rl.format.manifest import Manifest
 
-    if local is None:
-        return
-    manifest = Manifest.read(paths.folder)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
-        options = DownloadOptions(from_local=local)
-        listing = find_files(dataset_id, paths, settings, options, Selection(), aside=Path(aside))
+        listing = find_files(request, aside=Path(aside))
     if not all(asset.urls[0].startswith("file:") for asset in listing.assets):
         return  # files of an upstream, which do not change
-    converted_at = (paths.folder / MANIFEST_FILE).stat().st_mtime
+    manifest = Manifest.read(request.paths.folder)
+    converted_at = (request.paths.folder / MANIFEST_FILE).stat().st_mtime
     recorded = {file.path: file for file in manifest.raw}
     changed = []
     for asset in listing.assets:
@@ -172,7 +173,7 @@ def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | s
     if changed:
         more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
         raise InvalidArgumentError(
-            f"{dataset_id} is stored, and was converted from other files: {', '.join(changed[:3])}{more}",
+            f"{request.entry.id} is stored, and was converted from other files: {', '.join(changed[:3])}{more}",
             hint=Remedy("{} converts these files and replaces it", Argument("force", True)),
         )
 
@@ -188,60 +189,62 @@ def _warn(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
 
 
-def _check_folder(paths: DatasetPaths) -> None:
-    disk.check_nesting(paths.folder)
-    if paths.folder.exists() and not paths.exists and (not paths.folder.is_dir() or any(paths.folder.iterdir())):
-        raise InvalidArgumentError(
-            f"{paths.folder} already exists: it holds files that are not a dataset",
-            hint="move it, or choose another root",
-        )
+def _find_files(request: DownloadRequest) -> Listing:
+    """Return the files to fetch, for which the disk has enough space."""
+    paths = request.paths
+    if not paths.build.exists():
+        # Without a build, the journal and the upstream's description are of a dataset that is finished.
+        paths.journal.unlink(missing_ok=True)
+        if request.force:
+            paths.upstream.unlink(missing_ok=True)
+    listing = find_files(request)
+    require_disk_space(request, listing)
+    return listing
 
 
-def _make_fetcher(dataset_id: str, paths: DatasetPaths, settings: Settings, options: DownloadOptions) -> Fetcher:
+def _make_fetcher(request: DownloadRequest) -> Fetcher:
     from datasets_rl.fetch.fetcher import Fetcher
 
     return Fetcher(
-        paths.raw,
-        settings,
-        label=dataset_id,
-        local=options.local,
-        hash_check=options.hash_check,
-        limiter=options.limiter,
-        force=options.force,
+        request.paths.raw,
+        request.settings,
+        label=request.entry.id,
+        local=request.local,
+        hash_check=request.hash_check,
+        limiter=request.limiter,
+        force=request.force,
     )
 
 
-def _convert(
-    dataset_id: str,
-    listing: Listing,
-    paths: DatasetPaths,
-    settings: Settings,
-    options: DownloadOptions,
-    selection: Selection,
-    engine: Engine | None,
-) -> Manifest:
+def _fetch_raw(request: DownloadRequest, listing: Listing) -> Path:
+    """Fetch the raw files, and return their folder."""
+    first, raw = _make_fetcher(request).fetch(listing.assets)[0].path, request.paths.raw
+    return raw if first.is_relative_to(raw) else first.parent
+
+
+def _convert(request: DownloadRequest, listing: Listing, engine: Engine | None) -> None:
+    """Fetch and convert the raw files into the folder of the build."""
     from datasets_rl.pipeline.conversion import ConversionJob, convert
 
-    head, name = sources.split_id(dataset_id)
-    job = ConversionJob(listing.entry or sources.get_source(head).entry(name), listing, selection)
+    job = ConversionJob(listing.entry or request.entry, listing, request.selection)
     try:
-        with report(f"converting {dataset_id}", None, unit=" steps", show=settings.progress) as progress:
-            return convert(
+        with report(f"converting {request.entry.id}", None, unit=" steps", show=request.settings.progress) as progress:
+            convert(
                 job,
-                _make_fetcher(dataset_id, paths, settings, options),
-                paths.build,
-                work=paths.work,
+                _make_fetcher(request),
+                request.paths.build,
+                work=request.paths.work,
                 engine=engine,
-                settings=settings,
-                keep_raw=options.keep_raw,
+                settings=request.settings,
+                keep_raw=request.keep_raw,
                 report=progress,
             )
     except ConversionError as error:
         again = Remedy("fetch the file again with {}", Argument("force", True))
-        error.hint = error.remedy or (again if options.from_local is None else "give another file")
+        error.hint = error.remedy or (again if request.from_local is None else "give another file")
         raise
     except UnknownKeyError as error:
-        if options.from_local is None and not options.force:
+        if request.from_local is None and not request.force:
             kept = "the fetched files are kept, and are not fetched again"
             error.hint = Remedy("{} {}", error.remedy, kept) if error.remedy else kept
         raise

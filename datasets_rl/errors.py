@@ -191,15 +191,15 @@ class FetchError(DatasetsRLError):
     """Raised when no address serves a file.
 
     Args:
-        what: The file.
+        name: The file.
         failures: Each address, in the order in which they were tried, and why it failed.
         hint: What to do next; by default another try, or another place of the file.
     """
 
-    def __init__(self, what: str, failures: Sequence[tuple[str, str]], *, hint: str | Remedy = "") -> None:
+    def __init__(self, name: str, failures: Sequence[tuple[str, str]], *, hint: str | Remedy = "") -> None:
         lines = "; ".join(f"{url}: {why}" for url, why in failures) or "it has no address"
-        super().__init__(f"could not fetch {what}: {lines}", hint=hint or _TRY_AGAIN)
-        self.what = what
+        super().__init__(f"could not fetch {name}: {lines}", hint=hint or _TRY_AGAIN)
+        self.name = name
         self.failures = tuple(failures)
 
 
@@ -207,14 +207,14 @@ class OfflineError(FetchError):
     """Raised when a file requires the network and RLDS_OFFLINE forbids it.
 
     Args:
-        what: The file.
+        name: The file.
         failures: Addresses that need no network, and why each failed.
         hint: What to do next.
     """
 
-    def __init__(self, what: str, failures: Sequence[tuple[str, str]] = (), *, hint: str | Remedy = "") -> None:
+    def __init__(self, name: str, failures: Sequence[tuple[str, str]] = (), *, hint: str | Remedy = "") -> None:
         super().__init__(
-            what,
+            name,
             [*failures, ("RLDS_OFFLINE", "network requests are switched off")],
             hint=hint or Remedy("unset RLDS_OFFLINE, or give the file with {}", Argument("from_local")),
         )
@@ -224,15 +224,15 @@ class IntegrityError(DatasetsRLError):
     """Raised when files are not the expected ones.
 
     Args:
-        what: The file or dataset.
+        name: The file or dataset.
         problems: All problems, each with its place.
         hint: What to do next; by default another download.
     """
 
-    def __init__(self, what: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
+    def __init__(self, name: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
         again = Remedy("download it again with {}", Argument("force", True))
-        super().__init__(f"{what}: {'; '.join(problems)}", hint=hint or again)
-        self.what = what
+        super().__init__(f"{name}: {'; '.join(problems)}", hint=hint or again)
+        self.name = name
         self.problems = tuple(problems)
 
 
@@ -294,15 +294,15 @@ class ConversionError(DatasetsRLError):
     """Raised when an upstream file violates its own format.
 
     Args:
-        what: The file or dataset.
+        name: The file or dataset.
         problems: All problems, each with the column and the row.
         hint: What to do next.
     """
 
-    def __init__(self, what: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
+    def __init__(self, name: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
         shown = "; ".join(problems)
-        super().__init__(f"{what} cannot be converted: {shown}", hint=hint)
-        self.what = what
+        super().__init__(f"{name} cannot be converted: {shown}", hint=hint)
+        self.name = name
         self.problems = tuple(problems)
 
 
@@ -318,17 +318,17 @@ class LockedError(DatasetsRLError):
     """Raised when another process still has the lock of a dataset after the time limit.
 
     Args:
-        what: The dataset.
+        name: The dataset.
         owner: The other process, as in "process 4711 on node3".
         path: The file that names the owner.
     """
 
-    def __init__(self, what: str, owner: str, path: Path | str) -> None:
+    def __init__(self, name: str, owner: str, path: Path | str) -> None:
         super().__init__(
-            f"{what} is locked by {owner}",
+            f"{name} is locked by {owner}",
             hint=Remedy("wait for it; if that process is gone, delete {}", path),
         )
-        self.what = what
+        self.name = name
         self.owner = owner
         self.path = Path(path)
 

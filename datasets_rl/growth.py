@@ -12,9 +12,7 @@ from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.sources import Selection
 
 if TYPE_CHECKING:
-    pass
-
-__all__ = ["check_contains", "grown_selection"]
+    from datasets_rl.format.manifest import Manifest
 
 
 def grown_selection(folder: Path, selection: Selection, *, as_stored: bool = False) -> Selection | None:
@@ -31,7 +29,34 @@ def grown_selection(folder: Path, selection: Selection, *, as_stored: bool = Fal
     """
     from datasets_rl.format.manifest import Manifest
 
+    return _grow(Manifest.read(folder), folder, selection, as_stored=as_stored)
+
+
+def check_contains(folder: Path, selection: Selection) -> None:
+    """Check that a stored dataset contains a selection.
+
+    Args:
+        folder: The folder of the dataset.
+        selection: The requested selection; the stored one decides everything that it leaves open.
+
+    Raises:
+        InvalidArgumentError: If it does not; the error names both selections.
+    """
+    from datasets_rl.format.manifest import Manifest
+
     manifest = Manifest.read(folder)
+    if _grow(manifest, folder, selection, as_stored=True) is not None:
+        part = Selection.from_json(manifest.selection)
+        raise InvalidArgumentError(
+            f"{folder} holds {part}; {selection} was requested",
+            hint=Remedy(
+                "`{}` adds the rest; without a selection, the stored part opens",
+                Call("download", manifest.id, selection=selection.completed_from(part).call()),
+            ),
+        )
+
+
+def _grow(manifest: Manifest, folder: Path, selection: Selection, *, as_stored: bool) -> Selection | None:
     part = Selection.from_json(manifest.selection)
     options = _options_of(manifest.id)
     anew = Remedy("replace it with {}, or use another place with {}", Argument("force", True), Argument("root"))
@@ -51,30 +76,6 @@ def grown_selection(folder: Path, selection: Selection, *, as_stored: bool = Fal
     if part.episodes and selection.episodes and not part.numbers_episodes_like(selection, options):
         raise InvalidArgumentError(f"{both}, which counts its episodes over different files", hint=anew)
     return part.union(selection, options)
-
-
-def check_contains(folder: Path, selection: Selection) -> None:
-    """Check that a stored dataset contains a selection.
-
-    Args:
-        folder: The folder of the dataset.
-        selection: The requested selection; the stored one decides everything that it leaves open.
-
-    Raises:
-        InvalidArgumentError: If it does not; the error names both selections.
-    """
-    from datasets_rl.format.manifest import Manifest
-
-    if grown_selection(folder, selection, as_stored=True) is not None:
-        manifest = Manifest.read(folder)
-        part = Selection.from_json(manifest.selection)
-        raise InvalidArgumentError(
-            f"{folder} holds {part}; {selection} was requested",
-            hint=Remedy(
-                "`{}` adds the rest; without a selection, the stored part opens",
-                Call("download", manifest.id, selection=selection.completed_from(part).call()),
-            ),
-        )
 
 
 def _options_of(dataset_id: str) -> Sequence[sources.Option]:

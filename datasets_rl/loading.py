@@ -16,8 +16,6 @@ from datasets_rl.samplers import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.writers import Writer
 
-__all__ = ["load"]
-
 
 def load(
     dataset_id: str | Path,

@@ -43,8 +43,6 @@ from datasets_rl.samplers import (
     SliceSamplerWithoutReplacement,
 )
 
-__all__ = ["Member", "load_mixture", "mixture", "mixture_toml"]
-
 _SAMPLERS: Mapping[str, type[Sampler]] = {
     "random": RandomSampler,
     "without_replacement": SamplerWithoutReplacement,
@@ -241,15 +239,15 @@ def _parse_member(table: Any, number: int, base: Path, problems: list[str]) -> M
     return Member(**table, transforms=transforms)
 
 
-def _table_problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], what: str) -> list[str]:
+def _table_problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], name: str) -> list[str]:
     """Return which entries of a table are unknown or have a value of the wrong type."""
     unknown = sorted(table.keys() - allowed.keys())
-    problems = [f"{what} has {', '.join(unknown)}; expected {', '.join(allowed)}"] if unknown else []
+    problems = [f"{name} has {', '.join(unknown)}; expected {', '.join(allowed)}"] if unknown else []
     for key in sorted(table.keys() & allowed.keys()):
         value, types = table[key], allowed[key]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             expected = " or ".join(_NAMES[kind] for kind in types)
-            problems.append(f"{what} has {key} = {value!r}; expected {expected}")
+            problems.append(f"{name} has {key} = {value!r}; expected {expected}")
     return problems
 
 

@@ -14,25 +14,25 @@ from datasets_rl.growth import grown_selection
 from datasets_rl.pipeline.engines import useful_job_count
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
-from datasets_rl.store import (
-    DatasetPaths,
-    dataset_paths,
-)
+from datasets_rl.store import DatasetPaths, dataset_paths
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.parallel import Limiter
     from datasets_rl.sources import Entry, Listing
 
-__all__ = ["DownloadOptions", "Plan", "checked_entry", "find_files", "list_upstream_ids", "plan", "require_disk_space"]
-
 _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
 
 
 @dataclass(frozen=True, slots=True)
-class DownloadOptions:
-    """The options of a download for its raw files; see `download`."""
+class DownloadRequest:
+    """The arguments of one download; see `download`."""
 
+    entry: Entry
+    """The catalog entry of the dataset."""
+    paths: DatasetPaths
+    settings: Settings
+    selection: Selection = field(default_factory=Selection)
     force: bool = False
     from_local: Path | str | None = None
     mirrors: tuple[str, ...] = ()
@@ -40,6 +40,7 @@ class DownloadOptions:
     limiter: Limiter | None = None
     """Limits the total rate of all connections."""
     keep_raw: bool = False
+    raw_only: bool = False
 
     @property
     def local(self) -> Path | None:
@@ -94,19 +95,19 @@ def plan(
     settings = settings or Settings.from_env()
     selection = selection or Selection()
     paths = dataset_paths(dataset_id, root=root, settings=settings)
-    entry = checked_entry(dataset_id, selection)
+    entry = sources.checked_entry(dataset_id, selection)
     replaced = force or raw_only or not paths.exists
     growing = None if replaced else grown_selection(paths.folder, selection)
-    selection = growing or selection
-    options = DownloadOptions(force, from_local, tuple(mirrors), keep_raw=keep_raw)
+    request = DownloadRequest(
+        entry, paths, settings, growing or selection, force, from_local, tuple(mirrors), keep_raw=keep_raw
+    )
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
-        listing = find_files(dataset_id, paths, settings, options, selection, aside=Path(aside))
-    local = from_local is not None
+        listing = find_files(request, aside=Path(aside))
     raw_bytes = _sum_sizes(asset.size for asset in listing.assets)
     raw_bytes = entry.bytes if raw_bytes is None else raw_bytes
-    choices = {} if raw_only else _stored_bytes(listing, raw_bytes, selection)
+    choices = {} if raw_only else _stored_bytes(listing, raw_bytes, request.selection)
     stored_bytes = next(iter(choices.values()), None)
-    wire = 0 if local else remaining_bytes(listing.assets, paths.raw)
+    wire = 0 if from_local is not None else remaining_bytes(listing.assets, paths.raw)
     return Plan(
         id=entry.id,
         folder=paths.folder,
@@ -114,9 +115,9 @@ def plan(
         present=paths.exists and not force and growing is None,
         wire_bytes=wire,
         stored_bytes=stored_bytes,
-        peak_bytes=None if wire is None else _peak_bytes(listing, wire, stored_bytes or 0, paths, options, settings),
+        peak_bytes=None if wire is None else _peak_bytes(request, listing, wire, stored_bytes or 0),
         free_bytes=disk.free_bytes(paths.root),
-        selection=selection,
+        selection=request.selection,
         choices=choices if len(choices) > 1 else {},
     )
 
@@ -139,61 +140,31 @@ def list_upstream_ids(source: str, *, settings: Settings | None = None) -> Seque
         return sources.get_source(source).listed(Upstream(Path(aside), Path(aside, "upstream.json"), settings=settings))
 
 
-def find_files(
-    dataset_id: str,
-    paths: DatasetPaths,
-    settings: Settings,
-    options: DownloadOptions,
-    selection: Selection,
-    *,
-    aside: Path | None = None,
-) -> Listing:
+def find_files(request: DownloadRequest, *, aside: Path | None = None) -> Listing:
     """Return the files that a selection needs, with their addresses; with `aside`, write only into that folder."""
     from datasets_rl.fetch import with_mirrors
     from datasets_rl.fetch.upstream import Upstream
 
-    head, name = sources.split_id(dataset_id)
-    bases = () if options.local is not None else (*options.mirrors, *settings.mirrors.get(head, ()))
+    paths, origin = request.paths, sources.get_source(request.entry.source)
+    bases = () if request.local is not None else (*request.mirrors, *request.settings.mirrors.get(origin.name, ()))
     upstream_file = paths.upstream
     if aside is not None:
         upstream_file = aside / "upstream.json"
-        if paths.upstream.is_file() and not options.force:
+        if paths.upstream.is_file() and not request.force:
             shutil.copyfile(paths.upstream, upstream_file)
     upstream = Upstream(
         aside or paths.raw,
         upstream_file,
-        settings=settings,
+        settings=request.settings,
         mirrors=bases,
-        local=options.local,
-        hash_check=options.hash_check,
+        local=request.local,
+        hash_check=request.hash_check,
     )
-    listing = sources.get_source(head).resolve(name, selection, upstream).narrow_to(selection)
+    listing = origin.resolve(request.entry.name, request.selection, upstream).narrow_to(request.selection)
     return replace(listing, assets=tuple(with_mirrors(asset, bases) for asset in listing.assets))
 
 
-def checked_entry(dataset_id: str, selection: Selection) -> Entry:
-    """Return the catalog entry of a dataset, after checking the selection.
-
-    Raises:
-        UnknownIdError: If there is no such id.
-        InvalidArgumentError: If its source does not support the selection.
-    """
-    head, name = sources.split_id(dataset_id)
-    origin = sources.get_source(head)
-    entry = origin.entry(name)
-    origin.check(selection)
-    return entry
-
-
-def require_disk_space(
-    listing: Listing,
-    paths: DatasetPaths,
-    settings: Settings,
-    options: DownloadOptions,
-    selection: Selection,
-    *,
-    raw_only: bool,
-) -> None:
+def require_disk_space(request: DownloadRequest, listing: Listing) -> None:
     """Check before a download that the disk has enough space for the files of known size.
 
     Raises:
@@ -201,15 +172,15 @@ def require_disk_space(
     """
     from datasets_rl.fetch import remaining_bytes
 
-    wire = remaining_bytes(listing.assets, paths.raw)
-    if not wire or options.from_local is not None:
+    wire = remaining_bytes(listing.assets, request.paths.raw)
+    if not wire or request.from_local is not None:
         return
-    if raw_only:
-        disk.require_free(paths.root, wire, "the download")
+    if request.raw_only:
+        disk.require_free(request.paths.root, wire, "the download")
         return
-    stored = _stored_bytes(listing, _sum_sizes(asset.size for asset in listing.assets), selection)
-    needed = _peak_bytes(listing, wire, next(iter(stored.values()), 0), paths, options, settings)
-    disk.require_free(paths.root, needed, "the download and the converted dataset")
+    stored = _stored_bytes(listing, _sum_sizes(asset.size for asset in listing.assets), request.selection)
+    needed = _peak_bytes(request, listing, wire, next(iter(stored.values()), 0))
+    disk.require_free(request.paths.root, needed, "the download and the converted dataset")
 
 
 def _sum_sizes(sizes: Iterable[int | None]) -> int | None:
@@ -226,17 +197,15 @@ def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection)
     return {name: int(raw_bytes * factor) for name, factor in (listing.growth or {"": _SIZE_GUESS}).items()}
 
 
-def _peak_bytes(
-    listing: Listing, wire: int, stored_bytes: int, paths: DatasetPaths, options: DownloadOptions, settings: Settings
-) -> int:
+def _peak_bytes(request: DownloadRequest, listing: Listing, wire: int, stored_bytes: int) -> int:
     """Return the maximum of the additional bytes on the disk at any time during the download."""
-    return _peak_raw_bytes(listing, wire, options, settings) + max(0, stored_bytes - disk.tree_bytes(paths.build))
+    return _peak_raw_bytes(request, listing, wire) + max(0, stored_bytes - disk.tree_bytes(request.paths.build))
 
 
-def _peak_raw_bytes(listing: Listing, wire: int, options: DownloadOptions, settings: Settings) -> int:
+def _peak_raw_bytes(request: DownloadRequest, listing: Listing, wire: int) -> int:
     """Return the maximum of the bytes of raw files on the disk at any time."""
     sizes = {asset.path: asset.size or 0 for asset in listing.assets}
     groups = [sum(sizes[asset.path] for asset in group) for group in listing.assets_by_shard(listing.shards)]
-    jobs = useful_job_count([asset.size for asset in listing.assets], len(groups), settings.jobs)
-    concurrent = len(groups) if options.keep_raw else jobs + 1
+    jobs = useful_job_count([asset.size for asset in listing.assets], len(groups), request.settings.jobs)
+    concurrent = len(groups) if request.keep_raw else jobs + 1
     return min(wire, max(sum(groups[start : start + concurrent]) for start in range(len(groups))))

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tqdm.auto import tqdm
     from typing_extensions import Never
 
-__all__ = ["CountingReport", "Report", "report", "waiting"]
-
 
 class Report:
     """A progress report that shows nothing, the base of all others; it may be called from several threads."""

@@ -35,8 +35,6 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 from datasets_rl.ted.steps import split_states
 
-__all__ = ["ENTRY_FIELDS", "entry_differences", "reread_differences"]
-
 ENTRY_FIELDS = ("license", "citation", "homepage", "known_issues", "score", "time_limit")
 """The fields of a manifest that are copied from the catalog entry of the dataset, `Entry`."""
 _BATCH_EPISODES = 1024
@@ -334,13 +332,13 @@ class _EpisodeComparison:
         values = np.asarray(self._stored.final_states(field.key)[first:stop])
         return self._vocabulary[field.key][values] if field.text else values
 
-    def _record_difference(self, what: str, wrong: NDArray[np.bool_], stored: Any, expected: Any, first: int) -> None:
+    def _record_difference(self, part: str, wrong: NDArray[np.bool_], stored: Any, expected: Any, first: int) -> None:
         rows = np.flatnonzero(wrong)
         if len(rows):
             row = int(rows[0])
             values = f"{short_text(_as_plain_value(stored[row]))}; by the raw files {short_text(_as_plain_value(expected[row]))}"
-            text, count = self._first.get(what, (f"{what}: episode {first + row:,} has {values}", 0))
-            self._first[what] = (text, count + len(rows))
+            text, count = self._first.get(part, (f"{part}: episode {first + row:,} has {values}", 0))
+            self._first[part] = (text, count + len(rows))
 
 
 def _as_plain_value(value: Any) -> Any:

@@ -15,8 +15,6 @@ from datasets_rl.remedy import Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, find
 
-__all__ = ["normalized_score", "reference_score"]
-
 
 def normalized_score(
     dataset: str | Path, returns: Any, *, root: Path | str | None = None, settings: Settings | None = None

@@ -13,8 +13,6 @@ from types import MappingProxyType
 from datasets_rl.errors import InvalidArgumentError, NotEnoughMemoryError
 from datasets_rl.remedy import Remedy
 
-__all__ = ["Settings", "memory_bytes", "require_memory"]
-
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 

@@ -53,39 +53,6 @@ from datasets_rl.sources import DERIVED
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
 
-__all__ = [
-    "DatasetPaths",
-    "Transaction",
-    "Version",
-    "add_abandoned_recordings",
-    "add_recordings",
-    "check_derived_name",
-    "check_own_files",
-    "dataset_paths",
-    "derived_paths",
-    "discard_work",
-    "has_change_records",
-    "has_unfinished_change",
-    "id_or_path",
-    "last_history_entry",
-    "locate",
-    "named_paths",
-    "owner_file",
-    "paths_of",
-    "prune",
-    "remove",
-    "remove_empty_folders",
-    "remove_folder",
-    "stored_folders",
-    "sweep",
-    "sweep_builds",
-    "sweep_folder",
-    "transaction",
-    "undo",
-    "upgrade",
-    "versions",
-]
-
 _RAW = ".raw"
 _RECORDED = ".recorded"
 _RECORD = ".change-"
@@ -278,10 +245,10 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
             exists = os.path.exists(as_path)  # noqa: PTH110 - see `_has_manifest`
             raise NotADatasetError(as_path, *([] if exists else ["it does not exist"]))
         return as_path.absolute()
+    base, derived = sources.split_derived(dataset)
     paths = dataset_paths(dataset, root=root, settings=settings)
     add_abandoned_recordings(paths)
     if not _is_settled(paths):
-        base, derived = sources.split_derived(str(dataset))
         if derived:
             make = Call("preprocess", Call("locate", base), recipe=...)
             raise NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
@@ -317,7 +284,7 @@ def add_recordings(paths: DatasetPaths, folders: Sequence[Path], *, wait: float 
             change.publish(drop=folders)
         added = change.finished or bool(recordings)
     for folder in folders:
-        _discard(folder, paths.root)
+        disk.discard(folder, paths.root)
     return added
 
 
@@ -348,7 +315,7 @@ def add_abandoned_recordings(paths: DatasetPaths) -> None:
 
 def remove_empty_folders(paths: DatasetPaths) -> None:
     """Delete the folder of the recordings of a dataset, if no process uses it."""
-    _remove_empty_folders(paths.recorded / "recording", paths.root)
+    disk.remove_empty_parents(paths.recorded / "recording", paths.root)
 
 
 def owner_file(recording: Path) -> Path:
@@ -503,9 +470,9 @@ def remove_folder(folder: Path) -> int:
     return _remove(paths_of(folder), str(folder))
 
 
-def _remove(paths: DatasetPaths, what: str) -> int:
+def _remove(paths: DatasetPaths, name: str) -> int:
     try:
-        with transaction(paths, what, ["remove"], wait=_SHORT_WAIT) as change:
+        with transaction(paths, name, ["remove"], wait=_SHORT_WAIT) as change:
             if change.finished:
                 return change.freed
             freed = sum(map(disk.tree_bytes, paths.folders))
@@ -519,7 +486,7 @@ def _remove(paths: DatasetPaths, what: str) -> int:
         (paths.folder / MANIFEST_FILE).unlink(missing_ok=True)
         for path in folders:
             disk.remove_tree(path)
-            _remove_empty_folders(path, paths.root)
+            disk.remove_empty_parents(path, paths.root)
     return freed
 
 
@@ -539,7 +506,7 @@ def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     freed = sum(disk.tree_bytes(version.folder) for version in versions(paths))
     if freed and not dry_run:
         with transaction(paths, str(paths.folder), ["prune"], wait=_SHORT_WAIT):
-            _discard(paths.versions, paths.root)
+            disk.discard(paths.versions, paths.root)
     return freed
 
 
@@ -562,6 +529,20 @@ def check_own_files(folder: Path) -> None:
         raise InvalidArgumentError(
             f"{folder} holds files that are not the dataset's: {', '.join(foreign[:3])}{more}",
             hint="move them: the folder is about to be replaced or deleted",
+        )
+
+
+def check_folder(paths: DatasetPaths) -> None:
+    """Check that the folder of a dataset is a place for one.
+
+    Raises:
+        InvalidArgumentError: If it holds files that are not a dataset, is inside another dataset, or contains one.
+    """
+    disk.check_nesting(paths.folder)
+    if paths.folder.exists() and not paths.exists and (not paths.folder.is_dir() or any(paths.folder.iterdir())):
+        raise InvalidArgumentError(
+            f"{paths.folder} already exists: it holds files that are not a dataset",
+            hint="move it, or choose another place",
         )
 
 
@@ -680,7 +661,7 @@ class Transaction:
 @contextmanager
 def transaction(
     paths: DatasetPaths,
-    what: str,
+    name: str,
     request: Any,
     *,
     wait: float = 3600.0,
@@ -691,7 +672,7 @@ def transaction(
 
     Args:
         paths: The paths of the dataset.
-        what: The name of the dataset in messages.
+        name: The name of the dataset in messages.
         request: The request of the change, a JSON value: equal when the same command is run again.
         wait: Seconds to wait for another process that changes the dataset.
         waiting: Called once with the name of that process.
@@ -703,7 +684,7 @@ def transaction(
     text = json.dumps(request, sort_keys=True, default=str)
     change = Transaction(paths, text)
     try:
-        with disk.lock(paths.lock, what, wait=wait, waiting=waiting):
+        with disk.lock(paths.lock, name, wait=wait, waiting=waiting):
             done = _settle_changes(paths)
             same = {path: earlier for path, earlier in done.items() if earlier.request == text}
             change.finished, change.freed = bool(same), sum(earlier.freed for earlier in same.values())
@@ -723,13 +704,14 @@ def transaction(
 
 def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
     """Delete the leftovers of dead processes for one dataset; the caller holds its lock."""
+    is_resumable = paths.journal.exists() or bool(set(_change_records(paths)) - set(keep))
     disk.empty_trash(paths.trash)
     with suppress(OSError):
         disk.free_temporary_files(paths.lock.parent, f"{paths.lock.stem}*")
         for folder in (paths.work, paths.build):
             disk.free_temporary_files(folder)
-        if not set(_change_records(paths)) - set(keep) and not paths.journal.exists():
-            _discard(paths.build, paths.root)
+        if not is_resumable:
+            disk.discard(paths.build, paths.root)
 
 
 def _remove_empty_hidden(root: Path) -> None:
@@ -794,18 +776,20 @@ def _complete_change(paths: DatasetPaths, change: _Change) -> bool:
         if current is not None and (current != change.old or _inode(paths.folder) != change.inode):
             return False  # the earlier versions may belong to the dataset that the user has stored here
         if current is not None:
-            _discard(paths.folder, paths.root)
+            disk.discard(paths.folder, paths.root)
     elif current != change.new or (change.old == change.new and _inode(paths.folder) != change.inode):
         if disk.folder_identity(staged) != change.new or current not in {change.old, None}:
             return False  # the user has stored another dataset here
-        _replace_dataset(paths, staged, change.kept)
+        former = paths.root / change.kept if change.kept else paths.trash / uuid4().hex
+        disk.replace_folder(staged, paths.folder, former)
+        disk.remove_empty_parents(staged, paths.root)
     if change.new is not None and (remaining := disk.folder_identity(staged)) is not None:
         if remaining == change.old and change.kept and not (paths.root / change.kept).exists():
             disk.move_path(staged, paths.root / change.kept)
         elif remaining in {change.old, change.new}:
-            _discard(staged, paths.root)
+            disk.discard(staged, paths.root)
     for path in change.drop:
-        _discard(paths.root / path, paths.root)
+        disk.discard(paths.root / path, paths.root)
     return True
 
 
@@ -813,38 +797,9 @@ def _inode(folder: Path) -> int:
     return folder.stat().st_ino if folder.exists() else 0
 
 
-def _replace_dataset(paths: DatasetPaths, staged: Path, kept: str) -> None:
-    """Replace the dataset by the staged version: by an exchange, or by two renames where the file system has none."""
-    if paths.exists and disk.exchange_folders(staged, paths.folder):
-        return
-    if paths.exists:
-        disk.move_path(paths.folder, paths.root / kept if kept else paths.trash / uuid4().hex)
-    elif paths.folder.is_dir():
-        paths.folder.rmdir()
-    disk.move_path(staged, paths.folder)
-    _remove_empty_folders(staged, paths.root)
-
-
-def _remove_empty_folders(path: Path, root: Path) -> None:
-    """Delete the folders between a path and the root that are empty."""
-    for parent in path.parents:
-        if parent == root or root not in parent.parents:
-            return
-        try:
-            parent.rmdir()
-        except OSError:
-            return
-
-
-def _discard(path: Path, root: Path) -> None:
-    """Delete a file or a folder below a root, and the parent folders that become empty."""
-    disk.discard(path, root / TRASH_FOLDER)
-    _remove_empty_folders(path, root)
-
-
 def discard_work(paths: DatasetPaths) -> None:
     """Delete the work folder of a dataset: an unfinished build that no command will complete."""
-    _discard(paths.work, paths.root)
+    disk.discard(paths.work, paths.root)
 
 
 def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None:
@@ -929,7 +884,7 @@ def _discard_unless_held(path: Path, folder: Path, *, resumable: bool) -> None:
         # Another process may have started, or died, since the folder was listed.
         is_recorded = any(path.name.startswith(f"{folder.name}{_RECORD}") for path in folder.parent.iterdir())
         if not is_recorded and (resumable or not (folder / "journal.jsonl").exists()):
-            _discard(path, folder.parents[1])
+            disk.discard(path, folder.parents[1])
 
 
 def upgrade(folder: Path, *, wait: float = 3600.0) -> bool:

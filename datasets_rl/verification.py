@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from datasets_rl.ted.check import Problems
     from datasets_rl.ted.keys import Key
 
-__all__ = ["Verification", "raw_files", "verify"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verification:
@@ -56,7 +54,7 @@ def verify(
     Args:
         dataset: The id or the folder of the dataset.
         deep: In addition to sizes and digests, check every rule of TED and every value against its spec, detect NaN,
-            infinity and seams, and recompute everything that the manifest states: from the dataset itself, from the
+            infinity and jumps inside episodes, and recompute everything that the manifest states: from the dataset itself, from the
             catalog, and from the raw files if they are available. Then compare every converted value with the raw
             files, column by column.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
@@ -243,15 +241,9 @@ def raw_files(manifest: Manifest, paths: DatasetPaths | None) -> Mapping[str, Pa
 
 
 def _path_in_place(url: str) -> Path | None:
-    from datasets_rl.fetch.schemes import NotServedError, scheme_of
+    from datasets_rl.fetch.schemes import NotServedError, local_path
 
     try:
-        scheme = scheme_of(url)
-        location = scheme.resolve(url, _refuse_request) if scheme.IN_PLACE else None
+        return local_path(url)
     except (InvalidArgumentError, NotServedError):
         return None
-    return location if isinstance(location, Path) else None
-
-
-def _refuse_request(url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-    raise InvalidArgumentError(f"{url} would need a request with {len(headers)} headers; local files need none")

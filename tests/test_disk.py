@@ -145,13 +145,13 @@ def test_a_discarded_folder_is_never_incomplete(tmp_path, monkeypatch):
     target = folder_of(tmp_path / "target", "old")
     seen = []
     monkeypatch.setattr(disk, "remove_tree", lambda path: seen.append((path.parent.name, target.exists())))
-    disk.discard(target, tmp_path / "trash")
+    disk.discard(target, tmp_path)
 
-    assert seen == [("trash", False)]
+    assert seen == [(disk.TRASH_FOLDER, False)]
 
 
 def test_discarding_nothing_does_nothing(tmp_path):
-    disk.discard(tmp_path / "none", tmp_path / "trash")
+    disk.discard(tmp_path / "none", tmp_path)
 
     assert not list(tmp_path.iterdir())
 

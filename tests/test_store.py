@@ -213,6 +213,19 @@ def test_a_file_is_of_the_opened_version_even_during_an_undo_that_restores_it(fo
     assert len(found) == 2
 
 
+def test_a_file_of_the_opened_version_is_read_before_that_version_is_moved_to_the_earlier_ones(folder, monkeypatch):
+    """After the exchange with the new version, the old one is in the work folder for a moment."""
+    opened, seen, move = StoredDataset(folder), [], disk.move_path
+
+    def read_and_move(path, target):
+        seen.append(opened.open_file("rows.npy", lambda file: file.parent))
+        move(path, target)
+
+    monkeypatch.setattr(disk, "move_path", read_and_move)
+    scaled(folder, 2, in_place=True)
+    assert [path.name for path in seen] == ["build"]
+
+
 def test_readers_find_one_version_or_the_other_during_replacements(folder):
     """A dataset is opened hundreds of times during 50 replacements; none fails or has files of two versions."""
     sums = {}

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from datasets_rl.preprocessing import Recipe, Step
     from datasets_rl.preprocessing.functions import Per
 
-__all__ = ["BaseDatasetExperienceReplay", "BufferOptions", "DatasetOptions", "Download"]
-
 Download = bool | Literal["force"]
 
 

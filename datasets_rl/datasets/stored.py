@@ -10,8 +10,6 @@ from typing_extensions import override
 from datasets_rl import growth, store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 
-__all__ = ["StoredExperienceReplay"]
-
 
 class StoredExperienceReplay(BaseDatasetExperienceReplay):
     """A stored dataset that is opened by its folder; its `dataset_id` is the path."""

@@ -40,8 +40,6 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TRUNCATED, Key
 
-__all__ = ["EpisodeSpan", "NoLength", "Stream", "StreamSampler"]
-
 _ROW_BITS = 40
 _MAX_OPEN = 256  # shards whose files stay mapped, for batches that are sampled but not yet read
 _MAX_IN_FLIGHT = 2  # groups of raw files that are on the disk at once

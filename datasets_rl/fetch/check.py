@@ -10,17 +10,6 @@ from datasets_rl.fetch.partial_download import Digest
 from datasets_rl.fetch.plan import ExpectedFile
 from datasets_rl.fetch.schemes import NotServedError
 
-__all__ = [
-    "HEAD",
-    "TruncatedFileError",
-    "WrongFileError",
-    "check_kind",
-    "differences",
-    "expected_file",
-    "file_format_problem",
-    "format_problem",
-]
-
 HEAD = 1024
 """Number of bytes at the start of a file that suffice to identify its format."""
 _LFS = b"version https://git-lfs.github.com/spec/"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,13 @@ from datasets_rl.fetch.check import TruncatedFileError, WrongFileError
 from datasets_rl.fetch.parallel import CancelToken, Limiter, run_in_parallel
 from datasets_rl.fetch.partial_download import Digest, PartialDownload, Record, digest_file, read_record
 from datasets_rl.fetch.plan import Action
-from datasets_rl.fetch.schemes import Get, NotServedError, Remote, scheme_of, without_credentials
+from datasets_rl.fetch.schemes import Get, NotServedError, Remote, local_path, scheme_of, without_credentials
 from datasets_rl.progress import Report, report, waiting
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.transfer import Network
-
-__all__ = ["fetch", "fetch_local", "json_client", "remaining_bytes", "size_of_url", "with_mirrors"]
 
 _ESCAPED = ("http:", "https:", "file:")
 _COPY = Remedy("give another copy with {} or {}", Argument("mirrors"), Argument("from_local"))
@@ -170,32 +168,24 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
         raise InvalidArgumentError(
             f"{path} is a single file, but the dataset has {len(assets)} files", hint="give the folder of the files"
         )
-    local_paths = [_find_local(asset, path) for asset in assets]
+    files = [_find_local(asset, path) for asset in assets]
     missing = [
         (str(path / asset.path), _missing_text(asset))
-        for asset, local_path in zip(assets, local_paths, strict=True)
-        if local_path is None
+        for asset, file in zip(assets, files, strict=True)
+        if file is None
     ]
     if missing:
         raise FetchError(f"{len(missing)} of {len(assets)} files", missing, hint="give the file, or its folder")
     fetched: list[Fetched] = []
     problems: list[str] = []
-    for asset, local_path in zip(assets, filter(None, local_paths), strict=True):
-        result = _use_or_problem(asset, local_path, hash_check=hash_check)
-        if isinstance(result, Fetched):
-            fetched.append(result)
-        else:
-            problems.append(f"{local_path}: {result}")
+    for asset, file in zip(assets, filter(None, files), strict=True):
+        try:
+            fetched.append(_check_in_place(asset, file, file.absolute().as_uri(), hash_check=hash_check))
+        except NotServedError as reason:
+            problems.append(f"{file}: {reason}")
     if problems:
         raise IntegrityError("the given files are not the expected ones", problems, hint=_OTHER_BYTES)
     return fetched
-
-
-def _use_or_problem(asset: Asset, path: Path, *, hash_check: bool) -> Fetched | NotServedError:
-    try:
-        return _check_in_place(asset, path, path.absolute().as_uri(), hash_check=hash_check)
-    except NotServedError as reason:
-        return reason
 
 
 def _find_local(asset: Asset, path: Path) -> Path | None:
@@ -238,9 +228,8 @@ def _pending_sizes(assets: Sequence[Asset], folder: Path, *, hash_check: bool) -
     pending: dict[str, tuple[int | None, int]] = {}
     for asset in assets:
         target, want = folder / plan.safe_path(asset.path), check.expected_file(asset, hash_check=hash_check)
-        if plan.decide_existing(
-            want, _existing_file(target, read_record(target))
-        ).action is Action.RESTART and not _is_local(asset):
+        existing = plan.decide_existing(want, _existing_file(target, read_record(target)))
+        if existing.action is Action.RESTART and not _is_local(asset):
             part = PartialDownload.load(target)
             pending[asset.path] = asset.size if asset.size is not None else part.total, part.done
     return pending
@@ -254,20 +243,9 @@ def _sum_known(sizes: Iterable[int | None]) -> int | None:
 def _is_local(asset: Asset) -> bool:
     """Return whether an existing local file precedes the first address that needs the network."""
     for url in asset.urls:
-        scheme = scheme_of(url)
-        if not scheme.IN_PLACE:
-            return False
-        try:
-            scheme.resolve(url, _refuse_request)
-        except NotServedError:
-            continue
-        return True
+        with suppress(NotServedError):
+            return local_path(url) is not None
     return False
-
-
-def _refuse_request(url: str, headers: object) -> dict[str, str]:
-    del headers
-    raise NotServedError(f"no request is made for {url}")
 
 
 def _existing_file(target: Path, record: Record | None) -> plan.ExistingFile | None:
@@ -372,10 +350,10 @@ class _Job:
             return present
         failures: list[tuple[str, NotServedError]] = []
         for url in self._ordered_urls(asset, target):
-            result = self._fetch_or_problem(asset, url, target, connections)
-            if isinstance(result, Fetched):
-                return result
-            failures.append((without_credentials(url), result))
+            try:
+                return self._fetch_from(asset, url, target, connections)
+            except NotServedError as reason:
+                failures.append((without_credentials(url), reason))
         raise _combined_error(asset, failures)
 
     def _ordered_urls(self, asset: Asset, target: Path) -> list[str]:
@@ -385,20 +363,12 @@ class _Job:
         started = "" if protected or not part.done else part.url
         return sorted(asset.urls, key=lambda url: without_credentials(url) != started)
 
-    def _fetch_or_problem(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched | NotServedError:
-        try:
-            return self._fetch_from(asset, url, target, connections)
-        except NotServedError as reason:
-            return reason
-
     def _fetch_from(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched:
-        scheme = scheme_of(url)
-        if scheme.IN_PLACE:
-            path = scheme.resolve(url, _refuse_request)
-            return _check_in_place(asset, Path(str(path)), url, hash_check=self.hash_check)
+        if path := local_path(url):
+            return _check_in_place(asset, path, url, hash_check=self.hash_check)
         if self.settings.offline:
             raise _OfflineRefusal("network requests are switched off")
-        remote = scheme.resolve(url, self.network().ask)
+        remote = scheme_of(url).resolve(url, self.network().ask)
         if not isinstance(remote, Remote):
             raise NotServedError(
                 f"the resolver of its URL scheme returned {remote!r}; expected a Remote, or a local path for a local scheme"

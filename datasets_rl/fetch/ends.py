@@ -32,8 +32,6 @@ except ImportError:
     gz = zlib  # type: ignore[misc]  # a module with the same interface
     _DAMAGE = (zlib.error,)
 
-__all__ = ["truncation_problem"]
-
 _BLOCK = 1 << 20
 _JSON_MAX = 16 << 20
 _ZIP_FIRST = (b"PK\x03\x04", b"PK\x05\x06")

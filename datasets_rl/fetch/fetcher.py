@@ -15,8 +15,6 @@ from datasets_rl.fetch.partial_download import remove_with_record
 from datasets_rl.progress import CountingReport, Report, report
 from datasets_rl.settings import Settings
 
-__all__ = ["Fetcher"]
-
 
 @dataclass(frozen=True)
 class Fetcher:

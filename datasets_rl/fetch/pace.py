@@ -21,8 +21,6 @@ import httpx
 if TYPE_CHECKING:
     from httpcore import SOCKET_OPTION
 
-__all__ = ["TooSlowError", "enforce_min_rate"]
-
 
 class TooSlowError(Exception):
     """The server sends data below the minimum rate."""

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["CancelToken", "Cancelled", "Limiter", "run_in_parallel"]
-
 _JOIN_TIMEOUT = 1.0
 """Seconds that Ctrl-C waits for threads that are blocked in the network."""
 _POLL_SECONDS = 0.1

@@ -28,8 +28,6 @@ from datasets_rl import disk
 from datasets_rl.fetch import plan
 from datasets_rl.fetch.plan import ExpectedFile
 
-__all__ = ["Digest", "PartialDownload", "Record", "Span", "digest_file", "read_record", "remove_with_record"]
-
 SAVE_EVERY = 1.0
 """Seconds between two writes of the sidecar: the most that a killed process loses."""
 _BLOCK = 1 << 20

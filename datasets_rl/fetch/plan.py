@@ -24,21 +24,6 @@ from pathlib import PurePosixPath, PureWindowsPath
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = [
-    "Action",
-    "DownloadDecision",
-    "ExistingFile",
-    "ExpectedFile",
-    "PartialState",
-    "ServerResponse",
-    "decide_existing",
-    "decide_response",
-    "decide_resume",
-    "retry_delay",
-    "safe_path",
-    "split_range",
-]
-
 LONGEST_PAUSE = 60.0
 """Maximum number of seconds before a retry, even if the server asks for a longer pause."""
 _FIRST_PAUSE = 0.5
@@ -136,25 +121,23 @@ class ServerResponse:
     """Content-Encoding."""
 
 
+def _restart(reason: str) -> DownloadDecision:
+    return DownloadDecision(Action.RESTART, reason)
+
+
 def decide_existing(expected: ExpectedFile, file: ExistingFile | None) -> DownloadDecision:
     """Decide what to do with an existing file of the final name, without network access."""
     if file is None:
-        return DownloadDecision(Action.RESTART, "there is no such file yet")
+        return _restart("there is no such file yet")
     if expected.size is not None and file.size != expected.size:
-        return DownloadDecision(
-            Action.RESTART, f"the existing file has {file.size:,} bytes, expected {expected.size:,}"
-        )
+        return _restart(f"the existing file has {file.size:,} bytes, expected {expected.size:,}")
     recorded = file.recorded_sha256 is not None and file.recorded_size == file.size and file.untouched
     if not recorded:
         if expected.sha256 is None and file.recorded_sha256 is None:
-            return DownloadDecision(
-                Action.RESTART, "the existing file has no record of its origin, and no known digest"
-            )
+            return _restart("the existing file has no record of its origin, and no known digest")
         return DownloadDecision(Action.HASH, "the existing file is not the recorded one, or its record is lost")
     if expected.sha256 is not None and file.recorded_sha256 != expected.sha256:
-        return DownloadDecision(
-            Action.RESTART, f"the existing file has sha256 {file.recorded_sha256}, expected {expected.sha256}"
-        )
+        return _restart(f"the existing file has sha256 {file.recorded_sha256}, expected {expected.sha256}")
     return DownloadDecision(Action.PRESENT, "fetched before")
 
 
@@ -163,8 +146,7 @@ def decide_resume(expected: ExpectedFile, partial: PartialState | None, address:
     if partial is None or partial.done == 0:
         return DownloadDecision(Action.RESUME, "no bytes are on disk yet")
     if expected.size is not None and (partial.done > expected.size or partial.total not in (None, expected.size)):
-        return DownloadDecision(
-            Action.RESTART,
+        return _restart(
             f"the partial download is of a file of {partial.total or partial.done:,} bytes, expected {expected.size:,}",
         )
     if partial.address == address and partial.validator is not None:
@@ -172,12 +154,8 @@ def decide_resume(expected: ExpectedFile, partial: PartialState | None, address:
     if expected.sha256 is not None:
         return DownloadDecision(Action.RESUME, "the digest will be compared at the end")
     if partial.address != address:
-        return DownloadDecision(
-            Action.RESTART, f"the partial download is from {partial.address}, and no digest is known to compare with"
-        )
-    return DownloadDecision(
-        Action.RESTART, "it cannot resume: the server sent no strong ETag and no Last-Modified, and no sha256 is known"
-    )
+        return _restart(f"the partial download is from {partial.address}, and no digest is known to compare with")
+    return _restart("it cannot resume: the server sent no strong ETag and no Last-Modified, and no sha256 is known")
 
 
 def decide_response(
@@ -201,9 +179,7 @@ def decide_response(
     start = response.start if response.status == 206 else 0
     if start != requested_start:
         cause = ": the file changed, or ranges are not supported" if response.status == 200 else ""
-        return DownloadDecision(
-            Action.RESTART, f"the server sent bytes starting at {start:,}, expected {requested_start:,}{cause}"
-        )
+        return _restart(f"the server sent bytes starting at {start:,}, expected {requested_start:,}{cause}")
     if expected.size is not None and response.total not in (None, expected.size):
         return DownloadDecision(
             Action.REFUSE, f"the served file has {response.total:,} bytes, expected {expected.size:,}", wrong_bytes=True
@@ -217,40 +193,27 @@ def _decide_without_content(
     expected: ExpectedFile, partial: PartialState, requested_start: int, response: ServerResponse
 ) -> DownloadDecision:
     if response.status != _NO_SUCH_RANGE or requested_start == 0:
-        return DownloadDecision(
-            Action.RETRY if response.status in _PASSING else Action.REFUSE, f"status {response.status}"
-        )
+        action = Action.RETRY if response.status in _PASSING else Action.REFUSE
+        return DownloadDecision(action, f"status {response.status}")
     consistent = partial.total in (None, requested_start) or expected.sha256 is not None
     if response.total == requested_start and consistent:
         same = _decide_by_version(expected, partial, response)
-        return (
-            DownloadDecision(Action.WHOLE, "status 416: there are no more bytes")
-            if same.action is Action.RESUME
-            else same
-        )
+        whole = DownloadDecision(Action.WHOLE, "status 416: there are no more bytes")
+        return whole if same.action is Action.RESUME else same
     earlier = "" if consistent else f", and {partial.total:,} before"
-    return DownloadDecision(
-        Action.RESTART, f"status 416: the server reports that the file has {response.total} bytes{earlier}"
-    )
+    return _restart(f"status 416: the server reports that the file has {response.total} bytes{earlier}")
 
 
 def _decide_by_version(expected: ExpectedFile, partial: PartialState, response: ServerResponse) -> DownloadDecision:
-    if (
-        None not in (partial.total, response.total)
-        and partial.total != response.total
-        and response.status != _NO_SUCH_RANGE
-    ):
-        return DownloadDecision(Action.RESTART, f"the file has {response.total:,} bytes now and had {partial.total:,}")
+    differ = None not in (partial.total, response.total) and partial.total != response.total
+    if differ and response.status != _NO_SUCH_RANGE:
+        return _restart(f"the file has {response.total:,} bytes now and had {partial.total:,}")
     if None not in (partial.validator, response.validator) and partial.validator != response.validator:
-        return DownloadDecision(
-            Action.RESTART, f"the file is version {response.validator} now and was {partial.validator}"
-        )
+        return _restart(f"the file is version {response.validator} now and was {partial.validator}")
     if expected.sha256 is not None:
         return DownloadDecision(Action.RESUME, "the digest will be compared at the end")
     if None in (partial.validator, response.validator):
-        return DownloadDecision(
-            Action.RESTART, "without a strong ETag or Last-Modified nothing shows that the rest is of the same version"
-        )
+        return _restart("without a strong ETag or Last-Modified nothing shows that the rest is of the same version")
     return DownloadDecision(Action.RESUME, "the same version continues")
 
 

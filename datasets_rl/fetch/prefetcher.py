@@ -13,8 +13,6 @@ from datasets_rl.fetch.parallel import Cancelled, CancelToken
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Prefetcher"]
-
 T = TypeVar("T")
 
 _JOIN_TIMEOUT = 5.0

@@ -32,8 +32,6 @@ from datasets_rl.fetch.schemes import NotServedError, Remote
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 
-__all__ = ["SPLIT_FROM", "Network", "Transfer"]
-
 SPLIT_FROM = 64 * 1024 * 1024
 """Minimum number of missing bytes for which several ranges of a file are fetched at once."""
 _TRUNCATE_BYTES = 64 * 1024

@@ -21,8 +21,6 @@ from datasets_rl.progress import waiting
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 
-__all__ = ["Upstream"]
-
 _TEXT_MAX_BYTES = 64 << 20
 _ELSEWHERE = Remedy(
     "give the files with {}, or a copy of the upstream with {}", Argument("from_local"), Argument("mirrors")

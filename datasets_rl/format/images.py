@@ -15,8 +15,6 @@ from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.read.images import decode
 from datasets_rl.ted.episode import EncodedImages
 
-__all__ = ["EncodedColumn", "ImageColumn"]
-
 
 class ImageColumn:
     """Array of N images of one shape, stored as concatenated PNG or JPEG files.

@@ -24,16 +24,6 @@ from datasets_rl.errors import IntegrityError
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.read.npy import read_header
 
-__all__ = [
-    "NpyStream",
-    "advise_random_reads",
-    "copy_on_write",
-    "file_sha256",
-    "map_npy",
-    "open_npy",
-    "unfinished_blocks",
-]
-
 _HASH_BYTES = 1 << 20
 # Linux's value: Python defines the constant only since 3.11, and other systems do not reserve memory.
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)

@@ -25,14 +25,14 @@ from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Ke
 from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
-__all__ = ["Items", "StoredDataset"]
-
 Items: TypeAlias = "NDArray[Any] | ImageColumn"
 T = TypeVar("T")
 _FINAL_FILE = "final.npy"
 _PAUSE, _LEVELS = 0.02, 3
 _ATTEMPTS = 20
 """Maximum number of attempts to open a dataset that is replaced during opening."""
+_LOOKS = 2
+"""How often a version is in none of its places before it counts as deleted: an undo moves it back to an earlier one."""
 
 
 class StoredDataset:
@@ -54,19 +54,20 @@ class StoredDataset:
         # The folder may be a link to another disk; links within the folder are rejected.
         self.folder = folder.resolve()
         for attempt in range(_ATTEMPTS):
-            self.identity, renamed = _folder_state(self.folder)
+            state = _folder_state(self.folder)
+            self.identity = folder_identity(self.folder)
             try:
                 self._open()
             except DatasetsRLError:
                 # Without a work folder, no process replaces the dataset, so a retry would fail again.
                 changing = any((root / WORK_FOLDER).is_dir() for root in self.folder.parents[:_LEVELS])
                 gone = self.identity is None and changing
-                if (folder_identity(self.folder) == self.identity and not gone) or attempt == _ATTEMPTS - 1:
+                if (_folder_state(self.folder) == state and not gone) or attempt == _ATTEMPTS - 1:
                     raise
                 time.sleep(_PAUSE)
                 continue
             # If the state changed, the opened files may belong to two versions.
-            if _folder_state(self.folder) == (self.identity, renamed):
+            if _folder_state(self.folder) == state:
                 return
         raise IntegrityError(
             str(self.folder), [f"it was replaced during each of {_ATTEMPTS} attempts to open it"], hint="open it again"
@@ -152,25 +153,36 @@ class StoredDataset:
         Raises:
             IntegrityError: If this version has been deleted.
         """
-        earlier = f"{VERSIONS_FOLDER}/*/*-{(self.identity or '')[:12]}"
+        # An old version moves on in this order, except that an undo moves it back: hence the second look.
+        places = ("", f"{WORK_FOLDER}/*/build", f"{VERSIONS_FOLDER}/*/*-{(self.identity or '')[:12]}")
+        looks = 0
         for _ in range(_ATTEMPTS):
-            moved = False
-            for folder in (self.folder, *(path for root in self.folder.parents for path in root.glob(earlier))):
+            found = False
+            for folder in (path for place in places for path in self._folders_in(place)):
                 before = _folder_state(folder)
-                if before[0] != self.identity:
+                if folder_identity(folder) != self.identity:
                     continue
                 with suppress(FileNotFoundError):
                     opened = opener(folder / name)
                     if _folder_state(folder) == before:
                         return opened
-                moved = True
-            if not moved:
+                found = True
+            looks += not found
+            if looks == _LOOKS:
                 break
         raise IntegrityError(
             str(self.folder),
             ["another version replaced it, and the opened version was deleted"],
             hint="open it again",
         )
+
+    def _folders_in(self, place: str) -> Iterator[Path]:
+        """Yield the folders that match a pattern below any parent folder; for an empty pattern, this folder."""
+        if not place:
+            yield self.folder
+            return
+        for root in self.folder.parents:
+            yield from root.glob(place)
 
     def _expected_layout(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Return the expected dtype and shape of an array file."""
@@ -284,15 +296,16 @@ class StoredDataset:
         return f"StoredDataset({manifest.id}: {manifest.steps:,} steps, {manifest.episodes:,} episodes, {self.folder})"
 
 
-def _folder_state(folder: Path) -> tuple[str | None, int]:
-    """Return the identity of the dataset in a folder, and the time of the last rename of the folder (``st_ctime_ns``).
+def _folder_state(folder: Path) -> tuple[int, ...]:
+    """Return inodes and times, which differ after the folder was renamed or replaced by another one.
 
-    The time differs even if an undo has restored the same version in between.
+    A rename sets the ``st_ctime_ns`` of a folder, so that it differs even if an undo has restored the same version.
     """
     try:
-        return folder_identity(folder), folder.stat().st_ctime_ns
-    except FileNotFoundError:
-        return folder_identity(folder), 0
+        status, manifest = folder.stat(), (folder / MANIFEST_FILE).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return status.st_ino, status.st_ctime_ns, manifest.st_ino, manifest.st_ctime_ns
 
 
 def _read_texts(path: Path) -> list[str]:
@@ -350,7 +363,7 @@ def _size_problems(folder: Path, manifest: Manifest) -> Iterator[str]:
         path = folder / entry.path
         try:
             # The file or a parent folder may be a link that leads out of the dataset.
-            linked = any((folder / parent).is_symlink() for parent in PurePosixPath(entry.path).parents)
+            linked = any((folder / parent).is_symlink() for parent in PurePosixPath(entry.path).parents[:-1])
             status = path.lstat()
         except OSError:
             yield f"{entry.path} is missing"

@@ -28,8 +28,6 @@ import numpy as np
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 
-__all__ = ["NAME_BYTES", "ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema", "upgrade_schema"]
-
 ROWS_FILE = "rows.npy"
 _FORMER_KEYS = {"carried": "shared", "read_as": "memory_dtype"}
 """Keys of format version 1 that version 2 renames, each with its new name."""

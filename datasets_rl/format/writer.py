@@ -33,8 +33,6 @@ from datasets_rl.ted.stats import Moments, episode_statistics, has_statistics
 from datasets_rl.ted.steps import split_states
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
-__all__ = ["EPISODES_FILE", "Commit", "DatasetSummary", "DatasetWriter"]
-
 Commit = Mapping[str, Any]
 """State of a `DatasetWriter` at a commit, as a JSON value."""
 
@@ -94,7 +92,7 @@ class DatasetWriter:
         if missing:
             raise InvalidArgumentError(f"{name} cannot be written: {'; '.join(missing)}")
         self._folder = folder
-        self._what = name
+        self._name = name
         self._shared = [field for field in self.schema if field.shared]
         self._step_fields = [
             field for field in self.schema if not field.shared and field.key not in {NEXT_DONE, EPISODE}
@@ -322,7 +320,7 @@ class DatasetWriter:
                     )
         if problems:
             where = f"the episodes from {self._episode} (from row {self._steps})"
-            raise ConversionError(self._what, [f"{where}: {problem}" for problem in sorted(problems)])
+            raise ConversionError(self._name, [f"{where}: {problem}" for problem in sorted(problems)])
 
     def append_partial(self, folder: Path, commit: Commit) -> None:
         """Append the rows of another writer of the same columns, with this writer's episode numbers and text codes.
@@ -442,7 +440,7 @@ class DatasetWriter:
         problems = list(self._episode_problems(episode, steps))
         if problems:
             where = f"episode {self._episode} (from row {self._steps})"
-            raise ConversionError(self._what, [f"{where}: {problem}" for problem in problems])
+            raise ConversionError(self._name, [f"{where}: {problem}" for problem in problems])
         return steps
 
     def _episode_problems(self, episode: Episode, steps: int) -> Iterator[str]:
@@ -514,7 +512,7 @@ class DatasetWriter:
             row = int(wrong[0])
             problem = "has no flag at its end" if expected[row] else "has an end flag before its end"
             raise ConversionError(
-                self._what, [f"row {first + row}: its episode {problem} (and {len(wrong) - 1} more rows)"]
+                self._name, [f"row {first + row}: its episode {problem} (and {len(wrong) - 1} more rows)"]
             )
 
     def _sum_rewards(self, rewards: NDArray[Any], batch: _Batch, numbers: NDArray[np.int32], episode: int) -> None:
@@ -538,7 +536,7 @@ class DatasetWriter:
         self._merge_moments()
         if self._open_steps or not self._steps:
             problem = f"episode {self._episode} has no end" if self._open_steps else "it has no step"
-            raise ConversionError(self._what, [problem])
+            raise ConversionError(self._name, [problem])
         table = self._episode_records()
         files = [
             stream.close(trailing=self.schema.record_bytes if name == ROWS_FILE else 0)

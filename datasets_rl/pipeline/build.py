@@ -8,10 +8,11 @@ release  0 1             then the inputs of chunk 2 may be deleted
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.pipeline.engines import Engine, TaskFunction
@@ -22,25 +23,24 @@ from datasets_rl.progress import CountingReport, Report
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Chunk", "WorkerResult", "build", "submitted_ahead"]
-
 T = TypeVar("T")
 
 
-class Chunk(Protocol):
+class Chunk(ABC):
     """Rows that are appended and committed together. A context manager, which may hold files open."""
 
+    @abstractmethod
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
         """Append the rows, and return their entry for the journal, a JSON value."""
-        ...
 
     def release(self) -> None:
-        """Delete the files that are no longer needed once the rows are on the disk."""
-        ...
+        """Delete the files that are no longer needed once the rows are on the disk; by default there are none."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *details: object) -> None: ...
+    def __exit__(self, *details: object) -> None:
+        """Close the files; by default none is open."""
 
 
 def build(

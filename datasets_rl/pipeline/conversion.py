@@ -36,17 +36,6 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.ted.keys import Key
 
-__all__ = [
-    "ConversionJob",
-    "convert",
-    "converted_bytes",
-    "json_value",
-    "merge_decisions",
-    "spec_of_field",
-    "specs_of_schema",
-    "write_metadata",
-]
-
 _METADATA_FOLDER = "metadata"
 _SILENT = Report()
 _LEAVE_OUT = Remedy("leave the field out with {}", Argument("selection", Call("Selection", keys=...)))

@@ -13,8 +13,6 @@ from typing import Any
 
 from datasets_rl import disk
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """The append-only journal of one build.

@@ -15,8 +15,6 @@ from datasets_rl import disk
 from datasets_rl.format.schema import Column
 from datasets_rl.format.writer import DatasetWriter
 
-__all__ = ["COMMIT_FILE", "make_partial", "partials_folder", "remove_partial"]
-
 COMMIT_FILE = "commit.json"
 """The file that is written last: a folder without it is not a partial dataset."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

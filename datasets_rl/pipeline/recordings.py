@@ -34,8 +34,6 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, dotted_name
 from datasets_rl.ted.stats import Moments, has_statistics
 
-__all__ = ["Recording", "SavedRecording", "column_differences", "data_columns", "write_joined"]
-
 _FILE = "recording.json"
 _JOURNAL = "journal.jsonl"
 _KEY = "recording"

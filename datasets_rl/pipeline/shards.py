@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.format.manifest import RawFile
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.pipeline.build import WorkerResult
+from datasets_rl.pipeline.build import Chunk, WorkerResult
 from datasets_rl.pipeline.engines import Engine, WorkerDiedError
 from datasets_rl.pipeline.partial import make_partial
 from datasets_rl.progress import Report
@@ -31,11 +31,6 @@ from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-__all__ = ["EpisodeFilter", "LocalShard", "ReaderSpec", "ShardOptions", "WorkerShard", "open_in_order", "read_shard"]
 
 _LOCAL_IN_FLIGHT = 2
 """The number of shards whose files are fetched or being fetched, if this process reads them."""
@@ -87,7 +82,9 @@ class EpisodeFilter:
         numbers = np.arange(self.seen, self.seen + len(batch))
         self.seen += len(batch)
         mask = np.array([number in self._numbers for number in numbers.tolist()], np.bool_)
-        return replace(batch, metadata={**batch.metadata, "source": numbers}).pick(mask) if mask.any() else None
+        return (
+            replace(batch, metadata={**batch.metadata, "source": numbers}).select_episodes(mask) if mask.any() else None
+        )
 
     @property
     def complete(self) -> bool:
@@ -145,7 +142,7 @@ def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[L
                 prefetcher.release()
 
 
-class LocalShard:
+class LocalShard(Chunk):
     """A shard that this process reads. A context manager, because it holds files open.
 
     Args:
@@ -205,9 +202,6 @@ class LocalShard:
         later = listing.shards[listing.shards.index(self.shard) + 1 :]
         needed = {path for shard in later for path in shard.paths} | set(listing.common)
         self.options.fetcher.drop([path for name, path in self.files.items() if name not in needed])
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *details: object) -> None:
         if self._reader is not None:

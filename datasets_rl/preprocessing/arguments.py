@@ -25,8 +25,6 @@ from datasets_rl.settings import Settings
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["PreprocessArguments"]
-
 _START_METHODS = {None, "fork", "spawn", "forkserver"}
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from datasets_rl.ted.episode_batch import EpisodeBatch
 
-__all__ = ["Step", "snake"]
-
 
 class Step(ABC):
     """A step of a recipe: a dataclass whose fields are the arguments of the step.

@@ -14,8 +14,6 @@ from datasets_rl.format.schema import Schema
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 
-__all__ = ["episode_batch", "episode_batches", "step_bytes", "whole_episodes"]
-
 
 def step_bytes(schema: Schema) -> int:
     """Return the size of one step in memory in bytes, with decoded images."""

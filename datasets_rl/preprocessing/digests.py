@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["code_digest"]
-
 _DIGEST_LENGTH = 16
 _IGNORED_ATTRIBUTES = {
     "__annotations__",

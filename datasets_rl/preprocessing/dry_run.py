@@ -20,8 +20,6 @@ from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
-__all__ = ["DryRun", "dry_run_recipe"]
-
 _BYTES = 4 << 20
 _SECONDS = 0.2
 """The limits of a sample, in bytes and in seconds: it ends at either of them, once some steps remain."""

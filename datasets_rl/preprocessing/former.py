@@ -9,8 +9,6 @@ from typing import Any
 from datasets_rl.preprocessing.steps import steps_by_name
 from datasets_rl.preprocessing.steps.fields import DTYPES
 
-__all__ = ["Arguments", "with_present_names"]
-
 Arguments = tuple[str, Sequence[Any], Mapping[str, Any]]
 """The name of a step, its positional and its keyword arguments."""
 

@@ -21,8 +21,6 @@ from datasets_rl.ted.episode import concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import as_key, dotted_name
 
-__all__ = ["Function", "Per", "concatenate_batches"]
-
 Per = Literal["step", "batch", "episode"]
 
 _UNBIND_STEPS = 256
@@ -70,7 +68,7 @@ class Function(Step):
         return from_tensors(torch.cat(results), batch, whole=False)
 
     def _apply_to_episode(self, batch: EpisodeBatch, index: int) -> list[EpisodeBatch]:
-        episode = batch.pick(np.array([index]))
+        episode = batch.select_episodes(np.array([index]))
         result = self.fn(to_tensors(episode))
         items = result if isinstance(result, (list, tuple)) else [] if result is None else [result]
         pieces = [from_tensors(_copy_result(data), episode, whole=True) for data in items]

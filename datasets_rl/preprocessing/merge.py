@@ -20,18 +20,6 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = [
-    "DATASET",
-    "MergedDataset",
-    "Stored",
-    "check_not_replaced",
-    "check_same_fields",
-    "files_digest",
-    "member_datasets",
-    "merged_manifest",
-    "open_datasets",
-]
-
 DATASET = ("dataset",)
 """The key of the field that has the index of the dataset that each step is from, int64 [N]."""
 

@@ -19,8 +19,6 @@ from datasets_rl.preprocessing.steps import steps_by_name
 from datasets_rl.preprocessing.transforms import SUPERSEDED, TransformStep, named_transforms, transform_steps
 from datasets_rl.remedy import Call, Remedy
 
-__all__ = ["ALL_STEPS", "StepDescription", "describe_steps", "inline_text", "make_step", "with_current_names"]
-
 ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.describe_steps"))
 
 

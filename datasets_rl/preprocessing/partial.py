@@ -32,17 +32,6 @@ from datasets_rl.ted.episode import EncodedImages, concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TRUNCATED, Key, dotted_name
 
-__all__ = [
-    "Task",
-    "columns_of",
-    "decoded_keys",
-    "make_partial_dataset",
-    "read_batches",
-    "seeded_random",
-    "write_episodes",
-    "writer_columns",
-]
-
 _ADDED_BY_WRITER = {EPISODE, NEXT_DONE}
 
 
@@ -173,7 +162,7 @@ def _first_rows(batch: EpisodeBatch, rows: int) -> EpisodeBatch:
     """Return the first rows of a batch; its last episode is truncated there, with the next state as its final state."""
     stops = batch.table.stops
     episodes = int(np.searchsorted(stops, rows)) + 1
-    batch = batch.pick(np.arange(episodes))
+    batch = batch.select_episodes(np.arange(episodes))
     if stops[episodes - 1] == rows:
         return batch
     lengths = np.diff(np.append(stops[: episodes - 1], rows), prepend=0)

@@ -38,8 +38,6 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted_name
 from datasets_rl.transforms import Compose, Transform
 
-__all__ = ["Recipe", "parse_inline", "same_steps", "shipped_recipes"]
-
 _PYTHON = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
 _INSTALLED = tuple(
     f"{path}{os.sep}"
@@ -404,7 +402,7 @@ def _apply_step(step: Step, number: int, batch: EpisodeBatch) -> EpisodeBatch | 
         return step(batch)
     except Exception as error:
         for episode in range(len(batch)) if len(batch) > 1 else ():
-            _apply_step(step, number, batch.pick(np.array([episode])))
+            _apply_step(step, number, batch.select_episodes(np.array([episode])))
         where = f" at episode {batch.numbers[0]}" if len(batch) == 1 else ""
         raise _step_error(step, number, batch, where, error) from error
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetSummary, DatasetWriter
-from datasets_rl.pipeline.build import WorkerResult, build, submitted_ahead
+from datasets_rl.pipeline.build import Chunk, WorkerResult, build, submitted_ahead
 from datasets_rl.pipeline.conversion import spec_of_field, write_metadata
 from datasets_rl.pipeline.engines import Engine, WorkerDiedError
 from datasets_rl.pipeline.engines.local import LocalEngine
@@ -60,6 +60,7 @@ from datasets_rl.sources import DERIVED
 from datasets_rl.store import (
     DatasetPaths,
     check_derived_name,
+    check_folder,
     check_own_files,
     derived_paths,
     discard_work,
@@ -73,9 +74,6 @@ from datasets_rl.store import (
 )
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Preview", "preprocess", "preview", "result_folder", "undo"]
 
@@ -406,14 +404,12 @@ def _check_destination(target: DatasetPaths, folders: Sequence[Path]) -> None:
             f"{target.folder} is the folder of the dataset itself",
             hint="name another folder, or preprocess it in place",
         )
-    disk.check_nesting(target.folder)
+    check_folder(target)
     if target.exists and not Manifest.read(target.folder).history:
         raise InvalidArgumentError(
             f"{target.folder} already exists: it holds a dataset that is not the result of a recipe",
             hint="remove it first",
         )
-    if target.folder.exists() and not target.exists and (not target.folder.is_dir() or any(target.folder.iterdir())):
-        raise InvalidArgumentError(f"{target.folder} already exists: it holds files that are not a dataset")
 
 
 def _check_loss(stored: Stored, destination: _Destination, request: _Request) -> None:
@@ -691,7 +687,7 @@ class _LayoutChangedError(Exception):
         self.layout = layout
 
 
-class _LocalChunk:
+class _LocalChunk(Chunk):
     """The episodes of a task, preprocessed in this process."""
 
     def __init__(self, task: Mapping[str, Any], stored: Stored, recipe: Recipe, report: Report) -> None:
@@ -715,15 +711,6 @@ class _LocalChunk:
         if "revision" in result:
             raise _LayoutChangedError(result["revision"])
         return {"outside_spec": result["outside_spec"]}
-
-    def release(self) -> None:
-        """Do nothing: there are no files to delete."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Do nothing: no file is open."""
 
 
 class _WorkerChunk(_LocalChunk):

@@ -41,8 +41,6 @@ from datasets_rl.ted.keys import (
 )
 from datasets_rl.ted.steps import values_after
 
-__all__ = ["from_tensors", "named_leaves", "to_tensors", "unshare", "unshared_keys"]
-
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 
 

@@ -34,8 +34,6 @@ from datasets_rl.transforms import Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _ImageTransform
 
-__all__ = ["SUPERSEDED", "TransformStep", "named_transforms", "transform_steps"]
-
 _NO_STEPS = frozenset(
     {
         "BurnInTransform",

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import gz, xz, zips
-from datasets_rl.read.streams import AGAIN, Readable, fill, unexpected_format
+from datasets_rl.read.streams import AGAIN, InputStream, Readable, fill, unexpected_format
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-__all__ = ["Limits", "Member", "members", "members_of_chunk"]
 
 _BLOCK = 512
 _BUFFER_BYTES = 1 << 18
@@ -156,7 +154,7 @@ def members_of_chunk(path: Path, chunk: int, chunk_count: int, *, limits: Limits
         yield from _tar_members(watched, limits, stop=None if stop == size else stop)
 
 
-class _LimitedReader(io.RawIOBase):
+class _LimitedReader(InputStream):
     """Counter of the stored and decompressed bytes of an archive; `size_max` is the decompressed size, if it is known."""
 
     def __init__(self, source: BinaryIO, name: str, limits: Limits, size_max: int | None = None) -> None:
@@ -168,9 +166,6 @@ class _LimitedReader(io.RawIOBase):
         self._source, self._limits = source, limits
         self._ahead = b""
         self._stored = 0
-
-    def readable(self) -> bool:
-        return True
 
     def peek(self, size: int) -> bytes:
         ahead = bytearray(size)
@@ -219,16 +214,13 @@ class _LimitedReader(io.RawIOBase):
             count -= min(count, len(scratch))
 
 
-class _MemberContent(io.RawIOBase):
+class _MemberContent(InputStream):
     """Content of the current member."""
 
     def __init__(self, archive: _LimitedReader, size: int) -> None:
         self._archive = archive
         self._passed = False
         self.left = size
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: Buffer, /) -> int:
         if self._passed:

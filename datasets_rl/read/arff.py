@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-
-__all__ = ["ArffFile", "Attribute", "Rows"]
+from datasets_rl.read.streams import first_problems
 
 _BLOCK_BYTES = 8 << 20
 _HEADER_MAX_BYTES = 16 << 20
@@ -222,8 +221,7 @@ class ArffFile:
 
     def _raise_problems(self, problems: Sequence[str]) -> None:
         if problems:
-            more = [f"and {len(problems) - _PROBLEMS_MAX:,} more"] if problems[_PROBLEMS_MAX:] else []
-            raise ConversionError(self._path.name, [*problems[:_PROBLEMS_MAX], *more])
+            raise ConversionError(self._path.name, first_problems(problems))
 
 
 def _parse_attribute(text: str, problems: list[str]) -> Attribute:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
-from datasets_rl.read.streams import AGAIN, unexpected_format
+from datasets_rl.read.streams import AGAIN, InputStream, unexpected_format
 
 try:
     from isal.igzip import IGzipFile as GzipFile
@@ -28,14 +28,12 @@ except ImportError:
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-__all__ = ["MAGIC", "GzipNpyReader", "GzipReader"]
-
 MAGIC = b"\x1f\x8b"
 _BUFFER_BYTES = 1 << 18
 _COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
-class GzipReader(io.RawIOBase):
+class GzipReader(InputStream):
     """Decompressed content of a gzip file as a stream. The checksum is checked at the end.
 
     Args:
@@ -46,10 +44,6 @@ class GzipReader(io.RawIOBase):
     def __init__(self, stream: BinaryIO | io.RawIOBase, name: str) -> None:
         self._name = name
         self._gzip = GzipFile(fileobj=cast("BinaryIO", stream), mode="rb")  # type: ignore[no-untyped-call]  # isal leaves it untyped
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Decompress the next bytes into the buffer; return their number, 0 at the end.

@@ -39,17 +39,6 @@ from datasets_rl.read.streams import AGAIN, first_problems, unexpected_format
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "CHUNK_GRACE",
-    "LIBRARY_ERRORS",
-    "MAGIC",
-    "Block",
-    "Hdf5Array",
-    "Hdf5File",
-    "chunk_problems",
-    "library_errors",
-]
-
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold: data that declares more was never written
 _JOB_BYTES = 1 << 20  # with smaller jobs the threads wait for each other; with larger ones the last one works alone

@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import AGAIN, unexpected_format
-
-__all__ = ["Header", "decode", "read_header"]
+from datasets_rl.read.streams import AGAIN, first_problems, unexpected_format
 
 EncodedImages: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -27,7 +25,6 @@ _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8\xff"
 _U32 = struct.Struct(">I")
 _PIXELS_MAX = 1 << 26  # a frame of 8,192 by 8,192
-_PROBLEMS_MAX = 20
 _BATCH = 16  # images per task of a thread
 _THREADS = 4
 # Exceptions that the decoders raise for damaged images.
@@ -106,8 +103,7 @@ def decode(images: Sequence[EncodedImages], out: NDArray[Any], name: str = "imag
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="decode") as pool:
             problems = [problem for batch_problems in pool.map(batch, starts) for problem in batch_problems]
     if problems:
-        more = [f"and {len(problems) - _PROBLEMS_MAX:,} more images"] if len(problems) > _PROBLEMS_MAX else []
-        raise ConversionError(name, [*problems[:_PROBLEMS_MAX], *more], hint=AGAIN)
+        raise ConversionError(name, first_problems(problems, "images"), hint=AGAIN)
 
 
 def _decode_one(image: EncodedImages, out: NDArray[Any]) -> str:

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, Readable, fill, unexpected_format
 
-__all__ = ["MAGIC", "NpyHeader", "NpyReader", "read_header"]
-
 MAGIC = b"\x93NUMPY"
 _PLAIN = "biufcSU"
 _FORMATS: dict[tuple[int, ...], tuple[int, Callable[..., Any]]] = {

@@ -16,8 +16,6 @@ from datasets_rl.read.zips import ZipReader
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["NpzFile"]
-
 
 class NpzFile:
     """Open ``.npz`` file. A context manager.

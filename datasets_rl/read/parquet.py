@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-__all__ = ["TableColumn", "TableFile"]
-
 TableColumn: TypeAlias = "NDArray[Any] | list[str] | list[bytes] | Ragged"
 """Numbers [N], or [N, k, ...] for lists of fixed size; N strings or byte strings; or ragged lists of these."""
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ALLOWED", "AllowedGlobal", "DamagedPickleError", "UnbuiltObject", "checked_keys"]
-
 _TYPE = re.compile("[biufc][0-9]{1,2}|[SU][1-9][0-9]{0,8}|O8?")
 _NUMPY_CORES = ("numpy.core", "numpy._core")
 

@@ -21,14 +21,11 @@ import numpy as np
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.pickle_calls import ALLOWED, AllowedGlobal, DamagedPickleError, UnbuiltObject, checked_keys
-from datasets_rl.read.streams import AGAIN, Readable, fill, unexpected_format
-
-__all__ = ["load", "load_npy"]
+from datasets_rl.read.streams import AGAIN, Readable, fill, first_problems, unexpected_format
 
 _DEPTH_MAX = 32
 _VALUES_MAX = 50_000_000  # shared values count several times, so that code that walks the result terminates
 _DIGITS_MAX = 1000
-_PROBLEMS_MAX = 20
 _RUN = 1000  # the standard pickler writes lists in batches of this size
 _ESCAPED = re.compile(rb"""(?:[^\\]|\\(?:[\\'"nrt]|x[0-9a-f]{2}))*""")  # the escapes that Python 2 writes
 _Step: TypeAlias = "Callable[[_PickleMachine, int], int]"
@@ -61,8 +58,7 @@ def load(data: bytes | bytearray | memoryview, name: str = "pickle") -> Any:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, MemoryError) as error:
         machine.problems.append(f"it is damaged at byte {machine.at:,}: {type(error).__name__} {error}")
     if machine.problems:
-        more = [f"and {len(machine.problems) - _PROBLEMS_MAX:,} more"] if len(machine.problems) > _PROBLEMS_MAX else []
-        raise ConversionError(name, [*machine.problems[:_PROBLEMS_MAX], *more], hint=AGAIN)
+        raise ConversionError(name, first_problems(machine.problems), hint=AGAIN)
     return value
 
 

@@ -27,8 +27,6 @@ except ImportError:  # no wheel for this machine
     inflating = zlib  # type: ignore[misc]  # the same interface
     _ERRORS = (zlib.error,)
 
-__all__ = ["decode"]
-
 _READ_ONLY = numba.types.Array(numba.uint8, 2, "C", readonly=True)
 _SIGNATURE = numba.void(_READ_ONLY, numba.uint8[:, ::1], numba.int64)
 

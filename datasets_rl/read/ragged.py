@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 
-__all__ = ["Ragged"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ragged:

@@ -16,18 +16,6 @@ from datasets_rl.remedy import Argument, Remedy
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "AGAIN",
-    "DAMAGED",
-    "JoinedStream",
-    "Readable",
-    "StreamSpan",
-    "fill",
-    "first_problems",
-    "join_names",
-    "unexpected_format",
-]
-
 _ITEMS_MAX = 20
 _LFS = b"version https://git-lfs"
 AGAIN = Remedy("the file is damaged or truncated: download it again with {}", Argument("force", True))
@@ -62,7 +50,15 @@ def fill(stream: Readable | BinaryIO, view: memoryview) -> int:
     return count
 
 
-class StreamSpan(io.RawIOBase):
+class InputStream(io.RawIOBase):
+    """Base of the streams that define ``readinto``."""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+
+class StreamSpan(InputStream):
     """Part of a file as a separate stream. Several parts of one file may be read alternately.
 
     Args:
@@ -76,10 +72,6 @@ class StreamSpan(io.RawIOBase):
         self._at = start
         self._left = size
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
     def readinto(self, buffer: Buffer, /) -> int:
         """Read the next bytes into the buffer; return their number, 0 at the end of the part or of the file."""
         view = memoryview(buffer).cast("B")[: self._left]
@@ -90,15 +82,11 @@ class StreamSpan(io.RawIOBase):
         return int(count)
 
 
-class JoinedStream(io.RawIOBase):
+class JoinedStream(InputStream):
     """Concatenation of streams."""
 
     def __init__(self, *streams: io.RawIOBase | io.BytesIO) -> None:
         self._streams = list(streams)
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Read the next bytes into the buffer; return their number, 0 at the end."""
@@ -109,10 +97,10 @@ class JoinedStream(io.RawIOBase):
         return 0
 
 
-def first_problems(problems: Sequence[str]) -> list[str]:
-    """Return the first problems, and the number of the others."""
+def first_problems(problems: Sequence[str], noun: str = "") -> list[str]:
+    """Return the first problems, and the number of the others, which are problems of `noun`."""
     more = len(problems) - _ITEMS_MAX
-    return [*problems[:_ITEMS_MAX], *([f"and {more:,} more"] if more > 0 else [])]
+    return [*problems[:_ITEMS_MAX], *([f"and {more:,} more {noun}".rstrip()] if more > 0 else [])]
 
 
 def join_names(names: Sequence[str]) -> str:

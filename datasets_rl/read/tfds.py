@@ -26,8 +26,6 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.tfrecord import Feature, parse_example
 
-__all__ = ["Column", "Leaf", "Schema"]
-
 Column: TypeAlias = "NDArray[Any] | list[memoryview] | list[str] | list[NDArray[Any]] | Ragged"
 """Numbers [T, ...]; T encoded images, byte strings, strings, or arrays of unequal shapes; or ragged lists of these."""
 

@@ -11,8 +11,7 @@ are decoded.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -20,9 +19,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import AGAIN, fill
-
-__all__ = ["Feature", "SequenceExample", "parse_example", "parse_sequence_example", "read_records"]
+from datasets_rl.read.streams import AGAIN, fill, first_problems
 
 Feature: TypeAlias = "NDArray[np.float32] | NDArray[np.int64] | list[memoryview]"
 """Floats [V], a view of the payload; integers [V]; or byte strings, views of the payload."""
@@ -31,7 +28,6 @@ _HEAD = struct.Struct("<QI")
 _FOOT = struct.Struct("<I")
 _RECORD_MAX_BYTES = (1 << 31) - 1  # protobuf's limit for a message
 _STRINGS_MAX = 1 << 20  # per list, because empty strings take 2 bytes in the file and 200 in memory
-_PROBLEMS_MAX = 20
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
@@ -80,8 +76,7 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
         offset += _HEAD.size + len(record)
         number += 1
     if problems:
-        more = [f"and {len(problems) - _PROBLEMS_MAX:,} more records"] if len(problems) > _PROBLEMS_MAX else []
-        raise ConversionError(name, [*problems[:_PROBLEMS_MAX], *more], hint=AGAIN)
+        raise ConversionError(name, first_problems(problems, "records"), hint=AGAIN)
 
 
 def parse_example(payload: memoryview, name: str) -> dict[str, Feature]:
@@ -107,35 +102,6 @@ def parse_example(payload: memoryview, name: str) -> dict[str, Feature]:
     return features
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceExample:
-    """Parsed ``tf.train.SequenceExample``: features of the whole, and lists with a feature for each step."""
-
-    context: Mapping[str, Feature]
-    lists: Mapping[str, list[Feature]]
-
-
-def parse_sequence_example(payload: memoryview, name: str) -> SequenceExample:
-    """Read a ``tf.train.SequenceExample``; see `parse_example`.
-
-    Raises:
-        ConversionError: If the bytes are not such a message.
-    """
-    context: dict[str, Feature] = {}
-    lists: dict[str, list[Feature]] = {}
-    try:
-        for number, start, stop in _parse_messages(payload, 0, len(payload)):
-            if number == 1:
-                context.update(_parse_features(payload, start, stop))
-            elif number == 2:
-                for key, at, end in _parse_map_entries(payload, start, stop):
-                    steps = _parse_messages(payload, at, end)
-                    lists[key] = [_parse_feature(payload, *span) for field, *span in steps if field == 1]
-    except (_DamagedError, UnicodeDecodeError) as error:
-        raise ConversionError(name, [f"it is not a valid tf.train.SequenceExample: {error}"], hint=AGAIN) from error
-    return SequenceExample(context, lists)
-
-
 def _masked_crc(data: Any) -> int:
     """Return the masked CRC32C of TFRecords: rotated, and with a constant added."""
     crc = crc32c(data)
@@ -143,17 +109,11 @@ def _masked_crc(data: Any) -> int:
 
 
 def _parse_features(data: memoryview, start: int, stop: int) -> Iterator[tuple[str, Feature]]:
-    for key, at, end in _parse_map_entries(data, start, stop):
-        yield key, _parse_feature(data, at, end)
-
-
-def _parse_map_entries(data: memoryview, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the keys of a map with the byte ranges of their values."""
     for number, at, end in _parse_messages(data, start, stop):
         if number == 1:
             spans = {field: (first, last) for field, first, last in _parse_messages(data, at, end)}
             key = slice(*spans.get(1, (0, 0)))
-            yield str(data[key], "utf-8"), *spans.get(2, (0, 0))
+            yield str(data[key], "utf-8"), _parse_feature(data, *spans.get(2, (0, 0)))
 
 
 def _parse_feature(data: memoryview, start: int, stop: int) -> Feature:

@@ -12,8 +12,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["MAX_DEPTH", "parse_toml"]
-
 MAX_DEPTH = 32
 """Maximum nesting of tables and arrays; deeper documents could exhaust the stack of recursive functions."""
 

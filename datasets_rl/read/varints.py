@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from datasets_rl.compiled import compile_for
 
-__all__ = ["WIDEST", "decode"]
-
 WIDEST = 10
 """Maximum number of bytes of an integer."""
 

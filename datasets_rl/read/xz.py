@@ -20,12 +20,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, BinaryIO
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import AGAIN, JoinedStream, Readable, StreamSpan
+from datasets_rl.read.streams import AGAIN, InputStream, JoinedStream, Readable, StreamSpan
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-__all__ = ["MAGIC", "Block", "XzReader", "blocks", "open_blocks"]
 
 MAGIC = b"\xfd7zXZ\0"
 _END = b"YZ"
@@ -102,7 +100,7 @@ def open_blocks(file: BinaryIO, blocks: Sequence[Block], name: str) -> XzReader:
     return XzReader(JoinedStream(*parts), name)
 
 
-class XzReader(io.RawIOBase):
+class XzReader(InputStream):
     """Decompressed content of an xz file, which may have several streams, as a stream. Checksums are checked.
 
     Args:
@@ -115,10 +113,6 @@ class XzReader(io.RawIOBase):
         self._buffer = bytearray(_BUFFER_BYTES)
         self._decompressor: lzma.LZMADecompressor | None = None
         self._left = b""
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Decompress the next bytes into the buffer; return their number, 0 at the end.

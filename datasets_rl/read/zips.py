@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.gz import GzipReader
-from datasets_rl.read.streams import AGAIN, JoinedStream, StreamSpan, first_problems, unexpected_format
+from datasets_rl.read.streams import AGAIN, InputStream, JoinedStream, StreamSpan, first_problems, unexpected_format
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
-
-__all__ = ["MAGIC", "ZipMember", "ZipReader"]
 
 MAGIC = b"PK\x03\x04"
 _EMPTY = b"PK\x05\x06"
@@ -154,15 +152,12 @@ def _entry_problems(entry: zipfile.ZipInfo, members: Mapping[str, ZipMember]) ->
         yield f"declares {entry.file_size:,} bytes; its {entry.compress_size:,} stored bytes can have at most {most:,}"
 
 
-class _CheckedReader(io.RawIOBase):
+class _CheckedReader(InputStream):
     """Content of a member that is not compressed, with the same checks as for compressed ones."""
 
     def __init__(self, span: StreamSpan, member: ZipMember, name: str) -> None:
         self._span, self._member, self._name = span, member, name
         self._count = self._crc = 0
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: Buffer, /) -> int:
         view = memoryview(buffer).cast("B")

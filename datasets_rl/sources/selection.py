@@ -22,8 +22,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["Numbers", "Option", "Selection", "read_numbers"]
-
 _NUMBERS = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(\d+))?")
 _ALWAYS = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, EPISODE})
 _LISTS = ("keys", "include", "exclude")

@@ -75,7 +75,7 @@ class EpisodeBatch:
             return concatenate_columns([states, final_states])[rows]
         return values_after(np.asarray(states), np.asarray(final_states), self.table, 0, self.count)
 
-    def pick(self, episodes: NDArray[Any]) -> EpisodeBatch:
+    def select_episodes(self, episodes: NDArray[Any]) -> EpisodeBatch:
         """Return the episodes with these indices, in this order, or those of a mask, [E]."""
         chosen = np.arange(len(self))[episodes]
         if len(chosen) == len(self) and (np.diff(chosen) == 1).all():

@@ -157,14 +157,10 @@ def made(request, tmp_path_factory):
         shrunk(environment, case)
         place = store.dataset_paths(case.id)
         folder = downloading.download(case.id, selection=Selection(options=case.options), keep_raw=True)
-        contents = planning.find_files(
-            case.id,
-            place,
-            Settings.from_env(),
-            planning.DownloadOptions(),
-            Selection(options=case.options),
-            aside=place.work,
+        request = planning.DownloadRequest(
+            sources.find(case.id), place, Settings.from_env(), Selection(options=case.options)
         )
+        contents = planning.find_files(request, aside=place.work)
         yield Made(case, tree, golden, StoredDataset(folder), place, contents)
 
 

@@ -239,7 +239,7 @@ def test_the_output_does_not_depend_on_the_division_into_batches(name, arguments
     spread = block_of([*shapes, (2, True, True), (3, True, False)], seed=1)
     recipe = fitted(name, arguments, whole, spread)
     numbers = np.arange(len(whole))
-    parts = [whole.pick(one) for one in (numbers < cut, numbers >= cut) if one.any()]
+    parts = [whole.select_episodes(one) for one in (numbers < cut, numbers >= cut) if one.any()]
     came = [one for one in map(recipe, [whole, *parts]) if one is not None]
     # As for partials: a state that one of them stores separately is stored separately in all.
     twice = frozenset(key for one in came for key in one.steps if ("next", *key) in one.steps)

@@ -234,7 +234,7 @@ def test_the_episodes_of_a_batch_equal_the_input():
         assert [one.steps[WORD.key].vocabulary[code] for code in one.steps[WORD.key].codes] == [
             other.steps[WORD.key].vocabulary[code] for code in other.steps[WORD.key].codes
         ]
-    two = block.pick(np.array([2, 0]))
+    two = block.select_episodes(np.array([2, 0]))
     assert two.lengths.tolist() == [4, 3]
     assert np.array_equal(two.states[("observation",)][:4], given_ones[2].states[("observation",)])
     assert np.array_equal(two.next_states(("observation",))[4:7], given_ones[0].states[("observation",)][1:])

@@ -52,7 +52,7 @@ def test_an_error_is_returned_completely_and_its_process_continues():
             waits[1]()
         assert waits[2]()["process"] == first["process"]
 
-    assert (raised.value.what, raised.value.problems) == ("toy/data", ("a", "b"))
+    assert (raised.value.name, raised.value.problems) == ("toy/data", ("a", "b"))
     assert raised.value.hint == "give another file"
 
 

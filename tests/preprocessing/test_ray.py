@@ -171,7 +171,7 @@ def test_an_error_in_the_data_has_the_same_message_on_a_node(get, tmp_path):
     for place, engine in (("here", None), ("there", RayEngine())):
         with pytest.raises(ConversionError, match="episode 17") as raised:
             get(place, from_local=copy, engine=engine)
-        told.append((raised.value.what, raised.value.problems, raised.value.hint))
+        told.append((raised.value.name, raised.value.problems, raised.value.hint))
 
     assert told[0] == told[1]
 

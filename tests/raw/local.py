@@ -361,7 +361,7 @@ HDF5_FAULTS = {
         inside("part-0.h5", lambda file: file.__delitem__("observations")), "described or named as observation"
     ),
     "a column of another length": Fault(put("rewards", np.zeros(5, "f4")), "expected equal numbers"),
-    "a seam that no flag marks": Fault(
+    "a jump that no flag marks": Fault(
         put("terminals", np.zeros(11, bool)), "differs from observation at row 5, within an episode"
     ),
     "a link out of the file": Fault(

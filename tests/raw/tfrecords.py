@@ -60,11 +60,7 @@ def messages():
     for field in feature.field:
         field.oneof_index = 0
     entry(message("Features", (many, nested, "feature", ".t.Features.Entry")), ".t.Feature")
-    message("FeatureList", (many, nested, "feature", ".t.Feature"))
-    entry(message("FeatureLists", (many, nested, "feature_list", ".t.FeatureLists.Entry")), ".t.FeatureList")
     message("Example", (one, nested, "features", ".t.Features"))
-    sequence = (one, nested, "feature_lists", ".t.FeatureLists")
-    message("SequenceExample", (one, nested, "context", ".t.Features"), sequence)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClassesForFiles(["example.proto"], pool)
@@ -86,15 +82,4 @@ def example(features):
     made = messages()["t.Example"]()
     for name, values in features.items():
         fill(made.features.feature[name], values)
-    return made.SerializeToString(deterministic=True)
-
-
-def sequence_example(context, lists):
-    """Return a SequenceExample with features of the context and lists of features by name."""
-    made = messages()["t.SequenceExample"]()
-    for name, values in context.items():
-        fill(made.context.feature[name], values)
-    for name, steps in lists.items():
-        for values in steps:
-            fill(made.feature_lists.feature_list[name].feature.add(), values)
     return made.SerializeToString(deterministic=True)

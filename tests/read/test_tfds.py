@@ -90,7 +90,7 @@ def read(schema, features, **options):
 def faults(schema, features):
     with pytest.raises(ConversionError) as caught:
         read(schema, features)
-    assert caught.value.what == "record 3"
+    assert caught.value.name == "record 3"
     return caught.value.problems
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw.tfrecords import crc32c, example, masked, record, sequence_example
+from raw.tfrecords import crc32c, example, masked, record
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import tfrecord
@@ -137,15 +137,6 @@ def test_a_wrong_length_does_not_allocate_memory():
 @given(st.dictionaries(st.text(max_size=20), floats | integers | pixels | strings, max_size=6))
 def test_examples_read_as_the_runtime_wrote_them(features):
     assert parsed(example(features)) == features | {name: [] for name, one in features.items() if not one}
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.dictionaries(st.text(max_size=5), st.lists(floats | integers | strings, min_size=1, max_size=4), max_size=3))
-def test_sequence_examples_read_as_the_runtime_wrote_them(lists):
-    found = tfrecord.parse_sequence_example(memoryview(sequence_example({"id": [7]}, lists)), "it")
-
-    assert {name: values(one) for name, one in found.context.items()} == {"id": [7]}
-    assert {name: [values(one) for one in steps] for name, steps in found.lists.items()} == lists
 
 
 def test_floats_and_strings_are_views_of_the_payload():

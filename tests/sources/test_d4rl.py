@@ -241,7 +241,7 @@ class TestEnds:
         assert step(episodes, TRUNCATED)[69]
 
     @pytest.mark.parametrize("block", [1, 7, 64, 10_000])
-    def test_a_seam_without_a_flag_ends_a_trajectory(self, tmp_path, monkeypatch, block):
+    def test_a_jump_without_a_flag_ends_a_trajectory(self, tmp_path, monkeypatch, block):
         """medium-expert concatenates two files; the last trajectory of the first may have no end."""
         columns, run = stitched()
         d4rl_files.write(tmp_path / "x.h5", columns)
@@ -276,7 +276,7 @@ class TestEnds:
         name = "halfcheetah-medium-v2"
         assert SOURCE.compare(name, files(name, tmp_path / "x.h5"), converted(episodes)) == []
 
-    def test_nan_is_kept_and_counted_and_not_a_seam(self, tmp_path):
+    def test_nan_is_kept_and_counted_and_not_a_jump(self, tmp_path):
         run = d4rl_files.rollout()
         columns = d4rl_files.mujoco_columns(run)
         columns["observations"][11, 3] = columns["next_observations"][10, 3] = np.nan
@@ -590,7 +590,7 @@ def test_rounding_between_the_two_observations_ends_no_episode(tmp_path, dtype, 
 
 
 @pytest.mark.parametrize("jump", [1e-3, 1.0, np.inf, np.nan])
-def test_a_jump_of_one_number_is_a_seam_regardless_of_rounding_in_others(tmp_path, jump):
+def test_a_jump_of_one_number_ends_a_trajectory_regardless_of_rounding_in_others(tmp_path, jump):
     columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
     columns["next_observations"] = columns["next_observations"] + np.float32(5e-7)
     columns["next_observations"][42, 3] += jump

@@ -176,7 +176,7 @@ def test_suspicious_values_are_reported_and_allowed(rules):
     assert "observation is all zeros: row 2" in rules(observation={2: 0}, next__observation={1: 0}).remarks
 
 
-def test_a_seam_inside_an_episode_is_reported(tmp_path):
+def test_a_jump_inside_an_episode_is_reported(tmp_path):
     walk = np.arange(41, dtype=np.float32)[:, None].repeat(3, 1)
     walk[20:] += 1000
     whole = trajectory(40)
@@ -187,37 +187,37 @@ def test_a_seam_inside_an_episode_is_reported(tmp_path):
     )
 
 
-def seams_of(folder, walk):
+def jumps_of(folder, walk):
     one = trajectory(len(walk) - 1)
     stored = write_dataset(folder, [Trajectory(one.steps, {("observation",): walk.astype(np.float32)})])
     return check_rules(stored.schema, stored.episodes, stored.column).remarks
 
 
-def test_a_phase_of_long_steps_is_not_a_seam(tmp_path):
+def test_a_phase_of_long_steps_is_not_a_jump(tmp_path):
     """A pendulum swings up within 30 steps and then hardly moves for 170."""
     angle = np.concatenate([np.linspace(0, 3, 31), 3 + np.linspace(0, 1e-3, 170)])
     walk = np.stack([np.cos(angle), np.sin(angle), angle], axis=1)
     usual = np.median(np.linalg.norm(np.diff(walk, axis=0), axis=1))
     assert np.linalg.norm(walk[1] - walk[0]) > 1000 * usual
 
-    assert seams_of(tmp_path / "smooth", walk) == []
+    assert jumps_of(tmp_path / "smooth", walk) == []
     walk[100:] += 1
-    assert seams_of(tmp_path / "cut", walk) == [
+    assert jumps_of(tmp_path / "cut", walk) == [
         "observation jumps more than 20 times the median step inside an episode: row 99"
     ]
 
 
 @pytest.mark.parametrize("row", [1, 2, 39])
-def test_a_seam_at_the_border_of_an_episode_is_reported(tmp_path, row):
+def test_a_jump_at_the_border_of_an_episode_is_reported(tmp_path, row):
     walk = 1 + np.arange(41.0)[:, None].repeat(3, 1)
     walk[row:] += 1000
 
-    (remark,) = seams_of(tmp_path, walk)
+    (remark,) = jumps_of(tmp_path, walk)
     assert remark.endswith(f"row {row - 1}")
 
 
 @pytest.mark.parametrize("percent", [10, 20, 50])
-def test_the_best_episodes_of_the_demo_have_no_false_seams(tmp_path, percent):
+def test_the_best_episodes_of_the_demo_have_no_false_jumps(tmp_path, percent):
     """Upright pendulums hardly move, so the median step is tiny."""
     folder = downloading.download("demo/pendulum", root=tmp_path / "demo")
     preprocess(folder, Recipe.inline([f"keep_top_returns:{percent}", "normalize"]), dest=tmp_path / "best")

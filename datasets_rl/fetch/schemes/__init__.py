@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, Scheme
 
-__all__ = ["Ask", "Get", "NotServedError", "Remote", "Scheme", "scheme_names", "scheme_of", "without_credentials"]
+__all__ = [
+    "Ask",
+    "Get",
+    "NotServedError",
+    "Remote",
+    "Scheme",
+    "local_path",
+    "scheme_names",
+    "scheme_of",
+    "without_credentials",
+]
 
 _SAME = {"https": "http"}
 
@@ -32,6 +43,22 @@ def scheme_of(url: str) -> Scheme:
         listed = ", ".join(f"{each}:" for each in scheme_names())
         raise InvalidArgumentError(f"the address {without_credentials(url)!r} begins with none of {listed}")
     return cast("Scheme", importlib.import_module(f"{__name__}.{_SAME.get(name, name)}"))
+
+
+def local_path(url: str) -> Path | None:
+    """Return the path of a file that is used in place, without any request; None if its scheme needs the network.
+
+    Raises:
+        NotServedError: If there is no such file.
+        InvalidArgumentError: If no scheme has the name in the address.
+    """
+    scheme = scheme_of(url)
+    return Path(str(scheme.resolve(url, _refuse_request))) if scheme.IN_PLACE else None
+
+
+def _refuse_request(url: str, headers: object) -> dict[str, str]:
+    del headers
+    raise NotServedError(f"no request is made for {url}")
 
 
 def without_credentials(url: str) -> str:

@@ -21,8 +21,6 @@ from typing import Any, Protocol
 
 from datasets_rl.fetch.asset import Folder
 
-__all__ = ["Ask", "Get", "NotServedError", "Remote", "Scheme"]
-
 Ask = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 """Function that sends a HEAD request with the given headers, follows redirects on the same host only, and returns the
 headers of the response (names in lower case)."""

@@ -27,8 +27,6 @@ from datasets_rl.progress import Report
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LocalEngine"]
-
 _PROGRAM = """
 from datasets_rl.pipeline.engines.local import main
 main()

@@ -24,8 +24,6 @@ from datasets_rl.remedy import Argument, Remedy
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RayEngine", "connect"]
-
 _TASKS_PER_CORE = 2
 """Tasks for each core of the cluster, running or queued."""
 _MAX_RETRIES = 3

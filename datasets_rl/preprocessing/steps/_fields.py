@@ -14,8 +14,6 @@ from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
 
-__all__ = ["FIXED", "map_fields", "random_floats", "rename_fields", "require_keys", "unit_floats", "with_steps"]
-
 FIXED = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED})
 """The keys of the fields that every dataset has."""
 

@@ -18,8 +18,6 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, as_key
 from datasets_rl.transforms.advantages import Advantages
 
-__all__ = ["GAE", "TDLambda"]
-
 
 @dataclass
 class _Advantages(Step):

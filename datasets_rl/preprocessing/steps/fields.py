@@ -17,8 +17,6 @@ from datasets_rl.preprocessing.steps._fields import FIXED, map_fields, rename_fi
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted_name
 
-__all__ = ["DTYPES", "Cast", "Concatenate", "Exclude", "Rename", "Select"]
-
 __getattr__ = former_names(globals(), {"FlatObservation": "Concatenate"})
 
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")

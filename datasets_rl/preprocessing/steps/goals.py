@@ -16,8 +16,6 @@ from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key
 
-__all__ = ["HindsightGoals"]
-
 
 @dataclass
 class HindsightGoals(Step):

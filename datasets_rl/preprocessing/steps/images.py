@@ -18,8 +18,6 @@ from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, dotted_name
 
-__all__ = ["StackFrames", "ToUint8", "apply_channels_first", "image_keys", "to_channels_last"]
-
 _CHANNELS = {1, 3, 4}
 _HW, _CHW = 2, 3
 """The number of axes of an image without channels, and with channels."""

@@ -28,21 +28,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = [
-    "SPAN",
-    "KeepEpisodes",
-    "KeepLengths",
-    "KeepReturns",
-    "KeepSuccess",
-    "KeepTopReturns",
-    "KeepWhere",
-    "Split",
-    "check_bounds",
-    "read_span",
-    "returns_of_episodes",
-    "success_key",
-]
-
 SPAN = {"form": "a range START:STOP or START:STOP:STEP from 0, as in 0:100:2, or one number"}
 """The metadata of a field that `read_span` parses: the expected form, for messages."""
 TEST = {"form": "a comparison with a number, true, false or a text, as in '> 0.5', '== true' or '!= open the drawer'"}
@@ -111,7 +96,7 @@ def read_span(text: str) -> tuple[int, int | None, int]:
 
 
 def _pick_episodes(batch: EpisodeBatch, mask: NDArray[np.bool_]) -> EpisodeBatch | None:
-    return batch.pick(mask) if mask.any() else None
+    return batch.select_episodes(mask) if mask.any() else None
 
 
 def _episodes_with_hits(batch: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:

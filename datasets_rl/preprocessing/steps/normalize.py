@@ -21,8 +21,6 @@ from datasets_rl.preprocessing.steps._fields import map_fields, require_keys
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, as_key
 
-__all__ = ["Normalize", "NormalizeRange"]
-
 __getattr__ = former_names(globals(), {"Normalise": "Normalize", "NormaliseRange": "NormalizeRange"})
 
 Array = NDArray[np.float64]

@@ -16,8 +16,6 @@ from datasets_rl.returns import discounted
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, as_key
 
-__all__ = ["NStepTargets", "ReturnsToGo"]
-
 __getattr__ = former_names(globals(), {"MultiStep": "NStepTargets"})
 
 

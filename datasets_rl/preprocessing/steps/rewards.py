@@ -18,8 +18,6 @@ from datasets_rl.preprocessing.steps.keep import check_bounds, returns_of_episod
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD
 
-__all__ = ["BinarizeRewards", "ClipRewards", "DelayRewards", "ScaleByReturns", "ScaleRewards", "SuccessRewards"]
-
 __getattr__ = former_names(globals(), {"SparseRewards": "BinarizeRewards"})
 
 

@@ -16,8 +16,6 @@ from datasets_rl.ted.episode import concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 
-__all__ = ["DropUnknownFinal", "FrameSkip", "KeepSteps"]
-
 
 @dataclass
 class FrameSkip(Step):
@@ -117,7 +115,7 @@ def _keep_rows(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> Epi
     mask = stops > start
     if not mask.any():
         return None
-    batch, stops = batch.pick(mask), stops[mask]
+    batch, stops = batch.select_episodes(mask), stops[mask]
     cut = stops < batch.lengths
     lengths = stops - start
     starts = batch.table.starts

@@ -87,7 +87,7 @@ class AtariDQN(Source):
         except OfflineError:
             raise
         except FetchError as error:
-            raise FetchError(error.what, error.failures, hint=_access_remedy(entry)) from error
+            raise FetchError(error.name, error.failures, hint=_access_remedy(entry)) from error
         return _list_logs(entry, folder, path, selection)
 
     def _select_episodes(self, entry: Entry, selection: Selection, upstream: Upstream) -> Listing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,73 +14,36 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets_rl.errors import ConversionError, UnknownKeyError
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import DAMAGED
 from datasets_rl.read.tfrecord import parse_example, read_records
-from datasets_rl.ted.keys import Key, dotted_name
+from datasets_rl.sources.differences import Column, Differences
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, OBSERVATION, Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["compare_episodes", "compare_logs"]
-
-_Column = Callable[[Key, int, int], Any]
 _BLOCK = 512
 _BLANKS = 3
 _SMALL = ("action", "reward", "terminal")
 _FLAT: Mapping[str, Key] = {
-    "action": ("action",),
-    "reward": ("next", "reward"),
-    "terminal": ("next", "terminated"),
-    "observation": ("observation",),
-    "following": ("next", "observation"),
+    "action": ACTION,
+    "reward": NEXT_REWARD,
+    "terminal": NEXT_TERMINATED,
+    "observation": OBSERVATION,
 }
 
 
-class _Differences:
-    """First difference of each column, and number of different rows."""
-
-    def __init__(self, column: _Column) -> None:
-        self._column = column
-        self._by_key: dict[Key, tuple[str, int]] = {}
-
-    def check(self, name: str, start: int, raw: NDArray[Any]) -> None:
-        key, count = _FLAT[name], len(raw)
-        if not count:
-            return
-        try:
-            converted = np.asarray(self._column(key, start, start + count)).reshape(raw.shape)
-        except UnknownKeyError:
-            return  # the selection excludes it
-        wrong = np.flatnonzero((converted != raw).reshape(count, -1).any(axis=1))
-        if len(wrong):
-            at = int(wrong[0])
-            example_text = (
-                f"{dotted_name(key)} at row {start + at:,} is {converted[at]!s:.60}, in the file {raw[at]!s:.60}"
-            )
-            text, before = self._by_key.get(key, (example_text, 0))
-            self._by_key[key] = (text, before + len(wrong))
-
-    def problems(self, rows: int, episodes: EpisodeTable) -> list[str]:
-        texts = [f"{text} ({count:,} such rows)" for text, count in self._by_key.values()]
-        if episodes.steps != rows:
-            texts.append(f"it has {episodes.steps:,} rows, the files have {rows:,}")
-        return texts
-
-
-def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episodes: EpisodeTable) -> list[str]:
+def compare_logs(files: Mapping[int, Mapping[str, Path]], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every row of every checkpoint, except blank rows.
 
     Args:
         files: The local files, by checkpoint and field.
-        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
+        column: Returns converted values.
         episodes: The converted episodes.
-
-    Returns:
-        For each column that differs, its first difference and the number of different rows.
 
     Raises:
         ConversionError: If a raw file is damaged.
     """
-    differences = _Differences(column)
+    differences = Differences(column)
     at, blanks_left = 0, _BLANKS
     before: tuple[int, int, Mapping[str, NDArray[Any]]] | None = None
     try:
@@ -99,12 +62,12 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
                 zero = np.logical_and.reduce([_zero_rows(values) for values in block.values()])
                 kept, blanks_left = _kept_rows(zero, block["terminal"], blanks_left)
                 for name, values in block.items():
-                    differences.check(name, at, values[kept])
+                    differences.compare(_FLAT[name], at, values[kept])
                 at += int(kept.sum())
             before = (number, added, flat) if cursor == capacity - 1 else None
     except DAMAGED as error:
         raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
-    return differences.problems(at, episodes)
+    return [*differences.texts(), *_row_count_difference(at, episodes)]
 
 
 def _continues(
@@ -178,9 +141,9 @@ def _load_array(path: Path) -> NDArray[Any]:
     return array
 
 
-def compare_episodes(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
+def compare_episodes(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every step of every record of RL Unplugged; see `compare_logs`."""
-    differences = _Differences(column)
+    differences = Differences(column)
     at = 0
     paths = [path for path in files if ".tfrecord-" in path]
     for path in sorted(paths, key=lambda path: [int(number) for number in re.findall(r"\d+", path)]):
@@ -193,10 +156,14 @@ def compare_episodes(files: Mapping[str, Path], column: _Column, episodes: Episo
                 images = [np.asarray(Image.open(io.BytesIO(encoded))) for encoded in raw["steps/observation"]]
                 frames = np.stack(images).reshape(steps + 1, 84, 84)
                 last = np.arange(steps) == steps - 1
-                differences.check("action", at, raw["steps/action"][:-1])
-                differences.check("reward", at, raw["steps/reward"][:-1])
-                differences.check("terminal", at, last & bool(raw["steps/is_terminal"][-1]))
-                differences.check("observation", at, frames[:-1])
-                differences.check("following", at, frames[1:])
+                differences.compare(ACTION, at, raw["steps/action"][:-1])
+                differences.compare(NEXT_REWARD, at, raw["steps/reward"][:-1])
+                differences.compare(NEXT_TERMINATED, at, last & bool(raw["steps/is_terminal"][-1]))
+                differences.compare(OBSERVATION, at, frames[:-1])
+                differences.compare((NEXT, *OBSERVATION), at, frames[1:])
                 at += steps
-    return differences.problems(at, episodes)
+    return [*differences.texts(), *_row_count_difference(at, episodes)]
+
+
+def _row_count_difference(rows: int, episodes: EpisodeTable) -> list[str]:
+    return [] if episodes.steps == rows else [f"it has {episodes.steps:,} rows, the files have {rows:,}"]

@@ -10,8 +10,6 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, 
 from datasets_rl.samplers import SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
 
-__all__ = ["AtariDQNExperienceReplay"]
-
 
 class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
     """Replay buffer of a run of Atari DQN Replay: about 50 million steps of a DQN agent.

@@ -27,8 +27,6 @@ from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
-__all__ = ["RecordReader"]
-
 _BLOCK = 1024  # frames
 _KINDS = {
     "steps/observation": "image",
@@ -63,7 +61,7 @@ class RecordReader(EpisodeReader):
         self.steps = None
         self.metadata = {"upstream": "rlu"}
         self.decisions: list[Decision] = []
-        self._what = dataset_id
+        self._dataset_id = dataset_id
         self._frames = bool(metadata["frames"])
         by_name = {path.rpartition("/")[2]: Path(file) for path, file in files.items()}
         self._schema = Schema(by_name.pop("features.json").read_bytes())

@@ -42,8 +42,6 @@ from datasets_rl.sources.base import Decision, EpisodeReader
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
-__all__ = ["ACTION", "ACTIONS", "COLUMNS", "FRAME", "LogReader"]
-
 ACTION = ("action",)
 FRAME = (84, 84)
 COLUMNS = (
@@ -139,7 +137,7 @@ class LogReader(EpisodeReader):
         self.columns = COLUMNS
         self.metadata = {"upstream": "dqn"}
         self.decisions: list[Decision] = []
-        self._what = dataset_id
+        self._dataset_id = dataset_id
         self._files = files
         self._frames = bool(metadata["frames"])
         self.steps = None
@@ -210,7 +208,7 @@ class LogReader(EpisodeReader):
         log, invalid = self._read_fields(number, fields)
         problems = list(_contradictions(log, invalid, first=not number, last=last))
         if problems:
-            raise ConversionError(f"checkpoint {number} of {self._what}", problems)
+            raise ConversionError(f"checkpoint {number} of {self._dataset_id}", problems)
         return log
 
     def _read_fields(self, number: int, fields: Sequence[str]) -> tuple[_Log, Any]:
@@ -223,9 +221,9 @@ class LogReader(EpisodeReader):
                 arrays[field] = array = _read_array(self._files[number][field], field, shape)
                 rows = array.shape[0] if None in shape else rows
             except ConversionError as error:
-                problems += [f"{error.what} {problem}" for problem in error.problems]
+                problems += [f"{error.name} {problem}" for problem in error.problems]
         if problems:
-            raise ConversionError(f"checkpoint {number} of {self._what}", problems)
+            raise ConversionError(f"checkpoint {number} of {self._dataset_id}", problems)
         log = _Log(int(arrays["add_count"]), *(arrays[field] for field in ("action", "reward", "terminal")))
         return log, arrays.get("invalid_range")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,23 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import dotted_name
+from datasets_rl.sources.differences import Column, Differences, equal_rows
 from datasets_rl.ted.table import EpisodeTable
-
-__all__ = ["compare", "named_datasets", "nearly_equal_rows"]
 
 _BLOCK_BYTES = 4 << 20
 _ROOTS = {"observations": ("observation",), "actions": ("action",), "infos": ("info",)}
 _NEXT_ROOTS = {"next_observations": ("next", "observation"), "rewards": ("next", "reward")}
 _SKIPPED = ("metadata", "virtual", "terminals", "timeouts")
 
-_Array = NDArray[np.generic]
-_Column = Callable[[tuple[str, ...], int, int], Any]
 
-
-def compare(path: Path, column: _Column, *, time_limit: int | None, episodes: EpisodeTable | None = None) -> list[str]:
+def compare(path: Path, column: Column, *, time_limit: int | None, episodes: EpisodeTable | None = None) -> list[str]:
     """Compare every row of every column, and the episode ends that the file does not mark.
 
     Args:
         path: The raw file.
-        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
+        column: Returns converted values.
         time_limit: Number of steps after which a trajectory may be truncated, if the file marks no time-outs.
         episodes: The converted episodes.
-
-    Returns:
-        For each column that differs, its first difference and the number of different rows.
 
     Raises:
         ConversionError: If the raw file is damaged.
@@ -48,7 +40,7 @@ def compare(path: Path, column: _Column, *, time_limit: int | None, episodes: Ep
         raise ConversionError(path.name, [f"HDF5 reports: {error}"]) from error
 
 
-def _differences(path: Path, column: _Column, limit: int | None, episodes: EpisodeTable | None) -> list[str]:
+def _differences(path: Path, column: Column, limit: int | None, episodes: EpisodeTable | None) -> list[str]:
     with h5py.File(path, "r", locking=False) as file:
         rows = len(file["terminals"])
         raw = dict(named_datasets(file, "", ()))
@@ -80,21 +72,21 @@ def _key_of_dataset(name: str) -> tuple[str, ...]:
     return (*{**_ROOTS, **_NEXT_ROOTS}.get(root, (root,)), *rest)
 
 
-def _compare_values(dataset: h5py.Dataset, key: tuple[str, ...], column: _Column, rows: int) -> Iterator[str]:
+def _compare_values(dataset: h5py.Dataset, key: tuple[str, ...], column: Column, rows: int) -> Iterator[str]:
     """Compare a column row by row, including the next observations at the ends of episodes."""
-    tally = _ColumnDifferences(key)
+    differences = Differences(column)
     for start, stop in _chunk_ranges(dataset, rows):
-        raw, converted = dataset[start:stop], column(key, start, stop)
-        if key[:2] == ("next", "observation") and np.shape(converted) == raw.shape:
+        raw, converted = dataset[start:stop], np.asarray(column(key, start, stop))
+        if key[:2] == ("next", "observation") and converted.shape == raw.shape:
             # Within an episode, the observation of the next row is stored, which may differ by rounding.
             within = ~np.asarray(column(("next", "done"), start, stop), bool).reshape(-1)
-            same = within & nearly_equal_rows(raw, np.asarray(converted))
-            raw[same] = np.asarray(converted)[same]
-        tally.add(start, raw, converted)
-    yield from tally.summary()
+            same = within & nearly_equal_rows(raw, converted)
+            raw[same] = converted[same]
+        differences.compare_values(key, start, raw, converted)
+    yield from differences.texts()
 
 
-def _compare_next_rows(raw: dict[str, h5py.Dataset], column: _Column, rows: int) -> Iterator[str]:
+def _compare_next_rows(raw: dict[str, h5py.Dataset], column: Column, rows: int) -> Iterator[str]:
     """Compare the next observation and info of each step within a trajectory with the next row of the raw file."""
     for name, dataset in raw.items():
         root, _, rest = name.partition("/")
@@ -102,15 +94,15 @@ def _compare_next_rows(raw: dict[str, h5py.Dataset], column: _Column, rows: int)
         if root not in {"observations", "infos"} or has_next or 0 in dataset.shape:
             continue
         key = ("next", *_key_of_dataset(name))
-        tally = _ColumnDifferences(key)
+        differences = Differences(column)
         for start, stop in _chunk_ranges(dataset, rows):
             last = min(stop, rows - 1)
             within = ~np.asarray(column(("next", "done"), start, last), bool).reshape(-1)
-            tally.add(start, dataset[start + 1 : last + 1], column(key, start, last), mask=within)
-        yield from tally.summary()
+            differences.compare(key, start, dataset[start + 1 : last + 1], within)
+        yield from differences.texts()
 
 
-def _compare_flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, limit: int | None) -> Iterator[str]:
+def _compare_flags(raw: dict[str, h5py.Dataset], column: Column, rows: int, limit: int | None) -> Iterator[str]:
     def converted(name: str) -> NDArray[np.bool_]:
         return np.asarray(column(("next", name), 0, rows)).reshape(-1)
 
@@ -127,7 +119,7 @@ def _compare_flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, lim
     )
     added = truncated & ~timeouts
     added[-1:] = False
-    repairs = _seam_rows(raw, rows)
+    repairs = _jump_rows(raw, rows)
     if not timed and limit is not None:
         repairs |= _rows_at_limit(done, limit)
     yield from _first_wrong_row(
@@ -149,17 +141,17 @@ def _compare_episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows
     yield from _first_wrong_row("source", wrong, "is not the number of the episode", "episode")
 
 
-def _seam_rows(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
+def _jump_rows(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
     """Return the mask of rows whose next observation differs from the observation of the following row, [N]."""
-    seams = np.zeros(rows, bool)
+    jumps = np.zeros(rows, bool)
     for name, dataset in raw.items():
         root, slash, rest = name.partition("/")
         following = raw.get(f"next_observations{slash}{rest}")
         if root != "observations" or following is None:
             continue
         for start, stop in _chunk_ranges(dataset, rows - 1):
-            seams[start:stop] |= ~nearly_equal_rows(dataset[start + 1 : stop + 1], following[start:stop])
-    return seams
+            jumps[start:stop] |= ~nearly_equal_rows(dataset[start + 1 : stop + 1], following[start:stop])
+    return jumps
 
 
 def _rows_at_limit(done: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
@@ -170,57 +162,15 @@ def _rows_at_limit(done: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
     return mask
 
 
-class _ColumnDifferences:
-    """Count and first example of the differences of a column."""
-
-    def __init__(self, key: tuple[str, ...]) -> None:
-        self._name = dotted_name(key)
-        self._first = ""
-        self._count = 0
-
-    def add(self, start: int, raw: _Array, converted: Any, mask: NDArray[np.bool_] | None = None) -> None:
-        """Compare the rows that begin at `start`; the mask `mask` [T] selects the rows to compare."""
-        converted = np.asarray(converted)
-        if len(raw) == len(converted):
-            converted = converted.reshape(raw.shape) if converted.size == raw.size else converted
-        if converted.shape != raw.shape:
-            self._record_difference(start, 1, f"has shape {list(converted.shape)}, the file {list(raw.shape)}")
-            return
-        differ = ~_equal_rows(raw, converted)
-        rows = np.flatnonzero(differ if mask is None else differ & mask)
-        if len(rows):
-            row = int(rows[0])
-            self._record_difference(
-                start + row, len(rows), f"is {_short_text(converted[row])}, in the file {_short_text(raw[row])}"
-            )
-
-    def summary(self) -> Iterator[str]:
-        """Yield one sentence if there are differences."""
-        if self._count:
-            yield f"{self._first} ({self._count:,} such rows)"
-
-    def _record_difference(self, row: int, count: int, text: str) -> None:
-        self._first = self._first or f"{self._name} at row {row:,} {text}"
-        self._count += count
-
-
 def _first_wrong_row(name: str, rows: NDArray[np.intp], text: str, noun: str = "row") -> Iterator[str]:
     if len(rows):
         yield f"{name} at {noun} {int(rows[0]):,} {text} ({len(rows):,} such {noun}s)"
 
 
-def _equal_rows(left: _Array, right: _Array) -> NDArray[np.bool_]:
-    """Return the mask of equal rows, [T]; NaN equals NaN."""
-    same = left == right
-    if left.dtype.kind == right.dtype.kind == "f":
-        same |= np.isnan(left) & np.isnan(right)
-    return np.asarray(same.reshape(len(left), math.prod(left.shape[1:])).all(axis=1))
-
-
 def nearly_equal_rows(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Return the mask of rows that are equal except for rounding, [T]; docs/sources/d4rl.md states the limit."""
     if left.dtype.kind != "f" or right.dtype.kind != "f":
-        return _equal_rows(left, right)
+        return equal_rows(left, right)
     limit = max(1e-5, *(8 * float(np.finfo(values.dtype).eps) for values in (left, right)))
     small = np.where(np.abs(left) < np.abs(right), left, right)
     same = np.isclose(left, right, rtol=0, atol=0, equal_nan=True)
@@ -228,10 +178,6 @@ def nearly_equal_rows(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.boo
         distance = np.abs(np.subtract(left, right, dtype=np.float64))
         same |= np.isfinite(distance) & (distance <= limit + limit * np.abs(small, dtype=np.float64))
     return np.asarray(same.reshape(len(left), math.prod(left.shape[1:])).all(axis=1))
-
-
-def _short_text(value: Any) -> str:
-    return np.array2string(np.asarray(value), precision=8, threshold=6, edgeitems=2)
 
 
 def _chunk_ranges(dataset: h5py.Dataset, rows: int) -> Iterator[tuple[int, int]]:

@@ -32,8 +32,6 @@ from datasets_rl.ted.keys import (
 )
 from datasets_rl.writers.base import Writer
 
-__all__ = ["D4RLExperienceReplay", "qlearning_rows"]
-
 _CAST = (OBSERVATION, ACTION, (NEXT, *OBSERVATION), NEXT_REWARD)
 _UNCHANGED = (EPISODE, *ROOT_FLAGS, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)
 _REPAIRED = "repaired"

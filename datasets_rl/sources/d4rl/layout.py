@@ -14,8 +14,6 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted_name
 
-__all__ = ["COLUMN_OF", "FLAGS", "WIDENED", "ColumnSlice", "Layout", "plan_layout", "with_explicit_next"]
-
 FLAGS = ("terminals", "timeouts")
 COLUMN_OF: Mapping[str, Key] = {
     "observations": OBSERVATION,
@@ -67,12 +65,12 @@ class Layout:
     """Number of columns that are stored with a wider dtype than in the file."""
 
 
-def plan_layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | None = None) -> Layout:
+def plan_layout(arrays: Mapping[str, Hdf5Array], dataset_id: str, sizes: Sequence[int] | None = None) -> Layout:
     """Map each HDF5 dataset of a file to a column, a flag or metadata.
 
     Args:
         arrays: The HDF5 datasets of the file.
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         sizes: Sizes of the observations and actions of the environment, if known.
 
     Raises:
@@ -89,12 +87,12 @@ def plan_layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int]
         problems.extend(_column_problems(arrays[name], rows))
     for name in following:
         problems.extend(_following_problems(arrays[name], arrays))
-    problems.extend(_size_problems(arrays, what, sizes))
+    problems.extend(_size_problems(arrays, dataset_id, sizes))
     columns = [name for name in columns if 0 not in arrays[name].shape[1:]]
     problems.extend(_key_problems(columns))
     problems.extend(_metadata_problems([arrays[name] for name in metadata]))
     if problems:
-        raise ConversionError(what, problems)
+        raise ConversionError(dataset_id, problems)
     parts = tuple(_column_slice(arrays[name], arrays) for name in sorted(columns, key=_column_order))
     renamed = sum("." in name for name in columns)
     renamed += sum(name.removeprefix(_METADATA) != metadata_name for name, metadata_name in metadata.items())
@@ -178,11 +176,11 @@ def _column_problems(array: Hdf5Array, rows: int) -> Iterator[str]:
         yield f"{array.name} has shape {shape}; expected [{rows}] or [{rows}, 1]"
 
 
-def _size_problems(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | None) -> Iterator[str]:
+def _size_problems(arrays: Mapping[str, Hdf5Array], dataset_id: str, sizes: Sequence[int] | None) -> Iterator[str]:
     for name, expected in zip(("observations", "actions"), sizes or (), strict=False):
         # Observations of several parts are a group, for which the catalog has no single size.
         if name in arrays and (size := math.prod(arrays[name].shape[1:])) != expected:
-            title = what.rpartition("/")[2]
+            title = dataset_id.rpartition("/")[2]
             yield f"{name} have {size:,} numbers per step; {title} has {expected:,}: this is another dataset's file"
 
 

@@ -29,16 +29,14 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.sources.base import Decision, EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, ColumnSlice, plan_layout, with_explicit_next
-from datasets_rl.sources.seams import seam_differences
+from datasets_rl.sources.jumps import find_jumps
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
-
-__all__ = ["D4RLReader"]
 
 _BLOCK_BYTES = 8 << 20
 _PROBES = 4
 _PROBE_ROWS = 4096
-_SEAM_SHARE_MAX = 0.01
+_JUMP_SHARE_MAX = 0.01
 
 _Array = NDArray[np.generic]
 _Flags = NDArray[np.bool_]
@@ -96,7 +94,7 @@ class D4RLReader(EpisodeReader):
         continuing: bool,
         sizes: Sequence[int] | None = None,
     ) -> None:
-        self._what = dataset_id
+        self._dataset_id = dataset_id
         self._file = Hdf5File(path)
         try:
             self._layout = plan_layout(self._file.arrays, dataset_id, sizes)
@@ -143,9 +141,9 @@ class D4RLReader(EpisodeReader):
             counts: Counts of the decisions, to add to.
         """
         terminated, truncated = (flags[block.start : block.stop] for flags in self._flags)
-        seams, rounded = _seam_masks(block, self._layout.parts, terminated | truncated)
-        truncated = truncated | seams
-        counts["seam-without-flag"] += int(seams.sum())
+        jumps, rounded = _jump_masks(block, self._layout.parts, terminated | truncated)
+        truncated = truncated | jumps
+        counts["seam-without-flag"] += int(jumps.sum())
         counts["next-observation-rounded"] += int(rounded.sum())
         if self._limit is not None:
             cuts = _rows_at_limit(np.flatnonzero(terminated | truncated), len(truncated), run, self._limit)
@@ -237,7 +235,7 @@ class D4RLReader(EpisodeReader):
                 problems.append(f"{name} is {raw[bad[0]]} at row {bad[0]:,}; expected 0 or 1 ({len(bad):,} such rows)")
             flags[FLAGS.index(name)] = raw == 1
         if problems:
-            raise ConversionError(self._what, problems)
+            raise ConversionError(self._dataset_id, problems)
         return flags[0], flags[1]
 
     def _read_metadata(self) -> dict[str, NDArray[np.generic] | str | float | bool]:
@@ -262,15 +260,15 @@ class D4RLReader(EpisodeReader):
     def _next_rows_disagree(self) -> bool:
         """Return whether next_observations cannot be the observation of the next row.
 
-        The two differ at ends and at seams, which are few. The check therefore samples a few ranges of the file: if
+        The two differ at ends and at jumps, which are few. The check therefore samples a few ranges of the file: if
         more than 1 % of their rows differ without a flag, and more rows than have a flag, then next_observations is not
-        a shifted copy. If the sampled ranges miss this case, every such row becomes a seam: each transition is still
+        a shifted copy. If the sampled ranges miss this case, every such row becomes a jump: each transition is still
         correct, and only the trajectories are short.
         """
         parts = tuple(part for part in self._layout.parts if part.following)
         if not parts or self._layout.rows < 2:
             return False
-        seams = flagged = sampled = 0
+        jumps = flagged = sampled = 0
         last = max(self._layout.rows - 1 - _PROBE_ROWS, 0)
         for start in sorted({last * number // (_PROBES - 1) for number in range(_PROBES)}):
             stop = min(start + _PROBE_ROWS, self._layout.rows - 1)
@@ -279,26 +277,26 @@ class D4RLReader(EpisodeReader):
                 part.following: self._file.read(part.following, start, stop) for part in parts if part.following
             }
             ends = self._flags[0][start:stop] | self._flags[1][start:stop]
-            seams += int(_seam_masks(Block(start, stop, columns), parts, ends)[0].sum())
+            jumps += int(_jump_masks(Block(start, stop, columns), parts, ends)[0].sum())
             flagged += int(ends.sum())
             sampled += stop - start
-        return seams > _SEAM_SHARE_MAX * sampled and seams > flagged
+        return jumps > _JUMP_SHARE_MAX * sampled and jumps > flagged
 
 
-def _seam_masks(block: Block, parts: Sequence[ColumnSlice], flagged: _Flags) -> tuple[_Flags, _Flags]:
+def _jump_masks(block: Block, parts: Sequence[ColumnSlice], flagged: _Flags) -> tuple[_Flags, _Flags]:
     """Return the masks of unflagged rows whose next observation differs from that of the next row, [T] each.
 
     The first mask marks rows with different states, the second one rows that differ only by rounding.
     """
-    seams, rounded = np.zeros(len(flagged), bool), np.zeros(len(flagged), bool)
+    jumps, rounded = np.zeros(len(flagged), bool), np.zeros(len(flagged), bool)
     for part in parts:
         if not part.following:
             continue
         begun = block.columns[part.name][1:]
-        part_masks = seam_differences(block.columns[part.following][: len(begun)], begun)
-        for mask, part_mask in zip((seams, rounded), part_masks, strict=True):
+        part_masks = find_jumps(block.columns[part.following][: len(begun)], begun)
+        for mask, part_mask in zip((jumps, rounded), part_masks, strict=True):
             mask[: len(part_mask)] |= part_mask
-    return seams & ~flagged, rounded & ~seams & ~flagged
+    return jumps & ~flagged, rounded & ~jumps & ~flagged
 
 
 def _rows_at_limit(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> NDArray[np.intp]:

@@ -16,8 +16,6 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["POLICIES", "generate_columns", "write_hdf5"]
-
 _Policy = Callable[[float, float, np.random.Generator], float]
 _Row = dict[str, Any]
 

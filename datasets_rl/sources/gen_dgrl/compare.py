@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,24 @@ import numpy as np
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import OBSERVATION, Key, dotted_name
+from datasets_rl.sources.differences import Column, Differences
+from datasets_rl.ted.keys import OBSERVATION
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["compare"]
 
-_Column = Callable[[Key, int, int], Any]
-
-
-def compare(path: Path, other_games: Collection[str], column: _Column, episodes: EpisodeTable) -> list[str]:
+def compare(path: Path, other_games: Collection[str], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every value of every episode, and the metadata in the file names.
 
     Args:
         path: The archive.
         other_games: The games whose files are not part of the dataset.
-        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
+        column: Returns converted values.
         episodes: The converted episodes.
-
-    Returns:
-        For each column that differs, its first difference.
 
     Raises:
         ConversionError: If the archive is damaged.
     """
-    differences: dict[str, str] = {}
+    differences = Differences(column)
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     seen = 0
     try:
@@ -58,15 +52,14 @@ def compare(path: Path, other_games: Collection[str], column: _Column, episodes:
             }
             for name_part, value in stated.items():
                 if episodes[name_part][row] != value:
-                    differences.setdefault(
-                        name_part, f"{name_part} of episode {row} is {episodes[name_part][row]}; its file {name}"
-                    )
-            _compare_episode(differences, column, arrays, int(episodes.starts[row]), int(episodes.lengths[row]))
+                    text = f"{name_part} of episode {row} is {episodes[name_part][row]}; its file {name}"
+                    differences.add(name_part, text)
+            _compare_episode(differences, arrays, int(episodes.starts[row]), int(episodes.lengths[row]))
             if seen == len(rows):
                 break
     except DAMAGED as error:
         raise ConversionError(path.name, [f"it cannot be read: {error}"]) from error
-    texts = [*differences.values()]
+    texts = differences.texts()
     if len(rows) != len(episodes):
         texts.append(f"source of the episodes has {len(rows):,} different numbers for {len(episodes):,} episodes")
     # If no observation is stored, final_known is True.
@@ -77,7 +70,7 @@ def compare(path: Path, other_games: Collection[str], column: _Column, episodes:
     return texts
 
 
-def _stores_observations(column: _Column) -> bool:
+def _stores_observations(column: Column) -> bool:
     try:
         column(OBSERVATION, 0, 1)
     except UnknownKeyError:
@@ -102,28 +95,12 @@ def _read_episodes(path: Path, other_games: Collection[str]) -> Iterator[tuple[s
                 yield name, load_npy(io.BytesIO(data), name)
 
 
-def _compare_episode(
-    differences: dict[str, str], column: _Column, arrays: Mapping[str, Any], start: int, length: int
-) -> None:
+def _compare_episode(differences: Differences, arrays: Mapping[str, Any], start: int, length: int) -> None:
     frames = arrays["observations"]
     following = frames[1 : length + 1].copy()
     following[-1:] = 0  # the first frame of the next level
-    expected: dict[Key, Any] = {
-        ("observation",): frames[:length],
-        ("next", "observation"): following,
-        ("action",): arrays["actions"],
-        ("next", "reward"): arrays["rewards"],
-        ("next", "terminated"): arrays["dones"],
-    }
-    for key, values in expected.items():
-        try:
-            converted = np.asarray(column(key, start, start + length))
-        except UnknownKeyError:
-            continue  # a field that the selection excludes
-        wrong = np.flatnonzero((converted != values.reshape(converted.shape)).reshape(length, -1).any(axis=1))
-        if len(wrong):
-            row = int(wrong[0])
-            text = (
-                f"{dotted_name(key)} at row {start + row:,} is {converted[row]!s:.80}, in the file {values[row]!s:.80}"
-            )
-            differences.setdefault(dotted_name(key), text)
+    differences.compare(("observation",), start, frames[:length])
+    differences.compare(("next", "observation"), start, following)
+    differences.compare(("action",), start, arrays["actions"])
+    differences.compare(("next", "reward"), start, arrays["rewards"])
+    differences.compare(("next", "terminated"), start, arrays["dones"])

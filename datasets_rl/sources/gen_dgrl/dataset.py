@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 
-__all__ = ["GenDGRLExperienceReplay"]
-
 
 class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
     """Replay buffer of a Gen-DGRL dataset: games of Procgen, played by various policies.

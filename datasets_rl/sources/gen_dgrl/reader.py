@@ -34,8 +34,6 @@ from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Sel
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
-__all__ = ["GenDGRLReader"]
-
 _NAME = re.compile(r"(\d{8})T(\d{6})_(\d{1,18})_(\d{1,9})_(-?\d{1,18})_(-?\d{1,15}(?:\.\d+)?)\.np[yz]", re.ASCII)
 _FRAME = (3, 64, 64)
 _ACTIONS = 15
@@ -82,7 +80,7 @@ class GenDGRLReader(EpisodeReader):
     columns = _COLUMNS
 
     def __init__(self, dataset_id: str, path: Path, games: Mapping[str, bool], metadata: Mapping[str, Any]) -> None:
-        self._what = dataset_id
+        self._dataset_id = dataset_id
         self._path = path
         self._games = games
         self._kept_keys = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in _COLUMNS])
@@ -112,7 +110,7 @@ class GenDGRLReader(EpisodeReader):
         ]
 
     def _error(self, name: str, problems: list[str]) -> ConversionError:
-        return ConversionError(self._what, [f"{name}: {problem}" for problem in problems])
+        return ConversionError(self._dataset_id, [f"{name}: {problem}" for problem in problems])
 
     def _read_episode(self, name: str, member: Member) -> Iterator[Episode]:
         match = _NAME.fullmatch(name)

@@ -132,11 +132,11 @@ class Local(Source):
         from datasets_rl.sources.local.compare import compare
 
         inside = {path.removeprefix(f"{name}/"): Path(file) for path, file in files.items()}
-        what = f"{self.name}/{name}"
+        dataset_id = f"{self.name}/{name}"
         if FILE not in inside or episodes is None:
-            return [f"the manifest of {what} lists no {FILE} among its raw files"]
-        description = Description.read(_parse_description(inside[FILE].read_text("utf-8"), what), what)
-        form, paths = description.data_files(inside, what)
+            return [f"the manifest of {dataset_id} lists no {FILE} among its raw files"]
+        description = Description.read(_parse_description(inside[FILE].read_text("utf-8"), dataset_id), dataset_id)
+        form, paths = description.data_files(inside, dataset_id)
         return compare([(path, inside[path]) for path in paths], form, description, column, episodes)
 
 

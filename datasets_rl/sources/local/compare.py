@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import AGAIN, DAMAGED
 from datasets_rl.sources.d4rl.compare import named_datasets, nearly_equal_rows
+from datasets_rl.sources.differences import Column, equal_rows
 from datasets_rl.sources.local.description import Description, Field
 from datasets_rl.ted.keys import (
     NEXT,
@@ -27,9 +28,6 @@ from datasets_rl.ted.keys import (
 )
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["compare"]
-
-_Column = Callable[[Key, int, int], Any]
 _Array = NDArray[Any]
 _Read = Callable[[], _Array]
 
@@ -38,7 +36,7 @@ def compare(
     data: Sequence[tuple[str, Path]],
     file_format: str,
     description: Description,
-    column: _Column,
+    column: Column,
     episodes: EpisodeTable,
 ) -> list[str]:
     """Compare every number of every file; strings are not compared.
@@ -47,11 +45,8 @@ def compare(
         data: The files, in order.
         file_format: The format of the files.
         description: The description of the files.
-        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
+        column: Returns converted values.
         episodes: The converted episodes.
-
-    Returns:
-        For each column of a file that differs, its first difference and the number of different rows.
 
     Raises:
         ConversionError: If a file is damaged.
@@ -114,7 +109,7 @@ def _extra_rows(arrays: Mapping[str, _Read], description: Description, lengths: 
 
 
 def _differences(
-    arrays: Mapping[str, _Read], description: Description, column: _Column, start: int, lengths: _Array
+    arrays: Mapping[str, _Read], description: Description, column: Column, start: int, lengths: _Array
 ) -> Iterator[str]:
     fields = description.fields_of(arrays)
     steps = int(lengths.sum())
@@ -132,7 +127,7 @@ def _differences(
 
 
 def _compare_field(
-    field: Field, raw: _Array, extra_before: _Array, description: Description, column: _Column, start: int, ends: _Array
+    field: Field, raw: _Array, extra_before: _Array, description: Description, column: Column, start: int, ends: _Array
 ) -> Iterator[str]:
     steps, state = int(ends[-1]) + 1, field.key[0] in {OBSERVATION[0], "info"}
     # Step i is in row i, plus one for each previous episode that has an extra row.
@@ -158,7 +153,7 @@ def _compare_field(
 
 
 def _compare_rows(
-    key: Key, expected: _Array, column: _Column, start: int, where: _Array | None = None, ends: _Array | None = None
+    key: Key, expected: _Array, column: Column, start: int, where: _Array | None = None, ends: _Array | None = None
 ) -> Iterator[str]:
     """Yield the first difference; if `ends` is given, all other rows may differ by rounding."""
     try:
@@ -170,8 +165,7 @@ def _compare_rows(
     if expected.shape != converted.shape:
         yield f"{dotted_name(key)} has shape {list(converted.shape)}, in the file {list(expected.shape)}"
         return
-    same = (converted == expected) | ((converted != converted) & (expected != expected))  # noqa: PLR0124 -- NaN
-    differ = ~same.reshape(len(converted), -1).all(axis=1)
+    differ = ~equal_rows(expected, converted)
     if ends is not None and differ.any():
         within = np.ones(len(converted), np.bool_)
         within[ends] = False

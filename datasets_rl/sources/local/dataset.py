@@ -8,8 +8,6 @@ from typing_extensions import Unpack
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
 
-__all__ = ["LocalExperienceReplay"]
-
 
 class LocalExperienceReplay(BaseDatasetExperienceReplay):
     """Replay buffer of a folder of npz, HDF5 or Parquet files with a ``dataset.toml``.

@@ -28,8 +28,6 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-__all__ = ["ALIGNMENTS", "ENDINGS", "FILE", "WAYS", "Description", "Field", "no_episode_numbers_error", "usual_keys"]
-
 FILE = "dataset.toml"
 ENDINGS: Mapping[str, tuple[str, ...]] = {"hdf5": (".hdf5", ".h5"), "npz": (".npz",), "parquet": (".parquet",)}
 """File name suffixes of each format."""
@@ -96,7 +94,7 @@ class Description:
     fields: tuple[Field, ...] = field(default=())
 
     @classmethod
-    def read(cls, document: Mapping[str, Any], what: str) -> Description:
+    def read(cls, document: Mapping[str, Any], dataset_id: str) -> Description:
         """Validate a parsed TOML document.
 
         Raises:
@@ -124,7 +122,7 @@ class Description:
         parsed = tuple(_read_fields(fields if isinstance(fields, Mapping) else {}, (), problems))
         problems.extend(_nesting_problems(parsed))
         if problems:
-            raise ConversionError(what, [f"{FILE}: {problem}" for problem in problems])
+            raise ConversionError(dataset_id, [f"{FILE}: {problem}" for problem in problems])
         return cls(**values, by=by, marks=marks, fields=parsed)
 
     def data_files(self, paths: Iterable[str], name: str) -> tuple[str, list[str]]:

@@ -19,8 +19,6 @@ from datasets_rl.read.ragged import Ragged
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Array", "ArrayFile", "RowReader", "open_arrays"]
-
 _WHOLE_MAX_BYTES = 64 << 20
 _TEXT = np.dtype(np.int32)  # the dtype of the integer codes of strings
 

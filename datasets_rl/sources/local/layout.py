@@ -34,8 +34,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["ColumnSlice", "EpisodeBounds", "Plan", "find_episodes", "is_empty", "plan_layout"]
-
 _WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32),
     np.dtype(np.uint32): np.dtype(np.int64),

@@ -14,20 +14,17 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
-from datasets_rl.read.streams import join_names
+from datasets_rl.read.streams import first_problems, join_names
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
+from datasets_rl.sources.jumps import find_jumps
 from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
 from datasets_rl.sources.local.files import ArrayFile, RowReader, open_arrays
 from datasets_rl.sources.local.layout import ColumnSlice, EpisodeBounds, Plan, find_episodes, is_empty, plan_layout
-from datasets_rl.sources.seams import seam_differences
 from datasets_rl.sources.selection import Selection
 from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 
-__all__ = ["LocalReader"]
-
 _BLOCK_BYTES = 8 << 20
-_PROBLEMS_MAX = 20
 _TEXTS = {
     "same-row": "row i has the observation, the action taken in it, and the reward and flags of that action",
     "one-more": "an episode has one more observation than actions: the last one is the observation after the last "
@@ -57,7 +54,7 @@ class LocalReader(EpisodeReader):
     """Reader of the files of a custom dataset, one after the other.
 
     Args:
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         description: The description of the dataset.
         file_format: The format of the files.
         places: The local files, by name.
@@ -72,7 +69,7 @@ class LocalReader(EpisodeReader):
 
     def __init__(
         self,
-        what: str,
+        dataset_id: str,
         description: Description,
         file_format: str,
         places: Mapping[str, Path],
@@ -81,7 +78,7 @@ class LocalReader(EpisodeReader):
         *,
         chosen: bool = False,
     ) -> None:
-        self._what = what
+        self._dataset_id = dataset_id
         self._chosen = chosen
         self.columns: Sequence[Column] = ()
         self._description = description
@@ -127,11 +124,8 @@ class LocalReader(EpisodeReader):
                     yield from self._read_episodes(file, made, find_episodes(file, made), number)
             except ConversionError as error:
                 problems = [*_problems_with_file(error), *self._problems(files[index + 1 :])]
-                if (rest := len(problems) - _PROBLEMS_MAX) > 0:
-                    problems = [*problems[:_PROBLEMS_MAX], f"and {rest:,} more"]
-                raise ConversionError(
-                    self._what, problems, hint=error.remedy or f"correct the files, or {FILE}"
-                ) from error
+                hint = error.remedy or f"correct the files, or {FILE}"
+                raise ConversionError(self._dataset_id, first_problems(problems), hint=hint) from error
         texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {join_names(self._plan.left_out)}"}
         self.decisions = [
             Decision(rule, text, self._counts[rule]) for rule, text in texts.items() if self._counts[rule]
@@ -143,7 +137,7 @@ class LocalReader(EpisodeReader):
             with self._open(name) as file:
                 if not is_empty(file, self._description):
                     return self._plan_checked(file)
-        raise ConversionError(self._what, [f"none of {len(names):,} files has a step: {', '.join(names[:3])}"])
+        raise ConversionError(self._dataset_id, [f"none of {len(names):,} files has a step: {', '.join(names[:3])}"])
 
     def _plan_checked(self, file: ArrayFile) -> Plan:
         made = plan_layout(file, self._description, self.columns)
@@ -268,7 +262,7 @@ class _FileReader:
         key = column_slice.column.key
         after = self._as_column_values(column_slice, self._after[key].read(rows.start + shift, rows.stop + shift))
         before = self._reached.pop(key, values[:1])
-        jumps, rounded = seam_differences(np.concatenate([before, after[:-1]]), values[: len(after)])
+        jumps, rounded = find_jumps(np.concatenate([before, after[:-1]]), values[: len(after)])
         self.rounded[rows] |= rounded
         wrong = np.flatnonzero(jumps)
         if len(wrong):
@@ -291,7 +285,7 @@ class _FileReader:
 
 
 def _problems_with_file(error: ConversionError) -> list[str]:
-    return [f"{error.what}: {problem}" for problem in error.problems]
+    return [f"{error.name}: {problem}" for problem in error.problems]
 
 
 def _count_not_finite(values: Any) -> int:

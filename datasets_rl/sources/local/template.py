@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.fetch.schemes import NotServedError, scheme_of
+from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.sources.local.description import Description, usual_keys
 from datasets_rl.sources.local.files import Array, open_arrays
 from datasets_rl.ted.keys import NEXT, dotted_name
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
-
-__all__ = ["description_template"]
 
 
 def description_template(name: str, data: Mapping[str, Asset]) -> str:
@@ -58,16 +55,10 @@ def _field_lines(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:
 
 def _read_arrays(asset: Asset, file_format: str, name: str) -> Mapping[str, Array]:
     try:
-        scheme = scheme_of(asset.urls[0])
-        path = scheme.resolve(asset.urls[0], _refuse_request) if scheme.IN_PLACE else None
-        if not isinstance(path, Path):
+        path = local_path(asset.urls[0])
+        if path is None:
             return {}
         with open_arrays(path, file_format, name) as file:
             return file.arrays
     except (InvalidArgumentError, NotServedError, ConversionError):
         return {}
-
-
-def _refuse_request(url: str, headers: object) -> Mapping[str, str]:
-    del headers
-    raise NotServedError(f"no request is made for {url}")

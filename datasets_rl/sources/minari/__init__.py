@@ -240,8 +240,9 @@ def _files_by_episode(
         if tables != 1:
             problems.append(f"episode {number} has {tables} {kind} files; expected 1")
     if problems:
-        more = [f"and {len(problems) - 20:,} more"] if problems[20:] else []
-        raise ConversionError(entry.id, [*problems[:20], *more])
+        from datasets_rl.read.streams import first_problems
+
+        raise ConversionError(entry.id, first_problems(problems))
     return files
 
 

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +16,10 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
+from datasets_rl.sources.differences import Column, Differences
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["compare"]
-
-_Column = Callable[[Key, int, int], Any]
 _BLOCK_BYTES = 8 << 20
 _JPEG = b"\xff\xd8\xff"
 _PADDED = ("actions", "rewards", "terminations", "truncations")
@@ -43,21 +42,13 @@ class _RawColumn(NamedTuple):
     row_bytes: int = 8
 
 
-def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
+def compare(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every converted value with the raw files: numbers, pixels and strings.
-
-    Args:
-        files: The local raw files, by path.
-        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
-        episodes: The converted episodes.
-
-    Returns:
-        For each column that differs, its first difference and the number of different rows.
 
     Raises:
         ConversionError: If a raw file is damaged.
     """
-    differences: dict[Key, tuple[str, int]] = {}
+    differences = Differences(partial(_converted_rows, column))
     main = next((file for path, file in files.items() if path.endswith(".hdf5")), None)
     compared: dict[int, int] = {}
     try:
@@ -72,21 +63,22 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 )
                 if not raw:
                     text = f"source of episode {row:,} is {number}, but the raw files have no episode of this number"
-                    differences.setdefault(("source",), (text, length))
+                    differences.add("source", text, length)
                     continue
                 if wrong := _seed_difference(episodes, row, _raw_seed(file, files, number)):
-                    differences.setdefault(("seed",), (wrong, length))
+                    differences.add("seed", wrong, length)
                 steps = raw[NEXT_REWARD].length
                 raw[NEXT_TRUNCATED] = _truncations(raw)
                 for key, rows in raw.items():
                     for stored_key, shift in _stored_keys(key, rows.length - steps):
-                        _compare_column(differences, column, stored_key, rows, skip + shift, start, length)
+                        _compare_column(differences, stored_key, rows, skip + shift, start, length)
                 compared[number] = skip + length
                 if (row == len(episodes) - 1 or episodes["source"][row + 1] != number) and compared[number] != steps:
-                    differences["episode",] = (f"episode {number} has {compared[number]} rows, in the file {steps}", 1)
+                    text = f"episode {number} has {compared[number]} rows, in the file {steps}"
+                    differences.add("episode", text)
     except DAMAGED as error:
         raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
-    return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
+    return differences.texts()
 
 
 def _raw_seed(file: h5py.File | None, files: Mapping[str, Path], number: int) -> int | None:
@@ -128,38 +120,15 @@ def _truncations(raw: Mapping[Key, _RawColumn]) -> _RawColumn:
     return _column_in_memory(values)
 
 
-def _compare_column(
-    differences: dict[Key, tuple[str, int]],
-    column: _Column,
-    key: Key,
-    rows: _RawColumn,
-    shift: int,
-    start: int,
-    length: int,
-) -> None:
+def _compare_column(differences: Differences, key: Key, rows: _RawColumn, shift: int, start: int, length: int) -> None:
     block = max(1, _BLOCK_BYTES // max(rows.row_bytes, 1))
     for first in range(0, length, block):
         last = min(first + block, length)
-        try:
-            converted = _converted_rows(column, key, start + first, start + last)
-        except UnknownKeyError:
-            return  # a field that the selection excludes
-        raw = rows.read(shift + first, shift + last)
-        if raw.size != converted.size:
-            differences.setdefault(key, (f"{dotted_name(key)} is {converted.shape}, in the file {raw.shape}", length))
+        if not differences.compare(key, start + first, rows.read(shift + first, shift + last)):
             return
-        raw = raw.reshape(converted.shape)
-        same = (converted == raw) | ((converted != converted) & (raw != raw))  # noqa: PLR0124 -- NaN
-        wrong = np.flatnonzero(~same.reshape(last - first, -1).all(axis=1))
-        if len(wrong):
-            at = int(wrong[0])
-            row = start + first + at
-            text = f"{dotted_name(key)} at row {row:,} is {converted[at]!s:.80}, in the file {raw[at]!s:.80}"
-            before = differences.get(key, (text, 0))
-            differences[key] = (before[0], before[1] + len(wrong))
 
 
-def _converted_rows(column: _Column, key: Key, start: int, stop: int) -> NDArray[Any]:
+def _converted_rows(column: Column, key: Key, start: int, stop: int) -> NDArray[Any]:
     try:
         return np.asarray(column(key, start, stop))
     except UnknownKeyError:

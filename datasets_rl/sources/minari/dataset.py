@@ -9,8 +9,6 @@ from typing_extensions import Unpack
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
 from datasets_rl.sources.minari import minari_cache_folder
 
-__all__ = ["MinariExperienceReplay"]
-
 
 class MinariExperienceReplay(BaseDatasetExperienceReplay):
     """Replay buffer of a Minari dataset. Neither minari, gymnasium nor any environment is needed.

@@ -31,8 +31,6 @@ from datasets_rl.sources.minari.spaces import Leaf
 from datasets_rl.ted.episode import TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
-__all__ = ["EpisodeError", "Hdf5Episodes", "LinkError", "RawEpisode", "StoredColumn", "TableEpisodes", "key_of_names"]
-
 _ROOTS: Mapping[str, Key] = {
     "observations": ("observation",),
     "actions": ("action",),
@@ -304,12 +302,12 @@ class TableEpisodes:
     Args:
         files: The local files of the episodes, by path.
         leaves: Leaf spaces by key; the rows of tables are flat, and only the spaces state their shapes.
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
     """
 
-    def __init__(self, files: Mapping[str, Path], leaves: Mapping[Key, Leaf], what: str) -> None:
+    def __init__(self, files: Mapping[str, Path], leaves: Mapping[Key, Leaf], dataset_id: str) -> None:
         self.leaves = leaves
-        self._what = what
+        self._dataset_id = dataset_id
         self._tables: dict[int, Path] = {}
         self._metadata: dict[int, Path] = {}
         for path, file in files.items():

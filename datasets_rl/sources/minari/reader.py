@@ -35,8 +35,6 @@ from datasets_rl.sources.selection import read_numbers
 from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
-__all__ = ["MinariReader"]
-
 _BLOCK_BYTES = 8 << 20
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
 _VERSIONS = frozenset({"0.4.0", "0.4.1", "0.4.2", "0.4.3", "0.5.0", "0.5.1", "0.5.2", "0.5.3", "0.5.4"})
@@ -87,7 +85,7 @@ class MinariReader(EpisodeReader):
     """Reader of the files of a shard of a Minari dataset.
 
     Args:
-        what: Id of the dataset, for messages.
+        dataset_id: Id of the dataset, for messages.
         files: The local files, by path.
         metadata: `Listing.params`: the metadata, if it is in a separate file, and the selection.
 
@@ -95,8 +93,8 @@ class MinariReader(EpisodeReader):
         ConversionError: If the files contradict the metadata or each other; the error names every problem.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
-        self._what = what
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
+        self._dataset_id = dataset_id
         self._selection = Selection(episodes=metadata.get("episodes", ""), keys=tuple(metadata.get("keys", ())))
         self._metadata = dict(metadata.get("metadata", {}))
         self._counts: Counter[str] = Counter()
@@ -123,7 +121,7 @@ class MinariReader(EpisodeReader):
     def _open(self, files: Mapping[str, Path]) -> Hdf5Episodes | TableEpisodes:
         main = next((file for path, file in files.items() if path.endswith(".hdf5")), None)
         if main is None:
-            return TableEpisodes(files, self._leaves_of(self._metadata), self._what)
+            return TableEpisodes(files, self._leaves_of(self._metadata), self._dataset_id)
         episodes = Hdf5Episodes(main, {})
         if not self._metadata:
             self._metadata = dict(episodes.attributes)
@@ -134,7 +132,7 @@ class MinariReader(EpisodeReader):
             raise
         if not episodes.numbers:
             episodes.close()
-            raise ConversionError(self._what, [f"{main.name} has no episode"])
+            raise ConversionError(self._dataset_id, [f"{main.name} has no episode"])
         return episodes
 
     def _leaves_of(self, metadata: Mapping[str, Any]) -> dict[Key, Leaf]:
@@ -146,7 +144,7 @@ class MinariReader(EpisodeReader):
             if space is not None:
                 by_key.update({(root, *key_of_names(leaf.names)): leaf for leaf in leaf_spaces(space)})
         if problems:
-            raise ConversionError(self._what, problems)
+            raise ConversionError(self._dataset_id, problems)
         return by_key
 
     def _stated_steps(self, metadata: Mapping[str, Any]) -> int | None:
@@ -155,7 +153,9 @@ class MinariReader(EpisodeReader):
             return None
         total, numbers = self._metadata.get("total_episodes"), self._episodes.numbers
         if isinstance(total, int) and total != len(numbers):
-            raise ConversionError(self._what, [f"it has {len(numbers):,} episodes; its metadata states {total:,}"])
+            raise ConversionError(
+                self._dataset_id, [f"it has {len(numbers):,} episodes; its metadata states {total:,}"]
+            )
         steps = self._metadata.get("total_steps")
         return int(steps) if isinstance(steps, int) and not self._selection.episodes else None
 
@@ -219,7 +219,7 @@ class MinariReader(EpisodeReader):
     def _error(self, number: int, problems: Any) -> ConversionError:
         start = f"episode {number}: "
         return ConversionError(
-            self._what, [problem if problem.startswith(start) else start + problem for problem in problems]
+            self._dataset_id, [problem if problem.startswith(start) else start + problem for problem in problems]
         )
 
     def _split(self, raw: RawEpisode) -> Iterator[Episode]:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Leaf", "leaf_spaces", "read_space", "spec_document"]
-
 _KINDS = frozenset({"Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Text", "Tuple"})
 _DEPTH_MAX = 16
 _IMAGE_SIDE_MIN = 32
@@ -82,27 +80,27 @@ def read_space(value: Any, name: str, problems: list[str]) -> Mapping[str, Any] 
     return value if len(problems) == before else None
 
 
-def _check_space(space: Any, what: str, problems: list[str], depth: int) -> None:
+def _check_space(space: Any, path: str, problems: list[str], depth: int) -> None:
     kind = space.get("type") if isinstance(space, dict) else None
     if depth > _DEPTH_MAX:
-        problems.append(f"{what} is nested in {depth} spaces; expected at most {_DEPTH_MAX}")
+        problems.append(f"{path} is nested in {depth} spaces; expected at most {_DEPTH_MAX}")
         return
     if kind not in _KINDS:
-        problems.append(f"{what} is of type {kind!r:.60}; expected one of {', '.join(sorted(_KINDS))}")
+        problems.append(f"{path} is of type {kind!r:.60}; expected one of {', '.join(sorted(_KINDS))}")
         return
     if kind in {"Dict", "Tuple"}:
         inner = space.get("subspaces")
         if not isinstance(inner, dict if kind == "Dict" else list) or not inner:
-            problems.append(f"{what} has the subspaces {inner!r:.60}; expected those of a {kind}")
+            problems.append(f"{path} has the subspaces {inner!r:.60}; expected those of a {kind}")
             return
         for name, subspace in inner.items() if isinstance(inner, dict) else enumerate(inner):
-            _check_space(subspace, f"{what}.{name}", problems, depth + 1)
+            _check_space(subspace, f"{path}.{name}", problems, depth + 1)
         return
     required = {"Box": ("shape", "dtype", "low", "high"), "MultiDiscrete": ("nvec",), "MultiBinary": ("n",)}
     missing = [name for name in required.get(kind, ()) if name not in space]
     shape = space.get("shape", []) if kind == "Box" else []
     if missing or not isinstance(shape, list) or not all(isinstance(size, int) and size > 0 for size in shape):
-        problems.append(f"{what} is a {kind} without {', '.join(missing) or 'a shape'}")
+        problems.append(f"{path} is a {kind} without {', '.join(missing) or 'a shape'}")
 
 
 def leaf_spaces(space: Mapping[str, Any], names: Key = ()) -> Iterator[Leaf]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,30 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import UnknownKeyError
-from datasets_rl.ted.keys import Key
-
-__all__ = ["compare"]
+from datasets_rl.sources.differences import Column, Differences
 
 _ROWS = 20_000
 _TOLERANCE = 1e-9
 
-_Column = Callable[[Key, int, int], Any]
 _Block = list[list[str]]
 
 
-def compare(files: Mapping[str, Path], column: _Column, recipe: Mapping[str, Any]) -> list[str]:
+def compare(files: Mapping[str, Path], column: Column, recipe: Mapping[str, Any]) -> list[str]:
     """Compare every sample and every class.
 
     Args:
         files: The local raw files, by path.
-        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
+        column: Returns converted values.
         recipe: Conversion of samples to numbers; see `OpenMLReader`.
-
-    Returns:
-        For each column that differs, its first difference and the number of different rows.
     """
     table = _Table(files, recipe)
-    differences: dict[str, tuple[str, int]] = {}
+    differences = Differences(column)
     for start, samples, classes in table.blocks():
         for key, expected in ((("observation",), samples), (("action",), classes)):
             try:
@@ -48,18 +42,9 @@ def compare(files: Mapping[str, Path], column: _Column, recipe: Mapping[str, Any
                 continue  # a field that the selection excludes
             if converted.shape != expected.shape:
                 return [f"{key[0]} is {list(converted.shape)} at row {start:,}, by the file {list(expected.shape)}"]
-            same = (
-                np.isclose(converted, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
-                .reshape(len(converted), -1)
-                .all(axis=1)
-            )
-            wrong = np.flatnonzero(~same)
-            if len(wrong):
-                row = int(wrong[0])
-                text = f"{key[0]} at row {start + row:,} is {converted[row]!s:.80}, by the file {expected[row]!s:.80}"
-                before = differences.get(key[0], (text, 0))
-                differences[key[0]] = (before[0], before[1] + len(wrong))
-    return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
+            close = np.isclose(converted, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+            differences.compare_values(key, start, np.where(close, converted, expected), converted)
+    return differences.texts()
 
 
 class _Table:

@@ -18,8 +18,6 @@ from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.ted.keys import ACTION, OBSERVATION, Key
 from datasets_rl.writers.base import Writer
 
-__all__ = ["OpenMLExperienceReplay"]
-
 _SAMPLES: Key = ("X",)
 _CLASSES: Key = ("y",)
 

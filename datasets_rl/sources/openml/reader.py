@@ -27,8 +27,6 @@ from datasets_rl.sources.base import Decision, EpisodeReader
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-__all__ = ["OpenMLReader"]
-
 _CHUNK_BYTES = 8 << 20
 _TEXTS = {
     "row-is-an-episode": "each row is an episode of one step: the class is the action, and its reward is 1",
@@ -59,7 +57,7 @@ class OpenMLReader(EpisodeReader):
     def __init__(
         self, dataset_id: str, path: Path, features: Sequence[Mapping[str, str]], recipe: Mapping[str, Any]
     ) -> None:
-        self._what = dataset_id
+        self._dataset_id = dataset_id
         self._file = ArffFile(path)
         self._nominal: str = recipe["nominal"]
         self._drops = recipe["missing"] == "drop"
@@ -119,7 +117,7 @@ class OpenMLReader(EpisodeReader):
         if listed != stored:
             differ = [(a, b) for a, b in zip(listed, stored, strict=False) if a != b][:3]
             problems.append(f"OpenML lists {len(listed)} columns, the file has {len(stored)}; they differ in {differ}")
-            raise ConversionError(self._what, problems)
+            raise ConversionError(self._dataset_id, problems)
         targets = [self._names.index(target)] if target in self._names else []
         if not target:
             targets = [position for position, one in enumerate(features) if one["part"] == "target"]
@@ -139,7 +137,7 @@ class OpenMLReader(EpisodeReader):
         if not positions:
             problems.append("it has no column except the class")
         if problems:
-            raise ConversionError(self._what, problems)
+            raise ConversionError(self._dataset_id, problems)
         return targets[0], positions
 
     def _is_nominal(self, position: int) -> bool:
@@ -155,7 +153,7 @@ class OpenMLReader(EpisodeReader):
             for position, seen in self._seen.items():
                 seen[rows.codes[position][kept]] = True
         if not kept_rows:
-            raise ConversionError(self._what, [f"it has {total:,} rows, of which none has all values"])
+            raise ConversionError(self._dataset_id, [f"it has {total:,} rows, of which none has all values"])
         self._counts["missing-values"] = total - kept_rows
         return kept_rows
 
@@ -191,7 +189,7 @@ class OpenMLReader(EpisodeReader):
                     problems.append(f"{attribute.name} has the value {value!r:.60}; expected a number")
             self._read[position] = numbers
         if problems:
-            raise ConversionError(self._what, problems[:20])
+            raise ConversionError(self._dataset_id, problems[:20])
 
     def _measure_scale(self) -> None:
         """Read the table to compute the mean and the standard deviation of every column of the observation."""
@@ -218,7 +216,7 @@ class OpenMLReader(EpisodeReader):
         huge = np.flatnonzero(~(np.isfinite(scaler.mean_) & np.isfinite(scaler.var_)))
         if len(huge):
             names = ", ".join(self._names[scaled[at]] for at in huge[:5])
-            raise ConversionError(self._what, [f"{names} cannot be scaled: the numbers are too large"])
+            raise ConversionError(self._dataset_id, [f"{names} cannot be scaled: the numbers are too large"])
 
     def _design_matrix(self, rows: Rows, row_numbers: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the unscaled samples of the chosen rows, [T, width]."""

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.remedy import Argument, Call, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, group_by_size
 from datasets_rl.sources.selection import Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
@@ -201,9 +201,10 @@ def _list_records(
     from datasets_rl.read.tfds import Schema
 
     schema = Schema(upstream.text(features), features.path)
+    sizes = [file.asset.size or 0 for file in chosen]
     return Listing(
         (features, described, *(file.asset for file in chosen)),
-        tuple(_group_files(chosen)),
+        tuple(_shard_of_files(group) for group in group_by_size(chosen, sizes, _SHARD_BYTES)),
         common=(features.path, described.path),
         params={**params, "features": features.path, "metadata": metadata},
         keys=_step_keys(schema),
@@ -297,20 +298,6 @@ def _step_bytes(schema: Schema) -> tuple[float, float, float]:
         fetched, decoded = fetched + small, decoded + wide
         encoded += small if leaf.dtype.itemsize == 1 else wide
     return fetched, decoded, encoded
-
-
-def _group_files(files: Sequence[_File]) -> Iterator[Shard]:
-    """Group files into shards of about `_SHARD_BYTES`, because each shard costs a commit."""
-    group: list[_File] = []
-    size = 0
-    for file in files:
-        more = file.asset.size or 0
-        if group and size + more > _SHARD_BYTES:
-            yield _shard_of_files(group)
-            group, size = [], 0
-        group.append(file)
-        size += more
-    yield _shard_of_files(group)
 
 
 def _shard_of_files(group: Sequence[_File]) -> Shard:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,11 @@ from PIL import Image
 from datasets_rl.errors import UnknownKeyError
 from datasets_rl.read import archive, pickles
 from datasets_rl.read.tfrecord import parse_example, read_records
+from datasets_rl.sources.differences import Column, Differences
 from datasets_rl.sources.openx.reader import stored_key
 from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["compare"]
-
-_Column = Callable[[Key, int, int], Any]
 _Raw = Mapping[str, Sequence[Any]]
 """Values of an episode by slash-joined field name: numbers or byte strings, one or more per step."""
 _SKIPPED = ("is_last", "is_terminal")
@@ -32,22 +30,14 @@ _LOSS = 2  # maximum difference of two JPEG decoders
 _BLOCK = 64
 
 
-def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
+def compare(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every number, string and pixel of the steps of every episode.
-
-    Args:
-        files: The local raw files, by path.
-        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
-        episodes: The converted episodes.
-
-    Returns:
-        For each column that differs, its first difference and the number of different episodes.
 
     Raises:
         ConversionError: If a raw file is damaged.
     """
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
-    differences: dict[Key, tuple[str, int]] = {}
+    differences = Differences(column, "episodes")
     matched = 0
     recorded = any(path.endswith(".json") for path in files)
     # If last steps have no action, episodes of a single step were left out.
@@ -61,10 +51,9 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
             row = rows[number]
             start, length = int(episodes.starts[row]), int(episodes.lengths[row])
             for key, text in _differences(raw, column, start, length, known=bool(episodes["final_known"][row])):
-                before = differences.get(key, (text, 0))
-                differences[key] = (before[0], before[1] + 1)
+                differences.add(dotted_name(key), text)
     missing = [f"{len(rows) - matched:,} episodes are not in the raw files"] if matched < len(rows) else []
-    return missing + [f"{text} ({count:,} such episodes)" for text, count in differences.values()]
+    return missing + differences.texts()
 
 
 def _episodes_of_records(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
@@ -116,7 +105,7 @@ def _value_at(step: Any, name: str) -> Any:
     return step["bytes"] if isinstance(step, dict) else step
 
 
-def _differences(raw: _Raw, column: _Column, start: int, length: int, *, known: bool) -> Iterator[tuple[Key, str]]:
+def _differences(raw: _Raw, column: Column, start: int, length: int, *, known: bool) -> Iterator[tuple[Key, str]]:
     flags = [raw[name] for name in ("is_last", "is_first") if name in raw]
     steps = min(len(values) for values in flags or raw.values() if len(values))
     # If no observation is stored, final_known is True for all episodes.
@@ -141,7 +130,7 @@ def _differences(raw: _Raw, column: _Column, start: int, length: int, *, known: 
 
 
 def _value_differences(
-    key: Key, values: Sequence[Any], column: _Column, start: int, count: int, shift: int, steps: int
+    key: Key, values: Sequence[Any], column: Column, start: int, count: int, shift: int, steps: int
 ) -> Iterator[str]:
     each = len(values) // steps
     for first in range(0, count, _BLOCK):

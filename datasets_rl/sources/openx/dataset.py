@@ -23,8 +23,6 @@ from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.ted.keys import as_key, dotted_name
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 
-__all__ = ["OpenXExperienceReplay"]
-
 _PAD_MAX = 1 << 31
 
 

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import archive, pickles
 from datasets_rl.read.ragged import Ragged
+from datasets_rl.read.streams import first_problems
 from datasets_rl.read.tfds import Column as Raw
 from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import read_records
 from datasets_rl.ted.keys import Key, dotted_name
-
-__all__ = ["ArchiveFiles", "EpisodeImages", "RawEpisode", "RecordFiles", "Values", "key_by_feature"]
 
 _STEPS = "steps"
 _MEMBER = ".data.pickle"
@@ -255,8 +254,7 @@ def _episode_from_pickle(content: Any, where: str, keys: Collection[Key] | None)
             except ConversionError as error:
                 problems += [f"{dotted_name(key)}: {problem}" for problem in error.problems]
     if problems:
-        more = [f"and {len(problems) - 20:,} more"] if len(problems) > 20 else []
-        raise ConversionError(where, [*problems[:20], *more])
+        raise ConversionError(where, first_problems(problems))
     rest = _leaf_values({key: value for key, value in content.items() if key != _STEPS}, ())
     named = {_episode_key(key, flat[0].keys()): _episode_value(value) for key, value in rest}
     whole = {key: value for key, value in named.items() if value is not None and (keys is None or key in keys)}

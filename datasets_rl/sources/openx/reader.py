@@ -35,8 +35,6 @@ from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.table import EPISODE_DTYPE
 
-__all__ = ["OpenXReader", "stored_key"]
-
 _CHUNK_BYTES = 8 << 20
 _FIRST, _LAST, _TERMINAL, _REWARD = ("is_first",), ("is_last",), ("is_terminal",), ("reward",)
 _NAMES: Mapping[Key, Key] = {_FIRST: ("is_init",), _REWARD: NEXT_REWARD}
@@ -85,7 +83,7 @@ class OpenXReader(EpisodeReader):
     """
 
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
-        self._what = dataset_id
+        self._dataset_id = dataset_id
         self._encoded = metadata.get("images") == "encoded"
         self._keeps_last = metadata.get("last") == "transition"
         self._raw = RecordFiles(files, metadata["features"]) if "features" in metadata else ArchiveFiles(files)
@@ -135,7 +133,7 @@ class OpenXReader(EpisodeReader):
         for key in (NEXT_TERMINATED, NEXT_TRUNCATED):
             fields[key] = _Field(_LAST, Column(key, np.dtype(np.bool_), (1,)))
         if problems:
-            raise ConversionError(self._what, [f"{first.where}: {problem}" for problem in problems])
+            raise ConversionError(self._dataset_id, [f"{first.where}: {problem}" for problem in problems])
         return list(fields.values())
 
     def _field_of(self, path: Key, values: Any) -> _Field:
@@ -177,7 +175,9 @@ class OpenXReader(EpisodeReader):
                     yielded += not chunk.continues
                     yield chunk
             except ConversionError as error:
-                raise ConversionError(self._what, [f"{raw.where}: {problem}" for problem in error.problems]) from None
+                raise ConversionError(
+                    self._dataset_id, [f"{raw.where}: {problem}" for problem in error.problems]
+                ) from None
             if yielded == most:
                 break
         self.decisions = [
@@ -265,7 +265,7 @@ class OpenXReader(EpisodeReader):
         if _REWARD in columns and len(columns[_REWARD]) < rows:
             problems.append(f"reward has {len(columns[_REWARD]):,} values for {steps:,} steps")
         if problems:
-            raise ConversionError(self._what, problems)
+            raise ConversionError(self._dataset_id, problems)
 
     def _count_decisions(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, *, marked: bool) -> None:
         counts = self._counts
@@ -284,7 +284,7 @@ class OpenXReader(EpisodeReader):
     def _read_flag(self, columns: Mapping[Key, RawValues], path: Key, steps: int) -> NDArray[np.bool_]:
         values = columns[path]
         if not isinstance(values, np.ndarray) or values.size != steps or not np.isin(values, (0, 1)).all():
-            raise ConversionError(self._what, [f"{dotted_name(path)} is not a flag, 0 or 1, at every step"])
+            raise ConversionError(self._dataset_id, [f"{dotted_name(path)} is not a flag, 0 or 1, at every step"])
         return np.asarray(values.reshape(-1) == 1)
 
     def _convert_values(self, field: _Field, values: RawValues, start: int, stop: int) -> Values:
@@ -301,7 +301,9 @@ class OpenXReader(EpisodeReader):
         if part.dtype == column.dtype:
             return part
         if part.dtype.kind in "iu" and column.dtype.kind == "i" and part.max(initial=0) > np.iinfo(column.dtype).max:
-            raise ConversionError(self._what, [f"{dotted_name(field.path)} has {part.max()}; expected {column.dtype}"])
+            raise ConversionError(
+                self._dataset_id, [f"{dotted_name(field.path)} has {part.max()}; expected {column.dtype}"]
+            )
         self._counts["widened"] += len(part) * (column.dtype.kind != "b")
         return part.astype(column.dtype)
 
@@ -317,7 +319,7 @@ class OpenXReader(EpisodeReader):
         try:
             images.decode(encoded, out, name, first=start)
         except ConversionError as error:
-            raise ConversionError(self._what, [f"{name}: {problem}" for problem in error.problems]) from None
+            raise ConversionError(self._dataset_id, [f"{name}: {problem}" for problem in error.problems]) from None
         if field.floats:
             return out.view("<f4").astype(column.dtype, copy=False)
         self._counts["widened"] += len(out) * (column.dtype != narrow)
@@ -335,7 +337,7 @@ class OpenXReader(EpisodeReader):
             except ConversionError as error:
                 problems += [f"{dotted_name(column.key)}: image {number:,} {problem}" for problem in error.problems]
         if problems:
-            raise ConversionError(self._what, problems[:_PROBLEMS_MAX])
+            raise ConversionError(self._dataset_id, problems[:_PROBLEMS_MAX])
 
 
 def _value_kind(value: str | np.generic | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +10,28 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionError, UnknownKeyError
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import Key, dotted_name
+from datasets_rl.sources.differences import Column, Differences
+from datasets_rl.ted.keys import Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["compare"]
-
-_Column = Callable[[Key, int, int], Any]
+_BLOCK = 64  # steps; camera images have 1 MB each
 _NAMES = {"observations": "observation", "actions": "action", "env_infos": "info"}
 
 
-def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
+def compare(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every number of every trial.
 
     Args:
         files: The local raw files, by path.
-        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
+        column: Returns converted values.
         episodes: The converted episodes: "source" is the number over all files, "trial" is the number in the file.
-
-    Returns:
-        For each column that differs, its first difference and the number of different rows.
 
     Raises:
         ConversionError: If a raw file is damaged.
     """
-    differences: dict[str, tuple[str, int]] = {}
+    differences = Differences(column)
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     number = 0  # of the next trajectory
     try:
@@ -53,14 +49,14 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                                 f"episode {row} is trial {converted[0]} with {converted[1]} rows; "
                                 f"in {path} it is trial {trial} with {stop - start}"
                             )
-                            differences.setdefault("trial", (text, 1))
+                            differences.add("trial", text)
                         else:
-                            _compare_rows(differences, group, column, start, stop, int(episodes.starts[row]))
+                            _compare_rows(differences, group, start, stop, int(episodes.starts[row]))
     except DAMAGED as error:
         raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
     if rows:
-        differences["source"] = (f"the files have no episode {min(rows)}", len(rows))
-    return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
+        differences.add("source", f"the files have no episode {min(rows)}", len(rows))
+    return differences.texts()
 
 
 def _reward_shift(group: h5py.Group) -> int:
@@ -77,23 +73,11 @@ def _trajectory_ranges(group: h5py.Group) -> list[tuple[int, int]]:
     return [*zip([0, *stops], stops, strict=False)]
 
 
-def _compare_rows(
-    differences: dict[str, tuple[str, int]], group: h5py.Group, column: _Column, start: int, stop: int, first_row: int
-) -> None:
-    """Compare the steps [start, stop) of a trial with the rows that begin at `first_row`."""
-    for key, raw in _expected_columns(group, start, stop):
-        try:
-            converted = np.asarray(column(key, first_row, first_row + stop - start))[: len(raw)]
-        except UnknownKeyError:
-            continue  # a field that the selection excludes
-        same = converted.reshape(len(converted), -1) == raw.reshape(len(converted), -1)
-        wrong = np.flatnonzero(~same.all(axis=1))
-        if len(wrong):
-            row = int(wrong[0])
-            name = dotted_name(key)
-            text = f"{name} at row {first_row + row:,} is {converted[row]!s:.80}, in {group.name} {raw[row]!s:.80}"
-            before = differences.get(name, (text, 0))
-            differences[name] = (before[0], before[1] + len(wrong))
+def _compare_rows(differences: Differences, group: h5py.Group, start: int, stop: int, first_row: int) -> None:
+    """Compare the steps [start, stop) of a trial with the rows that begin at `first_row`, a block at a time."""
+    for first in range(start, stop, _BLOCK):
+        for key, raw in _expected_columns(group, first, min(first + _BLOCK, stop)):
+            differences.compare(key, first_row + first - start, raw)
 
 
 def _expected_columns(group: h5py.Group, start: int, stop: int) -> Iterator[tuple[Key, NDArray[Any]]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 
-__all__ = ["RobosetExperienceReplay"]
-
 
 class RobosetExperienceReplay(BaseDatasetExperienceReplay):
     """Replay buffer of a dataset of RoboSet's simulated part.

@@ -31,6 +31,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
+from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
@@ -44,8 +45,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["RoboSetReader"]
-
 _BLOCK_BYTES = 8 << 20
 _TRIAL = re.compile(r"Trial(\d+)", re.ASCII)
 _SEED: Key = ("seed",)
@@ -57,8 +56,6 @@ _ROOTS: Mapping[str, Key] = {
     "done": NEXT_TERMINATED,
 }
 _STATES = (OBSERVATION[0], "info")
-_LATE = (NEXT_REWARD, NEXT_TERMINATED)
-"""Fields that are stored one row later if rows are states."""
 _MANDATORY = (OBSERVATION, ACTION, NEXT_REWARD)
 _RESERVED = frozenset({"next", "mask", "terminated", "truncated", *EPISODE, *_SEED})
 _WIDER: Mapping[np.dtype[Any], np.dtype[Any]] = {
@@ -67,7 +64,6 @@ _WIDER: Mapping[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.uint32): np.dtype(np.int64),
 }
 _STORABLE = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f4", "f8"))
-_PROBLEMS_MAX = 20
 _TEXTS = {
     "rows-are-states": "trials end with an action of NaN: their rows are states, and the reward and the end flag of a row "
     "belong to the action of the previous row",
@@ -115,7 +111,7 @@ class RoboSetReader(EpisodeReader):
     """
 
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
-        self._what = dataset_id
+        self._dataset_id = dataset_id
         self._files = dict(files)
         self._seeds: Mapping[str, int] = metadata.get("seeds") or {
             path: seed for seed, path in enumerate(sorted(files))
@@ -146,8 +142,7 @@ class RoboSetReader(EpisodeReader):
                     except _TrialError as error:
                         problems += [f"{path}: Trial{trial.number}: {problem}" for problem in error.args]
         if problems:
-            more = [f"and {len(problems) - _PROBLEMS_MAX:,} more"] if problems[_PROBLEMS_MAX:] else []
-            raise ConversionError(self._what, [*problems[:_PROBLEMS_MAX], *more])
+            raise ConversionError(self._dataset_id, first_problems(problems))
         self.decisions = [
             Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
         ]
@@ -299,7 +294,7 @@ def _find_trials(file: Hdf5File, path: str) -> list[_Trial]:
     if not by_number and not problems:
         problems.append("it has no trial")
     if problems:
-        raise ConversionError(path, problems[:_PROBLEMS_MAX])
+        raise ConversionError(path, first_problems(problems))
     return [_Trial(file, number, by_number[number]) for number in sorted(by_number)]
 
 

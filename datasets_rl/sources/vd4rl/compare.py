@@ -7,7 +7,7 @@ and the action. The values of the previous raw row are those at the root.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +17,21 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
-from datasets_rl.ted.keys import Key, dotted_name
+from datasets_rl.sources.differences import Column, Differences
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["compare"]
-
-_Column = Callable[[Key, int, int], Any]
 _NAMES = {"image": ("pixels",), "observation": ("pixels",), "action": ("action",), "reward": ("next", "reward")}
 _MARKS = {"is_first", "is_last", "is_terminal", "step_type"}
 _BLOCK = 512
 
 
-def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
+def compare(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every value of every row.
-
-    Args:
-        files: The local raw files, by path.
-        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
-        episodes: The converted episodes.
-
-    Returns:
-        For each column that differs, its first difference.
 
     Raises:
         ConversionError: If a raw file is damaged.
     """
-    differences: dict[Key, str] = {}
+    differences = Differences(column)
     done = 0
     number = -1  # of the current episode
     before: dict[str, NDArray[Any]] = {}
@@ -72,7 +61,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 before = {}
     except DAMAGED as error:
         raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
-    texts = [*differences.values()]
+    texts = differences.texts()
     if done != episodes.steps:
         texts.append(f"there are {episodes.steps:,} steps; the files have {done:,}")
     return texts
@@ -105,7 +94,7 @@ def _reset_rows(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
 
 
 def _compare_rows(
-    differences: dict[Key, str], column: _Column, rows: Mapping[str, NDArray[Any]], steps: NDArray[np.intp], done: int
+    differences: Differences, column: Column, rows: Mapping[str, NDArray[Any]], steps: NDArray[np.intp], done: int
 ) -> None:
     for name, values in rows.items():
         if name in _MARKS:
@@ -120,11 +109,5 @@ def _compare_rows(
             except UnknownKeyError:
                 continue  # a field that the selection excludes
             with np.errstate(over="ignore"):
-                raw = values[at].reshape(converted.shape).astype(converted.dtype)
-            both_nan = (converted != converted) & (raw != raw)  # noqa: PLR0124 -- NaN
-            wrong = np.flatnonzero(((converted != raw) & ~both_nan).reshape(len(at), -1).any(1))
-            if len(wrong) and stored not in differences:
-                row = int(wrong[0])
-                differences[stored] = (
-                    f"{dotted_name(stored)} at row {done + row:,} is {converted[row]!s:.80}, in the file {raw[row]!s:.80}"
-                )
+                raw = values[at].astype(converted.dtype)
+            differences.compare_values(stored, done, raw, converted)

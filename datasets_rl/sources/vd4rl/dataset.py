@@ -10,8 +10,6 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, 
 from datasets_rl.transforms import Compose, Resize, ToTensorImage
 from datasets_rl.transforms.base import NestedKey
 
-__all__ = ["VD4RLExperienceReplay"]
-
 _PIXELS: list[NestedKey] = ["pixels", ("next", "pixels")]
 
 

@@ -13,10 +13,8 @@ from typing_extensions import override
 
 from datasets_rl.format.schema import Column
 from datasets_rl.read.npz import NpzFile
-from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, PIXELS, USUAL_ROWS, Marks, RowReader, columns_by_name
+from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, PIXELS, USUAL_ROWS, RowFlags, RowReader, columns_by_name
 from datasets_rl.ted.episode import Episode
-
-__all__ = ["EpisodeFiles"]
 
 _SMALL_BYTES = 256 << 20
 _NEEDED = ("image", "action", "reward", "is_first", "is_last")
@@ -64,19 +62,19 @@ class EpisodeFiles(RowReader):
         if problems := [*self.column_differences([*columns.values()]), *_contradictions(path, file, rows)]:
             raise self.conversion_error(path, problems)
         small = {name: file.read(name) for name in columns if name != "image"}
-        marks = self._mark_ends(self._read_marks(path, file, small, rows), small)
+        flags = self._with_known_ends(self._read_flags(path, file, small, rows), small)
         values = {column.key: small[name] for name, column in columns.items() if name in small}
         values = {key: self.as_column_rows(key, array) for key, array in values.items() if key in self.wanted}
         metadata = {"source": np.int64(number)}
         if PIXELS not in self.wanted:
-            yield from self.transitions(values, marks, metadata)
+            yield from self.transitions(values, flags, metadata)
             return
         for start, images in _image_blocks(file, rows):
             window = slice(start, start + len(images))
             block = {key: array[window] for key, array in values.items()} | {PIXELS: images}
-            yield from self.transitions(block, marks[window], metadata)
+            yield from self.transitions(block, flags[window], metadata)
 
-    def _read_marks(self, path: str, file: NpzFile, small: Mapping[str, NDArray[Any]], rows: int) -> Marks:
+    def _read_flags(self, path: str, file: NpzFile, small: Mapping[str, NDArray[Any]], rows: int) -> RowFlags:
         """Read the marks of the rows.
 
         Raises:
@@ -104,15 +102,15 @@ class EpisodeFiles(RowReader):
             problems.append(f"row {rows - 1}, the end of the file, is not marked as the last row")
         if problems:
             raise self.conversion_error(path, problems)
-        return Marks(first, last, terminal)
+        return RowFlags(first, last, terminal)
 
-    def _mark_ends(self, marks: Marks, small: Mapping[str, NDArray[Any]]) -> Marks:
+    def _with_known_ends(self, flags: RowFlags, small: Mapping[str, NDArray[Any]]) -> RowFlags:
         """Mark the end of every episode, also if the upstream's tool set the flags on rows of another episode.
 
         row       0     1      2    ...            the tool flags rows 0 and 500 regardless of the data; the reset is
         action    a_499 zeros  a_0                 the only row whose action and reward are zeros, if it is not row 0
         """
-        ends, first = marks.ends.copy(), marks.first
+        ends, first = flags.ends.copy(), flags.first
         idle = np.flatnonzero(~small["action"].any(axis=1) & (small["reward"].reshape(-1) == 0))
         if len(idle) == 1 and idle[0]:
             ends[idle - 1] = True
@@ -120,8 +118,8 @@ class EpisodeFiles(RowReader):
             self.found["reset-inside-file"] += 1
             self.found["row-without-step"] += int(idle[0] == 1) + int(idle[0] == len(ends) - 1)
         ends[-1] = True
-        self.found["end-without-flag"] += int(np.count_nonzero(ends & ~marks.ends))
-        return Marks(first, ends, marks.terminal)
+        self.found["end-without-flag"] += int(np.count_nonzero(ends & ~flags.ends))
+        return RowFlags(first, ends, flags.terminal)
 
 
 def _is_empty(file: NpzFile) -> bool:

@@ -30,8 +30,6 @@ from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Sel
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
-__all__ = ["BLOCK_BYTES", "PIXELS", "USUAL_ROWS", "Marks", "RowReader", "columns_by_name"]
-
 BLOCK_BYTES = 8 << 20
 USUAL_ROWS = 501
 PIXELS: Key = ("pixels",)
@@ -58,7 +56,7 @@ _TEXTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class RowFlags:
     """Masks of the rows, [R] each."""
 
     first: NDArray[np.bool_]
@@ -68,9 +66,9 @@ class Marks:
     terminal: NDArray[np.bool_]
     """Rows whose end is a termination and not a time-out."""
 
-    def __getitem__(self, rows: slice) -> Marks:
+    def __getitem__(self, rows: slice) -> RowFlags:
         """Return the marks of a range of rows."""
-        return Marks(self.first[rows], self.ends[rows], self.terminal[rows])
+        return RowFlags(self.first[rows], self.ends[rows], self.terminal[rows])
 
 
 class RowReader(EpisodeReader):
@@ -86,7 +84,7 @@ class RowReader(EpisodeReader):
     """
 
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
-        self._what = dataset_id
+        self._dataset_id = dataset_id
         self._files = files
         self.found: Counter[str] = Counter()
         self.steps = None
@@ -118,7 +116,7 @@ class RowReader(EpisodeReader):
 
     def conversion_error(self, path: str, problems: Sequence[str]) -> ConversionError:
         """Return the error for a file."""
-        return ConversionError(self._what, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
+        return ConversionError(self._dataset_id, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
 
     def column_differences(self, columns: Sequence[Column]) -> Iterator[str]:
         """Yield how the columns of a file differ from those of the first one."""
@@ -145,25 +143,25 @@ class RowReader(EpisodeReader):
         return values
 
     def transitions(
-        self, rows: Mapping[Key, NDArray[Any]], marks: Marks, metadata: Mapping[str, Any]
+        self, rows: Mapping[Key, NDArray[Any]], flags: RowFlags, metadata: Mapping[str, Any]
     ) -> Iterator[Episode]:
         """Yield the transitions between consecutive rows, [R, ...]; the row after an end begins another episode.
 
         rows       0  1  2  3  4  5  6      ends at 3
         episodes   [0 ---- 3]  [4 ---- 6    the second one continues: its last row must be the first of the next call
         """
-        cuts = [0, *(np.flatnonzero(marks.ends) + 1).tolist(), len(marks.ends)]
+        cuts = [0, *(np.flatnonzero(flags.ends) + 1).tolist(), len(flags.ends)]
         for start, stop in pairwise(cuts):
             if stop - start < 2:
                 continue
-            continues = not marks.ends[stop - 1]
+            continues = not flags.ends[stop - 1]
             now, then = slice(start, stop - 1), slice(start + 1, stop)
             steps = {
-                NEXT_TERMINATED: (marks.ends & marks.terminal)[then, None],
-                NEXT_TRUNCATED: (marks.ends & ~marks.terminal)[then, None],
+                NEXT_TERMINATED: (flags.ends & flags.terminal)[then, None],
+                NEXT_TRUNCATED: (flags.ends & ~flags.terminal)[then, None],
             }
             if _IS_INIT in self.wanted:
-                steps[_IS_INIT] = marks.first[now]
+                steps[_IS_INIT] = flags.first[now]
             states: dict[Key, NDArray[Any]] = {}
             for key, values in rows.items():
                 if self._by_key[key].shared:

@@ -18,11 +18,9 @@ from typing_extensions import override
 
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5File
-from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, Marks, RowReader, columns_by_name
+from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, RowFlags, RowReader, columns_by_name
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import Key
-
-__all__ = ["RowFiles"]
 
 _NEEDED = ("observation", "action", "reward", "discount", "step_type")
 _WHOLE = {"before": None, "cut": (0, 1), "begins": True, "ends": True}
@@ -49,24 +47,24 @@ class RowFiles(RowReader):
         with ExitStack() as closing:
             file = closing.enter_context(Hdf5File(self._files[part["file"]]))
             names = self._keys_by_name(part["file"], file)
-            marks = self._read_marks(part["file"], file)
+            flags = self._read_flags(part["file"], file)
             piece, pieces = part["cut"]
             self.found["unwritten-chunks"] += file.unwritten if piece == 0 else 0
             if not piece and part["before"] is not None:
                 before = closing.enter_context(Hdf5File(self._files[part["before"]]))
                 self._keys_by_name(part["before"], before)
                 yield from self._transition_across_files(part, before, file, names)
-            elif not piece and part["begins"] and not marks.first[0]:
+            elif not piece and part["begins"] and not flags.first[0]:
                 raise self.conversion_error(part["file"], ["row 0 is not a reset: step_type is not 0"])
             start, stop = _rows_of_shard(file, piece, pieces)
             if part["ends"]:
-                self.found["end-without-flag"] += int(not marks.ends[stop - 1])
-                marks.ends[stop - 1] = True
+                self.found["end-without-flag"] += int(not flags.ends[stop - 1])
+                flags.ends[stop - 1] = True
             rows = max(1, BLOCK_BYTES // sum(file.arrays[name].row_bytes for name in names))
             blocks = file.blocks([*names], rows=rows, overlap=[*names], start=start, stop=stop)
             for block in blocks:
                 values = {key: self.as_column_rows(key, block.columns[name]) for name, key in names.items()}
-                yield from self.transitions(values, marks[block.start : min(block.stop + 1, stop)], {})
+                yield from self.transitions(values, flags[block.start : min(block.stop + 1, stop)], {})
 
     def _columns_by_name(self, path: str, file: Hdf5File) -> dict[str, Column]:
         """Return the columns of a file by their names in it, after checking that it has the required datasets."""
@@ -97,7 +95,7 @@ class RowFiles(RowReader):
             raise self.conversion_error(path, problems)
         return {name: column.key for name, column in columns.items() if column.key in self.wanted}
 
-    def _read_marks(self, path: str, file: Hdf5File) -> Marks:
+    def _read_flags(self, path: str, file: Hdf5File) -> RowFlags:
         """Return the first, last and terminal rows of a file, from its step_type and discount.
 
         Raises:
@@ -114,7 +112,7 @@ class RowFiles(RowReader):
         ]
         if problems:
             raise self.conversion_error(path, problems)
-        return Marks(kinds == 0, kinds == 2, discounts == 0)
+        return RowFlags(kinds == 0, kinds == 2, discounts == 0)
 
     def _transition_across_files(
         self, part: Mapping[str, Any], before: Hdf5File, file: Hdf5File, names: Mapping[str, Key]
@@ -135,7 +133,7 @@ class RowFiles(RowReader):
         ends[1] |= part["ends"] and file.arrays["step_type"].shape[0] == 1
         if not ends[0]:
             values = {key: self.as_column_rows(key, rows(name)) for name, key in names.items()}
-            yield from self.transitions(values, Marks(kinds == 0, ends, rows("discount").reshape(-1) == 0), {})
+            yield from self.transitions(values, RowFlags(kinds == 0, ends, rows("discount").reshape(-1) == 0), {})
 
 
 def _rows_of_shard(file: Hdf5File, piece: int, pieces: int) -> tuple[int, int]:

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["seam_differences"]
-
 _TOLERANCE = 1e-5
 _SPACINGS = 8
 
 
-def seam_differences(
+def find_jumps(
     next_states: NDArray[Any], following_states: NDArray[Any]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Compare the next state of each row with the state of the following row.
