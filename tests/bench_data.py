@@ -8,7 +8,6 @@ import lzma
 import os
 import pickle
 import shutil
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -47,14 +46,17 @@ def seconds(call, *, repeat=1):
 
 
 def compare(calls, *, rounds=15, repeat=100):
-    """Return the median seconds per call of each named call; the calls alternate, so that machine load affects all."""
+    """Return the least seconds per call of each named call over rounds in which they take turns.
+
+    What else runs on the machine only adds to the time, and to that of some rounds only.
+    """
     for call in calls.values():
         seconds(call, repeat=repeat)
     taken = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             taken[name].append(seconds(call, repeat=repeat))
-    return {name: statistics.median(values) for name, values in taken.items()}
+    return {name: min(values) for name, values in taken.items()}
 
 
 def run_in_child(function, *arguments):

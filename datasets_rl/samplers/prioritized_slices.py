@@ -137,7 +137,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         rows = self._first_rows(slices, count)
         _, starts, lengths = slices.starting(rows)
         batch, info = self._batch_of_slices(storage, slices, starts, lengths)
-        weights = self._importance_weights(torch.from_numpy(self._tree.masses[rows]))
+        weights = self._importance_weights(self._tree.masses[rows])
         steps = length if lengths is None else torch.from_numpy(lengths)
         info[PRIORITY_WEIGHT] = weights.repeat_interleave(steps)
         return batch, info

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import bench_data
 import pytest
+import torch
 from d4rl_files import big_halfcheetah
 
 from datasets_rl.datasets import D4RLExperienceReplay
@@ -43,9 +44,18 @@ def size(full):
     return lambda **sizes: sizes[name]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread(full):
+    """Compute in one thread, as most of what is compared does: on a busy machine, torch waits for its second one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if full else threads)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def compare(full):
-    """Print and return the median seconds of each call: `bench_data.compare`."""
+    """Print and return the least seconds of each call: `bench_data.compare`."""
 
     def compare(calls, *, rounds=15, repeat=100):
         taken = bench_data.compare(calls, rounds=rounds if full else 1, repeat=repeat if full else 1)

@@ -30,13 +30,15 @@ def torchrl_convert(tree, folder):
 def test_a_checkpoint_takes_a_third_of_torchrls_time_and_little_more_than_inflating_it(
     size, expect, run_in_child, tmp_path
 ):
-    buffer = Buffer(tmp_path / "tree" / LOGS, size(full=200_000, small=64), level=6, game="seaquest")
-    while not buffer.logs:
-        buffer.play(min(1000, buffer.capacity // 2))
+    trees = [tmp_path / "small", tmp_path / "tree"]
+    for tree, frames in zip(trees, (64, size(full=200_000, small=64)), strict=True):
+        buffer = Buffer(tree / LOGS, frames, level=6, game="seaquest")
+        while not buffer.logs:
+            buffer.play(min(1000, buffer.capacity // 2))
     # The least that each took: what others do on the machine only adds to it.
     rounds = [
         (
-            run_in_child(convert, "atari_dqn/Pong/1", {}, [tmp_path / "tree"], tmp_path / "home"),
+            run_in_child(convert, "atari_dqn/Pong/1", {}, trees, tmp_path / "home"),
             run_in_child(torchrl_convert, tmp_path / "tree", tmp_path / "theirs"),
         )
         for _ in range(size(full=3, small=1))

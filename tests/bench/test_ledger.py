@@ -9,8 +9,8 @@ from tensordict import TensorDict
 from datasets_rl import LazyMemmapStorage, TensorDictReplayBuffer
 from datasets_rl.storages.ledger import Ledger
 
-LIMITS = {"extend 1000": 1.05, "add": 1.1, "sample 256": 1.05}
-"""A record takes 2 microseconds; to add a single step takes 45."""
+LIMITS = {"extend 1000": 1.1, "add": 1.1, "sample 256": 1.05}
+"""A record takes 2 microseconds, on a busy machine 4; to add a single step takes 40, to extend by 1,000 steps 80."""
 
 
 class Unrecorded(Ledger):
@@ -46,7 +46,7 @@ def filled(capacity, folder, *, recorded):
 
 
 @pytest.mark.parametrize("call", LIMITS)
-def test_the_record_of_writes_costs_a_twentieth_at_most(call, tmp_path, size, compare, expect):
+def test_the_record_of_writes_costs_a_tenth_at_most(call, tmp_path, size, compare, expect):
     capacity = size(full=200_000, small=1_000)
     buffers = {
         "recorded": filled(capacity, tmp_path / "recorded", recorded=True),

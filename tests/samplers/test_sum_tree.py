@@ -26,7 +26,7 @@ priorities = st.one_of(
 
 @st.composite
 def writes(draw):
-    capacity = draw(st.integers(1, 40))
+    capacity = draw(st.integers(1, 40) | st.sampled_from([512, 513, 5000]))  # up to four levels of sums
     rows = st.lists(st.integers(0, capacity - 1), min_size=1, max_size=50)
     batches = [
         (chosen, draw(st.lists(priorities, min_size=len(chosen), max_size=len(chosen))))
@@ -65,12 +65,12 @@ def test_overwritten_masses_leave_no_rounding_error(given):
     tree, fresh = SumTree(capacity, ranked=True), SumTree(capacity, ranked=True)
     for rows, values in batches:
         write(tree, rows, values)
-    for row in range(capacity):
+    for row in {row for rows, _ in batches for row in rows}:
         write(fresh, [row], [tree.priorities[row]])
 
-    assert tree._sums[1:].tolist() == fresh._sums[1:].tolist()
+    assert tree._sums.tolist() == fresh._sums.tolist()
     assert tree.lowest == fresh.lowest
-    assert tree._highs[1:].tolist() == fresh._highs[1:].tolist()
+    assert tree._highs.tolist() == fresh._highs.tolist()
 
 
 @settings(deadline=None)
@@ -91,7 +91,7 @@ def test_a_drawn_row_always_has_mass(given):
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=70), st.lists(st.floats(0, ALMOST_ONE), min_size=1))
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=600), st.lists(st.floats(0, ALMOST_ONE), min_size=1))
 def test_a_point_gives_the_row_where_the_cumulative_sum_exceeds_it(masses, points):
     """The masses are integers with exact sums, so that the row is unique."""
     if not any(masses):
