@@ -13,7 +13,8 @@ from .format.reader import StoredDataset as StoredDataset
 from .catalog import DatasetInfo as DatasetInfo, info as info, list_datasets as list_datasets
 from .downloading import download as download
 from .planning import Plan as Plan, plan as plan
-from .store import locate as locate, remove as remove
+from .locating import locate as locate
+from .store import remove as remove
 from .loading import load as load
 from .format.manifest import Manifest as Manifest
 from .mixing import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datasets_rl import sources, store
+from datasets_rl import locating, sources, store
 from datasets_rl.errors import NotADatasetError, UnknownIdError
 from datasets_rl.settings import Settings
 
@@ -93,7 +93,7 @@ def info(dataset: str | Path, *, root: Path | str | None = None, settings: Setti
         except UnknownIdError:
             entry = None
     try:
-        folder = store.locate(dataset, root=root, settings=settings)
+        folder = locating.locate(dataset, root=root, settings=settings)
     except NotADatasetError:
         if entry is None:
             raise

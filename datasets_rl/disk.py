@@ -35,6 +35,9 @@ except ImportError:  # Windows
 
 MANIFEST_FILE = "manifest.json"
 """The file that is written last: a folder without it is not a dataset."""
+RECORDED_FOLDER = ".recorded"
+"""The folder of recordings, next to the datasets."""
+
 WORK_FOLDER = ".work"
 """The folder of unfinished builds, owner files and recorded changes, next to the datasets."""
 VERSIONS_FOLDER = ".versions"

@@ -12,6 +12,7 @@ from datasets_rl import sources
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.growth import check_contains, grown_selection
+from datasets_rl.locating import add_abandoned_recordings, locate
 from datasets_rl.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.progress import report
 from datasets_rl.remedy import Argument, Call, Remedy
@@ -19,13 +20,11 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import (
     DatasetPaths,
-    add_abandoned_recordings,
     check_folder,
     check_own_files,
     dataset_paths,
     has_unfinished_change,
     last_history_entry,
-    locate,
     transaction,
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl import store
+from datasets_rl import locating
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.remedy import Call, Remedy
@@ -65,7 +65,7 @@ def reference_score(dataset: str | Path, *, root: Path | str | None = None, sett
     if catalog_score is not None:
         return catalog_score
     try:
-        stored = Manifest.read(store.locate(dataset, root=root, settings=settings)).score
+        stored = Manifest.read(locating.locate(dataset, root=root, settings=settings)).score
     except NotADatasetError:
         if isinstance(dataset, Path):
             raise

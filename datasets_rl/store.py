@@ -26,9 +26,8 @@ import json
 import os
 import re
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +35,8 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from datasets_rl import disk, sources
-from datasets_rl.disk import MANIFEST_FILE, TRASH_FOLDER, VERSIONS_FOLDER, WORK_FOLDER
+from datasets_rl.disk import MANIFEST_FILE, RECORDED_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, WORK_FOLDER
 from datasets_rl.errors import (
-    DatasetsRLError,
     DiskFullError,
     InvalidArgumentError,
     LockedError,
@@ -54,11 +52,10 @@ if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
 
 _RAW = ".raw"
-_RECORDED = ".recorded"
 _RECORD = ".change-"
 _MAX_NAME_BYTES = 150
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
-_SHORT_WAIT = 2.0
+SHORT_WAIT = 2.0
 """Seconds that a short change waits for the lock: another command may be deleting leftovers."""
 _SETTLE_PAUSE = 0.01
 _SETTLE_SECONDS = 10.0
@@ -97,7 +94,7 @@ class DatasetPaths:
     @property
     def recorded(self) -> Path:
         """The folder of the recordings: finished episodes that are not yet a part of the dataset."""
-        return self.root / _RECORDED / self._flat
+        return self.root / RECORDED_FOLDER / self._flat
 
     @property
     def work(self) -> Path:
@@ -231,99 +228,7 @@ def id_or_path(dataset: str | Path) -> str | Path:
     return path if dataset and os.path.exists(path) else dataset  # noqa: PTH110 - see above
 
 
-def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:
-    """Return the folder of a finished dataset, given by its id or by its folder.
-
-    Raises:
-        UnknownIdError: If there is no such id, or (`NotADatasetError`) the folder has no finished dataset.
-    """
-    as_path = Path(dataset).expanduser()
-    if isinstance(dataset, Path) or (root is None and _has_manifest(as_path)):
-        if any((root / _RECORDED).is_dir() for root in as_path.absolute().parents):
-            add_abandoned_recordings(paths_of(as_path))
-        if not _is_settled_folder(as_path):
-            exists = os.path.exists(as_path)  # noqa: PTH110 - see `_has_manifest`
-            raise NotADatasetError(as_path, *([] if exists else ["it does not exist"]))
-        return as_path.absolute()
-    base, derived = sources.split_derived(dataset)
-    paths = dataset_paths(dataset, root=root, settings=settings)
-    add_abandoned_recordings(paths)
-    if not _is_settled(paths):
-        if derived:
-            make = Call("preprocess", Call("locate", base), recipe=...)
-            raise NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
-        raise NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
-    return paths.user_path
-
-
-def add_recordings(paths: DatasetPaths, folders: Sequence[Path], *, wait: float = 3600.0) -> bool:
-    """Add the episodes of recordings to a dataset, by a new version that replaces it, and delete the recordings.
-
-    Args:
-        paths: The dataset, which need not exist yet.
-        folders: The folders of the recordings, which no other process may be writing.
-        wait: Seconds to wait for another process that changes the dataset.
-
-    Returns:
-        Whether there were episodes to add, or a process that died has just added these recordings.
-
-    Raises:
-        InvalidArgumentError: If the episodes have other fields than the dataset.
-        DiskFullError: If the new version does not fit on the disk.
-        LockedError: If another process is changing the dataset.
-    """
-    from datasets_rl.pipeline.recordings import SavedRecording, write_joined
-
-    with transaction(paths, paths.name, ["append", *sorted(folder.name for folder in folders)], wait=wait) as change:
-        # A process that died may have published these episodes; completing its change has then deleted the recordings.
-        recordings = [one for folder in folders if (one := SavedRecording.read(folder)) is not None]
-        if recordings:
-            disk.remove_tree(paths.work)
-            paths.build.mkdir(parents=True)
-            write_joined(paths.build, paths.folder if paths.exists else None, recordings)
-            change.publish(drop=folders)
-        added = change.finished or bool(recordings)
-    for folder in folders:
-        disk.discard(folder, paths.root)
-    return added
-
-
-def add_abandoned_recordings(paths: DatasetPaths) -> None:
-    """Add the episodes that processes recorded for a dataset before they died.
-
-    If that is not possible, for example in a folder that only others may write, a warning says so, and the recordings
-    stay.
-    """
-    if not os.path.isdir(paths.recorded):  # noqa: PTH112 - see `_has_manifest`
-        return
-    try:
-        disk.free_owner_files(paths.recorded)
-        with ExitStack() as held:
-            abandoned = []
-            for folder in sorted(path for path in paths.recorded.iterdir() if path.is_dir()):
-                with suppress(LockedError):
-                    held.enter_context(disk.lock(owner_file(folder), folder.name, wait=0))
-                    abandoned.append(folder)
-            if abandoned:
-                add_recordings(paths, abandoned, wait=_SHORT_WAIT)
-        remove_empty_folders(paths)
-    except (DatasetsRLError, OSError) as error:
-        warnings.warn(
-            f"{paths.recorded} holds recorded episodes that are not yet a part of {paths.name}: {error}", stacklevel=3
-        )
-
-
-def remove_empty_folders(paths: DatasetPaths) -> None:
-    """Delete the folder of the recordings of a dataset, if no process uses it."""
-    disk.remove_empty_parents(paths.recorded / "recording", paths.root)
-
-
-def owner_file(recording: Path) -> Path:
-    """Return the owner file of the process that writes a recording."""
-    return recording.with_name(f"{recording.name}.lock")
-
-
-def _is_settled(paths: DatasetPaths) -> bool:
+def is_settled(paths: DatasetPaths) -> bool:
     """Return whether the dataset exists, after completing any change that a dead process recorded."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     absent = 0
@@ -340,23 +245,6 @@ def _is_settled(paths: DatasetPaths) -> bool:
         else:
             absent += 1
     return False
-
-
-def _has_manifest(folder: Path) -> bool:
-    # Unlike the method of Path, this is False for a name that is too long for the file system.
-    return os.path.isfile(folder / MANIFEST_FILE)  # noqa: PTH113 - see above
-
-
-def _is_settled_folder(folder: Path) -> bool:
-    # Without a work folder no change was ever recorded, so the manifest need not be read.
-    if not os.path.exists(folder.parent):  # noqa: PTH110 - see `_has_manifest`
-        return False
-    if _has_manifest(folder) and not any((root / WORK_FOLDER).is_dir() for root in folder.absolute().parents):
-        return True
-    try:
-        return _is_settled(paths_of(folder))
-    except OSError:  # a name that no file can have
-        return False
 
 
 def paths_of(folder: Path) -> DatasetPaths:
@@ -436,7 +324,7 @@ def undo(folder: Path) -> Path:
         LockedError: If another process is changing the dataset.
     """
     paths = paths_of(folder)
-    with transaction(paths, str(folder), ["undo"], wait=_SHORT_WAIT, repeatable=False) as change:
+    with transaction(paths, str(folder), ["undo"], wait=SHORT_WAIT, repeatable=False) as change:
         if change.finished:
             return paths.folder
         earlier = versions(paths)
@@ -472,7 +360,7 @@ def remove_folder(folder: Path) -> int:
 
 def _remove(paths: DatasetPaths, name: str) -> int:
     try:
-        with transaction(paths, name, ["remove"], wait=_SHORT_WAIT) as change:
+        with transaction(paths, name, ["remove"], wait=SHORT_WAIT) as change:
             if change.finished:
                 return change.freed
             freed = sum(map(disk.tree_bytes, paths.folders))
@@ -505,7 +393,7 @@ def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     """
     freed = sum(disk.tree_bytes(version.folder) for version in versions(paths))
     if freed and not dry_run:
-        with transaction(paths, str(paths.folder), ["prune"], wait=_SHORT_WAIT):
+        with transaction(paths, str(paths.folder), ["prune"], wait=SHORT_WAIT):
             disk.discard(paths.versions, paths.root)
     return freed
 
@@ -715,7 +603,7 @@ def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
 
 
 def _remove_empty_hidden(root: Path) -> None:
-    for folder in (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, _RAW, _RECORDED):
+    for folder in (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, _RAW, RECORDED_FOLDER):
         with suppress(OSError):
             (root / folder).rmdir()
 

@@ -17,9 +17,10 @@ from datasets_rl.errors import (
     UnknownIdError,
     UnknownKeyError,
 )
+from datasets_rl.locating import locate
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
-from datasets_rl.store import DatasetPaths, locate
+from datasets_rl.store import DatasetPaths
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest

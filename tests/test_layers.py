@@ -35,6 +35,7 @@ LAYERS = [
     {"sources", "storages"},
     {"pipeline"},
     {"buffers", "store"},
+    {"locating"},
     {"catalog"},
     {"growth"},
     {"planning"},

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import disk, load, sources, store
+from datasets_rl import disk, load, locating, sources, store
 from datasets_rl.downloading import download
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError, NotADatasetError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
@@ -292,7 +292,7 @@ def test_a_reader_completes_a_replacement_that_stopped_between_two_renames(folde
             scaled(folder, 2, in_place=True)
     assert folder.exists() is (call == 1)
 
-    assert store.locate(ID) == folder
+    assert locating.locate(ID) == folder
     assert disk.folder_identity(folder) != before
     store.sweep(home / "demo")
     store.undo(folder)
@@ -314,7 +314,7 @@ def test_a_folder_without_an_id_is_recovered_by_any_command_that_names_it(folder
         with pytest.raises(KeyboardInterrupt):
             preprocess(mine, Recipe.inline(["keep_lengths:3"]), in_place=True)
     assert not mine.exists()
-    assert store.locate(mine) == mine
+    assert locating.locate(mine) == mine
     assert len(StoredDataset(mine).manifest.history) == 2
 
 
@@ -351,7 +351,7 @@ def test_a_dataset_that_the_user_restored_is_never_replaced_by_a_record(folder, 
     write_dataset(folder, other, columns(), id=ID)
     theirs = disk.folder_identity(folder)
 
-    assert store.locate(ID) == folder
+    assert locating.locate(ID) == folder
     store.sweep(home / "demo")
     assert disk.folder_identity(folder) == theirs
 
@@ -375,12 +375,12 @@ def test_the_paths_of_a_folder_are_those_of_its_id_if_it_ends_with_the_id(home):
 @pytest.mark.usefixtures("home")
 def test_a_missing_dataset_is_an_error_with_the_command_that_creates_it():
     with pytest.raises(NotADatasetError, match="it is not downloaded") as caught:
-        store.locate(ID)
+        locating.locate(ID)
     assert caught.value.hint == "datasets_rl.download('demo/pendulum')"
     with pytest.raises(NotADatasetError, match="it was not made"):
         load(f"{ID}@none")
     with pytest.raises(UnknownIdError):
-        store.locate("demo/none@x")
+        locating.locate("demo/none@x")
 
 
 def test_a_dataset_derives_another_and_opens_it(folder):
@@ -462,7 +462,7 @@ def test_a_dataset_derived_from_a_linked_one_is_stored_beside_the_link(folder, h
 
     made = load(ID).derive(Recipe.inline(["scale_rewards:3"]), as_="x")
     assert made.data_path == home / "demo" / "pendulum@x"
-    assert store.locate(f"{ID}@x") == made.data_path
+    assert locating.locate(f"{ID}@x") == made.data_path
     scaled(folder, 2, in_place=True)
     assert folder.is_symlink()
     assert store.dataset_paths(ID) == DatasetPaths(elsewhere.parent, "pend", link=folder)
@@ -555,7 +555,7 @@ def test_readers_wait_while_a_replacement_uses_two_renames(folder, monkeypatch):
     def look():
         while not ends.is_set():
             try:
-                seen.append(len(StoredDataset(store.locate(ID))))
+                seen.append(len(StoredDataset(locating.locate(ID))))
             except Exception as error:  # noqa: BLE001 - any error is a failure
                 wrong.append(error)
 

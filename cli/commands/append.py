@@ -29,7 +29,7 @@ def run(
       rlds append local/hopper ~/data/hopper
       rlds append local/hopper
     """
-    from datasets_rl import store
+    from datasets_rl import locating, store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.recording.append import append
 
@@ -37,13 +37,13 @@ def run(
     before = Manifest.read(paths.folder).episodes if paths.exists else 0
 
     def add(other: str) -> None:
-        append(dataset, store.locate(**dataset_arguments(shell, other)), settings=shell.settings)
+        append(dataset, locating.locate(**dataset_arguments(shell, other)), settings=shell.settings)
 
     outcomes = apply_to_each(shell, episodes or [], add)
     folder = None
     after = steps = 0
     if not outcomes or any(one.error is None for one in outcomes):
-        folder = store.locate(dataset, settings=shell.settings)
+        folder = locating.locate(dataset, settings=shell.settings)
         manifest = Manifest.read(folder)
         after, steps = manifest.episodes, manifest.steps
         shell.printer.note(f"{dataset}: {after - before:,} episodes added; {steps:,} steps in {after:,} episodes")

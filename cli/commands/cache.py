@@ -39,7 +39,7 @@ def run(
       rlds cache prune --builds --dry-run
       rlds cache prune --versions demo/pendulum
     """
-    from datasets_rl import store
+    from datasets_rl import locating, store
     from datasets_rl.storages.scratch import sweep_scratch
 
     del action  # there is one
@@ -48,7 +48,7 @@ def run(
         freed["unfinished builds"] = sum(store.sweep_builds(root, dry_run=dry_run) for root in _source_folders(shell))
     if versions:
         folders = (
-            [store.locate(**dataset_arguments(shell, one)) for one in datasets]
+            [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
             if datasets
             else store.stored_folders(shell.settings.home)
         )

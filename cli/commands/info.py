@@ -55,12 +55,12 @@ def run(
 
 
 def _find_dataset(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
-    from datasets_rl import sources, store
+    from datasets_rl import locating, sources
 
     wanted = id_or_folder(dataset)
     entry = sources.find(wanted) if isinstance(wanted, str) else None
     try:
-        return entry, store.locate(**dataset_arguments(shell, dataset))
+        return entry, locating.locate(**dataset_arguments(shell, dataset))
     except NotADatasetError:
         if entry is None:
             raise

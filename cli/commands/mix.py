@@ -62,13 +62,13 @@ def run(
       rlds mix ./mine demo/pendulum --temperature 2 --slice-len 16 -o mix.toml
       rlds mix demo/pendulum ./mine --weights 9,1 --final-weights 1,9 --anneal 10000 -o mix.toml
     """
-    from datasets_rl import disk, store
+    from datasets_rl import disk, locating
     from datasets_rl.mixing import Member, mixture, mixture_toml
 
     if out is not None:
         _check_writable(out.expanduser())
     shares, final = _parse_numbers(weights, datasets), _parse_numbers(final_weights, datasets)
-    folders = [store.locate(**dataset_arguments(shell, one)) for one in datasets]
+    folders = [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
     settings: dict[str, Any] = {
         "batch_size": batch_size,
         "temperature": temperature,

@@ -22,7 +22,7 @@ def run(
       rlds path demo/pendulum
       rlds path demo/pendulum --json
     """
-    from datasets_rl import store
+    from datasets_rl import locating
 
-    folder = str(store.locate(**dataset_arguments(shell, dataset)))
+    folder = str(locating.locate(**dataset_arguments(shell, dataset)))
     return Result({"id": dataset, "path": folder}, [Lines((folder,))], quiet=[folder])

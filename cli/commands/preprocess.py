@@ -158,9 +158,9 @@ def _output_items(datasets: list[str], *, together: bool) -> dict[str, list[str]
 
 
 def _find_folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
-    from datasets_rl import store
+    from datasets_rl import locating
 
-    found = [store.locate(**dataset_arguments(shell, one)) for one in datasets]
+    found = [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
     return found if len(found) > 1 else found[0]
 
 
@@ -214,12 +214,12 @@ def _list_steps() -> Result:
 
 
 def _undo(shell: Shell, datasets: list[str]) -> Result:
-    from datasets_rl import store
+    from datasets_rl import locating, store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import undo
 
     def back(one: str) -> Path:
-        folder = undo(store.locate(**dataset_arguments(shell, one)))
+        folder = undo(locating.locate(**dataset_arguments(shell, one)))
         manifest, number = Manifest.read(folder), len(store.versions(store.paths_of(folder))) + 1
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
         shell.printer.note(f"{one}: version {number} is back, {_counts_text(manifest)}, made by {made or 'a recipe'}")

@@ -89,10 +89,10 @@ def _open_dataset(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
         from datasets_rl.mixing import load_mixture
 
         return dataset, Path(dataset), load_mixture(dataset, download=False, home=shell.settings.home)
-    from datasets_rl import store
+    from datasets_rl import locating
     from datasets_rl.datasets import open_dataset
 
-    folder = store.locate(**dataset_arguments(shell, dataset))
+    folder = locating.locate(**dataset_arguments(shell, dataset))
     replay = open_dataset(folder)
     return replay.manifest.id, folder, replay
 

@@ -63,9 +63,9 @@ def run(
 
 def _has_changed(path: Mapping[str, Any]) -> bool:
     """Say whether the dataset that is stored here went through a recipe."""
-    from datasets_rl import store
+    from datasets_rl import locating
     from datasets_rl.format.manifest import Manifest
 
     with suppress(NotADatasetError, ManifestError):
-        return bool(Manifest.read(store.locate(**path)).history)
+        return bool(Manifest.read(locating.locate(**path)).history)
     return False

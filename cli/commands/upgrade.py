@@ -27,10 +27,10 @@ def run(
       rlds upgrade ~/data/mine
       rlds upgrade demo/pendulum --json
     """
-    from datasets_rl import store
+    from datasets_rl import locating, store
 
     def upgrade(dataset: str) -> tuple[Path, bool]:
-        folder = store.locate(**dataset_arguments(shell, dataset))
+        folder = locating.locate(**dataset_arguments(shell, dataset))
         return folder, store.upgrade(folder)
 
     outcomes = apply_to_each(shell, datasets, upgrade)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from datasets_rl import downloading, growth, sources, store
+from datasets_rl import downloading, growth, locating, sources, store
 from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
@@ -199,7 +199,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 from_local=self._local_copy(),
                 settings=settings,
             )
-        folder = store.locate(full_id, root=root, settings=settings)
+        folder = locating.locate(full_id, root=root, settings=settings)
         growth.check_contains(folder, self._asked)
         return folder
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from datasets_rl import growth, store
+from datasets_rl import growth, locating, store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 
 
@@ -18,7 +18,7 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         del root, download
-        folder = store.locate(Path(dataset_id))
+        folder = locating.locate(Path(dataset_id))
         growth.check_contains(folder, self._asked)
         return folder
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from datasets_rl import store
+from datasets_rl import locating
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
@@ -77,7 +77,7 @@ def append(
         batches, name = iter([batch]), None
         description: dict[str, Any] = {"specs": {}, "metadata": {}}
     else:
-        stored = StoredDataset(store.locate(episodes, settings=settings))
+        stored = StoredDataset(locating.locate(episodes, settings=settings))
         columns = data_columns(stored.schema)
         batches = episode_batches(stored, 0, len(stored.episodes), _BATCH_BYTES // step_bytes(stored.schema))
         texts = {name: value for name, value in stored.manifest.metadata.items() if not isinstance(value, Mapping)}

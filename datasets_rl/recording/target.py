@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from datasets_rl import disk, sources, store
+from datasets_rl import disk, locating, sources, store
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column
@@ -60,9 +60,9 @@ class Target:
         """Whether a process that died had recorded everything under this name; the dataset has it now."""
         if name is not None:
             folder = self.paths.recorded / name
-            self._held.enter_context(disk.lock(store.owner_file(folder), self.id))
-            self.done = store.add_recordings(self.paths, [folder])
-        store.add_abandoned_recordings(self.paths)
+            self._held.enter_context(disk.lock(locating.owner_file(folder), self.id))
+            self.done = locating.add_recordings(self.paths, [folder])
+        locating.add_abandoned_recordings(self.paths)
         self.stored = Manifest.read(self.paths.folder) if self.paths.exists else None
         if self.stored is not None and self.stored.history:
             raise InvalidArgumentError(
@@ -86,7 +86,7 @@ class Target:
         if self._recording is None:
             folder = self.paths.recorded / (self._name or uuid4().hex[:12])
             if self._name is None:
-                self._held.enter_context(disk.lock(store.owner_file(folder), self.id))
+                self._held.enter_context(disk.lock(locating.owner_file(folder), self.id))
             self._recording = Recording(folder, columns, self.id, self._description)
         return self._recording
 
@@ -106,10 +106,10 @@ class Target:
         """
         self.end_recording()
         if self._finished:
-            store.add_recordings(self.paths, self._finished)
+            locating.add_recordings(self.paths, self._finished)
             self._finished.clear()
             self._held.close()
-            store.remove_empty_folders(self.paths)
+            locating.remove_empty_folders(self.paths)
             self.stored = Manifest.read(self.paths.folder) if self.paths.exists else None
 
     def drop(self) -> None:
@@ -119,7 +119,7 @@ class Target:
             disk.remove_tree(folder)
         self._finished.clear()
         self._held.close()
-        store.remove_empty_folders(self.paths)
+        locating.remove_empty_folders(self.paths)
 
     def close(self) -> None:
         """Release the recordings; whoever opens the dataset next adds the remaining episodes."""
