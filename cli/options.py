@@ -149,7 +149,7 @@ class Outcome(Generic[T]):
     value: T | None = None
     error: Explanation | None = None
 
-    def error_json(self) -> dict[str, Any] | None:
+    def error_as_json(self) -> dict[str, Any] | None:
         """Return the error for a JSON document."""
         return None if self.error is None else dataclasses.asdict(self.error)
 

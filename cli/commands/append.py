@@ -63,4 +63,4 @@ def run(
 
 
 def _document(outcome: Outcome[None]) -> dict[str, Any]:
-    return {"id": outcome.item, "error": outcome.error_json()}
+    return {"id": outcome.item, "error": outcome.error_as_json()}

@@ -227,7 +227,7 @@ def _document(outcome: Outcome[_Downloaded]) -> dict[str, Any]:
         "history": [dict(done) for done in manifest.history] if manifest else [],
         "known_issues": list(manifest.known_issues) if manifest else [],
         "decisions": [dataclasses.asdict(decision) for decision in manifest.decisions] if manifest else [],
-        "error": outcome.error_json(),
+        "error": outcome.error_as_json(),
     }
 
 
@@ -315,7 +315,7 @@ def _plan_document(outcome: Outcome[Plan]) -> dict[str, Any]:
         "peak_bytes": plan.peak_bytes if plan else None,
         "free_bytes": plan.free_bytes if plan else None,
         "free_bytes_after": _free_after(plan) if plan else None,
-        "error": outcome.error_json(),
+        "error": outcome.error_as_json(),
     }
 
 

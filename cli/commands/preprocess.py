@@ -228,7 +228,7 @@ def _undo(shell: Shell, datasets: list[str]) -> Result:
     found = apply_to_each(shell, datasets, back)
     folders = [str(one.value) for one in found if one.value]
     documents = [
-        {"id": one.item, "folder": None if one.value is None else str(one.value), "error": one.error_json()}
+        {"id": one.item, "folder": None if one.value is None else str(one.value), "error": one.error_as_json()}
         for one in found
     ]
     return Result(
@@ -276,7 +276,7 @@ def _document(outcome: Outcome[_Derived]) -> dict[str, Any]:
         "episodes": made.manifest.episodes if made else None,
         "bytes": made.manifest.bytes if made else None,
         "history": [dict(done) for done in made.manifest.history] if made else [],
-        "error": outcome.error_json(),
+        "error": outcome.error_as_json(),
     }
 
 
@@ -368,5 +368,5 @@ def _preview_document(outcome: Outcome[Preview]) -> dict[str, Any]:
         "seconds": found.seconds if found else None,
         "free_bytes": found.free_bytes if found else None,
         "keys": list(_key_documents(found)) if found else [],
-        "error": outcome.error_json(),
+        "error": outcome.error_as_json(),
     }

@@ -126,7 +126,7 @@ def _document(outcome: Outcome[_StoredFiles], *, removed: bool) -> dict[str, Any
         "folder": outcome.value.folder if outcome.value else None,
         "bytes": size,
         "removed": removed and size > 0,
-        "error": outcome.error_json(),
+        "error": outcome.error_as_json(),
     }
 
 

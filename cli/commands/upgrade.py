@@ -51,5 +51,5 @@ def _document(outcome: Outcome[tuple[Path, bool]]) -> dict[str, Any]:
         "id": outcome.item,
         "folder": None if folder is None else str(folder),
         "upgraded": changed,
-        "error": outcome.error_json(),
+        "error": outcome.error_as_json(),
     }

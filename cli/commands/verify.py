@@ -65,7 +65,7 @@ def _document(outcome: Outcome[Verification]) -> dict[str, Any]:
         "problems": list(found.problems) if found else [],
         "remarks": list(found.remarks) if found else [],
         "checked": list(found.checked) if found else [],
-        "error": outcome.error_json(),
+        "error": outcome.error_as_json(),
     }
 
 

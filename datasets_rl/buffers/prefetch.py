@@ -72,7 +72,7 @@ class Prefetch(Generic[Draw, Batch]):
         self._in_progress.append((drawn, self._threads.submit(self._make, drawn)))
 
     @property
-    def drawn(self) -> list[Draw]:
+    def draws_in_progress(self) -> list[Draw]:
         """The samples of the batches in progress, the oldest first."""
         return [drawn for drawn, _ in self._in_progress]
 

@@ -605,7 +605,7 @@ class ReplayBuffer(Stateful):
                 name: {"kind": type(part).__name__, "state": part.state_dict()}
                 for name, part in self._components.items()
             }
-            drawn = self._prefetch.drawn if self._prefetch is not None else []
+            drawn = self._prefetch.draws_in_progress if self._prefetch is not None else []
             state["ahead"] = [batch_to_state(batch.index, dict(batch.info), last=batch.last) for batch in drawn]
         return state
 

@@ -407,7 +407,7 @@ def _check_destination(target: DatasetPaths, folders: Sequence[Path]) -> None:
     check_folder(target)
     if target.exists and not Manifest.read(target.folder).history:
         raise InvalidArgumentError(
-            f"{target.folder} already exists: it holds a dataset that is not the result of a recipe",
+            f"{target.folder} already exists: it holds a dataset that is not the result of a recipe, which is not replaced",
             hint="remove it first",
         )
 

@@ -120,7 +120,7 @@ class Selection:
         return self.options.get(name) or defaults.get(name, "")
 
     def union(self, requested: Selection, options: Sequence[Option] = ()) -> Selection:
-        """Return the smallest selection that covers both, with the choices of this one.
+        """Return the smallest selection that covers both, with the options of this one where they differ.
 
         Args:
             requested: The other selection, which must not contradict this one.

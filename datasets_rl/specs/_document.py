@@ -145,7 +145,7 @@ class Entry:
         return shape
 
     def dtype(self) -> torch.dtype:
-        """Return the field `dtype`."""
+        """Return the dtype that the document names in its field `dtype`."""
         return _DTYPES[
             self.field(
                 "dtype", lambda value: isinstance(value, str) and value in _DTYPES, f"one of {', '.join(_DTYPES)}"

@@ -12,7 +12,7 @@ from typing_extensions import Self, override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
 from datasets_rl.specs._document import Entry, compact_values
-from datasets_rl.specs.base import Lead, LeafSpec, Move, created_shape, parse_shape, resized_tensor
+from datasets_rl.specs.base import Lead, LeafSpec, Rearrange, created_shape, parse_shape, resized_tensor
 
 __all__ = ["FiniteSpec"]
 
@@ -154,10 +154,11 @@ class FiniteSpec(LeafSpec):
     # --- shapes and JSON
 
     @override
-    def moved(self, move: Move) -> Self:
+    def rearranged(self, rearrange: Rearrange) -> Self:
         mask = self._mask
         return self._changed(
-            _shape=self._moved_shape(move), _mask=None if mask is None else self._moved_tensor(move, mask)
+            _shape=self._rearranged_shape(rearrange),
+            _mask=None if mask is None else self._moved_tensor(rearrange, mask),
         )
 
     @override

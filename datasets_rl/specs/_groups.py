@@ -13,7 +13,7 @@ __all__ = ["concatenate_groups", "pad_groups"]
 
 
 def pad_groups(columns: Tensor, widths: Tensor) -> Tensor:
-    """Move each group to a separate row, padded with zeros: `[..., sum(widths)]` -> `[..., k, max(widths)]`."""
+    """Rearrange each group to a separate row, padded with zeros: `[..., sum(widths)]` -> `[..., k, max(widths)]`."""
     used = _used_columns(widths)
     rows = columns.new_zeros(*columns.shape[:-1], used.numel())
     rows[..., used.flatten()] = columns

@@ -29,7 +29,7 @@ __all__ = ["DEVICE_TYPING", "LeafSpec", "TensorSpec"]
 DEVICE_TYPING = torch.device | str | int
 """A device, its name, or the number of a GPU."""
 
-Move = Callable[[Any], Any]
+Rearrange = Callable[[Any], Any]
 """A shape operation on a tensor: it changes the leading axes that the spec has and leaves all later axes unchanged."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Lead = int | Sequence[int] | None
@@ -288,11 +288,11 @@ class TensorSpec(metaclass=_SpecType):
     # --- shapes
 
     @abstractmethod
-    def moved(self, move: Move) -> Self:
+    def rearranged(self, rearrange: Rearrange) -> Self:
         """Apply a shape operation to the spec. Every other shape operation is implemented with this method.
 
         Args:
-            move: Function on tensors. It changes the first `self.ndim` axes and leaves all later axes unchanged.
+            rearrange: Function on tensors. It changes the first `self.ndim` axes and leaves all later axes unchanged.
         """
 
     def expand(self, *shape: Any) -> Self:
@@ -300,7 +300,7 @@ class TensorSpec(metaclass=_SpecType):
         ndim, new_shape = self.ndim, parse_shape(*shape)
         extra = max(len(new_shape) - ndim, 0)
         sizes = (*(_ANY_SIZE if size == -1 else size for size in new_shape[:extra]), *new_shape[extra:])
-        return self.moved(lambda tensor: tensor.expand((*sizes, *tensor.shape[ndim:])))
+        return self.rearranged(lambda tensor: tensor.expand((*sizes, *tensor.shape[ndim:])))
 
     def squeeze(self, dim: int | None = None) -> Self:
         """Remove an axis of size 1, or all such axes."""
@@ -308,12 +308,12 @@ class TensorSpec(metaclass=_SpecType):
         if dim is not None:
             dims = [axis for axis in dims if axis == self._axis(dim)]
         index = tuple(0 if axis in dims else slice(None) for axis in range(self.ndim))
-        return self.moved(lambda tensor: tensor[index]) if dims else self
+        return self.rearranged(lambda tensor: tensor[index]) if dims else self
 
     def unsqueeze(self, dim: int) -> Self:
         """Insert an axis of size 1."""
         axis = self._axis(dim, self.ndim + 1)
-        return self.moved(lambda tensor: tensor.unsqueeze(axis))
+        return self.rearranged(lambda tensor: tensor.unsqueeze(axis))
 
     def reshape(self, *shape: Any) -> Self:
         """Arrange the same elements in another shape, as `Tensor.reshape` does."""
@@ -322,7 +322,7 @@ class TensorSpec(metaclass=_SpecType):
             new_shape = meta_tensor(self.shape).reshape(new_shape).shape
         except RuntimeError as error:
             raise InvalidArgumentError(f"{self._named()} cannot be reshaped to {list(new_shape)}: {error}") from None
-        return self.moved(lambda tensor: tensor.reshape((*new_shape, *tensor.shape[ndim:])))
+        return self.rearranged(lambda tensor: tensor.reshape((*new_shape, *tensor.shape[ndim:])))
 
     def view(self, *shape: Any) -> Self:
         """Arrange the same elements in another shape; an alias of `reshape`."""
@@ -343,25 +343,25 @@ class TensorSpec(metaclass=_SpecType):
         if self.shape[axis] == -1:
             raise InvalidArgumentError(f"{self._named()} cannot be unbound along axis {axis}, which has any size")
 
-        def select(number: int) -> Move:
+        def select(number: int) -> Rearrange:
             return lambda tensor: tensor[(*(slice(None),) * axis, number)]
 
-        return tuple(self.moved(select(number)) for number in range(self.shape[axis]))
+        return tuple(self.rearranged(select(number)) for number in range(self.shape[axis]))
 
     def index_select(self, dim: int, index: Tensor) -> Self:
         """Select entries along an axis, as `torch.index_select` does."""
         axis = self._axis(dim)
-        return self.moved(lambda tensor: tensor[(*(slice(None),) * axis, index)])
+        return self.rearranged(lambda tensor: tensor[(*(slice(None),) * axis, index)])
 
     def __getitem__(self, index: Any) -> Any:
-        shape = self._indexed_shape()
+        shape = self._shape_of_indices()
         entries = without_ellipsis(index, len(shape))
         _check_slices(entries, shape)
         # Outside of `moved`, so that an index out of range raises IndexError, which ends iteration.
         _ = select(meta_tensor(shape), entries)
-        return self.moved(lambda tensor: select(tensor, entries))
+        return self.rearranged(lambda tensor: select(tensor, entries))
 
-    def _indexed_shape(self) -> Sequence[int]:
+    def _shape_of_indices(self) -> Sequence[int]:
         """Return the sizes of the axes that `__getitem__` can index."""
         return self.shape
 
@@ -595,22 +595,22 @@ class LeafSpec(TensorSpec):
         return val.detach().cpu().numpy()
 
     @override
-    def moved(self, move: Move) -> Self:
-        return self._changed(_shape=self._moved_shape(move))
+    def rearranged(self, rearrange: Rearrange) -> Self:
+        return self._changed(_shape=self._rearranged_shape(rearrange))
 
-    def _moved_shape(self, move: Move) -> torch.Size:
+    def _rearranged_shape(self, rearrange: Rearrange) -> torch.Size:
         try:
-            return moved_shape(move, self.shape)
+            return rearranged_shape(rearrange, self.shape)
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
 
-    def _moved_tensor(self, move: Move, tensor: Tensor) -> Tensor:
+    def _moved_tensor(self, rearrange: Rearrange, tensor: Tensor) -> Tensor:
         """Apply a shape operation to a tensor whose first axes are those of the spec, with size 1 in place of -1."""
         if -1 not in self.shape:
-            moved: Tensor = move(tensor)
+            moved: Tensor = rearrange(tensor)
             return moved
         sizes = [_ANY_SIZE if size == -1 else size for size in self.shape]
-        repeated: Tensor = move(tensor.expand(*sizes, *tensor.shape[self.ndim :]))
+        repeated: Tensor = rearrange(tensor.expand(*sizes, *tensor.shape[self.ndim :]))
         return repeated[tuple(slice(0, 1) if _is_any(size) else slice(None) for size in repeated.shape)]
 
     def _resized(self, shape: torch.Size) -> Self:
@@ -710,9 +710,9 @@ def meta_tensor(shape: Sequence[int]) -> Tensor:
     return torch.zeros((), dtype=torch.bool, device="cpu").expand(sizes)
 
 
-def moved_shape(move: Move, shape: Sequence[int]) -> torch.Size:
+def rearranged_shape(rearrange: Rearrange, shape: Sequence[int]) -> torch.Size:
     """Return the shape after a shape operation."""
-    moved: torch.Size = move(meta_tensor(shape)).shape
+    moved: torch.Size = rearrange(meta_tensor(shape)).shape
     return torch.Size([-1 if _is_any(size) else size for size in moved])
 
 

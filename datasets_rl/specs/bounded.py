@@ -17,7 +17,7 @@ from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integ
 from datasets_rl.specs.base import (
     Lead,
     LeafSpec,
-    Move,
+    Rearrange,
     broadcast_shapes,
     check_domain,
     created_shape,
@@ -162,9 +162,9 @@ class BoundedTensorSpec(LeafSpec):
         return f"{kind} in [{self._low[place].item()}, {self._high[place].item()}]"
 
     @override
-    def moved(self, move: Move) -> BoundedTensorSpec:
-        spec = self._changed(_shape=self._moved_shape(move))
-        spec._set(self._moved_tensor(move, self._low), self._moved_tensor(move, self._high))  # noqa: SLF001  # a new copy
+    def rearranged(self, rearrange: Rearrange) -> BoundedTensorSpec:
+        spec = self._changed(_shape=self._rearranged_shape(rearrange))
+        spec._set(self._moved_tensor(rearrange, self._low), self._moved_tensor(rearrange, self._high))  # noqa: SLF001  # a new copy
         return spec
 
     @override

@@ -14,7 +14,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._numbers import random_integers
-from datasets_rl.specs.base import Lead, Move, TensorSpec, parse_shape
+from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, parse_shape
 
 __all__ = ["ChoiceSpec"]
 
@@ -178,9 +178,11 @@ class ChoiceSpec(TensorSpec):
         return val.data if isinstance(val, NonTensorData) else val.tolist()
 
     @override
-    def moved(self, move: Move) -> ChoiceSpec:
+    def rearranged(self, rearrange: Rearrange) -> ChoiceSpec:
         try:
-            return ChoiceSpec([choice.moved(move) if self._of_specs else move(choice) for choice in self._choices])
+            return ChoiceSpec(
+                [choice.rearranged(rearrange) if self._of_specs else rearrange(choice) for choice in self._choices]
+            )
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
 

@@ -16,13 +16,13 @@ from datasets_rl.specs._document import Entry
 from datasets_rl.specs._errors import AttributeNameError
 from datasets_rl.specs.base import (
     Lead,
-    Move,
+    Rearrange,
     TensorSpec,
     as_device,
     created_shape,
     meta_tensor,
-    moved_shape,
     parse_shape,
+    rearranged_shape,
 )
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.ted.keys import Key
@@ -282,7 +282,7 @@ class CompositeSpec(TensorSpec):
         del self._specs[name]
 
     def separates(self, *keys: str | Sequence[Any], default: Any = None) -> CompositeSpec | None:
-        """Move the specs of some keys to a new composite and return it; return `None` if it would be empty.
+        """Rearrange the specs of some keys to a new composite and return it; return `None` if it would be empty.
 
         Args:
             *keys: Keys to remove from this composite.
@@ -602,16 +602,16 @@ class CompositeSpec(TensorSpec):
 
     # --- shapes and copies
 
-    def moved(self, move: Move) -> Self:
+    def rearranged(self, rearrange: Rearrange) -> Self:
         """Apply a shape operation to the batch size and to every spec; the result is unlocked."""
         try:
-            shape = moved_shape(move, self.shape)
+            shape = rearranged_shape(rearrange, self.shape)
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
-        specs = {name: None if spec is None else spec.moved(move) for name, spec in self._specs.items()}
+        specs = {name: None if spec is None else spec.rearranged(rearrange) for name, spec in self._specs.items()}
         names: Any = self._names
         if names is not None:
-            names = move(TensorDict({}, batch_size=meta_tensor(self.shape).shape, names=names)).names
+            names = rearrange(TensorDict({}, batch_size=meta_tensor(self.shape).shape, names=names)).names
         return self._changed(_shape=shape, _specs=specs, _names=names, _locked=False)
 
     def to(self, dest: torch.dtype | torch.device | str | int | None) -> Self:

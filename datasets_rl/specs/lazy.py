@@ -13,7 +13,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._errors import NotSupportedBySpecError
-from datasets_rl.specs.base import Lead, LeafSpec, Move, TensorSpec, as_device, parse_shape, without_ellipsis
+from datasets_rl.specs.base import Lead, LeafSpec, Rearrange, TensorSpec, as_device, parse_shape, without_ellipsis
 from datasets_rl.specs.composite import CompositeSpec
 
 __all__ = ["LazyStackedCompositeSpec", "LazyStackedTensorSpec", "stack_specs"]
@@ -206,9 +206,9 @@ class _Stacked(TensorSpec):
 
     # --- shapes
 
-    def moved(self, move: Move) -> Any:
+    def rearranged(self, rearrange: Rearrange) -> Any:
         """Apply a shape operation to the stack, which has the shape methods of a tensor that operations call."""
-        return move(self)
+        return rearrange(self)
 
     def _reshape_error(self) -> InvalidArgumentError:
         return InvalidArgumentError(

@@ -13,7 +13,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry, compact_values
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._groups import concatenate_groups, pad_groups
-from datasets_rl.specs.base import Lead, LeafSpec, Move, created_shape, parse_shape, resized_tensor
+from datasets_rl.specs.base import Lead, LeafSpec, Rearrange, created_shape, parse_shape, resized_tensor
 from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.multi_one_hot import MultiOneHotDiscreteTensorSpec
 from datasets_rl.specs.space import BoxList, Space
@@ -199,9 +199,9 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         return MultiOneHotDiscreteTensorSpec(widths, (*self.shape[:-1], sum(widths)), self.device, mask=self.mask)
 
     @override
-    def moved(self, move: Move) -> MultiDiscreteTensorSpec:
-        spec = super().moved(move)
-        spec.nvec = self._moved_tensor(move, self.nvec)
+    def rearranged(self, rearrange: Rearrange) -> MultiDiscreteTensorSpec:
+        spec = super().rearranged(rearrange)
+        spec.nvec = self._moved_tensor(rearrange, self.nvec)
         return spec
 
     @override

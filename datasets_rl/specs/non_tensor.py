@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, created_shape, moved_shape, parse_shape
+from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, as_device, created_shape, parse_shape, rearranged_shape
 
 __all__ = ["NonTensorSpec"]
 
@@ -125,9 +125,9 @@ class NonTensorSpec(TensorSpec):
         return val.data if isinstance(val, NonTensorData) else val.tolist()
 
     @override
-    def moved(self, move: Move) -> NonTensorSpec:
+    def rearranged(self, rearrange: Rearrange) -> NonTensorSpec:
         try:
-            shape = moved_shape(move, self.shape)
+            shape = rearranged_shape(rearrange, self.shape)
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
         return self._resized(shape)
@@ -152,7 +152,7 @@ class NonTensorSpec(TensorSpec):
             exact = False
         if not exact:
             raise InvalidArgumentError(
-                f"example_data is a {type(self.example_data).__name__} that JSON cannot represent exactly"
+                f"example_data is a {type(self.example_data).__name__}, which JSON cannot represent; expected None, text, numbers, or lists and dicts of them"
             )
         optional = {"feature_dims": self._feature_dims, "example": self.example_data}
         fields = {name: value for name, value in optional.items() if value is not None}

@@ -16,7 +16,7 @@ from datasets_rl.specs import _categories
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._register import Register, read_register
-from datasets_rl.specs.base import Move, broadcast_shapes, created_shape
+from datasets_rl.specs.base import Rearrange, broadcast_shapes, created_shape
 from datasets_rl.specs.space import CategoricalBox, Space
 
 if TYPE_CHECKING:
@@ -223,13 +223,13 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
 
     # --- shapes: operations cannot change the last axis
 
-    def moved(self, move: Move) -> Self:
+    def rearranged(self, rearrange: Rearrange) -> Self:
         """Apply a shape operation to the spec.
 
         Raises:
             InvalidArgumentError: If the operation changes the last axis.
         """
-        spec = super().moved(move)
+        spec = super().rearranged(rearrange)
         if spec.shape[-1:] != self.shape[-1:]:
             raise self._last_axis_error()
         return spec
@@ -272,7 +272,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
             raise self._last_axis_error()
         return super().index_select(dim, index)
 
-    def _indexed_shape(self) -> Sequence[int]:
+    def _shape_of_indices(self) -> Sequence[int]:
         return self.shape[:-1]
 
     @override

@@ -226,7 +226,7 @@ class Transform(Stateful):
         return self
 
     def to(self, device: Any) -> Self:
-        """Move the tensors of the transform to a device, and return the transform."""
+        """Rearrange the tensors of the transform to a device, and return the transform."""
         self.__dict__.update(
             {name: value.to(device) for name, value in self.__dict__.items() if isinstance(value, Tensor)}
         )

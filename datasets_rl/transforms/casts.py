@@ -101,7 +101,7 @@ class DoubleToFloat(DTypeCastTransform):
 
 
 class DeviceCastTransform(Transform):
-    """Move a batch to a device.
+    """Rearrange a batch to a device.
 
     Args:
         device: Device of the result.
@@ -138,7 +138,7 @@ class DeviceCastTransform(Transform):
         return value.to(self.device, non_blocking=True)
 
     def inv(self, data: Any) -> Any:
-        """Move data that is written to the buffer to `orig_device`; without `orig_device`, return it unchanged."""
+        """Rearrange data that is written to the buffer to `orig_device`; without `orig_device`, return it unchanged."""
         if self.orig_device is None:
             return data
         if self.in_keys_inv:

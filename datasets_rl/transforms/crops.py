@@ -74,7 +74,7 @@ class RandomCropTensorDict(Transform):
         """Crop the specs along the time axis, if they have batch axes."""
         if not spec.ndim:
             return
-        cropped = spec.moved(lambda value: value.narrow(self._axis(spec.shape), 0, self.sub_seq_len))
+        cropped = spec.rearranged(lambda value: value.narrow(self._axis(spec.shape), 0, self.sub_seq_len))
         for key in list(spec.keys()):
             del spec[key]
         spec.shape = cropped.shape

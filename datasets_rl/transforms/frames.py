@@ -195,7 +195,7 @@ class CatFrames(OverTime):
             )
         if -self.dim == count + 1:
             return frames
-        # Move the axis of frames before the axis of concatenation, and merge the two.
+        # Rearrange the axis of frames before the axis of concatenation, and merge the two.
         return frames.movedim(axis, self.dim - 1).flatten(self.dim - 1, self.dim)
 
     def inv(self, data: Any) -> Any:

@@ -16,7 +16,7 @@ _ENDS = ("done", "terminated", "truncated")
 
 
 class RenameTransform(Transform):
-    """Move entries to other keys.
+    """Rearrange entries to other keys.
 
     Args:
         in_keys: Keys of the entries.
@@ -38,7 +38,7 @@ class RenameTransform(Transform):
         self.create_copy = create_copy
 
     def apply(self, batch: Any) -> Any:
-        """Move all entries at once, so that two entries may swap keys."""
+        """Rearrange all entries at once, so that two entries may swap keys."""
         return self._move(batch, self.in_keys, self.out_keys)
 
     @override

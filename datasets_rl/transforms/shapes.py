@@ -23,7 +23,7 @@ class _AxesTransform(Transform):
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         """Apply the shape operation to the spec; return an unbounded spec if its class does not support it."""
         try:
-            moved: TensorSpec = spec.moved(self.transform_value)
+            moved: TensorSpec = spec.rearranged(self.transform_value)
         except InvalidArgumentError:
             return super().transformed_spec(spec)
         return moved

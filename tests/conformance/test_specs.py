@@ -207,11 +207,11 @@ class SpecContract:
         spec = spec.expand(2, 1, 3, *spec.shape)
         shaped = torch.zeros(tuple(spec.shape))
         for move in MOVES:
-            moved = move(spec)
-            assert tuple(moved.shape) == tuple(move(shaped).shape)
+            moved = rearrange(spec)
+            assert tuple(moved.shape) == tuple(rearrange(shaped).shape)
             assert moved.is_in(moved.rand())
             if isinstance(moved, LeafSpec):
-                assert moved.is_in(move(spec.rand()))
+                assert moved.is_in(rearrange(spec.rand()))
 
     def test_a_stack_of_different_specs_is_not_reshaped(self, spec):
         if not self.moves:

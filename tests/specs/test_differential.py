@@ -88,17 +88,17 @@ def test_shapes_dtypes_domains_and_devices_are_the_same(pair):
     ],
     ids=[str(number) for number in range(11)],
 )
-def test_operations_on_shapes_agree(pair, move, request):
+def test_operations_on_shapes_agree(pair, rearrange, request):
     mine, other = pair
     if "composite" in request.node.callspec.id:
         del mine["d"], other["d"]  # TorchRL cannot reshape or unbind an entry of None
     try:
-        expected = move(other)
+        expected = rearrange(other)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         pytest.skip(f"TorchRL cannot: {error!r:.80}")
 
-    assert move(mine).shape == expected.shape
-    assert expected.is_in(move(mine).rand())
+    assert rearrange(mine).shape == expected.shape
+    assert expected.is_in(rearrange(mine).rand())
 
 
 def test_numbers_of_the_right_dtype_are_accepted_equally(pair):

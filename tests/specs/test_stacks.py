@@ -106,8 +106,8 @@ def test_axes_are_added_and_removed_beside_the_stack(dim):
         lambda it: it.unflatten(dim - 1, (2, -1) if it.shape[dim - 1] == 4 else (1, 3)),
         lambda it: torch.index_select(it, dim, torch.tensor([1])),
     ):
-        assert tuple(move(spec).shape) == tuple(move(value).shape)
-        assert move(spec).is_in(move(value))
+        assert tuple(rearrange(spec).shape) == tuple(rearrange(value).shape)
+        assert rearrange(spec).is_in(rearrange(value))
 
 
 def test_a_stack_of_one_is_the_spec():

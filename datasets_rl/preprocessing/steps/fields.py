@@ -212,7 +212,7 @@ class Concatenate(Step):
 
     @property
     def fitted(self) -> Mapping[str, Any]:
-        """The names of the fields in order, each with its number of elements along the axis: ``a 2, b 3``."""
+        """The concatenated fields in order, each with its size along the concatenated axis, as a text: ``a 2, b 3``."""
         return {"order": ", ".join(f"{name} {width}" for name, width in self._order.items())}
 
     @override
