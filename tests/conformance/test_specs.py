@@ -206,7 +206,7 @@ class SpecContract:
             return
         spec = spec.expand(2, 1, 3, *spec.shape)
         shaped = torch.zeros(tuple(spec.shape))
-        for move in MOVES:
+        for rearrange in MOVES:
             moved = rearrange(spec)
             assert tuple(moved.shape) == tuple(rearrange(shaped).shape)
             assert moved.is_in(moved.rand())

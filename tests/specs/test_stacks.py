@@ -96,7 +96,7 @@ def test_other_axes_are_indexed_as_those_of_tensors(index, dim):
 def test_axes_are_added_and_removed_beside_the_stack(dim):
     spec = boxes(1, 2, dim=dim)
     value = torch.stack([torch.full((3, 4), high) for high in (1.0, 2.0)], dim)
-    for move in (
+    for rearrange in (
         lambda it: it.unsqueeze(0),
         lambda it: it.unsqueeze(-1),
         lambda it: it.unsqueeze(1).squeeze(1),
