@@ -25,6 +25,10 @@ from .mixing import (
 from .recording.append import append as append
 from .recording.episode_writer import EpisodeWriter as EpisodeWriter
 from .recording.gymnasium import RecordEpisodes as RecordEpisodes, RecordVectorEpisodes as RecordVectorEpisodes
+from .offline_to_online import (
+    OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
+    prefill_replay_buffer as prefill_replay_buffer,
+)
 from .scores import normalized_score as normalized_score
 from .settings import Settings as Settings
 from .sources import Selection as Selection
@@ -44,13 +48,18 @@ from .verification import (
 
 # Replay buffers
 from .buffers import (
+    HERReplayBuffer as HERReplayBuffer,
+    HindsightStrategy as HindsightStrategy,
     Mixture as Mixture,
     PrioritizedReplayBuffer as PrioritizedReplayBuffer,
     ReplayBuffer as ReplayBuffer,
     ReplayBufferEnsemble as ReplayBufferEnsemble,
+    SampleUnit as SampleUnit,
     SampledBatches as SampledBatches,
+    Sequence as Sequence,
     TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer as TensorDictReplayBuffer,
+    Transition as Transition,
 )
 from .buffers.rate import SamplesPerInsert as SamplesPerInsert
 from .buffers.ray import RayReplayBuffer as RayReplayBuffer, RayReplayBufferClient as RayReplayBufferClient
@@ -65,10 +74,30 @@ from .vla import (
     validate_vla_tensordict as validate_vla_tensordict,
 )
 
+# Schedulers of parameters of samplers
+from .buffers.schedulers import (
+    LambdaScheduler as LambdaScheduler,
+    LinearScheduler as LinearScheduler,
+    ParameterScheduler as ParameterScheduler,
+    SchedulerList as SchedulerList,
+    StepScheduler as StepScheduler,
+)
+
+# Queries of trajectories
+from .buffers.query import (
+    Trajectory as Trajectory,
+    TrajectoryPredicate as TrajectoryPredicate,
+    filter_trajectories as filter_trajectories,
+    iter_trajectories as iter_trajectories,
+    traj as traj,
+)
+from .ted.boundaries import DEFAULT_DONE_KEYS as DEFAULT_DONE_KEYS, find_start_stop_traj as find_start_stop_traj
+
 # Storages
 from .storages import (
     DatasetStorage as DatasetStorage,
     LazyMemmapStorage as LazyMemmapStorage,
+    LazyStackStorage as LazyStackStorage,
     LazyTensorStorage as LazyTensorStorage,
     ListStorage as ListStorage,
     Storage as Storage,

@@ -41,7 +41,7 @@ LAYERS = [
     {"planning"},
     {"downloading"},
     {"datasets", "preprocessing", "reread", "scores", "sources.*.dataset", "verification"},
-    {"loading", "mixing", "recording", "rlhf"},
+    {"loading", "mixing", "offline_to_online", "recording", "rlhf"},
     {"cli", "recipes"},
 ]
 """From the lowest to the highest. A layer may use those below it; in a layer, modules may use each other without cycles."""

@@ -89,9 +89,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
     ) -> None:
         if missing not in {"refuse", "drop", "zero"}:
             raise InvalidArgumentError(f"missing is {missing!r}; expected 'refuse', 'drop' or 'zero'")
+        if "sample_unit" in kwargs:
+            raise InvalidArgumentError("sample_unit was passed to an ensemble; expected it in a single buffer")
         if rbs:
             _check_no_components(storages=storages, samplers=samplers, writers=writers, collate_fns=collate_fns)
-            _check_not_nested(rbs)
+            _check_members(rbs)
             samplers = SamplerEnsemble(
                 *(rb.sampler for rb in rbs),
                 p=p,
@@ -391,7 +393,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         self._members[index[0]][index[1]] = data
 
 
-def _check_not_nested(rbs: Sequence[ReplayBuffer]) -> None:
+def _check_members(rbs: Sequence[ReplayBuffer]) -> None:
     arguments: Sequence[Any] = rbs
     invalid = [repr(argument) for argument in arguments if not isinstance(argument, ReplayBuffer)]
     if invalid:
@@ -403,6 +405,13 @@ def _check_not_nested(rbs: Sequence[ReplayBuffer]) -> None:
         raise InvalidArgumentError(
             f"buffers {nested} are ensembles themselves; expected buffers with flat batches",
             hint="pass their buffers: ReplayBufferEnsemble(*(inner[i] for i in range(len(inner))), ...)",
+        )
+    own_rows = [number for number, rb in enumerate(rbs) if rb._has_own_rows]  # noqa: SLF001 - a member is a buffer too
+    if own_rows:
+        raise InvalidArgumentError(
+            f"buffers {own_rows} replace the steps that their samplers draw; expected buffers without a sample_unit or "
+            "hindsight goals",
+            hint="sample these buffers on their own, and concatenate the batches",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import is_tensor_collection
@@ -30,6 +30,7 @@ from datasets_rl.buffers.display import as_html, as_text
 from datasets_rl.buffers.fields import field_of, key_of, write_field
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.prefetch import Prefetch
+from datasets_rl.buffers.sample_units import SampleUnit
 from datasets_rl.buffers.state import (
     batch_from_state,
     batch_to_state,
@@ -48,10 +49,13 @@ from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key
-from datasets_rl.transforms.base import Compose, add_gathered
+from datasets_rl.transforms.base import Compose, NestedKey, add_gathered
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 from datasets_rl.writers.round_robin import RoundRobinWriter
+
+if TYPE_CHECKING:
+    from datasets_rl.buffers.query import Trajectory
 
 __all__ = ["ReplayBuffer"]
 
@@ -91,6 +95,8 @@ class ReplayBuffer(Stateful):
         storage: Stores the steps; a `ListStorage` of 1,000 by default. A class or a factory is called without
             arguments.
         sampler: Samples the steps; uniform with replacement by default.
+        sample_unit: Replaces each step that the sampler draws, such as `Sequence`, by a window of steps; by default,
+            each is one step of the batch.
         writer: Chooses the slots of new steps; a ring buffer by default.
         collate_fn: Applied to the data that the storage returns. By default, the list of items of a `ListStorage` is
             stacked, and the data of other storages is not changed.
@@ -117,6 +123,7 @@ class ReplayBuffer(Stateful):
         *,
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
+        sample_unit: SampleUnit | None = None,
         writer: Writer | Callable[[], Writer] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
@@ -137,6 +144,10 @@ class ReplayBuffer(Stateful):
         self._writer: Writer = build_component(writer, "extend", problems, default_writer)
         self._transforms: list[Transform] = transforms_of(transform, problems)
         problems += axis_problems(dim_extend=dim_extend)
+        if sample_unit is not None and not isinstance(sample_unit, SampleUnit):
+            problems.append(
+                f"sample_unit is {sample_unit!r}; expected an instance of a SampleUnit, such as Sequence(8)"
+            )
         if collate_fn is not None and not callable(collate_fn):
             problems.append(f"collate_fn {collate_fn!r} is not callable")
         if generator is not None and not isinstance(generator, Generator):
@@ -148,6 +159,7 @@ class ReplayBuffer(Stateful):
         self._storage.attach(self)
         self._sampler.attach(self._storage)
         self._writer.register_storage(self._storage)
+        self._sample_unit = sample_unit
         self._collate_fn = collate_fn if collate_fn is not None else _collate_fn_of(self._storage)
         # Without an accelerator, page-locked memory has no use, and torch cannot allocate it.
         self._pin_memory = pin_memory and torch.accelerator.is_available()
@@ -401,7 +413,7 @@ class ReplayBuffer(Stateful):
                 raise InvalidArgumentError(problems[0])
         lock, storage = self._lock, self._storage
         with lock:
-            index, info = self._sampler.sample(storage, size)
+            index, info = self._choose_rows(storage, size)
             drawn = Drawn(storage, index, info, last=self._sampler.ran_out)
             if ahead and not storage.read_only and not lock.shared:
                 drawn.announced = True
@@ -409,6 +421,22 @@ class ReplayBuffer(Stateful):
             elif not storage.read_only:
                 drawn.data = self._gather_data(drawn)
         return drawn
+
+    def _choose_rows(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+        """Return the rows of a batch, and its info; the caller holds the lock."""
+        index: Any
+        index, info = self._sampler.sample(storage, batch_size)
+        if self._sample_unit is None:
+            return index, info
+        rows = index if isinstance(index, Tensor) else storage.ravel(index)
+        anchors = rows if storage.ndim == 1 else storage.unravel(rows)
+        index, info = self._sample_unit.expand(anchors, info, storage)
+        return storage.ravel(index), info
+
+    @property
+    def _has_own_rows(self) -> bool:
+        """Whether batches differ from what the sampler draws, so that only this buffer can make them."""
+        return self._sample_unit is not None
 
     def _make_batch(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
         data, info = drawn.data, drawn.info
@@ -437,6 +465,40 @@ class ReplayBuffer(Stateful):
             data = self._collate_fn(data)
         data = apply_transforms(self._transforms, data)
         return pin_batch(data) if self._pin_memory else data
+
+    def query(
+        self, predicate: Callable[[Any], Any] | None = None, *, trajectory_key: NestedKey | None = None
+    ) -> list[Trajectory]:
+        """Return the stored trajectories that fulfill a condition, as copies.
+
+            >>> from datasets_rl import traj
+            >>> good = rb.query((traj.reward.sum() > 100) & (traj.length >= 50))
+            >>> good[0].observation, good[0].length
+
+        The trajectories are those of slice samplers: a ring may wrap, and environments may alternate. Conditions and
+        results see steps after the transforms, as in batches. Of trajectories that do not fulfill a condition built
+        from `traj`, only the entries that it names are read.
+
+        Args:
+            predicate: A condition on `traj`, or any function that maps a `Trajectory` to a bool; None for all
+                trajectories. It must not write to the buffer.
+            trajectory_key: Key of the trajectory id; by default an id of the data, or flags, see `iter_trajectories`.
+
+        Returns:
+            The trajectories, from the oldest to the newest; with several environments, those of the first one first.
+
+        Raises:
+            InvalidArgumentError: If the steps are not TensorDicts, or the condition is one on single steps.
+            UnknownKeyError: If a key is missing.
+        """
+        from datasets_rl.buffers.query import query_storage  # deferred: tensordict creates its class for 20 ms
+
+        with self._lock:
+            return query_storage(self._storage, self._read_rows, self._transforms, predicate, trajectory_key)
+
+    def _read_rows(self, rows: Tensor) -> Any:
+        """Return the steps at rows, int64 [B], as a batch."""
+        return self._finish_batch(self._gather_data(Drawn(self._storage, rows, {})), {})
 
     def _make_prefetch(self, depth: int | None) -> Prefetch[Drawn, tuple[Any, dict[Any, Any]]] | None:
         if depth is None:

@@ -74,6 +74,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         if priority is None:
             return
         index = data.get(_INDEX, None)
+        if self._sample_unit is not None:
+            index, priority = self._sample_unit.anchor_priorities(data, priority)
         if index is None:
             raise InvalidArgumentError(
                 f"the batch has no {_INDEX!r}; expected a batch from sample(), with its index",

@@ -56,7 +56,7 @@ class _BatchLayout:
     ends: Tensor
     """True for the last step of each slice, bool [B, 1]."""
     mask: Tensor | None
-    """False for repeated steps, bool [B]; None without padding."""
+    """False for repeated steps, bool [B]; None if no slice is shorter than the others."""
 
     @classmethod
     def from_lengths(cls, lengths: Index, pad: int | None) -> _BatchLayout:
@@ -95,7 +95,8 @@ class SliceSampler(Sampler):
       step; the sibling key ``"done"`` is also True there; the sibling key ``"terminated"`` is that of the data, or
       False;
     * `init_key`, if the data has it: also True for the first step of every slice;
-    * ``("collector", "mask")``, bool [B], with `pad_output`: False for repeated steps.
+    * ``("collector", "mask")``, bool [B], with `pad_output`, while the storage has a trajectory of fewer than T steps:
+      False for repeated steps.
 
     The storage maintains the trajectories (see `Storage.trajectories`), so that the cost of a batch does not depend on
     the size of the storage.
@@ -107,7 +108,7 @@ class SliceSampler(Sampler):
         end_key: Key of the flag that is True for the last step of a trajectory, by default ``("next", "done")``.
         end_keys: Several such keys; any of the flags ends a trajectory.
         traj_key: Key of the trajectory id. By default ``("collector", "traj_ids")`` or ``"episode"``, if the data has
-            one of them and no end key is given.
+            one of them and no end key is given. With an end key, the data may lack it.
         step_key: Key of the step index within its trajectory; used only if `fragmented` is True.
         fragmented: Whether a gap in the step indices splits a trajectory.
         ends: End flags of all steps, bool [N], instead of a key.
@@ -326,9 +327,7 @@ class SliceSampler(Sampler):
         if lengths is not None:
             return _BatchLayout.from_lengths(lengths, slices.length if self.pad_output else None)
         if self._cached_layout is None or self._cached_layout[0] != (count, slices.length):
-            layout = _BatchLayout.from_lengths(
-                np.full(count, slices.length), slices.length if self.pad_output else None
-            )
+            layout = _BatchLayout.from_lengths(np.full(count, slices.length), None)
             self._cached_layout = (count, slices.length), layout
         return self._cached_layout[1]
 
@@ -337,7 +336,7 @@ class SliceSampler(Sampler):
     ) -> None:
         truncated, done, terminated = self._marks
         info[_unnested_key(truncated)] = layout.ends.clone()
-        if done in trajectories.ended_by and not self.pad_output:
+        if done in trajectories.ended_by and layout.mask is None:
             info[_unnested_key(done)] = layout.ends.clone()
         else:
             flags = self._read_field(storage, done, rows)

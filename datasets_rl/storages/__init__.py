@@ -4,6 +4,7 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.storages.lazy import LazyTensorStorage
+from datasets_rl.storages.lazy_stack import LazyStackStorage
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.memmap import LazyMemmapStorage
 from datasets_rl.storages.subset import SubsetStorage
@@ -13,6 +14,7 @@ from datasets_rl.storages.trajectories import PaddedTrajectories
 __all__ = [
     "DatasetStorage",
     "LazyMemmapStorage",
+    "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
     "PaddedTrajectories",

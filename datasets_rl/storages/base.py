@@ -250,7 +250,7 @@ class Storage(Stateful, ABC):
             end_key: Flag that is True on the last step of a trajectory. If only this key is given, no other key is
                 used. With several keys, any of their flags ends a trajectory.
             traj_key: Key of the trajectory id. Rows of one environment with the same id form one trajectory, even if
-                other rows are between them, until an end flag is True.
+                other rows are between them, until an end flag is True. With an end key, the data may lack it.
             step_key: Key of the step index within its trajectory; a gap starts a new trajectory. A writable storage
                 needs the steps in order; a read-only storage accepts any order.
 

@@ -43,9 +43,14 @@ class _Keys:
     def from_storage(
         cls, storage: Storage, end_key: EndKey | None, traj_key: Key | None, step_key: Key | None
     ) -> _Keys:
-        """Resolve the keys against the data: a key that was named must exist; of several end keys, at least one."""
-        if traj_key is None and end_key is None:
-            traj_key = next((key for key in _TRAJECTORY_KEYS if _has_field(storage, key)), None)
+        """Resolve the keys against the data.
+
+        Of the end keys that were named, at least one must exist; without end keys, the trajectory key must.
+        """
+        if end_key is None:
+            traj_key = traj_key or next((key for key in _TRAJECTORY_KEYS if _has_field(storage, key)), None)
+        elif traj_key is not None and not _has_field(storage, traj_key):
+            traj_key = None
         requested: EndKey = end_key or NEXT_DONE
         named = (requested,) if isinstance(requested[0], str) else requested
         ends = tuple(key for key in named if _has_field(storage, key))

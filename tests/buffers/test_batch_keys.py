@@ -239,11 +239,11 @@ def test_every_sampler_announces_exactly_the_entries_that_it_returns(tmp_path):
         RandomSampler(),
         PrioritizedSampler(20, 1.0, 1.0),
         SliceSampler(slice_len=5),
-        SliceSampler(num_slices=2, strict_length=False, pad_output=True),
+        SliceSampler(num_slices=2, strict_length=False, pad_output=True),  # the last episode has 2 steps
         SliceSampler(slice_len=5, truncated_key=None),
     ]
     for sampler in samplers:
-        rb = buffer(sampler=sampler, is_init=torch.zeros(20, 1, dtype=torch.bool))
+        rb = buffer(steps=12, sampler=sampler, is_init=torch.zeros(12, 1, dtype=torch.bool))
         announced = sampler.info_of(rb.storage, torch.arange(10))
         _, reported = sampler.sample(rb.storage, 10)
 

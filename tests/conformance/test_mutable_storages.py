@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tensordict import TensorDict, tensorclass
+from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 from torch.utils import _pytree as pytree
 
 from datasets_rl import checkpoint
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage, TensorStorage
+from datasets_rl.storages import LazyMemmapStorage, LazyStackStorage, LazyTensorStorage, ListStorage, TensorStorage
 
 
 class Pair(NamedTuple):
@@ -622,3 +622,62 @@ class TestListStorage:
                 small.load_state_dict(copy.copy(state))
 
         assert small.get(slice(None)) == [7]
+
+
+class TestLazyStackStorage:
+    """What it does as a `ListStorage` is not tested again."""
+
+    @staticmethod
+    def ragged(length):
+        """Return an element of this length, with text."""
+        return TensorDict({"a": torch.arange(float(length)), "length": torch.tensor(length), "text": f"{length} steps"})
+
+    def filled(self, *lengths, **options):
+        storage = LazyStackStorage(8, **options)
+        storage.set(range(len(lengths)), [*map(self.ragged, lengths)])
+        return storage
+
+    @pytest.mark.parametrize("index", [[2, 0, 2], torch.tensor([2, 0, 2]), np.array([2, 0, 2])], ids=type)
+    def test_elements_of_different_shapes_are_read_as_a_lazy_stack(self, index):
+        batch = self.filled(2, 3, 4).get(index)
+
+        assert isinstance(batch, LazyStackedTensorDict)
+        assert batch["length"].tolist() == [4, 2, 4]
+        assert batch["text"] == ["4 steps", "2 steps", "4 steps"]
+        assert [part["a"].tolist() for part in batch.unbind(0)] == [[0, 1, 2, 3], [0, 1], [0, 1, 2, 3]]
+
+    def test_slices_rows_and_numbers_are_indices_too(self):
+        storage = self.filled(2, 3, 4)
+
+        assert storage.get(slice(1, None))["length"].tolist() == [3, 4]
+        assert storage.take(torch.tensor([1, 1]))["length"].tolist() == [3, 3]
+        assert storage.get(torch.tensor([[0, 1], [2, 0]]))["length"].tolist() == [[2, 3], [4, 2]]
+        assert storage.get(-1)["length"] == 4
+        assert storage.get([]).shape == (0,)
+
+    @pytest.mark.parametrize(("stack_dim", "shape"), [(0, (2, 3)), (1, (3, 2)), (-1, (3, 2)), (-2, (2, 3))])
+    def test_the_axis_of_the_stack_can_be_chosen(self, stack_dim, shape):
+        storage = LazyStackStorage(4, stack_dim=stack_dim)
+        storage.set(range(2), TensorDict({"a": torch.zeros(2, 3)}, [2, 3]))
+
+        assert storage.get([0, 1]).shape == shape
+
+    def test_an_entry_that_is_added_to_a_batch_is_not_stored(self):
+        storage = self.filled(2, 3)
+        storage.get([0, 1, 0])["index"] = torch.arange(3)
+
+        assert sorted(storage.get(0).keys()) == ["a", "length", "text"]
+
+    def test_other_elements_are_refused(self):
+        storage = LazyStackStorage(3)
+        for slots, data in ((0, torch.zeros(2)), (range(2), [self.ragged(2), 3])):
+            with pytest.raises(InvalidArgumentError, match=r"of type (Tensor|int); expected TensorDicts"):
+                storage.set(slots, data)
+
+        assert len(storage) == 0
+
+    def test_a_state_can_be_restored(self):
+        storage, again = self.filled(2, 3), LazyStackStorage(9)
+        again.load_state_dict(storage.state_dict())
+
+        assert again.get([1, 0])["text"] == ["3 steps", "2 steps"]

@@ -260,6 +260,29 @@ class TestSlices:
         assert mine - short == other
         assert short <= mine
 
+    @pytest.mark.parametrize("span", [(False, True), 3, True], ids=str)
+    def test_with_a_span_short_trajectories_are_still_left_out(self, library, span):
+        sampler = library.SliceSampler(slice_len=6, span=span, traj_key="episode", strict_length=True)
+        rb = ring(library, 20, sampler=sampler, batch_size=600)
+        rb.extend(torch.cat([steps(5, episode=5), steps(8, episode=8, start=8)]))
+
+        assert set(rb.sample()["obs"].tolist()) == set(range(8, 16))
+
+    @pytest.mark.parametrize(("episode", "padded"), [(4, False), (3, True)])
+    def test_a_mask_is_in_the_batch_if_a_trajectory_is_shorter_than_a_slice(self, library, episode, padded):
+        sampler = library.SliceSampler(slice_len=4, strict_length=False, pad_output=True)
+        rb = ring(library, 20, sampler=sampler, batch_size=8)
+        rb.extend(steps(12, episode=episode))
+
+        assert (rb.sample().get(("collector", "mask"), None) is not None) == padded
+
+    def test_data_without_the_id_is_divided_by_its_flags(self, library):
+        sampler = library.SliceSampler(slice_len=3, traj_key="episode", end_key=("next", "done"))
+        rb = ring(library, 20, sampler=sampler, batch_size=300)
+        rb.extend(steps(10).exclude("episode"))
+
+        assert rb.sample()["obs"].view(-1, 3)[:, 0].unique().tolist() == [0, 1, 2, 5, 6, 7]
+
     def test_no_slice_of_a_wrapped_ring_crosses_the_cursor(self, library):
         rb = ring(library, 20, sampler=library.SliceSampler(slice_len=2, end_key=("next", "done")), batch_size=1000)
         rb.extend(steps(33, episode=100))

@@ -169,7 +169,9 @@ def test_a_slice_is_consecutive_steps_of_one_episode(world, chunks, length, poli
             continue
         rows, info = sampler.sample(world.storage, 4 * length)
         uids = np.array(world.uids(rows))
-        real = info["collector", "mask"].numpy() if sampler.pad_output else np.ones(len(rows), bool)
+        mask = info.get(("collector", "mask"))
+        real = np.ones(len(rows), bool) if mask is None else mask.numpy()
+        assert (mask is not None) == (sampler.pad_output and any(len(one) < length for one in fits))
         for number in info["slice_id"].unique().tolist():
             mine = uids[(info["slice_id"].numpy() == number) & real].tolist()
             home = next(one for one in fits if mine[0] in one)

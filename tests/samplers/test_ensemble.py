@@ -60,7 +60,7 @@ def trajectories(count, length):
 
 def test_entries_of_some_samplers_are_not_lost():
     """Steps of samplers without weights have the weight 1, and marks stay at their steps."""
-    storages = StorageEnsemble(trajectories(8, 8), trajectories(8, 8), trajectories(8, 8))
+    storages = StorageEnsemble(trajectories(8, 8), trajectories(8, 8), trajectories(3, 1))
     by_priority = PrioritizedSampler(8, 1.0, 1.0)
     by_priority.update_priority(range(8), range(1, 9))
     slices = SliceSampler(slice_len=2, strict_length=False, pad_output=True)
@@ -72,10 +72,10 @@ def test_entries_of_some_samplers_are_not_lost():
     assert weights[[0, 2]].tolist() == [[1.0] * 4] * 2
     torch.testing.assert_close(weights[1].double(), 1 / (rows + 1), rtol=1e-6, atol=0)
     assert info["slice_id"].tolist() == [[-1] * 4, [-1] * 4, [2, 2, 5, 5]]
-    assert info["collector", "mask"].tolist() == [[True] * 4] * 3
+    assert info["collector", "mask"].tolist() == [[True] * 4, [True] * 4, [True, False] * 2]
     nothing, neither, marks = info["next", "truncated"]
     assert nothing is neither is None
-    assert marks.squeeze(1).tolist() == [False, True, False, True]
+    assert marks.squeeze(1).tolist() == [True, False, True, False]
 
 
 def test_two_buffers_give_no_slice_the_same_number():

@@ -305,6 +305,11 @@ class TestMarksInTheBatch:
         assert batch["collector", "mask"].tolist() == [True, True, False, False] * 2
         assert batch["next", "truncated"].squeeze(1).tolist() == [False, True, False, False] * 2
 
+    def test_without_a_short_episode_nothing_is_padded_and_there_is_no_mask(self):
+        sampler = SliceSampler(slice_len=2, strict_length=False, pad_output=True)
+
+        assert ("collector", "mask") not in ring(steps([2, 5]), sampler=sampler).sample(8).keys(include_nested=True)
+
     def test_a_short_episode_that_is_kept_makes_the_batch_shorter(self):
         batch = ring(steps([2]), sampler=SliceSampler(slice_len=4, strict_length=False)).sample(8)
 

@@ -190,6 +190,14 @@ def test_a_missing_key_is_an_error(ring):
         ring.trajectories(traj_key=("nothing",))
 
 
+def test_a_missing_id_is_ignored_if_the_data_has_the_end_key(ring):
+    write(ring, steps([0, 1]))
+
+    assert listed(ring.trajectories(traj_key=("nothing",), end_key=("next", "done"))) == [[0, 1]]
+    with pytest.raises(InvalidArgumentError, match=r"no next\.nothing"):
+        ring.trajectories(traj_key=("nothing",), end_key=("next", "nothing"))
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_writes_of_another_process_update_the_index(ring):
     write(ring, steps([0, 0, 1, 0]))

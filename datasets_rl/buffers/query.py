@@ -1,0 +1,549 @@
+"""The query language for trajectories: conditions on them, and the trajectories that fulfill a condition."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorClass, TensorDict, TensorDictBase
+from torch import Tensor
+
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.storages.ensemble import StorageEnsemble
+from datasets_rl.storages.list import ListStorage
+from datasets_rl.ted.boundaries import DEFAULT_DONE_KEYS, find_start_stop_traj
+from datasets_rl.ted.keys import NEXT, Key, as_key, dotted_name, nest_keys
+from datasets_rl.ted.trajectories import concatenated_ranges
+from datasets_rl.transforms.base import Compose, NestedKey, flat_key
+
+if TYPE_CHECKING:
+    from datasets_rl.storages.base import Storage
+    from datasets_rl.ted.trajectories import Trajectories
+
+__all__ = [
+    "Trajectory",
+    "TrajectoryPredicate",
+    "filter_trajectories",
+    "iter_trajectories",
+    "query_storage",
+    "traj",
+]
+
+_ID_KEYS: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
+_FLAG_KEYS: tuple[tuple[Key, ...], ...] = (
+    tuple((NEXT, name) for name in DEFAULT_DONE_KEYS),
+    tuple((name,) for name in DEFAULT_DONE_KEYS),
+)
+_MAX_STEPS = 1 << 16
+"""Number of steps that are read at once, unless one trajectory has more."""
+
+
+_TensorClass: Any = TensorClass["nocast"]  # type: ignore[misc]  # an index of it is an option
+
+
+class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an entry
+    """One trajectory: T consecutive steps whose entries are attributes.
+
+        >>> trajectory = rb.query(traj.length >= 50)[0]
+        >>> trajectory.observation, trajectory.reward       # [T, ...] each
+        >>> trajectory.length, trajectory.total_reward
+        >>> trajectory[:10], trajectory["next", "done"]
+
+    A name that the steps lack is looked up under "next": `reward` is ``("next", "reward")``. An index of steps gives a
+    trajectory, a key gives an entry. `tensordict.lazy_stack` stacks trajectories of different lengths.
+
+    Raises:
+        InvalidArgumentError: If the steps have several batch dimensions.
+    """
+
+    data: TensorDictBase
+    """The steps, [T]."""
+
+    if TYPE_CHECKING:
+        batch_size: torch.Size
+
+    def __post_init__(self) -> None:
+        steps: Any = self.data
+        if self.batch_size or steps is None or not steps.ndim:
+            return
+        if steps.ndim != 1:
+            raise InvalidArgumentError(
+                f"the steps have the batch size {list(steps.batch_size)}; expected a single batch dimension, time"
+            )
+        self.batch_size = steps.batch_size
+
+    @property
+    def length(self) -> int:
+        """Number of steps, T."""
+        return int(self.batch_size[0])
+
+    @property
+    def total_reward(self) -> Tensor:
+        """Sum of the rewards, a scalar."""
+        rewards: Tensor = self.reward
+        return rewards.sum()
+
+    def get(self, key: NestedKey, default: Any = None) -> Any:
+        """Return the entry of a key; without one, that of the same name under "next"; without both, `default`."""
+        value = self.data.get(key, None)
+        if value is None and isinstance(key, str):
+            value = self.data.get((NEXT, key), None)
+        return default if value is None else value
+
+    def keys(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the keys of the steps, like `TensorDict.keys`."""
+        return self.data.keys(*args, **kwargs)
+
+
+def _make_entries_attributes(cls: Any) -> None:
+    """Let attributes and keys of a trajectory find its entries.
+
+    tensordict replaces the methods of these names when it creates the class.
+    """
+    attribute_of, item_of = cls.__getattr__, cls.__getitem__
+
+    def find_attribute(self: Any, name: str) -> Any:
+        try:
+            return attribute_of(self, name)
+        except AttributeError:
+            value = None if name.startswith("_") else self.get(name)
+            if value is None:
+                known = ", ".join(sorted(_leaf_names(self.data)))
+                raise AttributeError(f"the trajectory has no entry {name!r} among {known}") from None
+            return value
+
+    def find_item(self: Any, index: Any) -> Any:
+        path = index if isinstance(index, tuple) else (index,)
+        is_key = bool(path) and all(isinstance(name, str) for name in path)
+        return self.data[index] if is_key else item_of(self, index)
+
+    def describe(self: Any) -> str:
+        shape = f"length={self.length}" if self.ndim == 1 else f"batch_size={list(self.batch_size)}"
+        return f"Trajectory({shape}, keys={sorted(map(str, self.data.keys()))})"
+
+    cls.__getattr__, cls.__getitem__, cls.__repr__ = find_attribute, find_item, describe
+
+
+_make_entries_attributes(Trajectory)
+
+
+class _Expression:
+    """A value that depends on a trajectory.
+
+    Args:
+        fn: Computes the value from a `Trajectory`.
+        description: Text for messages.
+        keys: The keys of the entries that the value depends on; None if they are unknown.
+    """
+
+    def __init__(
+        self, fn: Callable[[Any], Any], description: str = "predicate", keys: frozenset[NestedKey] | None = None
+    ) -> None:
+        self._fn = fn
+        self._description = description
+        self._keys = keys
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__.lstrip('_')}({self._description})"
+
+
+class TrajectoryPredicate(_Expression):
+    """Condition on a trajectory. Conditions are combined with ``&`` (and), ``|`` (or) and ``~`` (not).
+
+        >>> good = (traj.reward.sum() > 100) & ~(traj.length < 50)
+        >>> rb.query(good), good(trajectory), good.required_keys()
+
+    Args:
+        fn: Maps a `Trajectory` to a bool.
+        description: Text for messages.
+        keys: The keys of the entries that the condition reads; None if they are unknown.
+    """
+
+    def required_keys(self) -> frozenset[NestedKey] | None:
+        """Return the keys of the entries that the condition reads; None if they are unknown."""
+        return self._keys
+
+    def __call__(self, trajectory: Any) -> bool:
+        """Return whether a trajectory fulfills the condition."""
+        return bool(self._fn(trajectory))
+
+    def __and__(self, other: TrajectoryPredicate) -> TrajectoryPredicate:
+        return TrajectoryPredicate(lambda item: self(item) and other(item), *self._joined(other, "&"))
+
+    def __or__(self, other: TrajectoryPredicate) -> TrajectoryPredicate:
+        return TrajectoryPredicate(lambda item: self(item) or other(item), *self._joined(other, "|"))
+
+    def __invert__(self) -> TrajectoryPredicate:
+        return TrajectoryPredicate(lambda item: not self(item), f"~{self._description}", self._keys)
+
+    def _joined(self, other: TrajectoryPredicate, symbol: str) -> tuple[str, frozenset[NestedKey] | None]:
+        """Return the description and the keys of this condition combined with another."""
+        keys = None if self._keys is None or other._keys is None else self._keys | other._keys
+        return f"({self._description} {symbol} {other._description})", keys
+
+
+class _ConditionOnSteps(_Expression):
+    """A condition on every step of a trajectory, which `any` or `all` reduces to a condition on the trajectory."""
+
+    def any(self) -> TrajectoryPredicate:
+        """Return the condition that at least one step fulfills this one."""
+        return TrajectoryPredicate(lambda item: self._fn(item).any(), f"{self._description}.any()", self._keys)
+
+    def all(self) -> TrajectoryPredicate:
+        """Return the condition that every step fulfills this one."""
+        return TrajectoryPredicate(lambda item: self._fn(item).all(), f"{self._description}.all()", self._keys)
+
+    def __call__(self, trajectory: Any = None) -> bool:
+        """Refuse: the condition holds for steps.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        del trajectory
+        raise _WrongTypeError(
+            f"{self._description} is a condition on every step; expected a condition on the whole trajectory",
+            hint="call .any() or .all() on it",
+        )
+
+
+class _Comparable(_Expression):
+    """An expression whose comparison with a value is a condition."""
+
+    condition: type[_Expression]
+    """The class of the condition."""
+
+    def _compare(self, symbol: str, compare: Callable[[Any, Any], Any], other: Any) -> Any:
+        return self.condition(
+            lambda item: compare(self._fn(item), other), f"({self._description} {symbol} {other!r})", self._keys
+        )
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compare(">", operator.gt, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compare(">=", operator.ge, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compare("<", operator.lt, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compare("<=", operator.le, other)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare("==", operator.eq, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare("!=", operator.ne, other)
+
+    __hash__ = None  # type: ignore[assignment]  # expressions are compared to values, not to each other
+
+
+class _Number(_Comparable):
+    """One number per trajectory."""
+
+    condition = TrajectoryPredicate
+
+
+class _Field(_Comparable):
+    """One entry of a trajectory: a value per step."""
+
+    condition = _ConditionOnSteps
+
+    def sum(self) -> _Number:
+        """Return the sum over all steps."""
+        return self._reduced("sum", Tensor.sum)
+
+    def mean(self) -> _Number:
+        """Return the mean over all steps."""
+        return self._reduced("mean", lambda values: values.float().mean())
+
+    def max(self) -> _Number:
+        """Return the maximum over all steps."""
+        return self._reduced("max", Tensor.max)
+
+    def min(self) -> _Number:
+        """Return the minimum over all steps."""
+        return self._reduced("min", Tensor.min)
+
+    def first(self) -> _Number:
+        """Return the value of the first step."""
+        return self._reduced("first", lambda values: values[0])
+
+    def last(self) -> _Number:
+        """Return the value of the last step."""
+        return self._reduced("last", lambda values: values[-1])
+
+    def _reduced(self, name: str, reduce: Callable[[Any], Any]) -> _Number:
+        return _Number(lambda item: reduce(self._fn(item)), f"{self._description}.{name}()", self._keys)
+
+
+class _TrajectoryExpression:
+    """Expressions of a query: entries of trajectories by their names or keys.
+
+        >>> from datasets_rl import traj
+        >>> rb.query((traj.reward.sum() > 100) & (traj.length >= 50))
+        >>> rb.query((traj.reward > 10).any() | (traj.step_count.last() > 500))
+        >>> rb.query((traj["collector", "traj_ids"] == 3).all())
+
+    Names are looked up in the steps, and then under "next". An entry has the reductions `sum`, `mean`, `max`, `min`,
+    `first` and `last`; a comparison of an entry has `any` and `all`.
+    """
+
+    @property
+    def length(self) -> _Number:
+        """The number of steps."""
+        return _Number(lambda item: item.length, "traj.length", frozenset())
+
+    @property
+    def total_reward(self) -> _Number:
+        """The sum of the rewards."""
+        return _Number(lambda item: item.total_reward, "traj.total_reward", frozenset({"reward"}))
+
+    def __getattr__(self, name: str) -> _Field:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._field(name, f"traj.{name}")
+
+    def __getitem__(self, key: NestedKey) -> _Field:
+        return self._field(flat_key(key), f"traj[{key!r}]")
+
+    def _field(self, key: NestedKey, description: str) -> _Field:
+        def values_of(trajectory: Any) -> Any:
+            value = trajectory.get(key)
+            if value is None:
+                raise UnknownKeyError(_name(key), _leaf_names(trajectory.data))
+            return value
+
+        return _Field(values_of, description, frozenset({key}))
+
+    def __repr__(self) -> str:
+        return "traj"
+
+
+traj = _TrajectoryExpression()
+"""The trajectory in a condition, see `TrajectoryPredicate`."""
+
+Predicate = Callable[[Any], Any]
+
+
+class _WrongTypeError(InvalidArgumentError, TypeError):
+    """Raised for data and conditions of the wrong type; TorchRL raises a `TypeError`."""
+
+
+def iter_trajectories(data: Any, trajectory_key: NestedKey | None = None) -> Iterator[Trajectory]:
+    """Yield the trajectories of consecutive steps, as views of the steps.
+
+    A trajectory ends where the id of the next step differs; without ids, where a flag is True, with a warning, because
+    a trajectory that ends without a flag cannot be told from the next one.
+
+    Args:
+        data: Steps in chronological order, a TensorDict [N].
+        trajectory_key: Key of the trajectory id. By default the first existing key of ``("collector", "traj_ids")``,
+            ``"traj_ids"`` and ``"episode"``; without an id, the flags "done", "truncated" and "terminated" under
+            "next", or else in the steps themselves.
+
+    Raises:
+        InvalidArgumentError: If `data` is not a TensorDict with a single batch dimension.
+        UnknownKeyError: If the steps lack `trajectory_key`, or have neither an id nor a flag.
+    """
+    if not isinstance(data, TensorDictBase):
+        raise _WrongTypeError(f"the data is a {type(data).__name__}; expected steps in a TensorDict [N]")
+    if data.ndim != 1:
+        raise InvalidArgumentError(f"the data has the batch size {list(data.batch_size)}; expected one dimension, [N]")
+    if not len(data):
+        return
+    ids, flags = _bound_keys(lambda key: data.get(key, None) is not None, trajectory_key, lambda: _leaf_names(data))
+    bounds = (
+        {"trajectory": data.get(ids).reshape(len(data))}
+        if ids is not None
+        else {"end": torch.stack([data.get(key).reshape(len(data)) for key in flags]).any(0)}
+    )
+    start, stop, _ = find_start_stop_traj(**bounds, at_capacity=False)
+    for first, last in zip(start[:, 0].tolist(), stop[:, 0].tolist(), strict=True):
+        yield Trajectory(data[first : last + 1])
+
+
+def filter_trajectories(
+    data: Any, predicate: Predicate | None = None, *, trajectory_key: NestedKey | None = None
+) -> list[Trajectory]:
+    """Return the trajectories of consecutive steps that fulfill a condition, as views of the steps.
+
+        >>> good = filter_trajectories(data, traj.reward.sum() > 100)
+
+    Args:
+        data: Steps in chronological order, a TensorDict [N].
+        predicate: A condition, or any function that maps a `Trajectory` to a bool; None for all trajectories.
+        trajectory_key: Key of the trajectory id, see `iter_trajectories`.
+
+    Raises:
+        InvalidArgumentError: As for `iter_trajectories`, and if the condition is one on single steps.
+        UnknownKeyError: If a key is missing.
+    """
+    _check_predicate(predicate)
+    return [
+        trajectory
+        for trajectory in iter_trajectories(data, trajectory_key)
+        if predicate is None or predicate(trajectory)
+    ]
+
+
+def query_storage(
+    storage: Storage,
+    read: Callable[[Tensor], Any],
+    transforms: Sequence[Any],
+    predicate: Predicate | None = None,
+    trajectory_key: NestedKey | None = None,
+) -> list[Trajectory]:
+    """Return the trajectories of a storage that fulfill a condition, see `ReplayBuffer.query`.
+
+    If the keys that the condition reads are known, and no transform can change them, only these entries are read of
+    trajectories that do not fulfill it.
+
+    Args:
+        storage: The storage; no write is in progress.
+        read: Returns the steps at rows, int64 [B], as a batch after all transforms.
+        transforms: The transforms that `read` applies.
+        predicate: The condition.
+        trajectory_key: Key of the trajectory id.
+    """
+    _check_predicate(predicate)
+    if not len(storage):
+        return []
+    if isinstance(storage, StorageEnsemble):
+        raise InvalidArgumentError(
+            f"an ensemble of {len(storage)} storages was queried; expected a single one",
+            hint="query one of its buffers: rb[i].query(...)",
+        )
+    if isinstance(storage, ListStorage):
+        return filter_trajectories(read(storage.chronological_rows()), predicate, trajectory_key=trajectory_key)
+    found = _trajectories_of(storage, trajectory_key)
+    keys = _separate_keys(storage, transforms, predicate)
+    results: list[Trajectory] = []
+    for numbers in _chunks(storage, found):
+        if keys is not None:
+            rows = _rows_of(found, numbers)
+            entries = nest_keys({key: storage.pick(key, rows) for key in keys})
+            parts = _split(TensorDict(entries, [len(rows)]), found.lengths[numbers])
+            numbers = numbers[[bool(predicate is None or predicate(part)) for part in parts]]  # noqa: PLW2901
+        if not len(numbers):
+            continue
+        parts = _split(read(_rows_of(found, numbers)), found.lengths[numbers])
+        kept = parts if keys is not None or predicate is None else [part for part in parts if predicate(part)]
+        # A view would keep the memory of all trajectories that were read with it.
+        results += kept if len(kept) == len(parts) else [part.clone() for part in kept]
+    return results
+
+
+def _check_predicate(predicate: Any) -> None:
+    if isinstance(predicate, _ConditionOnSteps):
+        predicate()
+    if predicate is not None and not callable(predicate):
+        raise InvalidArgumentError(f"predicate is {predicate!r}; expected a condition on trajectories or a function")
+
+
+def _bound_keys(
+    has: Callable[[Key], bool], trajectory_key: NestedKey | None, names: Callable[[], list[str]]
+) -> tuple[Key | None, tuple[Key, ...]]:
+    """Return the key of the trajectory id, or None and the keys of the flags at the ends of trajectories."""
+    candidates = _ID_KEYS if trajectory_key is None else (as_key(trajectory_key),)
+    ids = next((key for key in candidates if has(key)), None)
+    if ids is not None:
+        return ids, ()
+    flags = next(filter(None, (tuple(filter(has, keys)) for keys in _FLAG_KEYS)), ())
+    if trajectory_key is not None or not flags:
+        error = UnknownKeyError(dotted_name(candidates[-1]), names())
+        error.hint = "pass the key of an id that divides the steps into trajectories: trajectory_key=..."
+        raise error
+    warnings.warn(
+        f"the data has no trajectory id, so the end-of-episode flags {', '.join(map(dotted_name, flags))} divide it: a "
+        "trajectory that ends without a flag is joined with the next one; store an id, or pass trajectory_key",
+        stacklevel=4,
+    )
+    return None, flags
+
+
+def _trajectories_of(storage: Storage, trajectory_key: NestedKey | None) -> Trajectories:
+    ids, flags = _bound_keys(
+        lambda key: _has_entry(storage, key), trajectory_key, lambda: _leaf_names(storage.get([0]))
+    )
+    return storage.trajectories(traj_key=ids) if ids is not None else storage.trajectories(end_key=flags)
+
+
+def _has_entry(storage: Storage, key: Key) -> bool:
+    try:
+        return isinstance(storage.pick(key, torch.zeros(1, dtype=torch.int64)), Tensor)
+    except UnknownKeyError:
+        return False
+
+
+def _separate_keys(storage: Storage, transforms: Sequence[Any], predicate: Any) -> list[Key] | None:
+    """Return the keys of the stored entries that a condition reads; None if it needs complete batches."""
+    required = getattr(predicate, "required_keys", lambda: None)()
+    if required is None:
+        return None
+    changed = _changed_keys(transforms)
+    keys: list[Key] = []
+    for name in required:
+        places = [as_key(name), (NEXT, *as_key(name))][: 2 if isinstance(name, str) else 1]
+        stored = next((key for key in places if _has_entry(storage, key)), None)
+        if stored is None or changed is None or any(_overlap(key, place) for key in changed for place in places):
+            return None
+        keys.append(stored)
+    return keys
+
+
+def _changed_keys(transforms: Sequence[Any]) -> list[Key] | None:
+    """Return the keys that transforms may change or remove; None if one of them does not say."""
+    keys: list[Key] = []
+    for transform in transforms:
+        if isinstance(transform, Compose):
+            inner = _changed_keys(transform.transforms)
+        elif getattr(transform, "out_keys", None):
+            inner = [as_key(key) for key in (*transform.in_keys, *transform.out_keys)]
+        else:
+            return None
+        if inner is None:
+            return None
+        keys += inner
+    return keys
+
+
+def _overlap(key: Key, other: Key) -> bool:
+    """Return whether one of the keys is the other, or a group that contains it."""
+    return all(name == name_of_other for name, name_of_other in zip(key, other, strict=False))
+
+
+def _chunks(storage: Storage, found: Trajectories) -> list[NDArray[np.int64]]:
+    """Return the numbers of all trajectories, by environment and then from the oldest, in parts to read at once."""
+    first_rows = found.rows(found.firsts)
+    is_full = storage.filled_count == storage.slot_count
+    oldest = storage.write_count % storage.slot_count if is_full else 0
+    ages = (first_rows // storage.envs - oldest) % storage.slot_count
+    order = np.lexsort((ages, first_rows % storage.envs))
+    starts = np.cumsum(found.lengths[order]) - found.lengths[order]
+    return np.split(order, np.flatnonzero(np.diff(starts // _MAX_STEPS)) + 1)
+
+
+def _rows_of(found: Trajectories, numbers: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(found.rows(concatenated_ranges(found.firsts[numbers], found.lengths[numbers])))
+
+
+def _split(steps: Any, lengths: NDArray[np.int64]) -> list[Trajectory]:
+    if not isinstance(steps, TensorDictBase):
+        raise _WrongTypeError(
+            f"the buffer returns a {type(steps).__name__}; expected a TensorDict", hint="store the steps as TensorDicts"
+        )
+    return [Trajectory(part) for part in steps.split(lengths.tolist())]
+
+
+def _name(key: NestedKey) -> str:
+    return key if isinstance(key, str) else dotted_name(key)
+
+
+def _leaf_names(steps: TensorDictBase) -> list[str]:
+    return [_name(key) for key in steps.keys(include_nested=True, leaves_only=True)]
