@@ -5,7 +5,7 @@ CONSTRAINTS ?= -c constraints.txt
 BIN := .venv/bin
 RLDS := $(BIN)/rlds --root .demo
 # The tests wait for servers and processes a good deal: two workers are worth it even on one core or two.
-PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: demo test lint slow coverage bench clean
 

@@ -89,6 +89,7 @@ def make_app() -> typer.Typer:
     return app
 
 
+@functools.cache
 def make_command() -> Any:
     """Return the command line that Typer makes of the app, with the declared help of its arguments.
 

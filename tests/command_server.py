@@ -7,10 +7,13 @@ from pathlib import Path
 
 
 class Server:
-    """A server process that has imported every module and forks a child process for each command."""
+    """A server process that has imported every module and forks a child process for each command.
 
-    def __init__(self):
-        program = [sys.executable, str(Path(__file__).with_name("faults") / "fork_server.py")]
+    `python` is the path of the Python that runs it.
+    """
+
+    def __init__(self, python=sys.executable):
+        program = [python, str(Path(__file__).with_name("faults") / "fork_server.py")]
         self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, argv, home, fatal=0):

@@ -1,10 +1,17 @@
-"""Process-wide settings of the test suite: the hypothesis profile and the handler of Ctrl-C."""
+"""Process-wide settings of the test suite: hypothesis, Ctrl-C, compiled modules, syncs, and which tests share a worker."""
 
 from __future__ import annotations
 
+import gc
+import multiprocessing.spawn
+import os
+import re
 import signal
+import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
+from warm_python import WarmPython
 
 # The time to draw an example depends on the machine, not on the code.
 settings.register_profile("any machine", suppress_health_check=[HealthCheck.too_slow])
@@ -13,3 +20,64 @@ settings.load_profile("any machine")
 # A shell starts background processes with SIGINT ignored; tests send SIGINT to the programs that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Many tests start Python: the package is compiled once, and not by each of these processes.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_configure(config):
+    # A killed process loses nothing that it wrote. Only a power cut does, and no test cuts the power.
+    if "bench" not in config.option.markexpr:
+        os.fsync = lambda handle: None  # noqa: ARG005 - the name of the argument is that of os.fsync
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Leave what 11,000 collected tests consist of out of every garbage collection, which would take a second."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give a worker all tests of a module, so that their fixtures are made once, and start with the first folder.
+
+    Of the suite of sources it is all tests of a case: the module alone takes a quarter of the time.
+    """
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByModuleOrCase(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            case = re.match(r"tests/conformance/test_sources.py::.*?\[[a-z0-9_]+", nodeid)
+            return case[0].partition("[")[2] if case else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByModuleOrCase(config, log)
+
+
+@pytest.fixture(scope="session")
+def warm_executable():
+    """The path of a Python that has imported everything; see `warm_python.py`."""
+    # Coverage measures processes that start as usual.
+    if sys.platform != "linux" or any(name.startswith("COVERAGE_PROCESS") for name in os.environ):
+        yield sys.executable
+        return
+    made = WarmPython()
+    yield made.path
+    made.close()
+
+
+@pytest.fixture
+def warm_python(warm_executable, monkeypatch):
+    """Start programs and spawned processes with `warm_executable`."""
+    monkeypatch.setattr(sys, "executable", warm_executable)
+    before = multiprocessing.spawn.get_executable()
+    multiprocessing.set_executable(warm_executable)
+    yield
+    multiprocessing.set_executable(before)

@@ -162,6 +162,7 @@ def shared(storage, size):
     return buffer if buffer.storage.shared else buffer.share()
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize(
     ("storage", "method"), [(LazyMemmapStorage, "fork"), (LazyTensorStorage, "fork"), (LazyTensorStorage, "spawn")]
 )

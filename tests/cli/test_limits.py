@@ -32,7 +32,7 @@ def marks(ran):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the address space")
-@pytest.mark.usefixtures("stored")
+@pytest.mark.usefixtures("warm_python", "stored")
 @pytest.mark.parametrize(
     "more", [pytest.param(more, marks=[] if more == 8 else pytest.mark.slow) for more in (1, 8, 30, 60, 120)]
 )

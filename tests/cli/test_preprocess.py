@@ -158,7 +158,7 @@ def test_a_user_recipe_can_be_toml_or_python(rlds, stored, tmp_path):
     assert made.episodes.lengths.tolist() == [200, 100]
 
 
-@pytest.mark.usefixtures("stored")
+@pytest.mark.usefixtures("stored", "warm_python")
 def test_a_former_name_is_accepted_with_a_line_on_stderr():
     words = ("-t", "keep_returns:least=-2000", "-r", "normalised_observation", "--dry-run")
     ran = subprocess.run(

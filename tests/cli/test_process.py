@@ -218,7 +218,7 @@ TABLES = [
 RUN_ALL = "import json, sys; from datasets_rl.cli.app import main; [print('$', *words) or main(words) for words in json.loads(sys.argv[1])]"
 
 
-@pytest.mark.usefixtures("stored")
+@pytest.mark.usefixtures("warm_python", "stored")
 @pytest.mark.parametrize("columns", [60, *(pytest.param(columns, marks=pytest.mark.slow) for columns in (0, 80, 200))])
 def test_no_table_of_any_command_is_wider_than_the_terminal(process_env, columns):
     """A terminal that reports 0 columns has an unknown width; 80 is assumed."""
@@ -230,7 +230,7 @@ def test_no_table_of_any_command_is_wider_than_the_terminal(process_env, columns
     assert len(shown) > 900
 
 
-@pytest.mark.usefixtures("stored")
+@pytest.mark.usefixtures("warm_python", "stored")
 def test_every_table_is_printed_to_a_pipe_as_complete_tab_separated_rows(process_env):
     words = [sys.executable, "-c", RUN_ALL, json.dumps(TABLES[1:])]
     done = subprocess.run(words, env=process_env, capture_output=True, text=True, check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import glob
 import html
 import importlib
@@ -147,11 +148,23 @@ def shrunk(environment: pytest.MonkeyPatch, case: Any) -> None:
     environment.setattr("os.cpu_count", lambda: 4)
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A function that writes the raw files of a case, once, and returns their folder and the episodes."""
+
+    @functools.cache
+    def write(number):
+        folder = tmp_path_factory.mktemp("tree")
+        return folder, CASES[number].values[0].write(folder)
+
+    return lambda case: write([one.values[0] for one in CASES].index(case))
+
+
 @pytest.fixture(scope="module", params=CASES)
-def made(request, tmp_path_factory):
+def made(request, tmp_path_factory, written):
     case = request.param
-    tree, home = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("home")
-    golden = case.write(tree)
+    home = tmp_path_factory.mktemp("home")
+    tree, golden = written(case)
     with pytest.MonkeyPatch.context() as environment, case.served(tree) as variables:
         settled(environment, home, variables)
         shrunk(environment, case)
@@ -214,12 +227,13 @@ def test_every_source_has_cases():
     assert there == set(sources.source_names())
 
 
+@pytest.mark.usefixtures("warm_python")
 @FIRST_OF_EACH
 def test_the_command_converts_it(made, home, rlds, tmp_path):
-    """In a separate process for one case per source, because most of the time is start-up."""
+    """In a separate process for one case per source."""
     words = ["download", made.case.id, "--json", *made.words]
     if made.case in FIRST:
-        command = [str(Path(sys.executable).with_name("rlds")), *words]
+        command = [sys.executable, "-m", "datasets_rl.cli", *words]
         environment = {**os.environ, "RLDS_HOME": str(home)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         code, document, err = done.returncode, json.loads(done.stdout or "{}"), done.stderr
@@ -236,6 +250,7 @@ def test_the_command_converts_it(made, home, rlds, tmp_path):
     assert leftovers(tmp_path / "home" / made.case.id.partition("/")[0]) == []
 
 
+@pytest.mark.usefixtures("warm_python")
 @FIRST_OF_EACH
 def test_the_class_converts_it_to_the_same_with_two_processes(made, tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_JOBS", "2")
@@ -605,12 +620,20 @@ def parts(made):
         yield {"options": {**made.case.options, "images": other}}
 
 
+@pytest.fixture(scope="module")
+def downloaded_parts(made, tmp_path_factory):
+    """Every type of partial download: its selection, its home folder and its dataset; read-only."""
+    homes = [(part, tmp_path_factory.mktemp("part")) for part in parts(made)]
+    return [(part, home, made.download(home, part=part)) for part, home in homes]
+
+
 @FIRST_OF_EACH
-def test_every_type_of_part_opens_without_options_and_reports_its_selection(made, home, monkeypatch, rlds):
+def test_every_type_of_part_opens_without_options_and_reports_its_selection(
+    made, downloaded_parts, home, monkeypatch, rlds
+):
     kind = dataset_class(made.place.root.name)
-    for number, part in enumerate(parts(made)):
-        monkeypatch.setenv("RLDS_HOME", str(home / str(number)))
-        stored = made.download(home / str(number), part=part)
+    for _, place, stored in downloaded_parts:
+        monkeypatch.setenv("RLDS_HOME", str(place))
         selection = Selection.from_json(stored.manifest.selection)
         monkeypatch.setenv("RLDS_OFFLINE", "1")
 
@@ -621,6 +644,7 @@ def test_every_type_of_part_opens_without_options_and_reports_its_selection(made
             assert html.escape(str(selection)) in dataset._repr_html_()
             assert len(dataset.sample(3)) == 3
         monkeypatch.delenv("RLDS_OFFLINE")
+    home.mkdir()
     code, document, _ = rlds("info", made.case.id, "--json")
     assert (code, document["stored"]["selection"]) == (0, selection.to_json())
     out = home / "preprocessed"
@@ -633,10 +657,9 @@ def test_every_type_of_part_opens_without_options_and_reports_its_selection(made
 
 
 @FIRST_OF_EACH
-def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, home):
+def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, downloaded_parts):
     kind = dataset_class(made.place.root.name)
-    for number, part in enumerate(parts(made)):
-        stored = made.download(home / str(number), part=part)
+    for part, _, stored in downloaded_parts:
         root = stored.folder.parents[made.name.count("/")]
         selection = Selection.from_json(stored.manifest.selection)
 
@@ -658,13 +681,14 @@ def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, home
 
 
 @FIRST_OF_EACH
-def test_a_download_without_options_completes_a_part(made, home, rlds, monkeypatch):
+def test_a_download_without_options_completes_a_part(made, downloaded_parts, home, rlds, monkeypatch):
     root = made.place.root.name
-    for number, part in enumerate(parts(made)):
+    for number, (part, place, stored) in enumerate(downloaded_parts):
         if "images" in part.get("options", {}):
             continue  # another option is not a smaller part
+        shutil.copytree(place, home / str(number))
         monkeypatch.setenv("RLDS_HOME", str(home / str(number)))
-        before = made.download(home / str(number), part=part)
+        before = StoredDataset(home / str(number) / stored.folder.relative_to(place))
         shown = load(made.case.id)
         first = shown[0]["next", "reward"]
 
@@ -774,6 +798,7 @@ def test_fields_known_before_the_download_are_those_that_are_stored(made, home):
     ]
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("made", [pytest.param(one, id=one.id) for one in FIRST[:1]], indirect=True, scope="module")
 def test_a_killed_download_is_resumed(made, tmp_path):
     assert killed(made, tmp_path, kills=1) == 1
@@ -810,11 +835,9 @@ def alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("case", "fault"), FAULTS)
-def test_corrupted_files_are_refused_and_nothing_is_stored(case, fault, alone, monkeypatch, rlds):
+def test_corrupted_files_are_refused_and_nothing_is_stored(case, fault, written, alone, monkeypatch, rlds):
     shrunk(monkeypatch, case)
-    tree = alone / "tree"
-    tree.mkdir()
-    case.write(tree)
+    tree = shutil.copytree(written(case)[0], alone / "tree")
     fault.corrupt(tree)
 
     options = [word for name, value in case.options.items() for word in (f"--{name}", value)]

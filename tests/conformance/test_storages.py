@@ -271,6 +271,7 @@ class TestPaddedSelection(TestPaddedTrajectories):
         assert tuple(storage.get([0, 1]).batch_size) == (2, 2)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_another_process_reads_the_same(tmp_path):
     """Spawned, as DataLoader workers are on macOS and Windows: the files are mapped again there."""
     dataset = DatasetStorage(write_dataset(tmp_path, [trajectory(steps, seed=steps) for steps in LENGTHS]))

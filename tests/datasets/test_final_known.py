@@ -163,6 +163,7 @@ def elsewhere(dataset, queue):
     queue.put(dataset[:][MASK][:, 0].tolist())
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_other_processes_read_it(folder):
     dataset = open_dataset(folder, batch_size=4)
     context = multiprocessing.get_context("spawn")
@@ -299,6 +300,7 @@ def test_a_filter_that_turns_the_warning_into_an_error_applies_every_time(folder
                 open_dataset(folder)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_program_is_warned_on_stderr_at_its_own_line(folder, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(f"from datasets_rl import open_dataset\nopen_dataset({str(folder)!r})\n")

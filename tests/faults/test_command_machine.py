@@ -16,10 +16,7 @@ from stored_data import columns, trajectory, write_dataset
 from datasets_rl import store
 from datasets_rl.format.reader import StoredDataset
 
-pytestmark = [
-    pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL"),
-    pytest.mark.xdist_group("every command killed"),
-]
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
 ID = "demo/pendulum"
 FACTORS = st.sampled_from([2, 3])
@@ -122,8 +119,8 @@ class Commands(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
-def machine():
-    Commands.server = Server()
+def machine(warm_executable):
+    Commands.server = Server(warm_executable)
     yield Commands
     Commands.server.close()
 

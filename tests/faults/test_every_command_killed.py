@@ -23,10 +23,7 @@ import pytest
 from command_server import Server
 from stored_data import columns, trajectory, write_dataset
 
-pytestmark = [
-    pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL"),
-    pytest.mark.xdist_group("every command killed"),
-]
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
 ID = "demo/pendulum"
 SCALE = ["-t", "scale_rewards:3"]
@@ -97,8 +94,8 @@ OTHERS = [
 
 
 @pytest.fixture(scope="module")
-def server():
-    made = Server()
+def server(warm_executable):
+    made = Server(warm_executable)
     yield made
     made.close()
 

@@ -21,7 +21,10 @@ from datasets_rl.fetch import Asset, fetch
 from datasets_rl.fetch.partial_download import PartialDownload
 from datasets_rl.settings import Settings
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and limits of POSIX")
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="signals and limits of POSIX"),
+    pytest.mark.usefixtures("warm_python"),
+]
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 DATA = MAGIC + random.Random(7).randbytes(3_000_000)

@@ -284,6 +284,7 @@ def test_a_repaired_upstream_replaces_the_damaged_file_that_was_fetched(download
     assert not absent(home)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_two_processes_fetch_and_convert_once(home, good):
     with serve({UPSTREAM: Slow(good, rate=200_000)}) as server:
         words = ["download", f"d4rl/{NAME}", "--mirror", server.url]

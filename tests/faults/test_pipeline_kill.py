@@ -14,7 +14,7 @@ from upstreams import hub
 
 from datasets_rl import verification
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
+pytestmark = [pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL"), pytest.mark.usefixtures("warm_python")]
 
 NAME = "halfcheetah-medium-v2"
 SMALL = {"datasets_rl.sources.minari._SHARD_BYTES": 12_000}

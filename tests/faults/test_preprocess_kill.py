@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stored_data import columns, trajectory, write_dataset
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
+pytestmark = [pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL"), pytest.mark.usefixtures("warm_python")]
 
 
 def killed(tmp_path, **task):

@@ -176,6 +176,7 @@ def worker(rb):
     rb.extend(td)
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_extends_a_shared_buffer(method):
     rb = TensorDictReplayBuffer(storage=LazyMemmapStorage(21))

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -23,12 +22,12 @@ CASES = {
 
 
 @pytest.fixture(scope="module", params=list(CASES))
-def downloaded(request, tmp_path_factory):
+def downloaded(request, tmp_path_factory, warm_executable):
     """The rollout, and the dataset that the command converted from its file."""
     folder = tmp_path_factory.mktemp("golden")
     run = mujoco(folder / "raw.hdf5", **CASES[request.param])
     root = folder / "home" / "d4rl"
-    info = [sys.executable, "-m", "datasets_rl.cli", "--root", str(root.parent)]
+    info = [warm_executable, "-m", "datasets_rl.cli", "--root", str(root.parent)]
     from datasets_rl import sources
 
     path = sources.find(f"d4rl/{request.param}").params["path"]

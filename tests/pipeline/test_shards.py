@@ -95,6 +95,7 @@ def dies_at(monkeypatch):
     return run
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_the_result_does_not_depend_on_the_engine(get):
     one, several = get("one"), get("several", jobs=3)
 
@@ -172,6 +173,7 @@ def test_another_selection_does_not_resume_an_unfinished_conversion(get, dies_at
     assert stored.episodes["source"].tolist() == [5, 6, 7, 8]
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_an_error_of_another_process_has_the_same_message(raw, get, tmp_path):
     import shutil
 
@@ -214,6 +216,7 @@ def test_a_failed_shard_is_read_again_so_that_its_error_has_the_numbers_of_the_d
     assert content(get("here", engine=Here(3, ConversionError(ID, ["row 2 of the part"])))) == content(get())
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_progress_counts_every_step_once(get, dies_at, monkeypatch):
     class Counting(Report):
         def __init__(self):
@@ -244,6 +247,7 @@ def test_progress_counts_every_step_once(get, dies_at, monkeypatch):
     assert counts[-1].steps == steps
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_few_partials_exist_at_once_and_none_remains(get, tmp_path, monkeypatch):
     append_partial, there = DatasetWriter.append_partial, []
 
@@ -285,6 +289,7 @@ def test_partials_are_discarded_after_a_crash_of_the_machine(tmp_path, monkeypat
     assert len(set(made)) == 4
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_raw_files_are_deleted_when_their_rows_are_stored_and_never_exist_all_at_once(
     raw, get, tmp_path, monkeypatch, jobs

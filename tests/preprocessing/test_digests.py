@@ -99,6 +99,7 @@ def test_the_digest_covers_user_modules(tmp_path, monkeypatch):
     assert told(1) != told(2)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_another_process_computes_the_same_digest(tmp_path):
     text = f"""
 import torch

@@ -54,6 +54,7 @@ def doubled(batch):
     return batch.set("twice", batch["action"] * 2)
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.skipif(os.name == "nt", reason="limits of files")
 def test_a_full_disk_leaves_the_dataset_and_the_next_run_finishes(folder):
     before = StoredDataset(folder).manifest
@@ -104,6 +105,7 @@ def test_of_two_runs_at_once_one_waits_and_finds_the_work_done(folder, tmp_path)
     assert sum(map(int, calls.read_text().split())) == 2 * len(stored) + 16
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_worker_that_dies_ends_the_run_with_a_remedy(folder):
     before = StoredDataset(folder).manifest
     parent = os.getpid()
@@ -174,6 +176,7 @@ def test_another_dtype_in_later_episodes_is_an_error_and_no_file_remains(folder,
     assert not (folder.parent / ".work" / "data").exists()
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_function_that_cannot_be_pickled_is_refused_for_several_processes(folder):
     held = threading.Lock()
     recipe = Recipe([Function(lambda batch: batch.set("free", batch["action"] * (not held.locked())), "batch")])
@@ -244,6 +247,7 @@ def preprocess_until_the_last_part(folder, recipe):
         preprocess(folder, recipe, engine=Interrupted(), num_parts=4, in_place=True)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_an_error_of_a_worker_has_the_same_message(folder):
     def fails(batch):
         raise ValueError(f"{len(batch)} steps")

@@ -346,6 +346,7 @@ def test_the_result_of_the_same_recipe_and_data_is_reused(folder, tmp_path):
     assert len(strict(folder).manifest.history) == 2
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_the_result_does_not_depend_on_processes_and_partials(folder, tmp_path):
     scale = 3.0
     recipe = Recipe([lambda step: step.set("scaled", step["action"] * scale)])
@@ -356,6 +357,7 @@ def test_the_result_does_not_depend_on_processes_and_partials(folder, tmp_path):
     assert strict(one).manifest.statistics == strict(two).manifest.statistics
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_pool_of_the_caller_runs_the_tasks(dataset, tmp_path):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         dataset.preprocess(with_norm, pool=pool, dest=tmp_path / "pooled")
@@ -379,6 +381,7 @@ def test_random_numbers_of_a_function_depend_only_on_the_seed(dataset, tmp_path)
     assert torch.equal(torch.rand(1), wanted)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_random_numbers_of_numpy_and_python_are_the_same_in_any_process(folder, tmp_path):
     def noisy(step):
         return step.set("noise", torch.tensor([np.random.rand(), random.random()]))  # noqa: NPY002 -- users write such code
@@ -441,6 +444,7 @@ def test_an_unknown_name_in_a_python_file_is_an_error_with_the_known_names(own, 
     assert caught.value.hint == "it has own.py:Doubled, own.py:Needs, own.py:several, own.py:both"
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_function_that_fails_is_named_with_its_line(folder, tmp_path, jobs):
     (tmp_path / "mine.py").write_text(

@@ -62,6 +62,7 @@ def image(number, step):
     return scene(*SHAPE, seed=100 * number + step)
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_filter_copies_the_bytes_of_images(folder, tmp_path, jobs):
     before = StoredDataset(folder)
@@ -104,6 +105,7 @@ def test_images_stay_encoded_where_a_function_drops_steps(folder, tmp_path):
     assert np.array_equal(came.final_states(CAMERA)[:1], image(0, 4)[None])
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_images_that_change_in_a_later_partial_are_stored_as_pixels_everywhere(folder, tmp_path, monkeypatch, jobs):
     def darker(data):

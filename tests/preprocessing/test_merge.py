@@ -84,6 +84,7 @@ def test_a_merge_is_reused_and_its_steps_are_fitted_to_all_datasets(folders, tmp
     assert (folder / "manifest.json").stat().st_mtime_ns != written
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_several_processes_merge_to_the_same_result(folders, tmp_path):
     recipe = Recipe.inline(["cast:float16,observation"])
     one, two = (preprocess(folders, recipe, dest=tmp_path / f"{n}", num_parts=3, jobs=n) for n in (1, 2))

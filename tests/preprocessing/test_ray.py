@@ -34,10 +34,7 @@ ray = pytest.importorskip("ray", reason="pip install 'datasets-rl[ray]'")
 
 PARTS = 8
 
-pytestmark = [
-    pytest.mark.xdist_group("ray"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray", "ignore::ResourceWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:ray", "ignore::ResourceWarning")
 
 
 @pytest.fixture(scope="module")

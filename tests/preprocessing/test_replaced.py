@@ -22,6 +22,7 @@ def folder(tmp_path):
     return write_dataset(tmp_path / "home" / "toy" / "data", given, columns()).folder
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_dataset_that_is_replaced_during_the_run_is_an_error(folder, tmp_path, jobs):
     marker = tmp_path / "done"

@@ -55,6 +55,7 @@ def test_a_result_is_not_changed_by_the_next_call(folder, per, most, wanted):
     assert made(folder, _Counts(), per, most=most).column(("count",))[:, 0].tolist() == [*wanted]
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_state_of_a_function_is_reset_for_each_partial_in_any_process(folder, jobs):
     counts = made(folder, _Counts(), "step", jobs=jobs, num_parts=3).column(("count",))[:, 0].tolist()

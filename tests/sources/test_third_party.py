@@ -20,6 +20,7 @@ PAGE = (ROOT / "docs" / "contributing" / "adding-a-source.md").read_text(encodin
 FILES = dict(re.findall(r'^```\w+ title="(.*?)"\n(.*?)^```$', PAGE, flags=re.MULTILINE | re.DOTALL))
 CONSOLE = re.search(r"^```console\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)[1]
 FOLDER = "datasets_rl/sources/arm/"
+pytestmark = pytest.mark.usefixtures("warm_python")
 ENTRY_POINTS = """\
 [datasets_rl.sources]
 d4rl = arm_source
