@@ -410,6 +410,19 @@ class _Discounted(Function):
 
     @staticmethod
     @override
+    def vmap(_: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+        """Return the sums of a mapped axis, which becomes the first of the batch axes."""
+        values, carry, dim = arguments
+        values, carry = (
+            tensor.unsqueeze(0) if place is None else tensor.movedim(place, 0)
+            for tensor, place in zip((values, carry), in_dims, strict=False)
+        )
+        if in_dims[0] is None:
+            values = values.expand(len(carry), *values.shape[1:])
+        return discounted(values, carry, dim if dim < 0 else dim + 1), 0
+
+    @staticmethod
+    @override
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         carry, sums = ctx.saved_tensors
         dim = ctx.dim
@@ -544,7 +557,7 @@ def _factor(factor: Factor, like: Tensor) -> Factor:
 def _carry(ends: Tensor, factor: Factor, dtype: torch.dtype) -> Tensor:
     """Return the factors of `discounted`: 0 at the ends of episodes, else the given factor."""
     if not isinstance(factor, Tensor):
-        return torch.full(ends.shape, factor, dtype=dtype, device=ends.device).masked_fill_(ends, 0)
+        return torch.full(ends.shape, factor, dtype=dtype, device=ends.device).masked_fill(ends, 0)
     return factor.to(dtype).masked_fill(ends, 0)
 
 

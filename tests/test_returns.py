@@ -338,3 +338,45 @@ def test_factors_of_fewer_axes_have_gradients_of_their_shape():
     carry = torch.rand(7, 1, dtype=torch.float64, requires_grad=True)
 
     assert torch.autograd.gradcheck(returns.discounted, [values, carry])
+
+
+@pytest.mark.parametrize("name", ["reward2go", "td_lambda_return_estimate", "vec_generalized_advantage_estimate"])
+def test_estimates_of_mapped_batches_are_those_of_each_batch(name):
+    check_mapped_estimates(EVERY[name], lambda estimate: estimate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(EVERY))
+def test_gradients_of_mapped_batches_are_those_of_each_batch(name):
+    def gradient(estimate):
+        def total(reward, items):
+            return sum(result.sum() for result in estimate({**items, "reward": reward}))
+
+        return lambda items: (torch.func.grad(total)(items["reward"], items),)
+
+    check_mapped_estimates(EVERY[name], lambda estimate: estimate)
+    check_mapped_estimates(EVERY[name], gradient)
+
+
+def check_mapped_estimates(function, derive):
+    """Compare `torch.vmap` of a function derived from an estimate with calls of it for each batch."""
+    batch = example(3, 7, 1) | {"gamma": torch.rand(3, 7, 1).double(), "lmbda": 0.8}
+    batch |= {key: torch.randn(3, 7, 1).double() for key in ("log_pi", "log_mu")}
+    mapped = {key: value for key, value in arguments(batch, function).items() if is_full(value)}
+
+    def estimate(items):
+        results = function(**arguments(batch, function) | items)
+        return results if isinstance(results, tuple) else (results,)
+
+    derived = derive(estimate)
+    parts = [derived({key: value[number] for key, value in mapped.items()}) for number in range(3)]
+    for results, expected in zip(torch.vmap(derived)(mapped), zip(*parts, strict=True), strict=True):
+        torch.testing.assert_close(results, torch.stack(expected))
+
+
+def test_sums_are_mapped_along_any_axis():
+    values, carry = torch.randn(7, 2), torch.rand(7, 5, 1)
+    sums = torch.vmap(lambda factors: returns.discounted(values, factors), in_dims=1)(carry)
+
+    assert torch.equal(sums[3], returns.discounted(values, carry[:, 3]))
+    assert torch.vmap(torch.vmap(lambda item: returns.reward2go(item, item > 9, 0.9)))(torch.ones(3, 2, 7, 1)).ndim == 4

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms.base import Compose
@@ -40,23 +42,22 @@ class Inverted:
 
 
 class InBuffer(Compose):
-    """View of the transforms of a buffer as one `Compose`; inserting a transform here inserts it into the buffer.
+    """View of the transforms of a buffer as one `Compose`; a change of this object changes the buffer.
 
     Args:
         transforms: The list of transforms of the buffer; the list is shared, not copied.
-        insert: Inserts another transform into the buffer.
+        locked: Function that returns a context in which the buffer may be changed.
     """
 
-    def __init__(self, transforms: list[Transform], insert: Callable[[int, Transform], Any]) -> None:
-        super().__init__()
-        self.transforms = transforms
-        self._insert = insert
+    def __init__(self, transforms: list[Transform], locked: Callable[[], AbstractContextManager[Any]]) -> None:
+        super().__init__(transforms)
+        self._buffer_transforms, self._locked = transforms, locked
 
-    def insert(self, index: int, transform: Any) -> InBuffer:
-        """Insert a transform at an index, and return this object; see `ReplayBuffer.insert_transform`."""
-        self._check_index(index)
-        self._insert(index, transform)
-        return self
+    @override
+    def _replace(self, transforms: list[Any]) -> None:
+        super()._replace(transforms)
+        with self._locked():
+            self._buffer_transforms[:] = transforms
 
 
 def size_problems(**sizes: Any) -> list[str]:

@@ -19,7 +19,6 @@ from datasets_rl.buffers.batch import pin_batch, stack_items
 from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
-from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
@@ -464,7 +463,7 @@ def _preserve_state(transforms: Sequence[Any]) -> Iterator[None]:
     states = [
         (transform, copy.deepcopy(transform.state_dict()))
         for transform in transforms
-        if isinstance(transform, Stateful)
+        if hasattr(transform, "load_state_dict")
     ]
     with torch.random.fork_rng(devices=[]):
         try:

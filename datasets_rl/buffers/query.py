@@ -502,7 +502,7 @@ def _changed_keys(transforms: Sequence[Any]) -> list[Key] | None:
     keys: list[Key] = []
     for transform in transforms:
         if isinstance(transform, Compose):
-            inner = _changed_keys(transform.transforms)
+            inner = _changed_keys(list(transform))
         elif getattr(transform, "out_keys", None):
             inner = [as_key(key) for key in (*transform.in_keys, *transform.out_keys)]
         else:

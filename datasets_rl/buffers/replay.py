@@ -208,7 +208,7 @@ class ReplayBuffer(Stateful):
         """
         if len(self._transforms) == 1 and isinstance(self._transforms[0], Compose):
             return self._transforms[0]
-        return InBuffer(self._transforms, self.insert_transform)
+        return InBuffer(self._transforms, self._locked_for_change)
 
     @property
     def dim_extend(self) -> int:

@@ -36,21 +36,36 @@ from datasets_rl.transforms.images import ToTensorImage, _ImageTransform
 
 _NO_STEPS = frozenset(
     {
+        "ActionDiscretizer",
+        "ActionTokenizerTransform",
         "BurnInTransform",
         "Compose",
+        "DecodeVideoTransform",
+        "DensifyReward",
         "DeviceCastTransform",
+        "FiniteTensorDictCheck",
         "Hash",
+        "ModuleTransform",
+        "NextObservationDelta",
+        "NextStateReconstructor",
+        "ObservationTransform",
         "PinMemoryTransform",
+        "PolicyAgeFilter",
+        "RNDTransform",
         "RandomCropTensorDict",
+        "RemoveEmptySpecs",
         "Reward2GoTransform",
+        "SuccessReward",
         "Tokenizer",
+        "TrajCounter",
         "Transform",
         "UnaryTransform",
         "VecNorm",
+        "VecNormV2",
     }
 )
-"""Transforms that need a model or a function, take text, have no effect on stored data, or depend on the order of
-batches; and rewards-to-go, for which there is the step `returns_to_go`."""
+"""Transforms that need a model, a function or another object, take text, have no effect on stored data, or depend on the order of
+batches; and those for which there is a step that does the same, such as `returns_to_go` and `success_rewards`."""
 SUPERSEDED: Mapping[str, str] = {
     "binarize_reward": "binarize_rewards",
     "cat_frames": "stack_frames",
@@ -125,7 +140,7 @@ class TransformStep(Step):
             return self._apply_to_images(batch)
         keys = [as_key(key) for key in getattr(self.transform, "in_keys", ())]
         # A transform of the user may read more keys than its in_keys.
-        is_own = self.transform.apply.__module__.startswith("datasets_rl.")
+        is_own = self.transform.transform_batch.__module__.startswith("datasets_rl.")
         only_states = is_own and bool(keys) and set(keys) <= batch.states.keys()
         if only_states and not isinstance(self.transform, OverTime):
             return self._apply_to_states(batch, set(keys))

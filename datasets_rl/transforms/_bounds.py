@@ -12,7 +12,7 @@ from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
 from datasets_rl.transforms.base import any_like
 
-__all__ = ["bounds_of", "dtype_of", "map_bounds", "spec_between"]
+__all__ = ["bounds_of", "clip_bounds", "dtype_of", "map_bounds", "spec_between"]
 
 
 def bounds_of(spec: TensorSpec) -> tuple[Tensor, Tensor] | None:
@@ -28,6 +28,15 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
     """Return the dtype of the values of a spec."""
     dtype: torch.dtype = spec.zero().dtype
     return dtype
+
+
+def clip_bounds(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:
+    """Return the spec of clipped values; for an unbounded spec, the limits become its bounds."""
+    clipped = map_bounds(spec, lambda value: value.clamp(low, high))
+    if isinstance(clipped, BoundedTensorSpec):
+        return clipped
+    lower, upper = -torch.inf if low is None else low, torch.inf if high is None else high
+    return BoundedTensorSpec(lower, upper, clipped.shape, clipped.device, dtype_of(clipped))
 
 
 def spec_between(first: Tensor, second: Tensor) -> TensorSpec:

@@ -29,7 +29,7 @@ class OverTime(Transform):
     named "time", or the last axis of the batch size. There, a trajectory ends at a flag or at the end of the batch.
 
         gather     storage, rows [B]    ->  values, temporary entries of the batch  ->  put
-        apply      batch [..., T]       ->  values                                  ->  put
+        batch      batch [..., T]       ->  values                                  ->  put
 
     Args:
         in_keys: Keys of the entries to read.
@@ -62,7 +62,7 @@ class OverTime(Transform):
         """Compute the results from the values, write them to a batch, and return it."""
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Read the required values from a storage, and add them to a batch as temporary entries for `apply`.
+        """Read the required values from a storage, and add them to a batch as temporary entries for `transform_batch`.
 
         Args:
             storage: Storage to read from.
@@ -96,7 +96,7 @@ class OverTime(Transform):
             hint="use a TensorStorage of TensorDicts; in an ensemble, add the transform to the member buffers",
         )
 
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         """Transform a batch in place: use the values from the storage if `gather` has read them, else the time axis."""
         return self.write_results(batch, self.pop_gathered(batch) or self.values_from_batch(batch))
 

@@ -62,9 +62,17 @@ class Advantages(OverTime):
         value_key: NestedKey = "state_value",
     ) -> None:
         super().__init__([], [])
-        self.gamma, self.lmbda = gamma, lmbda
+        for name, factor in (("gamma", gamma), ("lmbda", lmbda)):
+            # A tensor moves with the transform, but is not a part of its state.
+            if isinstance(factor, Tensor):
+                self.register_buffer(name, factor, persistent=False)
+            else:
+                setattr(self, name, factor)
         self.value_network, self.differentiable = value_network, differentiable
         self.advantage_key, self.value_target_key, self.value_key = advantage_key, value_target_key, value_key
+
+    gamma: Factor
+    lmbda: Factor
 
     @abstractmethod
     def estimate(

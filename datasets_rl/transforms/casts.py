@@ -43,9 +43,9 @@ class DTypeCastTransform(Transform):
         self._cast_all = in_keys is None
 
     @override
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         if not self._cast_all:
-            return super().apply(batch)
+            return super().transform_batch(batch)
         for key, value in batch.items(include_nested=True, leaves_only=True):
             if isinstance(value, Tensor) and value.dtype == self.dtype_in:
                 batch.set(key, value.to(self.dtype_out))
@@ -127,11 +127,11 @@ class DeviceCastTransform(Transform):
         self.orig_device = None if orig_device is None else torch.device(orig_device)
 
     @override
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         if not self.in_keys:
             return batch.to(self.device, non_blocking=True)
         # A TensorDict with a device moves every entry that is set to that device.
-        return super().apply(batch.clear_device_())
+        return super().transform_batch(batch.clear_device_())
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class PinMemoryTransform(Transform):
     """Copy a batch on the CPU to page-locked memory, which a GPU reads faster; without a GPU, return it unchanged."""
 
     @override
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         if not torch.accelerator.is_available() or any(
             value.device.type != "cpu" for value in batch.values(True, True)
         ):

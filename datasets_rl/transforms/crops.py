@@ -10,7 +10,7 @@ import torch
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, get_entry, key_list
+from datasets_rl.transforms.base import Compose, Keys, NestedKey, Transform, get_entry, key_list
 
 __all__ = ["BurnInTransform", "RandomCropTensorDict"]
 
@@ -36,7 +36,7 @@ class RandomCropTensorDict(Transform):
             raise InvalidArgumentError(f"sub_seq_len is {sub_seq_len}; expected at least 1")
         self.sub_seq_len, self.sample_dim, self.mask_key = sub_seq_len, sample_dim, mask_key
 
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         """Return the subsequences, a batch [..., sub_seq_len, ...].
 
         Raises:
@@ -111,14 +111,15 @@ class BurnInTransform(Transform):
         *,
         context_key: NestedKey | None = None,
     ) -> None:
-        self.modules = list(modules) if isinstance(modules, Sequence) else [modules]
+        networks = list(modules) if isinstance(modules, Sequence) else [modules]
         if burn_in < 0:
             raise InvalidArgumentError(f"burn_in is {burn_in}; expected at least 0")
-        states = key_list(_state_keys(self.modules) if out_keys is None else out_keys)
+        states = key_list(_state_keys(networks) if out_keys is None else out_keys)
         super().__init__(out_keys=states, in_keys=states)
+        self.networks = Compose(networks)
         self.burn_in, self.context_key = burn_in, context_key
 
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         """Run the modules on the first steps, and return the remaining steps.
 
         Raises:
@@ -129,7 +130,7 @@ class BurnInTransform(Transform):
                 f"the batch size is {list(batch.shape)}; expected [..., T] with T > {self.burn_in}"
             )
         context, rest = batch[..., : self.burn_in], batch[..., self.burn_in :]
-        if self.burn_in and self.modules:
+        if self.burn_in and len(self.networks):
             self._warm_up(context.copy(), rest)
         if self.context_key is None:
             return rest
@@ -138,8 +139,8 @@ class BurnInTransform(Transform):
 
     def _warm_up(self, context: Any, rest: Any) -> None:
         with torch.no_grad():
-            for module in self.modules:
-                context = module(context)
+            for network in self.networks:
+                context = network(context)
         for key in self.out_keys:
             state = get_entry(context, (NEXT, *((key,) if isinstance(key, str) else key)))[:, -1]
             existing = rest.get(key, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,21 @@ from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
-from datasets_rl.transforms.base import Keys, NestedKey, any_like, entry_reader, expand_right, get_entry, require_entry
+from datasets_rl.transforms.base import (
+    Compose,
+    Keys,
+    NestedKey,
+    any_like,
+    entry_reader,
+    expand_right,
+    get_entry,
+    require_entry,
+    under_next,
+)
+from datasets_rl.transforms.keys import ExcludeTransform
+
+if TYPE_CHECKING:
+    from datasets_rl.samplers.slices import SliceSampler
 
 __all__ = ["CatFrames"]
 
@@ -127,6 +141,30 @@ class CatFrames(OverTime):
 
         return self._frames_by_index(frames, axis.unflatten(outside), batch)
 
+    def unfolding(self, tensordict: Any) -> Any:
+        """Return a batch with stacks of its frames, along its time axis, see `OverTime`."""
+        return super().transform_batch(self.own(tensordict))
+
+    def make_rb_transform_and_sampler(self, batch_size: int, **sampler_kwargs: Any) -> tuple[Compose, SliceSampler]:
+        """Return a transform and a sampler for a buffer that stores single frames.
+
+        The transform also stacks the frames under "next", and removes stacks from data that is written, unless they
+        replace the frames. It reads frames from the storage, so that the sampler draws single steps; TorchRL's sampler
+        draws slices of N steps, of which its transform returns the last ones.
+
+        Args:
+            batch_size: Number of steps of a batch, as the argument of `sample`; not used, because each step has a
+                stack.
+            **sampler_kwargs: Arguments of `SliceSampler`.
+        """
+        from datasets_rl.samplers.slices import SliceSampler
+
+        del batch_size
+        frames = self.clone()
+        frames.in_keys, frames.out_keys = ([*keys, *map(under_next, keys)] for keys in (self.in_keys, self.out_keys))
+        stacks = [key for key in frames.out_keys if key not in frames.in_keys]
+        return Compose(frames, ExcludeTransform(*stacks, inverse=True)), SliceSampler(slice_len=1, **sampler_kwargs)
+
     def _require_memory(self, steps: int, step_bytes: int) -> None:
         """Check that the stacks of some steps, and their row numbers (int64), fit in memory.
 
@@ -200,11 +238,11 @@ class CatFrames(OverTime):
 
     def inv(self, data: Any) -> Any:
         """Stack the frames of data that is written to the buffer, with `as_inverse`; else return the data unchanged."""
-        return super().apply(self.own(data)) if self.as_inverse else data
+        return super().transform_batch(self.own(data)) if self.as_inverse else data
 
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         """Stack the frames of a batch; with `as_inverse`, return the batch unchanged."""
-        return batch if self.as_inverse else super().apply(batch)
+        return batch if self.as_inverse else super().transform_batch(batch)
 
     @override
     def update_specs(self, spec: CompositeSpec) -> None:

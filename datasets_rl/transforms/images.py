@@ -13,6 +13,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, dtype_of, map_bounds, spec_between
 from datasets_rl.transforms.base import Keys, Transform, any_like
+from datasets_rl.transforms.functional import rgb_to_grayscale
 
 __all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
 
@@ -24,8 +25,6 @@ _MODES = {
     "bicubic": "bicubic",
 }
 _SMOOTH = frozenset({"bilinear", "bicubic"})
-_LUMA = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue of the luma transform of ITU-R 601-2, as in Pillow and torchvision."""
 
 
 class _ImageTransform(Transform):
@@ -228,9 +227,7 @@ class GrayScale(_ImageTransform):
             )
         if value.shape[-3] == 1:
             return value
-        red, green, blue = value.unbind(-3)
-        luma = (_LUMA[0] * red).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
-        return luma.to(value.dtype).unsqueeze(-3)
+        return rgb_to_grayscale(value)
 
 
 def _size_pair(w: Any, h: int | None) -> tuple[int, int]:

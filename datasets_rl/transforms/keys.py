@@ -37,12 +37,12 @@ class RenameTransform(Transform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.create_copy = create_copy
 
-    def apply(self, batch: Any) -> Any:
-        """Rearrange all entries at once, so that two entries may swap keys."""
+    def transform_batch(self, batch: Any) -> Any:
+        """Move all entries at once, so that two entries may swap keys."""
         return self._move(batch, self.in_keys, self.out_keys)
 
     @override
-    def apply_inv(self, batch: Any) -> Any:
+    def invert_batch(self, batch: Any) -> Any:
         return self._move(batch, self.out_keys_inv, self.in_keys_inv)
 
     def _move(self, batch: Any, ins: list[NestedKey], outs: list[NestedKey]) -> Any:
@@ -73,7 +73,7 @@ class SelectTransform(Transform):
         self._kept_keys = [*self.selected_keys, *(_REWARDS if keep_rewards else ()), *(_ENDS if keep_dones else ())]
 
     @override
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         return batch.select(*self._kept_keys, *gathered_keys(batch), strict=False)
 
     @override
@@ -102,7 +102,7 @@ class ExcludeTransform(Transform):
         self.inverse = inverse
 
     @override
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         return batch if self.inverse else batch.exclude(*self.excluded_keys)
 
     def inv(self, data: Any) -> Any:

@@ -71,7 +71,10 @@ class MultiStepTransform(OverTime):
         gamma: Discount factor.
         reward_keys: Keys of the rewards, under "next"; ``["reward"]`` by default.
         done_key: Key under "next" of the flag that ends an episode; "done" by default.
-        mask_key: Key of the mask that is False for padding, in batches that are not sampled from a storage.
+        done_keys: Keys under "next" of flags that keep the values of the first step of the window, as in TorchRL; none
+            by default.
+        mask_key: Key of the mask that is False for padding, in batches that are not sampled from a storage; "mask" by
+            default.
 
     Raises:
         InvalidArgumentError: If `n_steps` is below 1.
@@ -84,10 +87,13 @@ class MultiStepTransform(OverTime):
         *,
         reward_keys: Keys | None = None,
         done_key: NestedKey | None = None,
-        mask_key: NestedKey = "mask",
+        done_keys: Keys | None = None,
+        mask_key: NestedKey | None = None,
     ) -> None:
         super().__init__(done_key=done_key)
-        self.n_steps, self.gamma, self.mask_key = n_steps, gamma, mask_key
+        self.done_keys = key_list(done_keys)
+        self.n_steps, self.gamma = n_steps, gamma
+        self.mask_key: NestedKey = "mask" if mask_key is None else mask_key
         self.reward_keys = ["reward"] if reward_keys is None else key_list(reward_keys)
 
     @property
@@ -172,12 +178,13 @@ class MultiStepTransform(OverTime):
         for number, name in enumerate(self.reward_keys):
             last.set(_original_key(name), get_entry(batch, under_next(name)))
             last.set(name, values[f"reward {number}"])
+        terminated = last.get("terminated", None)
+        terminated = last.get(self.done_key or "done", None) if terminated is None else terminated
+        last.update({name: get_entry(batch, under_next(name)) for name in self.done_keys})
         batch.set(NEXT, last)
         steps = values["steps"]
         batch.set("steps_to_next_obs", steps)
         batch.set("gamma", self.gamma ** steps.to(torch.get_default_dtype()))
-        terminated = last.get("terminated", None)
-        terminated = last.get(self.done_key or "done", None) if terminated is None else terminated
         nonterminal = torch.ones_like(steps, dtype=torch.bool) if terminated is None else ~terminated
         usable = values.get("usable")
         batch.set("nonterminal", nonterminal if usable is None else nonterminal & usable.to(nonterminal.device))

@@ -12,15 +12,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.returns import discounted
+from datasets_rl.returns import discounted, reward2go
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.ted.trajectories import concatenated_ranges
 from datasets_rl.transforms._time import OverTime, TimeAxis, trajectory_positions
-from datasets_rl.transforms.base import Keys, NestedKey, any_like, get_entry, key_list, under_next
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, key_list, under_next
 
-__all__ = ["Reward2GoTransform", "RewardSum", "StepCounter", "TargetReturn"]
+__all__ = ["DensifyReward", "InTrajectory", "Reward2GoTransform", "RewardSum", "StepCounter", "TargetReturn"]
 
 _REWARD: NestedKey = (NEXT, "reward")
 
@@ -71,7 +71,9 @@ class _RewardSums(OverTime):
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
         axis = TimeAxis.of_batch(batch)
-        ends = self.ends(batch, axis)
+        return self._sums_along(batch, axis, self.ends(batch, axis))
+
+    def _sums_along(self, batch: Any, axis: TimeAxis, ends: Tensor) -> dict[str, Tensor]:
         return {
             str(number): axis.unflatten(self.sums(axis.flatten(get_entry(batch, key)), ends))
             for number, key in enumerate(self.in_keys)
@@ -99,7 +101,7 @@ class Reward2GoTransform(_RewardSums):
         reward to go     3      4      4  | 8
 
     As in TorchRL, the sums are computed when data is written to the buffer, which must be whole episodes, in order,
-    along the time axis. For a stored dataset, which is read-only, they are computed when steps are sampled.
+    along the time axis; or trajectories [B, T, 1] in a TensorDict [B]. For a stored dataset, which is read-only, they are computed when steps are sampled.
 
     Args:
         gamma: Discount factor.
@@ -138,15 +140,17 @@ class Reward2GoTransform(_RewardSums):
             data = torch.stack(data)
         batch = self.own(data)
         done = batch.get(under_next(self.done_key or "done"), None)
-        axis = TimeAxis.of_batch(batch)
-        if done is None or not axis.flatten(done).reshape(-1, batch.shape[axis.place]).any(1).all():
+        # Whole trajectories [B, T, 1] may be the entries of a TensorDict [B].
+        inner = done is not None and done.ndim > batch.ndim + 1
+        axis = TimeAxis(tuple(done.shape[:-1]), done.ndim - 2) if inner else TimeAxis.of_batch(batch)
+        if done is None or not axis.flatten(done).reshape(-1, axis.shape[axis.place]).any(1).all():
             raise InvalidArgumentError(
                 "no episode ends in the written data, so that its rewards to go cannot be computed",
                 hint="extend the buffer with whole episodes",
             )
-        return self.write_results(batch, self.values_from_batch(batch))
+        return self.write_results(batch, self._sums_along(batch, axis, axis.ends(done)))
 
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         """Write the sums from the storage to a batch; batches of a writable storage already contain their sums."""
         sums = self.pop_gathered(batch)
         return self.write_results(batch, sums) if sums else batch
@@ -232,7 +236,29 @@ class TargetReturn(_RewardSums):
         return {"target_return": self.target_return, "mode": self.mode}
 
 
-class StepCounter(OverTime):
+class InTrajectory(OverTime):
+    """Base class of transforms that use the number of each trajectory and the number of the step in it."""
+
+    def __init__(self) -> None:
+        super().__init__([], [])
+
+    @override
+    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        del data
+        trajectories = self.trajectories(storage)
+        owner, places = trajectories.locate(rows.cpu().numpy())
+        values = {"count": places - trajectories.firsts[owner], "trajectory": owner}
+        return {name: torch.from_numpy(value).unsqueeze(1) for name, value in values.items()}
+
+    @override
+    def values_from_batch(self, batch: Any) -> dict[str, Any]:
+        axis = TimeAxis.of_batch(batch)
+        numbers, firsts, _ = trajectory_positions(self.ends(batch, axis))
+        values = {"count": numbers - firsts, "trajectory": (numbers == firsts).cumsum(0) - 1}
+        return {name: axis.unflatten(value.unsqueeze(1)) for name, value in values.items()}
+
+
+class StepCounter(InTrajectory):
     """Count the steps of each trajectory: 0 at the root of the first step, and one more under "next".
 
         step_count           0   1   2 | 0
@@ -257,24 +283,11 @@ class StepCounter(OverTime):
         step_count_key: NestedKey = "step_count",
         update_done: bool = True,
     ) -> None:
-        super().__init__([], [])
+        super().__init__()
         if max_steps is not None and max_steps < 1:
             raise InvalidArgumentError(f"max_steps is {max_steps}; expected at least 1")
         self.max_steps, self.truncated_key, self.update_done = max_steps, truncated_key, update_done
         self.step_count_key = step_count_key
-
-    @override
-    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        del data
-        trajectories = self.trajectories(storage)
-        owner, places = trajectories.locate(rows.cpu().numpy())
-        return {"count": torch.from_numpy(places - trajectories.firsts[owner]).unsqueeze(1)}
-
-    @override
-    def values_from_batch(self, batch: Any) -> dict[str, Any]:
-        axis = TimeAxis.of_batch(batch)
-        numbers, firsts, _ = trajectory_positions(self.ends(batch, axis))
-        return {"count": axis.unflatten((numbers - firsts).unsqueeze(1))}
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
@@ -301,6 +314,52 @@ class StepCounter(OverTime):
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {} if self.max_steps is None else {"max_steps": self.max_steps}
+
+
+class DensifyReward(Transform):
+    """Distribute the sparse reward at the end of a trajectory: each step gets the discounted sum of later rewards.
+
+        next.reward    0  0  3 | 0  7 | 0        next.done    -  -  x | -  x | -
+        result         3  3  3 | 7  7 | 0        discount = 1
+
+    It is `datasets_rl.returns.reward2go` of the steps of the batch, [..., T, 1]; see `Reward2GoTransform` for the
+    steps of a storage.
+
+    Args:
+        reward_key: Key of the rewards under "next".
+        done_key: Key under "next" of the flag that ends a trajectory, of the shape of the rewards.
+        reward_key_out: Key of the results under "next"; `reward_key` by default.
+        time_dim: Not used, as in TorchRL: the time axis is the last but one of the rewards.
+        discount: Discount factor.
+    """
+
+    def __init__(
+        self,
+        *,
+        reward_key: NestedKey = "reward",
+        done_key: NestedKey = "done",
+        reward_key_out: NestedKey | None = None,
+        time_dim: int = 2,
+        discount: float = 1.0,
+    ) -> None:
+        super().__init__(
+            [under_next(reward_key)], [under_next(reward_key if reward_key_out is None else reward_key_out)]
+        )
+        del time_dim
+        self.done_key, self.discount = done_key, discount
+
+    @override
+    def transform_batch(self, batch: Any) -> Any:
+        reward, done = get_entry(batch, self.in_keys[0]), get_entry(batch, under_next(self.done_key))
+        return batch.set(self.out_keys[0], reward2go(reward, done, self.discount))
+
+    @override
+    def update_specs(self, spec: CompositeSpec) -> None:
+        reward = spec[self.in_keys[0]].zero()
+        spec.set(self.out_keys[0], any_like(reward if reward.is_floating_point() else reward.float()))
+
+    def _repr_arguments(self) -> dict[str, Any]:
+        return {"discount": self.discount}
 
 
 def _cumulative_sums(rewards: Tensor, ends: Tensor) -> Tensor:

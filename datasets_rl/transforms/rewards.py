@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms._bounds import dtype_of, map_bounds
-from datasets_rl.transforms.base import Keys, Transform
+from datasets_rl.transforms._bounds import bounds_of, clip_bounds, dtype_of, map_bounds, spec_between
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like
 
-__all__ = ["BinarizeReward", "RewardClipping", "SignTransform"]
+__all__ = ["BinarizeReward", "LineariseRewards", "RewardClipping", "SignTransform", "SuccessReward"]
 
 _REWARD = (NEXT, "reward")
 """Key of the reward in TED. TorchRL's default is "reward", which its environments move under "next"."""
@@ -50,16 +51,9 @@ class RewardClipping(Transform):
     def transform_value(self, value: Tensor) -> Tensor:
         return value.clamp(self.clamp_min, self.clamp_max)
 
+    @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec with clipped bounds; for an unbounded spec, the limits become its bounds."""
-        clipped = map_bounds(spec, self.transform_value)
-        if isinstance(clipped, BoundedTensorSpec):
-            return clipped
-        low, high = (
-            default if limit is None else limit
-            for limit, default in ((self.clamp_min, -torch.inf), (self.clamp_max, torch.inf))
-        )
-        return BoundedTensorSpec(low, high, clipped.shape, clipped.device, dtype_of(clipped))
+        return clip_bounds(spec, self.clamp_min, self.clamp_max)
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"clamp_min": self.clamp_min, "clamp_max": self.clamp_max}
@@ -110,3 +104,80 @@ class SignTransform(Transform):
             return signs
         dtype = dtype_of(signs)
         return BoundedTensorSpec(-1 if dtype.is_signed else 0, 1, signs.shape, signs.device, dtype)
+
+
+class LineariseRewards(Transform):
+    """Replace several rewards by their weighted sum.
+
+        next.reward [*, 2]    1  3        weights 1, -0.5        result [*, 1]    -0.5
+
+    Args:
+        in_keys: Keys of the rewards, [*, R].
+        out_keys: Keys of the sums, [*, 1]; `in_keys` by default.
+        weights: Weight of each reward, [R], for all keys; 1 by default.
+
+    Raises:
+        InvalidArgumentError: If the weights have several axes.
+    """
+
+    weights: Tensor | None
+
+    def __init__(
+        self, in_keys: Keys, out_keys: Keys | None = None, *, weights: Sequence[float] | Tensor | None = None
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        tensor = None if weights is None else torch.as_tensor(weights)
+        if tensor is not None and tensor.ndim > 1:
+            raise InvalidArgumentError(f"the weights have shape {list(tensor.shape)}; expected [R]")
+        self.register_buffer("weights", tensor)
+
+    @override
+    def transform_value(self, value: Tensor) -> Tensor:
+        weights = self._buffers["weights"]
+        if weights is None:
+            return value.sum(-1, keepdim=True)
+        if weights.numel() != value.shape[-1]:
+            raise InvalidArgumentError(
+                f"there are {value.shape[-1]} rewards and {weights.numel()} weights; expected the same number"
+            )
+        return (weights.to(value.device) * value).sum(-1, keepdim=True)
+
+    @override
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
+        bounds = bounds_of(spec)
+        if bounds is None:
+            return any_like(self.transform_value(spec.zero()))
+        weights = torch.ones(spec.shape[-1]) if self.weights is None else self.weights
+        low, high = (torch.where(weights < 0, *pair) for pair in (bounds[::-1], bounds))
+        return spec_between(self.transform_value(low), self.transform_value(high))
+
+    def _repr_arguments(self) -> dict[str, Any]:
+        return {} if self.weights is None else {"weights": self.weights.tolist()}
+
+
+class SuccessReward(Transform):
+    """Compute a sparse reward from a success signal: `scale` for success, else 0.
+
+    Args:
+        success_key: Key of the signal, bool or 0 and 1; ``("next", "success")`` by default.
+        reward_key: Key of the reward; ``("next", "reward")`` by default.
+        scale: Reward of success.
+    """
+
+    def __init__(
+        self, success_key: NestedKey = (NEXT, "success"), reward_key: NestedKey = _REWARD, *, scale: float = 1.0
+    ) -> None:
+        super().__init__([success_key], [reward_key])
+        self.scale = float(scale)
+
+    @override
+    def transform_value(self, value: Tensor) -> Tensor:
+        return value.to(torch.get_default_dtype()) * self.scale
+
+    @override
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
+        low, high = sorted((0.0, self.scale))
+        return BoundedTensorSpec(low, high, spec.shape, spec.device, torch.get_default_dtype())
+
+    def _repr_arguments(self) -> dict[str, Any]:
+        return {"scale": self.scale}

@@ -12,9 +12,11 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, remove_entry
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, remove_entry, under_next
 
 __all__ = ["CatTensors", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
+
+_NO_STATES = frozenset({"reward", "done", "terminated", "truncated"})
 
 
 class _AxesTransform(Transform):
@@ -165,7 +167,8 @@ class CatTensors(Transform):
     """Concatenate several entries into one.
 
     Args:
-        in_keys: Keys of the entries.
+        in_keys: Keys of the entries; by default all states with one axis per step: the entries that a batch has both at
+            the root and under "next", without rewards and flags.
         out_key: Key of the result.
         dim: Axis along which the entries are concatenated, counted from the last axis.
         del_keys: Whether to remove the entries from the batch.
@@ -175,7 +178,7 @@ class CatTensors(Transform):
 
     def __init__(
         self,
-        in_keys: Keys,
+        in_keys: Keys | None = None,
         out_key: NestedKey = "observation_vector",
         dim: int = -1,
         *,
@@ -185,42 +188,67 @@ class CatTensors(Transform):
     ) -> None:
         super().__init__(in_keys)
         if sort:
-            self.in_keys.sort(key=lambda key: key if isinstance(key, str) else ".".join(key))
+            self.in_keys.sort(key=_dotted_name)
         self.out_keys = [out_key]
+        self._all_states = in_keys is None
         self.dim, self.del_keys, self.unsqueeze_if_oor = dim, del_keys, unsqueeze_if_oor
 
     @override
-    def apply(self, batch: Any) -> Any:
-        result = self._concatenate([get_entry(batch, key) for key in self.in_keys], batch.ndim)
+    def transform_batch(self, batch: Any) -> Any:
+        keys = self._keys(batch)
+        result = self._concatenate({key: get_entry(batch, key) for key in keys}, batch.ndim)
         if self.del_keys:
-            for key in self.in_keys:
+            for key in keys:
                 remove_entry(batch, key)
         return batch.set(self.out_keys[0], result)
 
-    def _concatenate(self, values: list[Tensor], ndim: int) -> Tensor:
+    def _keys(self, batch: Any) -> list[NestedKey]:
+        """Return the keys of the entries to concatenate, of a batch or of its spec."""
+        if not self._all_states:
+            return self.in_keys
+        entries = dict(batch.items(include_nested=True, leaves_only=True))
+        states = [
+            key
+            for key, value in entries.items()
+            if under_next(key) in entries and key not in _NO_STATES and len(value.shape) == len(batch.shape) + 1
+        ]
+        if not states:
+            raise InvalidArgumentError(
+                "no entry is both at the root and under 'next'; expected states", hint="pass in_keys=[...]"
+            )
+        return sorted(states, key=_dotted_name)
+
+    def _concatenate(self, entries: dict[NestedKey, Tensor], ndim: int) -> Tensor:
+        values = list(entries.values())
         if self.unsqueeze_if_oor:
             values = [value if value.ndim - ndim >= -self.dim else value.unsqueeze(-1) for value in values]
         try:
             return torch.cat(values, self.dim)
         except (RuntimeError, IndexError) as error:
-            shapes = ", ".join(f"{key} {list(value.shape)}" for key, value in zip(self.in_keys, values, strict=True))
+            shapes = ", ".join(f"{key} {list(value.shape)}" for key, value in zip(entries, values, strict=True))
             raise InvalidArgumentError(f"{shapes} cannot be concatenated along axis {self.dim}: {error}") from None
 
     def update_specs(self, spec: CompositeSpec) -> None:
         """Replace the specs by the spec of the result, which is bounded if all of them are."""
-        specs = [spec[key] for key in self.in_keys]
-        result = any_like(self._concatenate([inner.zero() for inner in specs], len(spec.shape)))
-        bounds = [pair for pair in map(bounds_of, specs) if pair is not None]
+        specs = {key: spec[key] for key in self._keys(spec)}
+        result = any_like(self._concatenate({key: inner.zero() for key, inner in specs.items()}, len(spec.shape)))
+        bounds = {key: pair for key, inner in specs.items() if (pair := bounds_of(inner)) is not None}
         if len(bounds) == len(specs):
-            low, high = (self._concatenate([pair[side] for pair in bounds], len(spec.shape)) for side in (0, 1))
+            low, high = (
+                self._concatenate({key: pair[side] for key, pair in bounds.items()}, len(spec.shape)) for side in (0, 1)
+            )
             result = spec_between(low, high)
         if self.del_keys:
-            for key in self.in_keys:
+            for key in specs:
                 remove_entry(spec, key)
         spec.set(self.out_keys[0], result)
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"dim": self.dim}
+
+
+def _dotted_name(key: NestedKey) -> str:
+    return key if isinstance(key, str) else ".".join(key)
 
 
 def _permute(value: Tensor, dims: tuple[int, ...]) -> Tensor:

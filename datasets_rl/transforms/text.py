@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,11 +26,14 @@ class Hash(UnaryTransform):
         out_keys: Keys of the hashes.
         in_keys_inv: Keys of the texts that `inv` writes, one for each hash.
         out_keys_inv: Keys of the hashes that `inv` reads.
-        hash_fn: Function from an object to a tensor; by default SHA-256 of the text, uint8 [32], the same in every
-            process.
-        seed: Seed that the default function hashes together with the text.
-        repertoire: Texts by the elements of their hash, for the lookup by `inv`. If this argument or `in_keys_inv` is
-            given, the transform adds every text that it hashes.
+        hash_fn: Function from an object to a tensor, or with `seed` from an object and the seed; `reproducible_hash` by
+            default.
+        seed: Seed of the function.
+        use_raw_nontensor: Whether the function receives the non-tensor entry of the TensorDict itself instead of its
+            items.
+        repertoire: Texts by the elements of their hash, see `hash_to_repertoire_key`, for the lookup by `inv`. If this
+            argument or `in_keys_inv` is given, the transform adds every text that it hashes; it does not copy the
+            dict.
     """
 
     def __init__(
@@ -40,35 +43,63 @@ class Hash(UnaryTransform):
         in_keys_inv: Keys | None = None,
         out_keys_inv: Keys | None = None,
         *,
-        hash_fn: Callable[[Any], Any] | None = None,
-        seed: int | None = None,
-        repertoire: dict[tuple[int, ...], Any] | None = None,
+        hash_fn: Callable[..., Any] | None = None,
+        seed: Any = None,
+        use_raw_nontensor: bool = False,
+        repertoire: dict[Any, Any] | None = None,
     ) -> None:
-        self.seed, self._hash_fn = seed, hash_fn
-        self.repertoire = {} if repertoire is None else dict(repertoire)
+        super().__init__(
+            in_keys,
+            out_keys,
+            in_keys_inv,
+            out_keys_inv,
+            fn=self.reproducible_hash if hash_fn is None else hash_fn,
+            inv_fn=self.get_input_from_hash,
+            use_raw_nontensor=use_raw_nontensor,
+        )
+        self.seed = seed
+        self.repertoire = {} if repertoire is None else repertoire
         self._records = in_keys_inv is not None or repertoire is not None
-        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv, fn=self._hash, inv_fn=self._look_up)
+
+    @staticmethod
+    def reproducible_hash(string: Any, seed: Any = None) -> Tensor:
+        """Return the SHA-256 of a seed followed by a text, uint8 [32], the same in every process; `None` is no text."""
+        text = f"{'' if seed is None else seed}{'' if string is None else string}"
+        return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
+
+    @staticmethod
+    def hash_to_repertoire_key(hash_tensor: Any) -> Any:
+        """Return the key of a hash in the repertoire: its elements, as nested tuples; an element has no tuple."""
+        elements = hash_tensor.tolist() if isinstance(hash_tensor, Tensor) else hash_tensor
+        return tuple(map(Hash.hash_to_repertoire_key, elements)) if isinstance(elements, list) else elements
+
+    @override
+    def transform_value(self, value: Any) -> Any:
+        return map_items(self._hash, value)
 
     def _hash(self, value: Any) -> Tensor:
-        digest = torch.as_tensor(self._sha256(value) if self._hash_fn is None else self._hash_fn(value))
+        seed = () if self.seed is None else (self.seed,)
+        digest = torch.as_tensor(self.fn(value, *seed))
         if self._records:
-            self.repertoire[_digest_elements(digest)] = value
+            self.repertoire[self.hash_to_repertoire_key(digest)] = value
         return digest
-
-    def _sha256(self, value: Any) -> Tensor:
-        text = str(value) if self.seed is None else f"{self.seed}:{value}"
-        return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
 
     @override
     def invert_value(self, value: Any) -> Any:
-        return [self.invert_value(item) for item in value] if value.ndim > 1 else self._look_up(value)
+        return [self.invert_value(item) for item in value] if value.ndim > 1 else self.get_input_from_hash(value)
 
-    def _look_up(self, digest: Tensor) -> Any:
+    def get_input_from_hash(self, hash_tensor: Any) -> Any:
+        """Return the text or object with a hash.
+
+        Raises:
+            InvalidArgumentError: If the repertoire does not contain the hash.
+        """
         try:
-            return self.repertoire[_digest_elements(digest)]
+            return self.repertoire[self.hash_to_repertoire_key(hash_tensor)]
         except KeyError:
+            elements = hash_tensor.tolist() if isinstance(hash_tensor, Tensor) else hash_tensor
             raise InvalidArgumentError(
-                f"none of the {len(self.repertoire)} texts of the repertoire has the hash {digest.tolist()}",
+                f"none of the {len(self.repertoire)} texts of the repertoire has the hash {elements}",
                 hint="pass the texts and their hashes as repertoire=...",
             ) from None
 
@@ -90,6 +121,9 @@ class Tokenizer(Transform):
         out_keys_inv: Keys of the token ids that `inv` reads.
         tokenizer: Tokenizer of `transformers` or `tokenizers`, or any function from a text to token ids. This class
             neither imports nor downloads anything.
+        use_raw_nontensor: Whether the tokenizer receives the non-tensor entry of the TensorDict itself, once for the
+            batch, instead of text after text.
+        additional_tokens: Tokens to add to the vocabulary of the tokenizer, which needs a method `add_tokens`.
         skip_special_tokens: Whether `inv` leaves out special tokens.
         add_special_tokens: Whether the tokenizer adds special tokens; ignored for a function.
         max_length: L for every batch: longer texts are truncated. By default L is the length of the longest text of the
@@ -109,6 +143,8 @@ class Tokenizer(Transform):
         out_keys_inv: Keys | None = None,
         *,
         tokenizer: Any,
+        use_raw_nontensor: bool = False,
+        additional_tokens: Sequence[str] | None = None,
         skip_special_tokens: bool = True,
         add_special_tokens: bool = False,
         max_length: int | None = None,
@@ -120,15 +156,20 @@ class Tokenizer(Transform):
             raise InvalidArgumentError(
                 f"tokenizer is {tokenizer!r}; expected a callable, or an object with a method encode"
             )
-        self.tokenizer = tokenizer
+        if additional_tokens:
+            tokenizer.add_tokens(list(additional_tokens))
+        self.tokenizer, self.use_raw_nontensor = tokenizer, use_raw_nontensor
         self.skip_special_tokens, self.add_special_tokens = skip_special_tokens, add_special_tokens
         self.max_length, self.padding, self.return_attention_mask = max_length, padding, return_attention_mask
 
     @override
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            tokens = map_items(self._encode, items_of(get_entry(batch, in_key)))
-            lines = list(_token_lists(tokens))
+            texts = get_entry(batch, in_key)
+            if self.use_raw_nontensor:
+                lines = [tuple(line) for line in _nested_lists(self._encode(texts))]
+            else:
+                lines = list(_token_lists(map_items(self._encode, items_of(texts))))
             length = self.max_length or max(map(len, lines), default=0)
             padded = torch.full((len(lines), length), self.padding, dtype=torch.int64)
             mask = torch.zeros(len(lines), length, dtype=torch.bool)
@@ -165,7 +206,7 @@ class Tokenizer(Transform):
                 spec.set(_mask_key(out_key), any_like(torch.zeros(shape, dtype=torch.bool)))
 
     @override
-    def apply_inv(self, batch: Any) -> Any:
+    def invert_batch(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
             set_entry(batch, in_key, self._decode_text(get_entry(batch, out_key).tolist()))
         return batch
@@ -181,8 +222,13 @@ class Tokenizer(Transform):
         return {"max_length": self.max_length}
 
 
-def _digest_elements(digest: Tensor) -> tuple[int, ...]:
-    return tuple(digest.reshape(-1).tolist())
+def _nested_lists(tokens: Any) -> Iterator[list[int]]:
+    """Yield the token ids of each text of a batch, given as nested lists of any depth."""
+    if tokens and isinstance(tokens[0], (list, tuple)):
+        for item in tokens:
+            yield from _nested_lists(item)
+    else:
+        yield list(tokens)
 
 
 def _token_lists(tokens: Any) -> Iterator[tuple[int, ...]]:

@@ -33,6 +33,8 @@ class UnaryTransform(Transform):
         out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
         fn: Function to apply when a batch is sampled.
         inv_fn: Function to apply when data is written to the buffer.
+        use_raw_nontensor: Whether the functions receive the non-tensor entry of the TensorDict itself instead of its
+            items.
 
     Raises:
         InvalidArgumentError: If `fn` is not callable, or `in_keys_inv` is given without `inv_fn`.
@@ -45,8 +47,9 @@ class UnaryTransform(Transform):
         in_keys_inv: Keys | None = None,
         out_keys_inv: Keys | None = None,
         *,
-        fn: Callable[[Any], Any],
+        fn: Callable[..., Any],
         inv_fn: Callable[[Any], Any] | None = None,
+        use_raw_nontensor: bool = False,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         check_callable(fn)
@@ -54,19 +57,22 @@ class UnaryTransform(Transform):
             raise InvalidArgumentError(
                 f"in_keys_inv are {self.in_keys_inv}, but inv_fn is missing; expected a function"
             )
-        self.fn, self.inv_fn = fn, inv_fn
+        self.fn, self.inv_fn, self.use_raw_nontensor = fn, inv_fn, use_raw_nontensor
 
     @override
-    def apply(self, batch: Any) -> Any:
+    def transform_batch(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            set_entry(batch, out_key, self.transform_value(items_of(get_entry(batch, in_key))))
+            set_entry(batch, out_key, self.transform_value(self._items(get_entry(batch, in_key))))
         return batch
 
     @override
-    def apply_inv(self, batch: Any) -> Any:
+    def invert_batch(self, batch: Any) -> Any:
         for in_key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            set_entry(batch, in_key, self.invert_value(items_of(get_entry(batch, out_key))))
+            set_entry(batch, in_key, self.invert_value(self._items(get_entry(batch, out_key))))
         return batch
+
+    def _items(self, value: Any) -> Any:
+        return value if self.use_raw_nontensor else items_of(value)
 
     @override
     def transform_value(self, value: Any) -> Any:
@@ -78,7 +84,7 @@ class UnaryTransform(Transform):
 
     def update_specs(self, spec: CompositeSpec) -> None:
         """Set unbounded specs of the results; their shapes and dtypes are those that the function returns for zeros."""
-        batch = self.apply(spec.zero())
+        batch = self.transform_batch(spec.zero())
         for key in self.out_keys:
             spec.set(key, any_like(batch.get(key)))
 

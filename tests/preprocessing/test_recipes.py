@@ -568,7 +568,7 @@ def test_a_function_among_transforms_is_given_batches():
 
 def test_a_custom_transform_may_read_other_keys():
     class Weighed(Transform):
-        def apply(self, batch):
+        def transform_batch(self, batch):
             return batch.set("weighed", batch["x"] * batch["next", "reward"])
 
     block = episodes([2], [1, 2], states={("x",): line(3, 4)}, final_states={("x",): line(5)})

@@ -219,7 +219,7 @@ class TestNorms:
             ObservationNorm(in_keys=["a"])(one(a=1.0))
 
     def test_an_invalid_state_is_refused(self):
-        with pytest.raises(InvalidArgumentError, match="loc is 3; expected a tensor"):
+        with pytest.raises(InvalidArgumentError, match=r'the saved state does not fit: .*"loc", expected'):
             ObservationNorm(0.0, 1.0).load_state_dict({"loc": 3, "scale": torch.ones(1)})
 
     def test_rewards_are_under_next(self):
@@ -287,7 +287,7 @@ class TestNorms:
             VecNorm(["a"]).to_observation_norm()
         with pytest.raises(InvalidArgumentError, match="decay is 0"):
             VecNorm(["a"], decay=0)
-        with pytest.raises(InvalidArgumentError, match="expected 1, one for each entry"):
+        with pytest.raises(InvalidArgumentError, match=r'Unexpected key.*"count_1"'):
             VecNorm(["a"]).load_state_dict(VecNorm(["a", "b"]).state_dict())
 
 
@@ -395,12 +395,13 @@ class TestCompose:
         other.load_state_dict(compose.state_dict())
 
         assert other(one(a=1.0))["a"] == 3
-        with pytest.raises(
-            InvalidArgumentError, match=r"the state is for transforms \['1'\]; expected a state for transforms \[\]"
-        ):
+        with pytest.raises(InvalidArgumentError, match=r'Unexpected key.*"transforms.1.loc"'):
             Compose().load_state_dict(compose.state_dict())
-        with pytest.raises(InvalidArgumentError, match="transform 1: loc is 'odd'"):
+        with pytest.raises(InvalidArgumentError, match=r'Missing key.*"transforms.1.loc"'):
+            other.load_state_dict({})
+        with pytest.raises(InvalidArgumentError, match="does not fit"):
             other.load_state_dict({"1": {"loc": "odd", "scale": None}})
+        assert other(one(a=1.0))["a"] == 3
 
     def test_modes_and_devices_apply_to_all_transforms(self):
         norm = VecNorm(["a"])
@@ -439,13 +440,13 @@ class TestText:
             Hash([], [], ["text"], ["hash"]).inv(data.exclude("text"))
 
     def test_hashes_by_a_function(self):
-        transform = Hash(["text"], ["length"], hash_fn=len, repertoire={(7,): "seven"})
+        transform = Hash(["text"], ["length"], hash_fn=len, repertoire={7: "seven"})
         data = transform(TensorDict({"text": ["abc", "a"]}, [2]))
 
         assert data["length"].tolist() == [3, 1]
         assert repr(transform) == "Hash(keys=['text'] to ['length'])"
         assert repr(Hash(["a"], seed=3, out_keys=["b"])) == "Hash(seed=3, keys=['a'] to ['b'])"
-        assert transform.repertoire == {(7,): "seven", (3,): "abc", (1,): "a"}
+        assert transform.repertoire == {7: "seven", 3: "abc", 1: "a"}
 
     def test_tokens_are_padded_and_marked(self):
         transform = Tokenizer(["text"], [("in", "tokens")], tokenizer=lambda text: [ord(one) for one in text])

@@ -116,6 +116,30 @@ def test_apply_transform_takes_precedence_over_call(lib):
     assert "called" not in batch
 
 
+def test_keys_may_be_properties_of_a_subclass(lib):
+    class Fixed(lib.Transform):
+        @property
+        def in_keys(self):
+            return ["obs"]
+
+        @property
+        def out_keys(self):
+            return ["twice"]
+
+        def _apply_transform(self, obs):
+            return obs * 2
+
+    assert torch.equal(Fixed()(steps())["twice"], steps()["obs"] * 2)
+
+
+def test_entries_may_be_passed_by_name(lib):
+    obs = steps()["obs"]
+
+    assert torch.equal(doubled(lib, in_keys=["obs"], out_keys=["twice"])(obs=obs), 2 * obs)
+    both = doubled(lib, in_keys=["obs", ("next", "obs")], out_keys=["now", "then"])(obs=obs, next_obs=obs + 1)
+    assert torch.equal(both[1], 2 * obs + 2)
+
+
 class TestHereOnly:
     """TorchRL does not call `_call` when sampling; without `forward` such a transform has no effect or fails."""
 
@@ -160,3 +184,5 @@ class TestHereOnly:
             datasets_rl.Transform(in_keys_inv=["obs"]).inv(steps())
         with pytest.raises(UnknownKeyError):
             doubled(datasets_rl, in_keys=["nothing"])(steps())
+        with pytest.raises(InvalidArgumentError, match=r"\['other'\] are not in_keys"):
+            doubled(datasets_rl, in_keys=["obs"])(other=steps()["obs"])

@@ -1,0 +1,72 @@
+"""Clipping of any entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.specs import TensorSpec
+from datasets_rl.transforms._bounds import clip_bounds
+from datasets_rl.transforms.base import Keys, Transform
+
+__all__ = ["ClipTransform"]
+
+
+class ClipTransform(Transform):
+    """Clip entries; `inv` clips as well.
+
+    Args:
+        in_keys: Keys of the entries to clip.
+        out_keys: Keys of the results; `in_keys` by default.
+        in_keys_inv: Keys of the entries that `inv` writes.
+        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
+        low: Minimum, a number; `None` for no minimum.
+        high: Maximum, a number; `None` for no maximum.
+
+    Raises:
+        InvalidArgumentError: If neither limit is given, a limit is not a number, or `low` is not below `high`.
+    """
+
+    def __init__(
+        self,
+        in_keys: Keys | None = None,
+        out_keys: Keys | None = None,
+        in_keys_inv: Keys | None = None,
+        out_keys_inv: Keys | None = None,
+        *,
+        low: float | Tensor | None = None,
+        high: float | Tensor | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        self.low, self.high = _as_limit(low), _as_limit(high)
+        if self.low is None and self.high is None:
+            raise InvalidArgumentError("low and high are both missing; expected at least one number")
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise InvalidArgumentError(f"low is {self.low} and high is {self.high}; expected low < high")
+
+    @override
+    def transform_value(self, value: Tensor) -> Tensor:
+        return value.clamp(self.low, self.high)
+
+    @override
+    def invert_value(self, value: Tensor) -> Tensor:
+        return value.clamp(self.low, self.high)
+
+    @override
+    def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
+        return clip_bounds(spec, self.low, self.high)
+
+    def _repr_arguments(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high}
+
+
+def _as_limit(value: Any) -> float | None:
+    if value is None:
+        return None
+    if torch.as_tensor(value).numel() != 1:
+        raise InvalidArgumentError(f"a limit is {value}; expected a single number")
+    return float(value)

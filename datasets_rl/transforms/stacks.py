@@ -1,0 +1,132 @@
+"""Stacking and expansion of entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from typing_extensions import override
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.specs import CompositeSpec
+from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms.base import (
+    Keys,
+    NestedKey,
+    Transform,
+    any_like,
+    expand_right,
+    get_entry,
+    remove_entry,
+)
+
+__all__ = ["ExpandAs", "Stack"]
+
+
+class ExpandAs(Transform):
+    """Append axes to an entry and expand it to the shape of another entry, such as a flag [*, 1] to [*, 1, agents].
+
+    Args:
+        in_key: Key of the entry.
+        ref_key: Key of the entry that has the shape.
+        out_key: Key of the result; `in_key` by default.
+    """
+
+    def __init__(self, in_key: NestedKey, ref_key: NestedKey, out_key: NestedKey | None = None) -> None:
+        super().__init__([in_key], [in_key if out_key is None else out_key])
+        self.ref_key = ref_key
+
+    @override
+    def transform_batch(self, batch: Any) -> Any:
+        value, reference = get_entry(batch, self.in_keys[0]), get_entry(batch, self.ref_key)
+        return batch.set(self.out_keys[0], expand_right(value, reference.shape))
+
+    @override
+    def update_specs(self, spec: CompositeSpec) -> None:
+        inner, shape = spec[self.in_keys[0]], spec[self.ref_key].shape
+        spec.set(self.out_keys[0], inner.rearranged(lambda value: expand_right(value, shape)))
+
+    def _repr_arguments(self) -> dict[str, Any]:
+        return {"ref_key": self.ref_key}
+
+
+class Stack(Transform):
+    """Stack entries of one shape along a new axis; `inv` splits an entry.
+
+    Args:
+        in_keys: Keys of the entries to stack, tensors or TensorDicts.
+        out_key: Key of the result.
+        in_key_inv: Key of the entry that `inv` splits and removes; written data without this entry is not changed.
+        out_keys_inv: Keys of the parts that `inv` writes.
+        dim: Index of the new axis, negative: counted from the last axis of the result.
+        allow_positive_dim: Whether `dim` may be counted from the first axis, including the batch size.
+        del_keys: Whether to remove the entries from the batch.
+
+    Raises:
+        InvalidArgumentError: If `dim` is not negative, unless `allow_positive_dim` is set; if only one of `in_key_inv`
+            and `out_keys_inv` is given; or if `out_key` is one of `in_keys`.
+    """
+
+    def __init__(
+        self,
+        in_keys: Keys,
+        out_key: NestedKey,
+        in_key_inv: NestedKey | None = None,
+        out_keys_inv: Keys | None = None,
+        dim: int = -1,
+        allow_positive_dim: bool = False,
+        *,
+        del_keys: bool = True,
+    ) -> None:
+        super().__init__(in_keys)
+        if dim >= 0 and not allow_positive_dim:
+            raise InvalidArgumentError(
+                f"dim is {dim}; expected a negative axis, which is independent of the batch size",
+                hint="to count from the first axis, pass allow_positive_dim=True",
+            )
+        if (in_key_inv is None) != (out_keys_inv is None):
+            raise InvalidArgumentError("expected both in_key_inv and out_keys_inv, or none of them")
+        if out_key in self.in_keys:
+            raise InvalidArgumentError(f"out_key is {out_key!r}, which is one of in_keys; expected another key")
+        parts = Transform(in_keys_inv=out_keys_inv)
+        self.out_keys, self.out_keys_inv = [out_key], parts.in_keys_inv
+        self.in_keys_inv = [] if in_key_inv is None else [in_key_inv]
+        self.dim, self.del_keys = dim, del_keys
+
+    @override
+    def transform_batch(self, batch: Any) -> Any:
+        stacked = torch.stack([get_entry(batch, key) for key in self.in_keys], self.dim)
+        if self.del_keys:
+            for key in self.in_keys:
+                remove_entry(batch, key)
+        return batch.set(self.out_keys[0], stacked)
+
+    @override
+    def invert_batch(self, batch: Any) -> Any:
+        stacked = batch.get(self.in_keys_inv[0], None)
+        if stacked is None:
+            return batch
+        parts = stacked.unbind(self.dim)
+        if len(parts) != len(self.out_keys_inv):
+            raise InvalidArgumentError(
+                f"{self.in_keys_inv[0]} has {len(parts)} parts; expected {len(self.out_keys_inv)}, one for each key"
+            )
+        remove_entry(batch, self.in_keys_inv[0])
+        for key, part in zip(self.out_keys_inv, parts, strict=True):
+            batch.set(key, part)
+        return batch
+
+    @override
+    def update_specs(self, spec: CompositeSpec) -> None:
+        specs = [spec[key] for key in self.in_keys]
+        result = any_like(torch.stack([inner.zero() for inner in specs], self.dim))
+        bounds = [pair for pair in map(bounds_of, specs) if pair is not None]
+        if len(bounds) == len(specs):
+            result = spec_between(*(torch.stack([pair[side] for pair in bounds], self.dim) for side in (0, 1)))
+        if self.del_keys:
+            for key in self.in_keys:
+                remove_entry(spec, key)
+        spec.set(self.out_keys[0], result)
+
+    def _repr_arguments(self) -> dict[str, Any]:
+        return {"dim": self.dim}
