@@ -48,6 +48,7 @@ from .verification import (
 
 # Replay buffers
 from .buffers import (
+    ConditionalUpdateResult as ConditionalUpdateResult,
     HERReplayBuffer as HERReplayBuffer,
     HindsightStrategy as HindsightStrategy,
     Mixture as Mixture,
@@ -107,6 +108,7 @@ from .storages import (
 
 # Samplers
 from .samplers import (
+    ConsumingSampler as ConsumingSampler,
     MixtureSampler as MixtureSampler,
     PrioritizedSampler as PrioritizedSampler,
     PrioritizedSliceSampler as PrioritizedSliceSampler,

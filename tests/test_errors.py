@@ -55,6 +55,7 @@ def test_the_hint_is_a_separate_line(error):
     ("ours", "builtin"),
     [
         (errors.InvalidArgumentError, ValueError),
+        (errors.InvalidArgumentError, RuntimeError),
         (errors.UnknownIdError, LookupError),
         (errors.NotADatasetError, LookupError),
         (errors.MissingDependencyError, ImportError),

@@ -1,5 +1,6 @@
 """Replay buffers, composed of a storage, a sampler, a writer and transforms."""
 
+from datasets_rl.buffers.conditional import ConditionalUpdateResult
 from datasets_rl.buffers.ensemble import ReplayBufferEnsemble
 from datasets_rl.buffers.hindsight import HERReplayBuffer, HindsightStrategy
 from datasets_rl.buffers.loader import SampledBatches
@@ -10,6 +11,7 @@ from datasets_rl.buffers.sample_units import SampleUnit, Sequence, Transition
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 
 __all__ = [
+    "ConditionalUpdateResult",
     "HERReplayBuffer",
     "HindsightStrategy",
     "Mixture",

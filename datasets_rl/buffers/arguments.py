@@ -19,6 +19,7 @@ __all__ = [
     "apply_transforms",
     "axis_problems",
     "build_component",
+    "deployment_problems",
     "size_problems",
     "transforms_of",
 ]
@@ -75,6 +76,21 @@ def axis_problems(**axes: Any) -> list[str]:
         f"{name} is {axis!r}; expected an integer >= 0"
         for name, axis in axes.items()
         if axis is not None and (not isinstance(axis, (int, np.integer)) or isinstance(axis, bool) or axis < 0)
+    ]
+
+
+def deployment_problems(
+    service_backend: str, service_backend_options: Any, transport: str, transport_options: Any
+) -> list[str]:
+    """Return which arguments ask for a buffer in another process: a buffer lives in the process that creates it."""
+    problems = []
+    if service_backend != "direct":
+        problems.append(f"service_backend is {service_backend!r}; expected 'direct', a buffer in this process")
+    if transport not in {"auto", "direct"}:
+        problems.append(f"transport is {transport!r}; expected 'auto' or 'direct': there is no remote buffer")
+    options = {"service_backend_options": service_backend_options, "transport_options": transport_options}
+    return problems + [
+        f"{name} is {value!r}; expected None: there is no remote buffer" for name, value in options.items() if value
     ]
 
 

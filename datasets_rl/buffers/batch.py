@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["move_time_first", "pin_batch", "stack_items"]
+__all__ = ["move_time_first", "pin_batch", "split_data", "stack_items"]
 
 
 def stack_items(items: Any) -> Any:
@@ -53,6 +53,13 @@ def move_time_first(data: Any, axis: int) -> Any:
     return (
         data.movedim(axis, 0) if isinstance(data, Tensor) else tree_map(lambda leaf: move_time_first(leaf, axis), data)
     )
+
+
+def split_data(data: Any, part: slice) -> Any:
+    """Return some of several steps: of a list, a sequence of objects, or a tree whose leaves share the first axis."""
+    if isinstance(data, (dict, tuple)):
+        return tree_map(lambda leaf: leaf[part], data, is_leaf=is_tensor_collection)
+    return data[part]
 
 
 def pin_batch(data: Any) -> Any:

@@ -90,6 +90,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
             raise InvalidArgumentError(f"missing is {missing!r}; expected 'refuse', 'drop' or 'zero'")
         if "sample_unit" in kwargs:
             raise InvalidArgumentError("sample_unit was passed to an ensemble; expected it in a single buffer")
+        if kwargs.get("delayed_init"):
+            raise InvalidArgumentError(
+                "delayed_init is True; expected False: an ensemble reads the keys of its buffers when it is created",
+                hint="create the ensemble where it is used first",
+            )
         if rbs:
             _check_no_components(storages=storages, samplers=samplers, writers=writers, collate_fns=collate_fns)
             _check_members(rbs)
@@ -118,7 +123,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             transform=transform,
             batch_size=batch_size,
             collate_fn=collate_fn,
-            **kwargs,
+            **{**kwargs, "delayed_init": False},
         )
         locks = [member._lock for member in rbs]  # noqa: SLF001 - a member is a buffer too
         self._lock = BufferLocks([lock for lock in locks if isinstance(lock, BufferLock)])
@@ -241,6 +246,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             return torch.stack(
                 [keys.fit(part, self._names[number]) for part, number in zip(parts, numbers, strict=True)]
             )
+        except InvalidArgumentError:
+            raise
         except RuntimeError as error:
             raise InvalidArgumentError(
                 f"the parts of the batch cannot be stacked: {error}",
@@ -255,9 +262,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
             yield
 
     @override
-    def share(self) -> ReplayBufferEnsemble:
+    def share(self, shared: bool = True) -> ReplayBufferEnsemble:
         for member in self._members:
-            member.share()
+            member.share(shared)
         return self
 
     def set_storage(self, storage: Any, collate_fn: Any = None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,9 +10,10 @@ from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.ted.keys import Key, dotted_name
+from datasets_rl.storages.base import Storage
+from datasets_rl.ted.keys import Key, as_key, dotted_name
 
-__all__ = ["field_of", "key_of", "write_field"]
+__all__ = ["field_of", "key_of", "leaves_by_key", "overwrite_fields", "write_field"]
 
 _ROOT = "_data"
 """Root key of the data in older TorchRL buffers; it is accepted as a name of the root."""
@@ -63,8 +64,57 @@ def write_field(column: Any, value: Any, key: Key, slices: Iterable[slice]) -> N
                 old[part].copy_(new[part])
 
 
-def _tensor_pairs(column: Any, value: Any, key: Key, problems: list[str]) -> list[tuple[Tensor, Tensor]]:
-    """Return pairs of target and source tensors; append problems to `problems`."""
+def leaves_by_key(values: Any) -> dict[Key, Any]:
+    """Return the leaves of a TensorDict, or of a mapping whose keys and values may be nested, by their full keys."""
+    leaves: dict[Key, Any] = {}
+    for key, value in values.items():
+        nested = isinstance(value, Mapping) or (is_tensor_collection(value) and not is_non_tensor(value))
+        below = leaves_by_key(value) if nested else {(): value}
+        leaves |= {(*as_key(key), *path): leaf for path, leaf in below.items()}
+    return leaves
+
+
+def overwrite_fields(storage: Storage, values: Mapping[Key, Any], rows: Tensor) -> None:
+    """Overwrite fields of some steps in place.
+
+    Args:
+        storage: The storage of the steps.
+        values: The new values by key; they are expanded to [*rows, *shape of the field].
+        rows: The rows of the steps, int64 [...].
+
+    Raises:
+        UnknownKeyError: If there is no such key.
+        InvalidArgumentError: If a value does not fit. The message lists all problems, and nothing is written.
+    """
+    problems: list[str] = []
+    pairs = [
+        pair
+        for key, value in values.items()
+        for pair in _tensor_pairs(storage.column(key), value, key, problems, rows.shape)
+    ]
+    if problems:
+        raise InvalidArgumentError(f"the fields cannot be replaced: {'; '.join(problems)}")
+    flat = rows.reshape(-1)
+    pairs = [(column, value.reshape(len(flat), *column.shape[1:])) for column, value in pairs]
+    with torch.no_grad():
+        for slots in storage.rewriting():
+            inside = (flat >= slots.start * storage.envs) & (flat < slots.stop * storage.envs)
+            for column, value in pairs:
+                column[flat[inside].to(column.device)] = value[inside.to(value.device)].to(column.device)
+
+
+def _tensor_pairs(
+    column: Any, value: Any, key: Key, problems: list[str], batch: torch.Size | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Return pairs of target and source tensors; append problems to `problems`.
+
+    Args:
+        column: The field of all rows.
+        value: The new values, which are expanded to the shape of the field.
+        key: Key of the field, for messages.
+        problems: List that problems are appended to.
+        batch: Shape of the rows that the values are for; None for all rows.
+    """
     if is_non_tensor(column):
         problems.append(f"{dotted_name(key)!r} holds non-tensor data; write whole steps instead")
         return []
@@ -74,13 +124,16 @@ def _tensor_pairs(column: Any, value: Any, key: Key, problems: list[str]) -> lis
             return []
         names = [*column.keys()]
         return [
-            pair for name in names for pair in _tensor_pairs(column.get(name), value.get(name), (*key, name), problems)
+            pair
+            for name in names
+            for pair in _tensor_pairs(column.get(name), value.get(name), (*key, name), problems, batch)
         ]
     new = torch.as_tensor(value)
     if not torch.can_cast(new.dtype, column.dtype):
         problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")
+    shape = column.shape if batch is None else torch.Size((*batch, *column.shape[1:]))
     try:
-        return [(column, new.expand(column.shape))]
+        return [(column, new.expand(shape))]
     except RuntimeError:
-        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}; expected {list(column.shape)}")
+        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}; expected {list(shape)}")
         return []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from datasets_rl.buffers.arguments import build_component
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.prioritized import PrioritizedSampler
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.list import ListStorage
@@ -32,6 +36,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         eps: Constant added to every priority, so that no priority is 0.
         dtype: Dtype of the weights.
         storage: Storage of the steps, with a `max_size`; by default a `ListStorage` of 1,000.
+        sampler_device: Device of the priorities: only the CPU, which is also the default.
+        sync: Whether the sampler processes writes at once. If False, it does so at the next draw: then spawned
+            processes may write to the buffer, and this process samples, see `PrioritizedSampler`.
         **kwargs: Other arguments of `ReplayBuffer`, except `sampler`.
 
     Raises:
@@ -41,14 +48,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         *,
-        alpha: float,
-        beta: float,
+        alpha: float | Tensor,
+        beta: float | Tensor,
         eps: float = 1e-8,
         dtype: torch.dtype = torch.float,
-        storage: Storage | None = None,
+        storage: Storage | Callable[[], Storage] | None = None,
+        sampler_device: torch.device | str | None = None,
+        sync: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**_with_sampler(kwargs, storage, alpha=alpha, beta=beta, eps=eps, dtype=dtype))
+        options = {"alpha": alpha, "beta": beta, "eps": eps, "dtype": dtype, "device": sampler_device, "sync": sync}
+        super().__init__(**_with_sampler(kwargs, storage, **options))
+
+    @property
+    def prioritized_sampler(self) -> PrioritizedSampler:
+        """The sampler of the buffer, which has the priorities."""
+        return _prioritized(self._sampler)
 
 
 class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
@@ -68,6 +83,9 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         dtype: Dtype of the weights.
         storage: Storage of the steps, with a `max_size`; by default a `ListStorage` of 1,000.
         reduction: Reduction of several priorities of one step to one: "max", "min", "mean" or "median".
+        sampler_device: Device of the priorities: only the CPU, which is also the default.
+        sync: Whether the sampler processes writes at once. If False, it does so at the next draw: then spawned
+            processes may write to the buffer, and this process samples, see `PrioritizedSampler`.
         **kwargs: Other arguments of `ReplayBuffer`, except `sampler`.
 
     Raises:
@@ -77,23 +95,40 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     def __init__(
         self,
         *,
-        alpha: float,
-        beta: float,
+        alpha: float | Tensor,
+        beta: float | Tensor,
         priority_key: str = "td_error",
         eps: float = 1e-8,
         dtype: torch.dtype = torch.float,
-        storage: Storage | None = None,
+        storage: Storage | Callable[[], Storage] | None = None,
         reduction: str = "max",
+        sampler_device: torch.device | str | None = None,
+        sync: bool = True,
         **kwargs: Any,
     ) -> None:
-        parts = _with_sampler(kwargs, storage, alpha=alpha, beta=beta, eps=eps, dtype=dtype, reduction=reduction)
+        options = {"alpha": alpha, "beta": beta, "eps": eps, "dtype": dtype, "device": sampler_device, "sync": sync}
+        parts = _with_sampler(kwargs, storage, reduction=reduction, **options)
         super().__init__(priority_key=priority_key, **parts)
 
+    @property
+    def prioritized_sampler(self) -> PrioritizedSampler:
+        """The sampler of the buffer, which has the priorities."""
+        return _prioritized(self._sampler)
 
-def _with_sampler(kwargs: dict[str, Any], storage: Storage | None, **priorities: Any) -> dict[str, Any]:
+
+def _prioritized(sampler: Sampler) -> PrioritizedSampler:
+    if not isinstance(sampler, PrioritizedSampler):
+        raise InvalidArgumentError(f"the sampler was replaced by {sampler!r}, which has no priorities")
+    return sampler
+
+
+def _with_sampler(kwargs: dict[str, Any], storage: Any, **priorities: Any) -> dict[str, Any]:
     if "sampler" in kwargs:
         raise InvalidArgumentError(
             "sampler was passed to a prioritized buffer, which creates its own", hint="use ReplayBuffer(sampler=...)"
         )
-    storage = storage if storage is not None else ListStorage(_DEFAULT_SIZE)
+    problems: list[str] = []
+    storage = build_component(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
+    if problems:
+        raise InvalidArgumentError("; ".join(problems))
     return kwargs | {"storage": storage, "sampler": PrioritizedSampler(storage.max_size, **priorities)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import is_tensor_collection
 from torch import Generator, Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.utils._pytree import tree_map
 from typing_extensions import override
 
@@ -22,12 +23,16 @@ from datasets_rl.buffers.arguments import (
     apply_transforms,
     axis_problems,
     build_component,
+    deployment_problems,
     size_problems,
     transforms_of,
 )
-from datasets_rl.buffers.batch import move_time_first, pin_batch, stack_items
+from datasets_rl.buffers.batch import move_time_first, pin_batch, split_data, stack_items
+from datasets_rl.buffers.compiled import GraphHandle, call_uncompiled, can_compile, sample_in_graph
+from datasets_rl.buffers.conditional import ConditionalUpdate, ConditionalUpdateResult
+from datasets_rl.buffers.delayed import delay
 from datasets_rl.buffers.display import as_html, as_text
-from datasets_rl.buffers.fields import field_of, key_of, write_field
+from datasets_rl.buffers.fields import field_of, key_of, leaves_by_key, overwrite_fields, write_field
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.buffers.sample_units import SampleUnit
@@ -43,12 +48,13 @@ from datasets_rl.buffers.state import (
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
+from datasets_rl.samplers.consuming import ConsumingSampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import is_single_slot
-from datasets_rl.ted.keys import Key
+from datasets_rl.ted.keys import Key, as_key
 from datasets_rl.transforms.base import Compose, NestedKey, add_gathered
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
@@ -104,19 +110,33 @@ class ReplayBuffer(Stateful):
             becomes one block, so that ``to(device, non_blocking=True)`` is a single copy.
         prefetch: Number of batches prepared ahead of time, by as many threads; requires `batch_size`. The sampling
             order is the same as without prefetching; a transform that draws its own random numbers runs in the threads,
-            in no fixed order.
+            in no fixed order. None and 0 prepare none.
         transform: Applied to every batch; a callable, or a sequence of callables applied in order. If a transform has a
             method `inv`, it is applied to written data, the last transform first. If it has a method `gather(storage,
             rows, data)`, it is applied directly after the rows are read, and may read other rows.
+        transform_factory: Creates the transform when the components are created; mutually exclusive with `transform`.
         batch_size: Default number of steps in a batch.
         dim_extend: The axis of the data passed to `extend` along which it is written; by default the last leading axis
             of the storage, ``storage.ndim - 1``: time.
+        checkpointer: Not supported, because `dumps` has a single format; expected None.
         generator: Random generator of the sampler; by default torch's global generator.
+        consume_after_n_samples: Number of batches in which a step occurs before its slot is free for a new step, see
+            `ConsumingSampler`; mutually exclusive with another sampler and with `prefetch`. None keeps all steps.
         shared: Whether to share the memory with other processes from the start, see `share`.
+        compilable: Accepted for compatibility with TorchRL; has no effect: `sample` runs in ``torch.compile`` anyway.
+        delayed_init: Whether the components are created at the first use of the buffer, in the process that uses it
+            first; by default if there is a `transform_factory`. Errors in the arguments are then raised there.
+        service_backend: Where the buffer lives; only "direct" is supported, this process.
+        service_backend_options: Options of another backend; expected None.
+        transport: How a remote buffer is reached; expected "auto" or "direct".
+        transport_options: Options of another transport; expected None.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or invalid. The message lists all problems.
     """
+
+    _delayed: dict[str, Any]
+    """The arguments of components that do not exist yet, see `delay`."""
 
     def __init__(
         self,
@@ -129,31 +149,88 @@ class ReplayBuffer(Stateful):
         pin_memory: bool = False,
         prefetch: int | None = None,
         transform: Transform | Sequence[Transform] | None = None,
+        transform_factory: Callable[[], Transform | Sequence[Transform]] | None = None,
         batch_size: int | None = None,
         dim_extend: int | None = None,
+        checkpointer: None = None,
         generator: Generator | None = None,
+        consume_after_n_samples: int | None = None,
         shared: bool = False,
+        compilable: bool | None = None,
+        delayed_init: bool | None = None,
+        service_backend: str = "direct",
+        service_backend_options: Mapping[str, Any] | None = None,
+        transport: str = "auto",
+        transport_options: Mapping[str, Any] | None = None,
     ) -> None:
-        problems = size_problems(batch_size=batch_size, prefetch=prefetch)
-        if prefetch and batch_size is None:
-            problems.append("prefetch prepares batches before `sample` is called, so it requires batch_size")
-        self._storage: Storage = build_component(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
-        self._sampler: Sampler = build_component(sampler, "sample", problems, RandomSampler)
-        read_only = self._storage is not None and getattr(self._storage, "read_only", False)
-        default_writer = ImmutableDatasetWriter if read_only else self._default_writer
-        self._writer: Writer = build_component(writer, "extend", problems, default_writer)
-        self._transforms: list[Transform] = transforms_of(transform, problems)
-        problems += axis_problems(dim_extend=dim_extend)
+        del compilable
+        problems = deployment_problems(service_backend, service_backend_options, transport, transport_options)
         if sample_unit is not None and not isinstance(sample_unit, SampleUnit):
             problems.append(
                 f"sample_unit is {sample_unit!r}; expected an instance of a SampleUnit, such as Sequence(8)"
             )
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
+        arguments: dict[str, Any] = {
+            "storage": storage,
+            "sampler": sampler,
+            "sample_unit": sample_unit,
+            "writer": writer,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "prefetch": prefetch,
+            "transform": transform,
+            "transform_factory": transform_factory,
+            "batch_size": batch_size,
+            "dim_extend": dim_extend,
+            "checkpointer": checkpointer,
+            "generator": generator,
+            "consume_after_n_samples": consume_after_n_samples,
+            "shared": shared,
+        }
+        if transform_factory is not None if delayed_init is None else delayed_init:
+            delay(self, arguments)
+        else:
+            self._create_components(**arguments)
+
+    def _create_components(
+        self,
+        *,
+        storage: Any,
+        sampler: Any,
+        sample_unit: SampleUnit | None,
+        writer: Any,
+        collate_fn: Any,
+        pin_memory: bool,
+        prefetch: int | None,
+        transform: Any,
+        transform_factory: Any,
+        batch_size: int | None,
+        dim_extend: int | None,
+        checkpointer: Any,
+        generator: Any,
+        consume_after_n_samples: int | None,
+        shared: bool,
+    ) -> None:
+        problems = size_problems(batch_size=batch_size, prefetch=prefetch or None)
+        if prefetch and batch_size is None:
+            problems.append("prefetch prepares batches before `sample` is called, so it requires batch_size")
+        self._storage: Storage = build_component(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
+        given: Any = build_component(sampler, "sample", problems, RandomSampler)
+        self._sampler: Sampler = _consuming_sampler(given, consume_after_n_samples, prefetch, problems)
+        read_only = self._storage is not None and getattr(self._storage, "read_only", False)
+        default_writer = ImmutableDatasetWriter if read_only else self._default_writer
+        self._writer: Writer = build_component(writer, "extend", problems, default_writer)
+        self._transforms: list[Transform] = _transforms_from(transform, transform_factory, problems)
+        problems += axis_problems(dim_extend=dim_extend)
         if collate_fn is not None and not callable(collate_fn):
             problems.append(f"collate_fn {collate_fn!r} is not callable")
         if generator is not None and not isinstance(generator, Generator):
             problems.append(f"generator is {generator!r}; expected a torch.Generator")
         if problems:
             raise InvalidArgumentError("; ".join(problems))
+        if checkpointer is not None:
+            self._storage.checkpointer = checkpointer
         if generator is not None:
             self.set_rng(generator)
         self._storage.attach(self)
@@ -170,11 +247,17 @@ class ReplayBuffer(Stateful):
         self._iterator: Iterator[Any] | None = None
         """Iterator that `next` advances."""
         self._lock: BufferLock | BufferLocks = BufferLock()
-        self._prefetch = self._make_prefetch(prefetch)
+        self._graph = GraphHandle(self)
+        self._prefetch = self._make_prefetch(prefetch or None)
         if shared:
             self.share()
         elif self._storage.shared and not self._storage.read_only:
             self._lock.share(self._storage)
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the components exist; False before the first use of a buffer with `delayed_init`."""
+        return "_delayed" not in self.__dict__
 
     def _default_writer(self) -> Writer:
         return RoundRobinWriter()
@@ -218,7 +301,7 @@ class ReplayBuffer(Stateful):
     @property
     def write_count(self) -> int:
         """Number of slots written since the buffer was empty, including slots that have been overwritten."""
-        return self._storage.write_count
+        return self._writer.write_count
 
     @property
     def torn_count(self) -> int:
@@ -299,13 +382,16 @@ class ReplayBuffer(Stateful):
         Returns:
             Its index; int64 [envs, ndim] with several environments; None if the writer did not store it.
         """
+        if is_dynamo_compiling():
+            return call_uncompiled(self.add, data)
         data = self._apply_inverses(self._validate_data(data, single=True), single=True)
         if data is None:
             return None
         self._writer.check(data)
         with self._locked_for_writing():
             priority = self._priority_of(data, self._storage.ndim - 1)
-            index = self._writer.add(data)
+            is_consuming = getattr(self._sampler, "consumes", False)
+            index = self._write_free_slot(data) if is_consuming else self._writer.add(data)
             if index is None:
                 return None
             rows = index if isinstance(index, Tensor) else torch.tensor([index])
@@ -326,6 +412,9 @@ class ReplayBuffer(Stateful):
             The indices of the steps, int64 [n], or [n * envs, ndim] with several environments; -1 for steps that the
             writer did not store.
         """
+        if is_dynamo_compiling():
+            rows: Tensor = call_uncompiled(self.extend, data, update_priority=update_priority)
+            return rows
         data = self._apply_inverses(self._validate_data(data, single=False), single=False)
         if data is None:
             return torch.zeros(0, dtype=torch.int64)
@@ -334,7 +423,8 @@ class ReplayBuffer(Stateful):
         self._writer.check(data)
         with self._locked_for_writing():
             priority = self._priority_of(data, self._storage.ndim) if update_priority else None
-            rows = self._writer.extend(data)
+            is_consuming = getattr(self._sampler, "consumes", False)
+            rows = self._write_free_slots(data) if is_consuming else self._writer.extend(data)
             if rows.numel() and rows.min() < 0:
                 is_stored = rows >= 0
                 stored, priority = rows[is_stored], None if priority is None else priority[is_stored]
@@ -344,6 +434,23 @@ class ReplayBuffer(Stateful):
             if priority is not None:
                 self._sampler.update_priority(stored, priority, storage=self._storage)
         return rows if self._storage.ndim == 1 else self._as_indices(rows)
+
+    def _write_free_slot(self, data: Any) -> int | Tensor | None:
+        """Write one step to the slot of a consumed step, if there is one."""
+        sampler: Any = self._sampler
+        free = sampler.slots_for(self._storage, 1)
+        return self._writer.write_at(int(free), data) if len(free) else self._writer.add(data)
+
+    def _write_free_slots(self, data: Any) -> Tensor:
+        """Write steps to the slots of consumed steps, and then in ring order."""
+        sampler: Any = self._sampler
+        data = list(data) if isinstance(data, Iterator) else data
+        free = sampler.slots_for(self._storage, self._storage.size_of(data))
+        if not len(free):
+            return self._writer.extend(data)
+        first, rest = (split_data(data, part) for part in (slice(len(free)), slice(len(free), None)))
+        rows = torch.as_tensor(self._writer.write_at(free, first))
+        return torch.cat([rows, self._writer.extend(rest)]) if self._storage.size_of(rest) else rows
 
     def _priority_of(self, data: Any, axes: int) -> Any:
         """Return the priorities, [rows, ...], in data that is about to be written; None if it has none.
@@ -366,19 +473,43 @@ class ReplayBuffer(Stateful):
         Args:
             index: An index from `extend` or a batch: an integer, int64 [n], a tuple with one index per axis, or [n,
                 ndim].
-            priority: One number for all steps, or one per step.
+            priority: One number for all steps, or one per step; for an index from `extend` of data with environments
+                also in the shape of that data, ``[envs, time]``.
 
         Raises:
             InvalidArgumentError: If a priority is negative or not finite, or the shapes differ; nothing has changed.
         """
         with self._lock:
             rows = self._storage.ravel(index)
+            if self.dim_extend > 0 and isinstance(priority, Tensor) and priority.ndim > 1:
+                axis = self.dim_extend
+                is_data_shaped = axis < priority.ndim and priority.shape[: axis + 1].numel() == rows.numel()
+                if is_data_shaped and priority.shape[: rows.ndim] != rows.shape:
+                    priority = priority.movedim(axis, 0).flatten(0, axis)
             self._sampler.update_priority(rows, priority, storage=self._storage)
 
-    def empty(self) -> None:
-        """Remove all steps."""
+    def mark_update(self, index: Any) -> None:
+        """Report that steps have been replaced in the storage: a prioritized sampler gives them the default priority.
+
+        Writes through a buffer of this storage report themselves, if its sampler is the one of this buffer.
+
+        Args:
+            index: As for `update_priority`.
+        """
+        with self._lock:
+            self._sampler.mark_update(self._storage.ravel(index), storage=self._storage)
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Remove all steps.
+
+        Args:
+            empty_write_count: Whether `write_count` restarts at 0.
+        """
         with self._locked_for_change():
-            self._writer.empty()
+            if empty_write_count:
+                self._writer.empty()
+            else:
+                self._writer.empty(empty_write_count=False)
             self._storage.empty()
             self._sampler.empty()
 
@@ -395,6 +526,11 @@ class ReplayBuffer(Stateful):
         Raises:
             InvalidArgumentError: If no batch size is given, or the buffer is empty.
         """
+        if is_dynamo_compiling() and can_compile(self):
+            size: Any = batch_size if batch_size is not None else self.batch_size
+            self._check_batch_size(size)
+            batch, info = sample_in_graph(self, size)
+            return (batch, info) if return_info else batch
         if self._prefetch is not None and batch_size in {None, self.batch_size}:
             drawn, (batch, info) = self._prefetch.next()
         else:
@@ -403,17 +539,27 @@ class ReplayBuffer(Stateful):
         self._ran_out = drawn.last
         return (batch, info) if return_info else batch
 
-    def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
-        size = batch_size if batch_size is not None else self.batch_size
+    def _check_batch_size(self, size: Any) -> None:
+        """Check a batch size.
+
+        Raises:
+            InvalidArgumentError: If there is none, or it is not an integer >= 1.
+        """
         if size is None:
             raise InvalidArgumentError("no batch size", hint="pass batch_size to the constructor, or to sample()")
+        problems = size_problems(batch_size=size)
+        if problems:
+            raise InvalidArgumentError(problems[0])
+
+    def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
+        size: Any = batch_size if batch_size is not None else self.batch_size
         if type(size) is not int or size < 1:
-            problems = size_problems(batch_size=size)
-            if problems:
-                raise InvalidArgumentError(problems[0])
+            self._check_batch_size(size)
         lock, storage = self._lock, self._storage
         with lock:
             index, info = self._choose_rows(storage, size)
+            if self._writer.tracks_generations:
+                info["index_generation"] = self._writer.generations_of(storage.unravel(index))
             drawn = Drawn(storage, index, info, last=self._sampler.ran_out)
             if ahead and not storage.read_only and not lock.shared:
                 drawn.announced = True
@@ -437,6 +583,17 @@ class ReplayBuffer(Stateful):
     def _has_own_rows(self) -> bool:
         """Whether batches differ from what the sampler draws, so that only this buffer can make them."""
         return self._sample_unit is not None
+
+    def _draw_parts(self, batch_size: int) -> tuple[Drawn, list[Tensor]]:
+        """Draw a batch, and return the rows of the tables of its storage, see `TensorStorage.take_parts`."""
+        with self._lock:
+            drawn = self._draw(batch_size, ahead=True)
+            try:
+                parts: list[Tensor] = drawn.storage.take_parts(drawn.index)  # type: ignore[attr-defined]  # see can_compile
+            finally:
+                self._discard_drawn(drawn)
+        self._ran_out = drawn.last
+        return drawn, parts
 
     def _make_batch(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
         data, info = drawn.data, drawn.info
@@ -599,6 +756,172 @@ class ReplayBuffer(Stateful):
             if data is not None:
                 self._storage.replace(slice(None) if key is not None else index, data)
 
+    def read_all_in_order(self, end: int | None = None) -> Any:
+        """Return the first slots in the order of the storage: ``rb[:end]``.
+
+        Args:
+            end: Number of slots; by default every slot that is held.
+        """
+        return self[:end]
+
+    def write_all(self, data: Any, end: int | None = None) -> None:
+        """Overwrite the first slots in the order of the storage: ``rb[:end] = data``.
+
+        Args:
+            data: The data of all these slots.
+            end: Number of slots; by default as many as the data fills.
+        """
+        self[: self._storage.size_of(data) if end is None else end] = data
+
+    def set_(self, key: str | Key, value: Any) -> ReplayBuffer:
+        """Overwrite one field of all steps in place: ``rb[key] = value``. Transforms are not applied.
+
+        Args:
+            key: The field.
+            value: The new values, which are expanded to the shape of the field.
+
+        Returns:
+            This buffer.
+
+        Raises:
+            UnknownKeyError: If there is no such key.
+            InvalidArgumentError: If the value does not fit; nothing is written.
+        """
+        return self.update_({key: value})
+
+    def set_at_(self, key: str | Key, value: Any, index: Any) -> ReplayBuffer:
+        """Overwrite one field of some steps in place. Transforms are not applied.
+
+        Args:
+            key: The field.
+            value: The new values, which are expanded to the shape of the field at this index.
+            index: An index of the leading axes of the storage.
+
+        Returns:
+            This buffer.
+
+        Raises:
+            UnknownKeyError: If there is no such key.
+            InvalidArgumentError: If the value does not fit; nothing is written.
+        """
+        with self._locked_for_writing():
+            storage = self._storage
+            shape = getattr(storage, "shape", (len(storage),))
+            rows = torch.arange(len(storage)).reshape(shape)[index]
+            overwrite_fields(storage, {as_key(key): value}, rows)
+        return self
+
+    def update_(
+        self, input_dict_or_td: Any, clone: bool = False, *, keys_to_update: Sequence[str | Key] | None = None
+    ) -> ReplayBuffer:
+        """Overwrite several fields of all steps in place. Transforms are not applied.
+
+        Args:
+            input_dict_or_td: The new values by key, which may be nested.
+            clone: Accepted for compatibility with TorchRL: the values are copied in any case.
+            keys_to_update: The fields to overwrite; by default every given one.
+
+        Returns:
+            This buffer.
+
+        Raises:
+            UnknownKeyError: If the buffer has no such key.
+            InvalidArgumentError: If a value does not fit. The message lists all problems, and nothing is written.
+        """
+        del clone
+        values = leaves_by_key(input_dict_or_td)
+        if keys_to_update is not None:
+            chosen = [*map(as_key, keys_to_update)]
+            values = {key: value for key, value in values.items() if any(key[: len(k)] == k for k in chosen)}
+        with self._locked_for_writing():
+            storage = self._storage
+            rows = torch.arange(len(storage)).reshape(getattr(storage, "shape", (len(storage),)))
+            overwrite_fields(storage, values, rows)
+        return self
+
+    def update_if_present(
+        self,
+        *,
+        index: Any,
+        generation: Any,
+        patch: Any,
+        version_key: str | Key | None = None,
+        version: Any = None,
+        require_newer: bool = False,
+    ) -> ConditionalUpdateResult:
+        """Overwrite fields of steps that are still those that were sampled.
+
+            >>> rb = TensorDictReplayBuffer(writer=TensorDictRoundRobinWriter(track_generations=True), ...)
+            >>> batch = rb.sample()               # its steps may be overwritten while their values are computed
+            >>> rb.update_if_present(
+            ...     index=batch["index"], generation=batch["index_generation"], patch={"value": values}
+            ... ).stale_count
+
+        A step is still the same if its slot has the generation that it had when it was sampled. Others stay unchanged.
+        A later update of the same steps may use the same index and generation.
+
+        Args:
+            index: The steps, as for `update_priority`; B steps.
+            generation: The generations of their slots, from the same batch, int64 [B].
+            patch: The new values by key, each [B, ...].
+            version_key: A field with one number per step. A step is overwritten only if its new version is not below
+                the stored one, and the new version is stored with it. Of several updates of one step, the one with the
+                highest version is used, and of equal ones the last.
+            version: The new version, one number for all steps or one per step.
+            require_newer: Whether the new version must be above the stored one.
+
+        Returns:
+            Which steps were overwritten.
+
+        Raises:
+            UnknownKeyError: If there is no such key.
+            InvalidArgumentError: If the writer does not track generations, the storage holds no fields, or a value does
+                not fit. The message lists all problems, and nothing is written.
+        """
+        if not self._writer.tracks_generations or isinstance(self._storage, ListStorage):
+            raise InvalidArgumentError(
+                f"conditional updates need fields and generations; the buffer has a {type(self._storage).__name__} and "
+                f"a {type(self._writer).__name__} with tracks_generations={self._writer.tracks_generations}",
+                hint="pass writer=RoundRobinWriter(track_generations=True), and a storage of tensors",
+            )
+        with self._locked_for_writing():
+            rows = self._storage.ravel(index).reshape(-1)
+            current = self._writer.generations_of(self._storage.unravel(rows))
+            update = ConditionalUpdate(self._storage, rows, leaves_by_key(patch), version_key, version)
+            return update.apply(torch.as_tensor(generation), current, require_newer=require_newer)
+
+    def stats(self) -> dict[str, int | float | bool]:
+        """Return the state of the buffer in numbers, for monitoring; nothing changes.
+
+        Returns:
+            ``"size"``, the number of steps; ``"write_count"``; ``"prefetch_queue_size"``, the number of batches in
+            progress; ``"initialized"``; ``"capacity"``, the maximum number of steps; and ``"utilization"``, their
+            ratio. Before the first use of a buffer with `delayed_init`, the capacity is known only if the storage was
+            given as an instance.
+        """
+        if not self.initialized:
+            delayed: Any = self._delayed["storage"]
+            capacity = {} if not isinstance(delayed, Storage) else {"capacity": delayed.max_size, "utilization": 0.0}
+            return {"size": 0, "write_count": 0, "prefetch_queue_size": 0, "initialized": False, **capacity}
+        with self._lock:
+            size, capacity_steps = len(self), self._storage.max_size
+            return {
+                "size": size,
+                "write_count": self.write_count,
+                "prefetch_queue_size": 0 if self._prefetch is None else len(self._prefetch.draws_in_progress),
+                "initialized": True,
+                "capacity": capacity_steps,
+                "utilization": size / capacity_steps,
+            }
+
+    def register_save_hook(self, hook: Callable[[Any], Any]) -> None:
+        """Add a function that is applied to the data of the storage when the state is saved; see `Storage`."""
+        self._storage.register_save_hook(hook)
+
+    def register_load_hook(self, hook: Callable[[Any], Any]) -> None:
+        """Add a function that is applied to the saved data of the storage when a state is loaded; see `Storage`."""
+        self._storage.register_load_hook(hook)
+
     def __getitems__(self, indices: list[int]) -> Any:
         """Return the steps at a list of indices; `torch.utils.data.DataLoader` reads a batch with one such call."""
         data = self[indices]
@@ -612,8 +935,9 @@ class ReplayBuffer(Stateful):
         )
 
     def __len__(self) -> int:
-        """Return the number of stored steps."""
-        return len(self._storage)
+        """Return the number of stored steps; with a `ConsumingSampler`, of those that can still be drawn."""
+        sampler: Any = self._sampler
+        return sampler.available_count(self._storage) if getattr(sampler, "consumes", False) else len(self._storage)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches of the constructor's batch size, until the sampler runs out; most samplers never do.
@@ -642,19 +966,33 @@ class ReplayBuffer(Stateful):
             self._iterator = iterator
         return batch
 
-    def share(self) -> ReplayBuffer:
-        """Move the data to shared memory.
+    def share(self, shared: bool = True) -> ReplayBuffer:
+        """Move the data to shared memory, or reserve shared memory for the first data.
 
         Processes that receive this buffer after this call, by fork or as an argument of a spawned process, read and
         write the same steps. Sampler and writer are copied: the state of a sampler (priorities, the steps drawn in an
         epoch) stays private to each process.
 
+        Args:
+            shared: Whether to share. A buffer that is shared stays so.
+
         Returns:
             This buffer.
+
+        Raises:
+            InvalidArgumentError: If the storage cannot be shared, or `shared` is False for a shared buffer.
         """
-        with self._locked_for_change():
-            self._storage.share()
-            self._lock.share(self._storage)
+        if not shared:
+            if self._lock.shared:
+                raise InvalidArgumentError(
+                    "shared is False, and the buffer is shared already: other processes may use its memory",
+                    hint="create a buffer, and load the state of this one",
+                )
+            return self
+        if not self._storage.read_only:
+            with self._locked_for_change():
+                self._storage.share()
+                self._lock.share(self._storage)
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -736,13 +1074,14 @@ class ReplayBuffer(Stateful):
         self.loads(path)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_iterator": None}
+        state = self.__dict__ | {"_iterator": None, "_graph": None}
         state["_prefetch"] = self._prefetch.depth if self._prefetch is not None else None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         depth = state.pop("_prefetch")
         self.__dict__.update(state)
+        self._graph = GraphHandle(self)
         self._prefetch = self._make_prefetch(depth)
 
     def __repr__(self) -> str:
@@ -750,6 +1089,34 @@ class ReplayBuffer(Stateful):
 
     def _repr_html_(self) -> str:
         return as_html(self)
+
+
+def _transforms_from(transform: Any, factory: Any, problems: list[str]) -> list[Transform]:
+    """Return the transforms that are given directly, or created by a factory; append problems to `problems`."""
+    if factory is None:
+        return transforms_of(transform, problems)
+    if transform is not None:
+        problems.append("transform and transform_factory are mutually exclusive")
+    elif not callable(factory):
+        problems.append(f"transform_factory {factory!r} is not callable")
+    else:
+        return transforms_of(factory(), problems)
+    return []
+
+
+def _consuming_sampler(sampler: Any, count: int | None, prefetch: int | None, problems: list[str]) -> Any:
+    """Return the sampler for `consume_after_n_samples`; append problems to `problems`."""
+    if prefetch and (count is not None or isinstance(sampler, ConsumingSampler)):
+        problems.append("Prefetching is not supported with a ConsumingSampler: its steps leave when they are drawn")
+    if count is None or (isinstance(sampler, ConsumingSampler) and sampler.max_sample_count == count):
+        return sampler
+    if type(sampler) is not RandomSampler:
+        problems.append(
+            f"consume_after_n_samples is {count!r} and the sampler is {sampler!r}; it only supports the default "
+            "RandomSampler, or a ConsumingSampler with this max_sample_count"
+        )
+        return sampler
+    return ConsumingSampler(count, generator=sampler.generator)
 
 
 def _check_component(component: Any, verb: str) -> None:

@@ -52,6 +52,12 @@ class BufferOptions(TypedDict, total=False):
     pin_memory: bool
     prefetch: int | None
     transform: Transform | Sequence[Transform] | None
+    transform_factory: Callable[[], Transform | Sequence[Transform]] | None
+    dim_extend: int | None
+    generator: torch.Generator | None
+    priority_key: str
+    shared: bool
+    compilable: bool | None
 
 
 class DatasetOptions(BufferOptions, total=False):
@@ -63,6 +69,7 @@ class DatasetOptions(BufferOptions, total=False):
     download: Download
     selection: Selection | None
     final_unknown: FinalUnknown | None
+    storage: None
 
 
 _warned: set[tuple[int, str, str]] = set()
@@ -116,6 +123,13 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             leaves open; without it, the stored dataset is opened, whatever its selection. Of a larger stored selection,
             the buffer shows the requested episodes and fields; a smaller one grows by a download. If no dataset is
             stored, everything left open is downloaded.
+        transform_factory: A function that creates the transforms; mutually exclusive with `transform`.
+        dim_extend: Accepted for compatibility with TorchRL; a dataset is not extended.
+        generator: The random generator of the sampler; by default torch's global generator.
+        priority_key: The key of the priorities in batches, for a prioritized sampler.
+        shared: Accepted for compatibility with TorchRL; the files of a dataset are shared by all processes.
+        compilable: Accepted for compatibility with TorchRL; has no effect.
+        storage: Not supported, because the storage of a dataset is its files; expected None.
         final_unknown: The treatment of transitions whose next observation is unknown. "keep" keeps them; None, the
             default, keeps them with one `UnknownFinalWarning` per dataset and process. "drop" drops them: the episode
             ends one transition earlier, truncated. "drop_truncated" drops them unless they are terminated, because the
@@ -164,7 +178,19 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         download: Download = True,
         selection: Selection | None = None,
         final_unknown: FinalUnknown | None = None,
+        transform_factory: Callable[[], Transform | Sequence[Transform]] | None = None,
+        dim_extend: int | None = None,
+        generator: torch.Generator | None = None,
+        priority_key: str = "td_error",
+        shared: bool = False,
+        compilable: bool | None = None,
+        storage: None = None,
     ) -> None:
+        if storage is not None:
+            raise InvalidArgumentError(
+                f"storage is {storage!r}; expected None: the storage of a dataset is its files",
+                hint="write the steps that dataset[:] returns to a ReplayBuffer with this storage",
+            )
         check_final_unknown(final_unknown)
         self.final_unknown = final_unknown
         self.dataset_id = dataset_id
@@ -181,7 +207,14 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             pin_memory=pin_memory,
             prefetch=prefetch,
             transform=transform,
+            transform_factory=transform_factory,
             batch_size=batch_size,
+            dim_extend=dim_extend,
+            generator=generator,
+            priority_key=priority_key,
+            shared=shared,
+            compilable=compilable,
+            delayed_init=False,
         )
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:

@@ -223,8 +223,9 @@ class Stream(Storage):
             hint="sample() and iteration return the next steps; download=True gives access to any step",
         )
 
-    def set(self, cursor: Any, data: Any) -> None:
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Raise an error: a dataset is read-only."""
+        del set_cursor
         raise InvalidArgumentError(
             f"{self.dataset_id} is read-only; {type(data).__name__} was to be written at {cursor!r}"
         )

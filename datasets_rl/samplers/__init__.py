@@ -1,6 +1,7 @@
 """Samplers: they choose the steps of a batch. One module per sampler."""
 
 from datasets_rl.samplers.base import Sampler
+from datasets_rl.samplers.consuming import ConsumingSampler
 from datasets_rl.samplers.ensemble import SamplerEnsemble
 from datasets_rl.samplers.mixture import MixtureSampler
 from datasets_rl.samplers.prioritized import PrioritizedSampler
@@ -11,6 +12,7 @@ from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutR
 from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
 
 __all__ = [
+    "ConsumingSampler",
     "MixtureSampler",
     "PrioritizedSampler",
     "PrioritizedSliceSampler",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from abc import ABC, ABCMeta, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Generator, Tensor
 from typing_extensions import override
 
 from datasets_rl.checkpoint import Stateful
+from datasets_rl.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -16,7 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["Sampler"]
 
 
-class Sampler(Stateful, ABC):
+class _SamplerClass(ABCMeta):
+    """The class of sampler classes: ``RandomSampler(replacement=False)`` is a `SamplerWithoutReplacement`."""
+
+    def __call__(cls, *args: Any, replacement: bool = True, **options: Any) -> Any:
+        without: type[Sampler] | None = vars(cls).get("without_replacement")
+        if replacement or without is cls:
+            return super().__call__(*args, **options)
+        if without is None:
+            raise InvalidArgumentError(
+                f"replacement is False, but {cls.__name__} always draws with replacement",
+                hint="use a SamplerWithoutReplacement or a SliceSamplerWithoutReplacement",
+            )
+        return without(*args, **options)
+
+
+class Sampler(Stateful, ABC, metaclass=_SamplerClass):
     """Base class of samplers. A sampler chooses the steps of a batch from a storage.
 
     A sampler with state (a permutation, a priority tree) is notified of every write and saves that state; a stateless
@@ -28,6 +45,12 @@ class Sampler(Stateful, ABC):
 
     ran_out: bool = False
     """Whether the last batch ended an epoch; always False for a sampler without epochs."""
+
+    consumes: ClassVar[bool] = False
+    """Whether steps leave the buffer after they were drawn, as with a `ConsumingSampler`."""
+
+    without_replacement: ClassVar[type[Sampler] | None] = None
+    """The class that ``replacement=False`` selects; a sampler that draws without replacement names itself."""
 
     unit: int = 1
     """Number of steps sampled together: the batch size is a multiple of it."""
@@ -86,6 +109,21 @@ class Sampler(Stateful, ABC):
         Raises:
             InvalidArgumentError: If a priority is negative or not finite, or the shapes differ; nothing has changed.
         """
+
+    @property
+    def default_priority(self) -> float:
+        """Priority of new steps: 1 for a sampler without priorities."""
+        return 1.0
+
+    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+        """Process a write to these rows that was not reported by `add` or `extend`.
+
+        Args:
+            index: Rows, int64 [n], or one row.
+            storage: The storage that contains the rows.
+        """
+        del storage
+        self.extend(torch.as_tensor(index, dtype=torch.int64).reshape(-1))
 
     def expect_priority(self, priority: Tensor) -> None:
         """Check priorities [n, ...] before their rows are written.

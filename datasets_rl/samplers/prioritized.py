@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from typing_extensions import override
 from datasets_rl.checkpoint import check_start_method
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.share import check_any_valid
+from datasets_rl.samplers.share import check_any_valid, empty_storage_error
 
 if TYPE_CHECKING:
     from datasets_rl.samplers.sum_tree import SumTree
@@ -53,13 +54,17 @@ class PrioritizedSampler(Sampler):
 
     Args:
         max_capacity: Maximum number of steps in the storage.
-        alpha: Exponent of the priorities, >= 0; 0 gives uniform sampling.
+        alpha: Exponent of the priorities, >= 0; 0 gives uniform sampling. A tensor of one number is read once.
         beta: Exponent of the importance weights, >= 0; 0 gives no correction of the bias, 1 the full correction.
         eps: Constant added to every priority, so that steps of priority 0 are occasionally drawn.
         dtype: Floating-point dtype of the weights.
         reduction: Reduction of several priorities of one step to one: "max", "mean", "median" or "min".
         max_priority_within_buffer: Whether `default_priority` is the largest priority of the steps currently stored. If
             False, it is the largest priority ever given, so an early outlier remains the priority of new steps.
+        device: Device of the priorities: only the CPU, where a draw takes microseconds; None for the same.
+        sync: Whether writes are processed when they are reported. If False, they are processed at the next draw, from
+            the write count of the storage, which includes the writes of other processes. The sampler can then be sent
+            to a spawned process, which may write but not sample; priorities in the data that it writes are ignored.
         generator: Random generator; by default torch's global generator, so that `torch.manual_seed` alone reproduces a
             run.
 
@@ -70,13 +75,15 @@ class PrioritizedSampler(Sampler):
     def __init__(
         self,
         max_capacity: int,
-        alpha: float,
-        beta: float,
+        alpha: float | Tensor,
+        beta: float | Tensor,
         eps: float = 1e-8,
         dtype: torch.dtype = torch.float,
         reduction: str = "max",
         max_priority_within_buffer: bool = False,
+        device: torch.device | str | None = None,
         *,
+        sync: bool = True,
         generator: Generator | None = None,
     ) -> None:
         problems = _number_problems(alpha=alpha, beta=beta, eps=eps)
@@ -87,6 +94,8 @@ class PrioritizedSampler(Sampler):
             problems.append(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
         if not isinstance(arguments["dtype"], torch.dtype) or not dtype.is_floating_point:
             problems.append(f"dtype is {dtype}; expected a floating-point dtype")
+        if device is not None and not str(device).startswith("cpu"):
+            problems.append(f"device is {device}; expected cpu, where the priorities are")
         _raise_problems(problems)
         self._capacity = int(max_capacity)
         self._alpha = float(alpha)
@@ -96,14 +105,19 @@ class PrioritizedSampler(Sampler):
         self.reduction = reduction
         self.generator = generator
         self._within = max_priority_within_buffer
+        self._sync = sync
+        self._elsewhere = False
+        """Whether the priorities are in another process, which sent this sampler."""
         _raise_problems(self._overflow_problems(self._alpha, self._eps, 1.0))
         self.empty()
 
     def __getstate__(self) -> dict[str, Any]:
+        if not self._sync and get_spawning_popen() is not None:
+            return {**super().__getstate__(), "_tree": None, "_elsewhere": True, "generator": None}
         check_start_method(
             self,
             "the priorities",
-            "sample in one process, and give each other process a buffer with its own sampler over the same storage",
+            "pass sync=False to the prioritized buffer: other processes may then write, and this one samples",
         )
         return super().__getstate__()
 
@@ -115,6 +129,8 @@ class PrioritizedSampler(Sampler):
         self._held = 0
         self._highest = 0.0
         self._torn: NDArray[np.int64] = np.empty(0, np.int64)
+        self._seen = 0
+        """Write count of the storage whose writes have been processed; only used if `sync` is False."""
 
     @property
     def max_size(self) -> int:
@@ -122,12 +138,17 @@ class PrioritizedSampler(Sampler):
         return self._capacity
 
     @property
+    def device(self) -> torch.device:
+        """Device of the priorities: the CPU."""
+        return torch.device("cpu")
+
+    @property
     def alpha(self) -> float:
         """Exponent of the priorities; a new value applies to all steps at once."""
         return self._alpha
 
     @alpha.setter
-    def alpha(self, value: float) -> None:
+    def alpha(self, value: float | Tensor) -> None:
         _raise_problems(_number_problems(alpha=value))
         alpha = float(value)
         problems = self._priority_problems(self.priorities, alpha, self._eps)
@@ -141,7 +162,7 @@ class PrioritizedSampler(Sampler):
         return self._beta
 
     @beta.setter
-    def beta(self, value: float) -> None:
+    def beta(self, value: float | Tensor) -> None:
         _raise_problems(_number_problems(beta=value))
         self._beta = float(value)
 
@@ -190,22 +211,24 @@ class PrioritizedSampler(Sampler):
         """Prepare to sample from a storage.
 
         Raises:
-            InvalidArgumentError: If the capacity of the storage exceeds `max_capacity`.
+            InvalidArgumentError: If the storage holds more than `max_capacity` steps.
         """
-        if storage.max_size > self._capacity:
+        self._check_capacity(storage, len(storage))
+
+    def _check_capacity(self, storage: Storage, held: int) -> None:
+        if held > self._capacity:
             raise InvalidArgumentError(
-                f"the storage holds up to {storage.max_size:,} steps, and max_capacity is {self._capacity:,}",
+                f"the storage holds {held:,} steps, and max_capacity is {self._capacity:,}",
                 hint=f"create the sampler with max_capacity={storage.max_size}",
             )
 
     def _synchronize(self, storage: Storage) -> None:
         """Add rows that the storage gained without notification, and drop rows that it no longer holds."""
-        self.attach(storage)
+        self._catch_up(storage)
         held = len(storage)
+        self._check_capacity(storage, held)
         if not held:
-            raise InvalidArgumentError(
-                "the storage is empty: it has no steps to sample", hint="extend the buffer first"
-            )
+            raise empty_storage_error()
         if held < self._held:
             priorities, highest = self.priorities[:held].numpy(), self._highest
             self.empty()
@@ -219,6 +242,22 @@ class PrioritizedSampler(Sampler):
                 f"the priorities of all {held:,} steps are 0, and so is eps: no step can be drawn",
                 hint="update a priority, or pass eps > 0",
             )
+
+    def _catch_up(self, storage: Storage) -> None:
+        """Process the writes that were not reported, if `sync` is False."""
+        if self._elsewhere:
+            raise InvalidArgumentError(
+                "this process has no priorities: they are in the process that created the buffer",
+                hint="sample there, or with another buffer over the same storage",
+            )
+        written = storage.write_count
+        if self._sync or written == self._seen:
+            return
+        if written < self._seen:
+            self.empty()
+        slots = torch.arange(max(self._seen, written - storage.slot_count), written) % storage.slot_count
+        self._process_writes((slots.unsqueeze(1) * storage.envs + torch.arange(storage.envs)).flatten())
+        self._seen = written
 
     def _zero_torn_masses(self, storage: Storage) -> None:
         """Set the mass of torn rows to 0, and give rows that another process has rewritten the default priority."""
@@ -241,6 +280,10 @@ class PrioritizedSampler(Sampler):
 
     def extend(self, index: Tensor) -> None:
         """Give the written rows the default priority."""
+        if self._sync:
+            self._process_writes(index)
+
+    def _process_writes(self, index: Tensor) -> None:
         if not len(index):
             return
         stop = int(index.max()) + 1
@@ -270,6 +313,10 @@ class PrioritizedSampler(Sampler):
             InvalidArgumentError: If a priority is negative, not finite or too large for alpha, a row is out of range,
                 or the shapes differ. The message lists all problems, and nothing has changed.
         """
+        if self._elsewhere:
+            return
+        if storage is not None:
+            self._catch_up(storage)
         rows = _checked_rows(index, storage)
         values = self._reduce_priority(priority, rows.shape)
         if rows.ndim != 1:
@@ -410,8 +457,14 @@ def _number_problems(**values: Any) -> list[str]:
     return [
         f"{name} is {value!r}; expected a finite number >= 0"
         for name, value in values.items()
-        if not isinstance(value, (int, float, np.number)) or not (math.isfinite(value) and value >= 0)
+        if not _is_number(value) or not (math.isfinite(value) and value >= 0)
     ]
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, (int, float, np.number))
 
 
 def _raise_problems(problems: list[str]) -> None:

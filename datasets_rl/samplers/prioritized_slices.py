@@ -69,8 +69,8 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
     def __init__(
         self,
         max_capacity: int,
-        alpha: float,
-        beta: float,
+        alpha: float | Tensor,
+        beta: float | Tensor,
         eps: float = 1e-8,
         dtype: torch.dtype = torch.float,
         reduction: str = "max",
@@ -91,7 +91,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         max_priority_within_buffer: bool = False,
         generator: Generator | None = None,
     ) -> None:
-        if isinstance(span, tuple) and span[0]:
+        if not isinstance(span, int) and span[0]:
             raise InvalidArgumentError(
                 f"span is {span}; expected 0 before the start: no slice can start before its trajectory, "
                 "where no step has a priority"
@@ -110,7 +110,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
             init_key=init_key,
             strict_length=strict_length,
             compile=compile,
-            span=span if isinstance(span, tuple) else (False, span),
+            span=(False, span) if isinstance(span, int) else span,
         )
         PrioritizedSampler.__init__(
             self,

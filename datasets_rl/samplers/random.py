@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.share import Share, check_any_valid
+from datasets_rl.samplers.share import Share, check_any_valid, empty_storage_error
+from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -26,14 +26,23 @@ class RandomSampler(Sampler):
         rank: With `world_size`: draw only from every `world_size`-th row, starting with this one, so that processes
             started by torchrun draw from disjoint rows.
         world_size: Number of processes.
+        replacement: False creates a `SamplerWithoutReplacement` from the other arguments instead.
 
     Raises:
         InvalidArgumentError: If only one of `rank` and `world_size` is given, or the rank is out of range.
     """
 
+    without_replacement = SamplerWithoutReplacement
+
     def __init__(
-        self, generator: Generator | None = None, *, rank: int | None = None, world_size: int | None = None
+        self,
+        generator: Generator | None = None,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        replacement: bool = True,
     ) -> None:
+        del replacement
         self.generator = generator
         self._share = Share.from_rank(rank, world_size)
 
@@ -41,9 +50,7 @@ class RandomSampler(Sampler):
         """Draw `batch_size` steps uniformly."""
         count = self._share.size(len(storage))
         if not count:
-            raise InvalidArgumentError(
-                "the storage is empty: it has no steps to sample", hint="extend the buffer first"
-            )
+            raise empty_storage_error()
         if storage.torn:
             return self._valid_rows(storage, count, batch_size), {}
         return self._share.rows(torch.randint(count, (batch_size,), generator=self.generator)), {}

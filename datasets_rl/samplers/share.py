@@ -12,7 +12,12 @@ from datasets_rl.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["Share", "check_any_valid"]
+__all__ = ["Share", "check_any_valid", "empty_storage_error"]
+
+
+def empty_storage_error() -> InvalidArgumentError:
+    """Return the error of a sampler whose storage has no steps."""
+    return InvalidArgumentError("Cannot sample from an empty storage", hint="extend the buffer first")
 
 
 def check_any_valid(storage: Storage, count: int) -> None:

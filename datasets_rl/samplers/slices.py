@@ -31,7 +31,7 @@ MASK_KEY = ("collector", "mask")
 
 AnyKey = str | tuple[Any, ...]
 Index = NDArray[np.int64]
-Span = bool | int | tuple[bool | int, bool | int]
+Span = bool | int | Sequence[bool | int]
 
 
 @dataclass(eq=False)
@@ -121,13 +121,14 @@ class SliceSampler(Sampler):
         compile: No effect: there is nothing to compile.
         span: Number of steps by which a slice may extend past the start and the end of its trajectory, so that the
             steps there are drawn as often as others; the part outside is cut off, and the slice is shorter. True for up
-            to T - 1; a tuple for start and end.
+            to T - 1; a tuple or a list for start and end.
         use_gpu: No effect: sampling takes microseconds on the CPU.
         starts: "any", or "episode" for slices that start at the first stored step of a trajectory.
         generator: Random generator; by default torch's global generator.
         rank: With `world_size`: draw only from every `world_size`-th trajectory, starting with this one, so that
             processes started by torchrun draw from disjoint trajectories.
         world_size: Number of processes.
+        replacement: False creates a `SliceSamplerWithoutReplacement` from the other arguments instead.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range. The message lists all problems.
@@ -157,8 +158,9 @@ class SliceSampler(Sampler):
         generator: Generator | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        replacement: bool = True,
     ) -> None:
-        del cache_values, compile, use_gpu
+        del cache_values, compile, use_gpu, replacement
         keys = {"end_key": end_key, "end_keys": end_keys, "traj_key": traj_key}
         problems = [
             *slice_size_problems(num_slices, slice_len),
@@ -173,7 +175,7 @@ class SliceSampler(Sampler):
             problems.append("fragmented=True requires a step_key; expected the key of the step index")
         if starts not in {"any", "episode"}:
             problems.append(f"starts is {starts!r}; expected 'any' or 'episode'")
-        if starts == "episode" and span not in {False, (False, False)}:
+        if starts == "episode" and span and span not in ((False, False), [False, False]):
             problems.append("starts='episode' and span are mutually exclusive: span adds other starts")
         if problems:
             raise InvalidArgumentError("; ".join(problems))
@@ -188,7 +190,7 @@ class SliceSampler(Sampler):
         self.init_key = as_key(init_key) if init_key is not None else None
         self.strict_length = strict_length
         self.pad_output = pad_output
-        self.span = span if isinstance(span, tuple) else (span, span)
+        self.span = (span, span) if isinstance(span, int) else tuple(span)
         self.starts = starts
         self.generator = generator
         self._ends = ends
@@ -437,7 +439,7 @@ def _marker_problems(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]
 
 
 def _span_problems(span: Any, slice_len: int | None) -> list[str]:
-    sides = span if isinstance(span, tuple) else (span, span)
+    sides = span if isinstance(span, (tuple, list)) else (span, span)
     if len(sides) != 2 or not all(isinstance(steps, (bool, int)) and steps >= 0 for steps in sides):
         return [f"span is {span!r}; expected True, False, an integer >= 0, or a tuple of two of these"]
     longest = max((steps for steps in sides if not isinstance(steps, bool)), default=0)

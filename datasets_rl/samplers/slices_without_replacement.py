@@ -169,6 +169,10 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         }
 
 
+SliceSampler.without_replacement = SliceSamplerWithoutReplacement
+SliceSamplerWithoutReplacement.without_replacement = SliceSamplerWithoutReplacement
+
+
 def _slices_identity(slices: Slices) -> list[int]:
     """Return values that identify slices after a restart: numbers of trajectories, slices, and steps per slice."""
     return [len(slices.counts), slices.total, slices.length]

@@ -11,7 +11,7 @@ from typing_extensions import override
 from datasets_rl.checkpoint import with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.share import Share, check_any_valid
+from datasets_rl.samplers.share import Share, check_any_valid, empty_storage_error
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -87,9 +87,7 @@ class SamplerWithoutReplacement(Sampler):
         """Add the rows written since the last batch, and start a new epoch if the current one has ended."""
         count = self._share.size(row_count)
         if not count:
-            raise InvalidArgumentError(
-                "the storage is empty: it has no steps to sample", hint="extend the buffer first"
-            )
+            raise empty_storage_error()
         if self.drop_last and count < batch_size:
             raise InvalidArgumentError(
                 f"the batch size is {batch_size}, but there are {count} steps to sample: drop_last drops every batch",
@@ -223,3 +221,6 @@ class SamplerWithoutReplacement(Sampler):
     def __repr__(self) -> str:
         share = f", {self._share}" if self._share else ""
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle}{share})"
+
+
+SamplerWithoutReplacement.without_replacement = SamplerWithoutReplacement

@@ -66,17 +66,18 @@ class BoundedTensorSpec(LeafSpec):
         domain: str | None = None,
     ) -> None:
         lowest, highest = _read_bound("low", low, "minimum", minimum), _read_bound("high", high, "maximum", maximum)
+        if shape is None and not lowest.ndim and not highest.ndim:
+            raise InvalidArgumentError(
+                "shape is missing, and the bounds are scalars", hint="pass shape=() for a spec without axes"
+            )
         try:
             if shape is None:
                 shape = broadcast_shapes(lowest.shape, highest.shape)
-                if not shape:
-                    raise InvalidArgumentError(
-                        "shape is missing, and the bounds are scalars",
-                        hint="pass shape=() for a spec without axes",
-                    )
             super().__init__(shape, device, dtype)
             sizes = created_shape(self.shape)
             lowest.expand(sizes), highest.expand(sizes)
+        except InvalidArgumentError:
+            raise
         except RuntimeError as error:
             raise InvalidArgumentError(
                 f"low of shape {list(lowest.shape)} and high of shape {list(highest.shape)} do not broadcast to"

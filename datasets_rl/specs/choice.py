@@ -183,6 +183,8 @@ class ChoiceSpec(TensorSpec):
             return ChoiceSpec(
                 [choice.rearranged(rearrange) if self._of_specs else rearrange(choice) for choice in self._choices]
             )
+        except InvalidArgumentError:
+            raise
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
 

@@ -62,9 +62,9 @@ class AliasedStorage(EpisodicStorage):
         """Return every key of a batch."""
         return [*self.steps.keys(), *self.names]
 
-    def set(self, cursor: Any, data: Any) -> None:
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Refuse: a stored dataset is not written to."""
-        self.steps.set(cursor, data)
+        self.steps.set(cursor, data, set_cursor=set_cursor)
 
     def __repr__(self) -> str:
         return f"Renamed({self.steps!r}, {self.names})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets_rl.checkpoint import Stateful
+from datasets_rl.checkpoint import Stateful, raise_reasons
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.index import EndKey, TrajectoryIndex
+from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.ted.keys import Key
 
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
 
 __all__ = ["Storage", "device_of"]
+
+
+Hook = Callable[[Any], Any]
+"""A function from the stored data to the data to save, or back."""
 
 
 class Storage(Stateful, ABC):
@@ -43,6 +48,12 @@ class Storage(Stateful, ABC):
 
     masked: bool = False
     """Whether batches carry ``("next", "final_known")`` because a final observation of the dataset is unknown."""
+
+    other_writes: Tensor = torch.zeros(0, dtype=torch.int64)
+    """Writes per slot that `write_count` does not include, int64 [n]; never changed in place."""
+    _tracks_generations = False
+    _save_hooks: tuple[Hook, ...] = ()
+    _load_hooks: tuple[Hook, ...] = ()
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         sizes: dict[str, Any] = {"max_size": max_size, "ndim": ndim}
@@ -165,13 +176,15 @@ class Storage(Stateful, ABC):
         return self.get(rows if self.ndim == 1 else self.unravel(rows))
 
     @abstractmethod
-    def set(self, cursor: Any, data: Any) -> None:
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write data into slots.
 
         Args:
             cursor: An integer for the data of one slot; a slice, range or index tensor [n] for the data of n slots,
                 stacked along the first axis.
             data: The data to write.
+            set_cursor: Whether the write counts. If False, neither the number of slots held nor the write index
+                changes: a slot that was free still counts as free, and may hold anything of the right structure.
 
         Raises:
             InvalidArgumentError: If the data does not match the stored structure. The message lists all problems, and
@@ -295,6 +308,145 @@ class Storage(Stateful, ABC):
 
     def __iter__(self) -> Iterator[Any]:
         return (self.get(index) for index in range(self.filled_count))
+
+    def contains(self, item: Any) -> Any:
+        """Return whether there is data at an index.
+
+        Args:
+            item: An integer, which may count from the end, or integers [...].
+
+        Returns:
+            A bool for an integer, else bool [...].
+
+        Raises:
+            InvalidArgumentError: If the index has another type.
+        """
+        index = torch.as_tensor(item) if isinstance(item, (int, np.integer, np.ndarray, list, Tensor)) else None
+        if index is None or index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
+            raise InvalidArgumentError(f"the index is {item!r}; expected integers")
+        found = (index >= -self.filled_count) & (index < self.filled_count)
+        return found if isinstance(item, Tensor) or index.ndim else bool(found)
+
+    def __contains__(self, item: Any) -> bool:
+        return bool(torch.as_tensor(self.contains(item)).all())
+
+    def flatten(self) -> Storage:
+        """Return a storage of the same steps with one leading axis, this one if it has one.
+
+        Raises:
+            InvalidArgumentError: If this storage holds no steps yet.
+        """
+        return self
+
+    def track_generations(self) -> None:
+        """Count all later writes to each slot, see `generations`."""
+        self._tracks_generations = True
+
+    def generations(self, slots: Tensor) -> Tensor:
+        """Return how often slots [...] were written before their current content, int64 [...]; -1 for an unused slot.
+
+            slots 4, written 6     slot        0  1  2  3
+                                   written     2  2  1  1     times
+                                   generation  1  1  0  0
+
+        Writes in ring order follow from the write count, which processes share. Only others are counted one by one.
+        """
+        count = self.slot_count
+        times = torch.div(self.write_count - 1 - slots, count, rounding_mode="floor") + 1
+        if len(self.other_writes):
+            others = self.other_writes[slots.clamp(0, len(self.other_writes) - 1)]
+            times = times + others.where(slots < len(self.other_writes), 0)
+        return (times - 1).where((slots >= 0) & (slots < count), -1)
+
+    def count_other_writes(self, slots: Tensor) -> None:
+        """Count a write to each of these slots, int64 [n], that the write count does not include."""
+        if not self._tracks_generations or not len(slots):
+            return
+        counts = torch.zeros(max(int(slots.max()) + 1, len(self.other_writes)), dtype=torch.int64)
+        counts[: len(self.other_writes)] = self.other_writes
+        self.other_writes = counts.index_add_(0, slots, torch.ones_like(slots))
+
+    def retire_generations(self) -> None:
+        """Give every used slot another generation, before the storage is emptied and its write count restarts."""
+        if self._tracks_generations:
+            used = torch.arange(max(self.filled_count, len(self.other_writes)))
+            generations = self.generations(used)
+            self.other_writes = (generations + 2).where(generations >= 0, 0)
+
+    def register_save_hook(self, hook: Hook) -> None:
+        """Add a function that is applied to the stored data when the state is saved, after those added before.
+
+        Args:
+            hook: A function of the data in the order of the storage, whose result is saved instead: tensors,
+                TensorDicts, JSON values, and dicts, lists and tuples of these. If it has the attributes `shift` and
+                `is_full`, they are set to the write index, and to whether the storage is full: then the oldest step is
+                at the write index. Hooks are not saved.
+        """
+        self._save_hooks += (hook,)
+
+    def register_load_hook(self, hook: Hook) -> None:
+        """Add a function that is applied to the data that save hooks produced, when it is loaded.
+
+        Args:
+            hook: A function of the saved data; the last one returns the steps to store, in the same order.
+        """
+        self._load_hooks += (hook,)
+
+    def _hooked_state(self) -> dict[str, Any]:
+        """Return the state of a storage with save hooks."""
+        held, written, _ = self._counted()
+        data = self.get(slice(None))
+        for hook in self._save_hooks:
+            for name, value in (("shift", written % self.slot_count), ("is_full", held == self.slot_count)):
+                if hasattr(hook, name):
+                    setattr(hook, name, value)
+            data = hook(data)
+        hooked = encode_item(data, "the result of the save hooks")
+        return {"hooked": hooked, "held": held, "written": written, "slots": self.slot_count, "env_shape": [self.envs]}
+
+    def _hooked_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        try:
+            decode_item(state_dict["hooked"])
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            return [f"the result of the save hooks cannot be read: {error}"]
+        counts = [state_dict.get(name) for name in ("held", "written", "slots")]
+        if not all(type(count) is int and count >= 0 for count in counts):
+            return [f"the counts held, written and slots are {counts}; expected integers"]
+        return [] if self._load_hooks else ["save hooks changed it; register the load hooks that change it back"]
+
+    def _load_hooked_state(self, state_dict: dict[str, Any]) -> None:
+        raise_reasons(self._hooked_problems(state_dict))
+        data = decode_item(state_dict["hooked"])
+        for hook in self._load_hooks:
+            data = hook(data)
+        self.empty()
+        count = self.size_of(data)
+        self.set(range(count), data)
+        shift = state_dict.get("shift", 0)
+        if shift:
+            data = self.get((torch.arange(count) + shift) % count)
+            self.set(range(count), data)
+        elif state_dict["held"] == count == self.slot_count:
+            self._recount(count, max(state_dict["written"], count))
+
+    def _renumbered_hooked_state(self, state_dict: dict[str, Any], shift: int) -> dict[str, Any]:
+        return {**state_dict, "shift": shift, "written": state_dict["held"]}
+
+    def _recount(self, held: int, written: int) -> None:
+        """Set the counts after all stored data were replaced; no step is torn after this call."""
+        self._count(held, written, self.rewrite_count + 1)
+
+    def save(self, path: Path | str) -> None:
+        """Write the state into a folder: an alias of `dumps`."""
+        self.dumps(path)
+
+    def dump(self, path: Path | str) -> None:
+        """Write the state into a folder: an alias of `dumps`."""
+        self.dumps(path)
+
+    def load(self, path: Path | str) -> None:
+        """Restore a state that `dumps` wrote: an alias of `loads`."""
+        self.loads(path)
 
     def attach(self, buffer: Any) -> None:
         """Register a buffer that reads from this storage; several buffers may register."""

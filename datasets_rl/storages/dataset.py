@@ -182,12 +182,13 @@ class DatasetStorage(EpisodicStorage):
         keys = self.stored.keys()
         return [*keys, NEXT_FINAL_KNOWN] if self.masked and NEXT_FINAL_KNOWN not in keys else keys
 
-    def set(self, cursor: Any, data: Any) -> None:
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Raise: a stored dataset is read-only.
 
         Raises:
             InvalidArgumentError: Always.
         """
+        del set_cursor
         raise InvalidArgumentError(
             f"{self.stored.manifest.id} is read-only; cannot write {type(data).__name__} at {cursor!r}",
             hint="write to a separate ReplayBuffer, or create a modified copy of the dataset",

@@ -102,16 +102,30 @@ class StorageEnsemble(Storage):
             data = with_mask(data)
         return data if transform is None else transform(data)
 
-    def set(self, cursor: Any, data: Any) -> None:
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Raise: the storage to write to is ambiguous.
 
         Raises:
             InvalidArgumentError: Always.
         """
-        raise InvalidArgumentError(
-            f"cannot write {type(data).__name__} at {cursor!r} of an ensemble: the storage to write to is ambiguous",
-            hint="write to one of the storages: ensemble[i]",
-        )
+        del set_cursor
+        raise _ambiguous_error(data, f"at {cursor!r} of")
+
+    def add(self, value: Any) -> None:
+        """Raise: the storage to write to is ambiguous.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        raise _ambiguous_error(value, "to")
+
+    def extend(self, value: Any) -> None:
+        """Raise: the storage to write to is ambiguous.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        raise _ambiguous_error(value, "to")
 
     @override
     def empty(self) -> None:
@@ -144,6 +158,13 @@ class StorageEnsemble(Storage):
 
     def __repr__(self) -> str:
         return f"StorageEnsemble({', '.join(map(repr, self.storages))})"
+
+
+def _ambiguous_error(data: Any, where: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"cannot write {type(data).__name__} {where} an ensemble: the storage to write to is ambiguous",
+        hint="write to one of the storages: ensemble[i]",
+    )
 
 
 def with_mask(data: Any) -> Any:

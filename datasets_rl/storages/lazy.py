@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
+from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.schema import WIDE_BYTES
 from datasets_rl.storages.base import Storage, device_of
+from datasets_rl.storages.items import decode_item, encode_item
+from datasets_rl.storages.ledger import Ledger
+from datasets_rl.storages.mapped import MappedRows
 from datasets_rl.storages.non_tensor import Objects, as_non_tensor, write_objects
-from datasets_rl.storages.packed import RowSlot, RowViews
+from datasets_rl.storages.packed import RowViews
+from datasets_rl.storages.row_layout import row_layout
+from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.storages.structure import Structure
 from datasets_rl.storages.tensor import TensorStorage
 
 __all__ = ["LazyTensorStorage"]
-
-_WORD = 8
 
 
 class LazyTensorStorage(TensorStorage):
@@ -36,23 +42,31 @@ class LazyTensorStorage(TensorStorage):
                 | image ..................................... |      table 1
 
     Args:
-        max_size: Maximum number of steps.
+        max_size: Maximum number of steps; with several environments, it is rounded up to whole slots at the first
+            write.
         device: Device of the memory; "auto" for the device of the first data.
         ndim: Number of leading axes of the data that index steps.
         compilable: Accepted for compatibility with TorchRL; has no effect.
         consolidated: Accepted for compatibility with TorchRL; the records are contiguous in any case.
-        shared_init: Not supported: use `LazyMemmapStorage`.
-        cleanup_memmap: Accepted together with `shared_init`; has no effect.
+        shared_init: Whether several processes may write the first data: each process that receives the storage, from
+            then on or later, shares its steps. The memory is then that of mapped files in a temporary folder. `share`
+            does the same for a storage without data.
+        cleanup_memmap: Accepted for compatibility with TorchRL: the temporary folder is always removed in the end.
 
     Raises:
-        InvalidArgumentError: If `shared_init` is True, a size is below 1, or there is no such device; at the first
-            write, if the steps do not fit in memory.
+        InvalidArgumentError: If a size is below 1, there is no such device, or `shared_init` is combined with a device
+            other than the CPU; at the first write, if the steps do not fit in memory.
     """
 
     _layout = "rows"
     _views: Sequence[RowViews] = ()
     _objects: Mapping[int, Objects] = MappingProxyType({})
     """The columns of non-tensor leaves, by leaf number."""
+    _files: MappedRows | None = None
+    """The files that hold the steps, if processes share the storage before its first data."""
+    _scratch: ScratchFolder | None = None
+    _sender_structure: Structure | None = None
+    """Structure in the process that sent this storage: it has the classes that the files only name."""
 
     def __init__(
         self,
@@ -66,13 +80,50 @@ class LazyTensorStorage(TensorStorage):
         cleanup_memmap: bool = True,
     ) -> None:
         del compilable, consolidated, cleanup_memmap
-        if shared_init:
-            raise InvalidArgumentError(
-                "a LazyTensorStorage cannot be initialized by several processes",
-                hint="use a LazyMemmapStorage: any process that has it may write the first data",
-            )
         Storage.__init__(self, max_size, ndim=ndim)
         self.device = None if device == "auto" else device_of(device)
+        if shared_init:
+            self.share()
+
+    @property
+    @override
+    def initialized(self) -> bool:
+        if self._structure is None and self._files is not None:
+            self._open_files(self._files)
+        return self._structure is not None
+
+    @property
+    def _storage(self) -> Any:
+        # TorchRL's name for the memory of all slots, and for the file of a leaf, which its tutorials read.
+        if not self.initialized or self._structure is None:
+            return None
+        leaves = [*self._columns]
+        for number, column in enumerate(leaves):
+            if number in self._objects:
+                leaves[number] = as_non_tensor(column)
+            elif self._files is not None:
+                tables = [table.untyped_storage().data_ptr() for table in self._tables]
+                leaves[number] = column[:]
+                leaves[number].filename = str(
+                    self._files.folder / f"rows.{tables.index(column.untyped_storage().data_ptr())}.bin"
+                )
+        return self._structure.build(leaves, torch.Size((self.slot_count, *self._env_shape)), self.device)
+
+    def _use_files(self, files: MappedRows) -> None:
+        """Keep the steps in files, which this process or another one creates when it writes the first data."""
+        self._files = files
+        ledger = files.map_ledger(0)
+        self._use_ledger(ledger)
+        self._counts = _CountsBeforeFirstData(self)  # type: ignore[assignment]  # it is only read
+        self._open_files(files)
+
+    def _open_files(self, files: MappedRows) -> None:
+        mapped = files.open_tables(self._sender_structure)
+        if mapped is not None:
+            if self.device is None:
+                self.device = torch.device("cpu")
+            self._use_tables(mapped.structure, mapped.env_shape, mapped.tables)
+            self._use_ledger(files.map_ledger(self.slot_count))
 
     def _initialize(self, structure: Structure, env_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
         if self.device is None:
@@ -80,6 +131,12 @@ class LazyTensorStorage(TensorStorage):
         self._allocate(structure, env_shape)
 
     def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
+        if self._files is not None:
+            self._check_only_tensors("be stored in a memory-mapped file", structure)
+            mapped = self._files.create_tables(structure, env_shape, self._slots_for(env_shape))
+            self._use_tables(mapped.structure, mapped.env_shape, mapped.tables)
+            self._use_ledger(self._files.map_ledger(self.slot_count))
+            return
         shape = (self._slots_for(env_shape), *env_shape)
         self._use_tables(
             structure, env_shape, [self._zero_tensor((*shape, words)) for words, _ in row_layout(structure)]
@@ -91,13 +148,14 @@ class LazyTensorStorage(TensorStorage):
                 return torch.from_numpy(np.zeros(shape, np.int64))  # the system allocates a page at its first write
             except (MemoryError, OverflowError, ValueError) as error:
                 raise InvalidArgumentError(
-                    f"{self.max_size:,} steps need {math.prod(shape) * _WORD:,} bytes of memory, which is not available",
+                    f"{self.max_size:,} steps need {8 * math.prod(shape):,} bytes of memory, which is not available",
                     hint="choose a smaller max_size, or a LazyMemmapStorage on a disk with enough space",
                 ) from error
         return torch.zeros(shape, dtype=torch.int64, device=self.device)
 
     def _use_tables(self, structure: Structure, env_shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:
         self._structure, self._env_shape, self._tables = structure, env_shape, tables
+        self.max_size = len(tables[0]) * self.envs
         self._views = [views for _, views in row_layout(structure)]
         slots = (self._slots_for(env_shape), *env_shape)
         self._objects = {
@@ -155,19 +213,56 @@ class LazyTensorStorage(TensorStorage):
         for table, rows in zip(self._tables, new_rows, strict=True):
             table.index_copy_(0, slots.to(table.device), rows)
 
+    @override
+    def _write_steps(self, column: Any, places: tuple[Tensor, ...], leaf: Any) -> None:
+        if isinstance(column, np.ndarray):
+            write_objects(column, tuple(place.numpy() for place in places), leaf)
+        else:
+            super()._write_steps(column, places, leaf)
+
     def _saved_tables(self) -> Sequence[Tensor]:
         return self._tables
 
-    def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
-        return [(torch.int64, (words,)) for words, _ in row_layout(structure)]
+    def share(self) -> None:
+        """Move the data to shared memory, or reserve shared memory for the first data.
+
+        Processes that receive the storage after this call read and write the same steps.
+
+        Raises:
+            InvalidArgumentError: If a leaf is not a tensor, or the storage has no data yet and another device.
+        """
+        self._check_only_tensors("be shared between processes", self._structure)
+        if self.initialized:
+            if self._files is None:
+                super().share()
+            return
+        if self.device is not None and self.device.type != "cpu":
+            raise InvalidArgumentError(
+                f"the storage has no data yet and is on {self.device}; expected the CPU, whose memory processes can "
+                "share before the first data",
+                hint="share it after the first data, or pass device='cpu'",
+            )
+        if self._files is None:
+            self._scratch = ScratchFolder()
+            self._use_files(MappedRows(self._scratch.path, self.max_size, self.ndim))
+
+    @property
+    @override
+    def shared(self) -> bool:
+        return self._files is not None or super().shared
+
+    @property
+    @override
+    def lock_path(self) -> Path | None:
+        return None if self._files is None else self._files.lock_path
 
     @override
-    def share(self) -> None:
-        self._check_only_tensors("be shared between processes")
-        super().share()
+    def recover(self) -> None:
+        if self._ledger is not None and self._ledger.unfinished and self.initialized:
+            super().recover()
 
-    def _check_only_tensors(self, verb: str) -> None:
-        names = [repr(leaf.path) for leaf in self._structure.leaves if leaf.dtype is None] if self._structure else []
+    def _check_only_tensors(self, verb: str, structure: Structure | None) -> None:
+        names = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None] if structure else []
         if names:
             raise InvalidArgumentError(
                 f"non-tensor data cannot {verb}: {', '.join(names)}",
@@ -177,16 +272,81 @@ class LazyTensorStorage(TensorStorage):
     def state_dict(self) -> dict[str, Any]:
         """Return the structure of a step and all stored steps; the tensors are views of this storage's memory.
 
+        Leaves that are not tensors are saved if they are JSON values, tensors, or dicts, lists and tuples of these.
+
         Raises:
-            InvalidArgumentError: If a leaf is not a tensor.
+            InvalidArgumentError: If such a leaf has another type.
         """
-        self._check_only_tensors("be saved")
-        return super().state_dict()
+        state = super().state_dict()
+        if not self._objects or "hooked" in state:
+            return state
+        steps = len(self)
+        objects = [
+            [encode_item(_unwrapped(item), f"step {row}") for row, item in enumerate(column.reshape(-1)[:steps])]
+            for column in self._object_columns()
+        ]
+        return {**state, "objects": objects}
+
+    def _object_columns(self) -> list[Objects]:
+        return [self._objects[number] for number in self._initialized_structure().by_name if number in self._objects]
+
+    @override
+    def _object_problems(self, structure: Structure, state: Mapping[str, Any]) -> list[str]:
+        objects = [leaf for leaf in structure.leaves if leaf.dtype is None]
+        if not objects or self._files is not None:
+            return super()._object_problems(structure, state)
+        saved, steps = state.get("objects"), state["held"] * math.prod(state["env_shape"])
+        if not isinstance(saved, list) or not all(isinstance(items, list) for items in saved):
+            return [f"the leaf {leaf.path} is not a tensor, and there are no objects" for leaf in objects]
+        if [len(items) for items in saved] != [steps] * len(objects):
+            return [f"it has {len(saved)} lists of objects; expected {len(objects)} of {steps} objects"]
+        try:
+            for items in saved:
+                list(map(decode_item, items))
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            return [f"an object cannot be read: {error}"]
+        return []
+
+    @override
+    def _load_objects(self, state: Mapping[str, Any]) -> None:
+        for column, items in zip(self._object_columns(), state.get("objects", []), strict=True):
+            flat = column.reshape(-1)
+            for row, entry in enumerate(items):
+                item = decode_item(entry)
+                flat[row] = item if isinstance(item, (NonTensorData, NonTensorStack)) else NonTensorData(item)
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         if self.device is None:
             self.device = state["tables"][0][0].device if state["tables"][0] else torch.device("cpu")
         self._allocate(Structure.from_json(state["structure"]), tuple(state["env_shape"]))
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        if self._files is None:
+            return super().__getstate__()
+        derived = {"_tables", "_views", "_objects", "_columns", "_counts", "_ledger", "_structure"}
+        state = {name: value for name, value in self.__dict__.items() if name not in derived}
+        return {**state, "_sender_structure": self._structure or self._sender_structure, "_indices": {}}
+
+    @override
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state.get("_files") is None:
+            super().__setstate__(state)
+        else:
+            self.__dict__.update(state)
+            self._use_files(state["_files"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyTensorStorage:
+        """Copy the steps too: unlike a pickle, a copy does not share them, and files are in a temporary folder."""
+        if self._files is None:
+            copied = memo[id(self)] = type(self).__new__(type(self))
+            copied.__setstate__(deepcopy(self.__getstate__(), memo))
+            return copied
+        device = "auto" if self.device is None else self.device
+        copied = memo[id(self)] = type(self)(self.max_size, device=device, ndim=self.ndim)
+        copied._sender_structure = self._structure or self._sender_structure  # noqa: SLF001 - of this class
+        copied.load_state_dict(self.state_dict())
+        return copied
 
     def _pickle_state(self, state: dict[str, Any]) -> dict[str, Any]:
         derived = {"_views", "_columns", "_ledger", "_shared_words"}
@@ -204,25 +364,24 @@ class LazyTensorStorage(TensorStorage):
                 self._objects[number][...] = column
 
 
-def row_layout(structure: Structure) -> list[tuple[int, RowViews]]:
-    """Return, for each table, the number of words in a row and the views of its leaves.
+def _unwrapped(item: Any) -> Any:
+    """Return the object in non-tensor data without axes, which needs no description."""
+    return item.data if isinstance(item, NonTensorData) and not item.batch_size else item
 
-    The narrow leaves share the first table. They are sorted by item size, so that all are aligned, and then by name, so
-    that two storages of the same leaves have the same layout. Each wide leaf has its own table.
+
+class _CountsBeforeFirstData(Sequence[int]):
+    """The counts of a storage in files whose first data another process may write at any time.
+
+    The first access after that write maps the files, and the storage then has the counts themselves. A storage whose
+    memory exists therefore needs no check.
     """
-    narrow: list[RowSlot] = []
-    wide: list[tuple[int, RowViews]] = []
-    offset = 0
-    leaves = ((number, structure.leaves[number]) for number in structure.by_name)
-    numbered = [(leaf.dtype, number, leaf.shape) for number, leaf in leaves if leaf.dtype is not None]
-    for dtype, number, shape in sorted(numbered, key=lambda item: -item[0].itemsize):
-        size = dtype.itemsize * math.prod(shape)
-        if size < WIDE_BYTES and dtype.itemsize <= _WORD:
-            narrow.append(RowSlot(number, offset, dtype, shape))
-            offset += size
-        else:
-            unit = max(dtype.itemsize, _WORD)
-            row_bytes = max(-(-size // unit) * unit, unit)
-            wide.append((row_bytes // _WORD, RowViews([RowSlot(number, 0, dtype, shape)], row_bytes)))
-    words = max(-(-offset // _WORD), 1)
-    return [(words, RowViews(narrow, words * _WORD)), *wide] if narrow or not wide else wide
+
+    def __init__(self, storage: LazyTensorStorage) -> None:
+        self._storage = weakref.ref(storage)
+
+    def __len__(self) -> int:
+        return Ledger.WORDS
+
+    def __getitem__(self, number: Any) -> Any:
+        storage = self._storage()
+        return storage._counts[number] if storage is not None and storage.initialized else 0  # noqa: SLF001 - see above

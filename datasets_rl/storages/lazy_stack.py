@@ -65,7 +65,7 @@ class LazyStackStorage(ListStorage):
         return lazy_stack(parts, axis)
 
     @override
-    def set(self, cursor: Any, data: Any) -> None:
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         elements = [data] if is_single_slot(cursor) else self._as_elements(data)
         others = sorted({type(element).__name__ for element in elements if not is_tensor_collection(element)})
         if others:
@@ -73,7 +73,7 @@ class LazyStackStorage(ListStorage):
                 f"the elements are of type {', '.join(others)}; expected TensorDicts",
                 hint="use a ListStorage for other elements",
             )
-        super().set(cursor, data if is_single_slot(cursor) else elements)
+        super().set(cursor, data if is_single_slot(cursor) else elements, set_cursor=set_cursor)
 
     def __repr__(self) -> str:
         return f"LazyStackStorage({len(self):,} elements)"

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict import MemoryMappedTensor, NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
+from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.checkpoint import check_start_method, raise_reasons
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage, device_of
+from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
 
 __all__ = ["ListStorage"]
@@ -64,12 +65,13 @@ class ListStorage(Storage):
         """Return the elements of these rows, int64 [B], as a list."""
         return [self._items[row] for row in rows.tolist()]
 
-    def set(self, cursor: Any, data: Any) -> None:
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write objects into slots.
 
         Args:
             cursor: An integer for one object; a slice, range, list or index tensor [n] for n objects.
             data: One object, or n objects.
+            set_cursor: Whether the write moves the write index if it is in ring order. A list grows in either case.
 
         Raises:
             InvalidArgumentError: If the number of objects differs from the number of slots.
@@ -85,7 +87,9 @@ class ListStorage(Storage):
         )
         for number, item in zip(numbers, map(self._move_to_device, items), strict=True):
             self._items[number : number + 1] = [item]
-        self._count(*counts_after_write(self._counted(), goal, self.slot_count))
+        held, written, rewritten = self._counted()
+        after = counts_after_write((held, written, rewritten), goal, self.slot_count)
+        self._count(*(after if set_cursor or after[0] > held else (held, written, rewritten + 1)))
 
     def _as_elements(self, data: Any) -> Sequence[Any]:
         if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
@@ -109,11 +113,15 @@ class ListStorage(Storage):
         Raises:
             InvalidArgumentError: If an element has another type.
         """
-        items = [_encode_item(item, f"element {number}") for number, item in enumerate(self._items)]
+        if self._save_hooks:
+            return self._hooked_state()
+        items = [encode_item(item, f"element {number}") for number, item in enumerate(self._items)]
         return {"items": items, "slots": self.slot_count, "held": self.filled_count, "written": self.write_count}
 
     @override
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        if "hooked" in state_dict:
+            return self._hooked_problems(state_dict)
         items = state_dict.get("items")
         counts: list[Any] = [state_dict.get(name) for name in ("held", "slots", "written")]
         if not isinstance(items, list) or any(type(count) is not int for count in counts):
@@ -124,25 +132,30 @@ class ListStorage(Storage):
         if len(items) > self.slot_count:
             return [f"it holds {len(items):,} elements; {self.slot_count:,} fit"]
         try:
-            list(map(_decode_item, items))
+            list(map(decode_item, items))
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             return [f"an element cannot be read: {error}"]
         return []
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state; a full list that is restored into a larger one starts with its oldest element."""
+        if "hooked" in state_dict:
+            self._load_hooked_state(state_dict)
+            return
         raise_reasons(self.state_problems(state_dict))
         held, written = len(state_dict["items"]), state_dict["written"]
         if written > held and held != self.slot_count:
             state_dict = self.renumbered(state_dict, written % held, held)
             written = held
         self.empty()
-        self._items = [self._move_to_device(_decode_item(item)) for item in state_dict["items"]]
+        self._items = [self._move_to_device(decode_item(item)) for item in state_dict["items"]]
         self._count(held, written, self.rewrite_count)
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Rotate a full list, so that the oldest element comes first."""
         del slots
+        if "hooked" in state_dict:
+            return self._renumbered_hooked_state(state_dict, shift)
         items = state_dict["items"]
         return {**state_dict, "items": items[shift:] + items[:shift], "written": len(items)}
 
@@ -157,45 +170,3 @@ class ListStorage(Storage):
 
 def _select_items(items: Sequence[Any], rows: Any) -> Any:
     return [_select_items(items, row) for row in rows] if isinstance(rows, list) else items[rows]
-
-
-def _encode_item(item: Any, place: str) -> Any:
-    """Convert an element to a tree that a state may contain."""
-    if item is None or isinstance(item, (bool, int, float, str)) or type(item) is Tensor:
-        return item
-    if isinstance(item, MemoryMappedTensor):
-        return item.as_subclass(Tensor)
-    if isinstance(item, TensorDictBase):
-        fields = {name: _encode_item(value, f"{place}.{name}") for name, value in item.items()}
-        return {"tensordict": fields, "batch_size": list(item.batch_size)}
-    if isinstance(item, NonTensorData):
-        return {"object": _encode_item(item.data, place), "batch_size": list(item.batch_size)}
-    if type(item) is dict:
-        return {
-            "dict": [
-                [_encode_item(key, place), _encode_item(value, f"{place}[{key!r}]")] for key, value in item.items()
-            ]
-        }
-    if type(item) in {list, tuple}:
-        return {type(item).__name__: [_encode_item(value, f"{place}[{number}]") for number, value in enumerate(item)]}
-    raise InvalidArgumentError(
-        f"{place} is of type {type(item).__qualname__}, which cannot be saved; expected a tensor, a TensorDict, a JSON "
-        "value, or a dict, list or tuple of these"
-    )
-
-
-def _decode_item(entry: Any) -> Any:
-    """Invert `_encode_item`; tensors are copied."""
-    if isinstance(entry, Tensor):
-        return entry.clone()
-    if not isinstance(entry, dict):
-        return entry
-    if "tensordict" in entry:
-        fields = {name: _decode_item(value) for name, value in entry["tensordict"].items()}
-        return TensorDict(fields, batch_size=entry["batch_size"])
-    if "object" in entry:
-        return NonTensorData(_decode_item(entry["object"]), batch_size=entry["batch_size"])
-    ((kind, items),) = entry.items()
-    if kind == "dict":
-        return {_decode_item(key): _decode_item(value) for key, value in items}
-    return {"list": list, "tuple": tuple}[kind](map(_decode_item, items))

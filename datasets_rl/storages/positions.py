@@ -107,7 +107,7 @@ def is_single_slot(cursor: Any) -> bool:
     return _is_number(cursor) or (isinstance(cursor, (Tensor, np.ndarray)) and cursor.ndim == 0)
 
 
-def written_slots(cursor: Any, count: int, *, filled: int, slots: int) -> Segment | Tensor:
+def written_slots(cursor: Any, count: int, *, filled: int, slots: int, gaps: bool = False) -> Segment | Tensor:
     """Return the slots to write.
 
     Args:
@@ -116,6 +116,7 @@ def written_slots(cursor: Any, count: int, *, filled: int, slots: int) -> Segmen
         count: Number of slots that the data fills.
         filled: Number of slots held.
         slots: Capacity of the storage in slots.
+        gaps: Whether the write may leave a gap of unwritten slots.
 
     Raises:
         InvalidArgumentError: If the data fills another number of slots.
@@ -144,11 +145,11 @@ def written_slots(cursor: Any, count: int, *, filled: int, slots: int) -> Segmen
         raise IndexError(f"slot {low if low < 0 else high} is out of range; the storage has {slots:,} slots")
     if not consecutive:
         new_slots = np.unique(numbers[numbers >= filled])
-        if not np.array_equal(new_slots, np.arange(filled, filled + len(new_slots))):
+        if not gaps and not np.array_equal(new_slots, np.arange(filled, filled + len(new_slots))):
             raise IndexError(_gap_text(high, filled))
         return torch.from_numpy(numbers)
     first = int(numbers[0]) if count else filled % slots
-    if first > filled:
+    if first > filled and not gaps:
         raise IndexError(_gap_text(first, filled))
     return Segment(first, count)
 

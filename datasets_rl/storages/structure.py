@@ -328,7 +328,13 @@ def _path_step(entry: Any) -> Any:
 def _children_of(data: Any) -> Any:
     """Return the fields of a TensorDict or tensorclass by name."""
     fields = data if isinstance(data, TensorDictBase) else data._tensordict  # noqa: SLF001 - every public way copies
-    return dict(fields.items())
+    try:
+        return dict(fields.items())
+    except RuntimeError as error:
+        raise InvalidArgumentError(
+            f"the data is a {type(data).__name__} whose elements differ in shape: {error}",
+            hint="pad the elements to one shape, or store them in a ListStorage",
+        ) from error
 
 
 def _describe_node(data: Any, path: Path, leading: int, leaves: list[Leaf], problems: list[str]) -> _Node:

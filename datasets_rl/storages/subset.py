@@ -131,8 +131,8 @@ class SubsetStorage(EpisodicStorage):
         return list(self.fields)
 
     @override
-    def set(self, cursor: Any, data: Any) -> None:
-        self.dataset.set(cursor, data)
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        self.dataset.set(cursor, data, set_cursor=set_cursor)
 
     def __repr__(self) -> str:
         return f"SubsetStorage({len(self):,} of {self.dataset!r})"

@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import MemoryMappedTensor, TensorDict
+from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
 from datasets_rl.checkpoint import raise_reasons, row_chunks, with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.schema import short_text
 from datasets_rl.storages.base import Storage
+from datasets_rl.storages.compiled import register_writer, write_in_graph
 from datasets_rl.storages.dataset import wrap_negative_rows
 from datasets_rl.storages.ledger import Ledger, Slots
 from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
+from datasets_rl.storages.row_layout import leaf_tables, table_shapes
 from datasets_rl.storages.structure import Structure, leading_sizes, stack_elements
 from datasets_rl.ted.keys import Key, dotted_name, nest_keys
 
@@ -37,14 +40,15 @@ class TensorStorage(Storage):
     Integers and slices give views, which the caller can write to; other indices give copies.
 
     Args:
-        storage: A tensor, a TensorDict, a tensorclass, or a pytree of these, [slots, *envs, ...].
+        storage: A tensor, a TensorDict, a tensorclass, or a pytree of these, [slots, *envs, ...]. A TensorDict without
+            entries holds no steps; the first data that is written determines its entries, which are added to it.
         max_size: Number of steps; if given, it must equal the number of steps in `storage`.
         device: Accepted for compatibility with TorchRL; batches are on the device of `storage`.
         ndim: Number of leading axes that index steps.
         compilable: Accepted for compatibility with TorchRL; has no effect.
 
     Raises:
-        InvalidArgumentError: If a leaf of `storage` is not a tensor, or the sizes differ.
+        InvalidArgumentError: If `storage` is None, a leaf of it is not a tensor, or the sizes differ.
     """
 
     _layout = "leaves"
@@ -70,6 +74,14 @@ class TensorStorage(Storage):
         compilable: bool = False,
     ) -> None:
         del device, compilable
+        if storage is None:
+            raise InvalidArgumentError(
+                "Expected storage to be non-null: a TensorStorage holds tensors that exist",
+                hint="use a LazyTensorStorage, which allocates them",
+            )
+        if isinstance(storage, TensorDictBase) and storage.is_empty():
+            self._prepare_empty(storage, max_size, ndim)
+            return
         structure = Structure.from_data(storage, ndim)
         sizes, columns = structure.flatten(storage, [None] * ndim)
         steps = math.prod(sizes)
@@ -84,11 +96,24 @@ class TensorStorage(Storage):
                 hint="use a LazyTensorStorage, which also stores objects",
             )
         super().__init__(steps, ndim=ndim)
-        self._storage = storage
+        self._storage: Any = storage
         self._structure, self._env_shape = structure, sizes[1:]
         self._tables = self._columns = columns
         self.device: torch.device | None = columns[0].device
         self._count(sizes[0], sizes[0], 0)
+
+    def _prepare_empty(self, storage: TensorDictBase, max_size: int | None, ndim: int) -> None:
+        """Prepare to add entries to a TensorDict that has none, when the first data is written."""
+        sizes = tuple(storage.batch_size)
+        if len(sizes) != ndim or max_size not in {None, math.prod(sizes)}:
+            raise InvalidArgumentError(
+                f"the storage is an empty TensorDict {list(sizes)}; expected {ndim} axes and "
+                f"{'at least one step' if max_size is None else f'{max_size} steps'}"
+            )
+        super().__init__(math.prod(sizes), ndim=ndim)
+        self._storage = storage
+        self._env_shape = sizes[1:]
+        self.device = storage.device or torch.device("cpu")
 
     @property
     def initialized(self) -> bool:
@@ -99,6 +124,11 @@ class TensorStorage(Storage):
     @override
     def envs(self) -> int:
         return math.prod(self._env_shape)
+
+    @property
+    @override
+    def slot_count(self) -> int:
+        return -(-self.max_size // self.envs)
 
     @property
     def shape(self) -> torch.Size:
@@ -144,6 +174,16 @@ class TensorStorage(Storage):
             parts = [part.view((*rows.shape, *part.shape[1:])) for part in parts]
         return structure.build(self._leaves(parts, flat, rows.shape), rows.shape, self.device)
 
+    def take_parts(self, rows: Tensor) -> list[Tensor]:
+        """Return the rows, int64 [B], of each table: the parts of a batch, which `batch_of_parts` combines."""
+        self._initialized_structure()
+        return self._select_rows(rows.cpu(), len(self))
+
+    def batch_of_parts(self, parts: Sequence[Tensor], rows: Tensor) -> Any:
+        """Return the batch [B] of the result of `take_parts`; runs in a compiled function."""
+        leaves = self._leaves(parts, rows, rows.shape)
+        return self._initialized_structure().build(leaves, rows.shape, self.device)
+
     def _select_rows(self, flat: Tensor, steps: int) -> list[Tensor]:
         if self._tables and not self._tables[0].is_cpu:
             # An out-of-range index in a CUDA kernel would make the device unusable for the whole process.
@@ -160,7 +200,7 @@ class TensorStorage(Storage):
         leaves = [column[: self.filled_count][where] for column in self._columns]
         return leaves, leaves[0].shape[: leaves[0].ndim - len(self._initialized_structure().leaves[0].shape)]
 
-    def set(self, cursor: Any, data: Any) -> None:
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write data into slots.
 
         Consecutive slots may wrap around the end of the ring; if the data fills more slots than the capacity, only the
@@ -170,27 +210,72 @@ class TensorStorage(Storage):
             cursor: An integer for the data of one slot; a slice, range, list or index tensor [n] for the data of n
                 slots.
             data: One element [*envs], or several [n, *envs]; a list of elements is stacked.
+            set_cursor: Whether the write counts. If False, neither the number of slots held nor the write index
+                changes, and any slots may be written.
 
         Raises:
             InvalidArgumentError: If the data does not match the structure. The message lists all problems, and nothing
                 is written.
             IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
         """
-        self._write(cursor, data)
+        if is_dynamo_compiling():
+            write_in_graph(self._graph_number(), cursor, data, set_cursor=set_cursor)
+        else:
+            self._write(cursor, data, set_cursor=set_cursor)
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
+    def _graph_number(self) -> int:
+        return register_writer(self._write)
 
     def replace(self, index: Any, data: Any) -> None:
         """Overwrite stored steps without moving the write index.
+
+        Args:
+            index: Slots, as for `set`; or a tuple with one index per axis, [slots, *envs].
+            data: The steps, of the shape that `get` returns for this index.
 
         Raises:
             InvalidArgumentError: If the data does not match the stored structure; nothing is written.
             IndexError: If a slot does not hold data yet; nothing is written.
         """
-        self._write(index, data, replacing=True)
+        if isinstance(index, tuple) and len(index) > 1:
+            self._replace_steps(index, data)
+        else:
+            self._write(index, data, replacing=True)
 
-    def _write(self, cursor: Any, data: Any, *, replacing: bool = False) -> None:
+    def _replace_steps(self, index: tuple[Any, ...], data: Any) -> None:
+        """Overwrite single environments of slots."""
+        if self._ledger is not None and self._ledger.unfinished:
+            self.recover()
+        structure, shape = self._initialized_structure(), (self.filled_count, *self._env_shape)
+        where = explicit_index(index, shape)
+        rows = where if isinstance(where, Tensor) else torch.arange(math.prod(shape)).view(shape)[where]
+        _, leaves = structure.flatten(data, rows.shape)
+        flat = wrap_negative_rows(rows.reshape(-1), math.prod(shape))
+        places = torch.unravel_index(flat, shape)
+        flat_leaves = [leaf.reshape(len(flat), *leaf.shape[rows.ndim :]) for leaf in leaves]
+        if self._ledger is None:
+            self._store_steps(places, flat_leaves)
+            self.changed()
+        else:
+            slots = [np.unique(places[0].numpy())]
+            self._ledger.begin(slots)
+            self._store_steps(places, flat_leaves)
+            self._ledger.commit((*self._counted()[:2], self.rewrite_count + 1), slots)
+
+    def _store_steps(self, places: tuple[Tensor, ...], leaves: Sequence[Any]) -> None:
+        """Write leaves, each [n, *shape], at one index per axis, int64 [n]."""
+        with torch.no_grad():
+            for column, leaf in zip(self._columns, leaves, strict=True):
+                self._write_steps(column, places, leaf)
+
+    def _write_steps(self, column: Any, places: tuple[Tensor, ...], leaf: Any) -> None:
+        column[tuple(place.to(column.device) for place in places)] = leaf.to(column.device)
+
+    def _write(self, cursor: Any, data: Any, *, replacing: bool = False, set_cursor: bool = True) -> None:
         if isinstance(cursor, tuple):
             if len(cursor) != 1:
-                raise IndexError(f"index {cursor!r} selects single environments; expected whole slots")
+                raise IndexError(f"index {cursor!r} selects single environments; expected whole slots: use replace()")
             (cursor,) = cursor
         if self._ledger is not None and self._ledger.unfinished:
             self.recover()
@@ -199,11 +284,11 @@ class TensorStorage(Storage):
         env_shape = sizes if single else sizes[1:]
         slots = self._slots_for(env_shape)
         before = self._counted()
-        goal = written_slots(cursor, 1 if single else sizes[0], filled=before[0], slots=slots)
+        goal = written_slots(cursor, 1 if single else sizes[0], filled=before[0], slots=slots, gaps=not set_cursor)
         after = counts_after_write(before, goal, slots)
-        if replacing:
-            if after[0] != before[0]:
-                raise IndexError(f"index {cursor!r} is out of range; the storage holds {before[0]:,} slots")
+        if replacing and after[0] != before[0]:
+            raise IndexError(f"index {cursor!r} is out of range; the storage holds {before[0]:,} slots")
+        if replacing or not set_cursor:
             after = *before[:2], before[2] + 1
         if not self.initialized:
             self._initialize(structure, env_shape, leaves)
@@ -235,12 +320,11 @@ class TensorStorage(Storage):
         return structure, *structure.flatten(data, lead)
 
     def _slots_for(self, env_shape: tuple[int, ...]) -> int:
+        """Return the number of slots, which is rounded up: the last one is whole, too."""
         envs = math.prod(env_shape)
-        if not 0 < envs <= self.max_size:
-            raise InvalidArgumentError(
-                f"one slot has {list(env_shape)} steps, but max_size is {self.max_size}; expected 1 to {self.max_size}"
-            )
-        return self.max_size // envs
+        if not envs:
+            raise InvalidArgumentError(f"one slot has the shape {list(env_shape)}; expected at least one environment")
+        return -(-self.max_size // envs)
 
     def size_of(self, data: Any) -> int:
         """Return the number of slots that `data` fills, where `data` is as for `set` with several slots.
@@ -248,7 +332,7 @@ class TensorStorage(Storage):
         Before the first write, this data fixes the environment axes of the storage.
 
         Raises:
-            InvalidArgumentError: If the data has too few axes, or one slot exceeds `max_size`.
+            InvalidArgumentError: If the data has too few axes.
         """
         count, env_shape = leading_sizes(data, self.ndim)
         if count and not self.initialized:
@@ -258,6 +342,27 @@ class TensorStorage(Storage):
 
     def _initialize(self, structure: Structure, env_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
         """Allocate the memory for the first data."""
+        if env_shape != tuple(self._storage.batch_size[1:]):
+            raise InvalidArgumentError(
+                f"the data has the environment axes {list(env_shape)}; expected {list(self._storage.batch_size[1:])}"
+            )
+        self._allocate(structure, env_shape)
+        del leaves
+
+    def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
+        """Add entries of zeros to the TensorDict of the caller, which has none."""
+        objects = [leaf.path for leaf in structure.leaves if leaf.dtype is None]
+        if objects:
+            raise InvalidArgumentError(
+                f"the leaves {objects} are not tensors; expected tensors only",
+                hint="use a LazyTensorStorage, which also stores objects",
+            )
+        shape = torch.Size((self.slot_count, *env_shape))
+        columns = [
+            torch.zeros((*shape, *leaf.shape), dtype=leaf.dtype, device=self.device) for leaf in structure.leaves
+        ]
+        self._storage.update(structure.build(columns, shape, self.device))
+        self._structure, self._tables, self._columns = structure, columns, columns
 
     def _copy(self, slots: int | slice, leaves: Sequence[Any]) -> None:
         """Write leaves into one slot, or into consecutive slots."""
@@ -298,14 +403,22 @@ class TensorStorage(Storage):
             rows = rows * size + torch.as_tensor(part, dtype=torch.int64)
         return rows
 
+    @override
+    def flatten(self) -> Storage:
+        if self.ndim == 1:
+            return self
+        structure, held = self._initialized_structure(), self.filled_count
+        leaves = [self._flat(column[:held]) for column in self._columns]
+        return TensorStorage(structure.build(leaves, torch.Size([len(self)]), self.device))
+
     def empty(self) -> None:
         """Remove all steps; the memory and the structure of an element stay."""
         self._recount(0, 0)
 
+    @override
     def _recount(self, held: int, written: int) -> None:
-        """Set the counts after all stored data were replaced; no step is torn after this call."""
         if self._ledger is None:
-            self._count(held, written, self.rewrite_count + 1)
+            super()._recount(held, written)
         else:
             self._ledger.reset(held, written)
 
@@ -350,9 +463,9 @@ class TensorStorage(Storage):
         """
         if not self.initialized:
             raise InvalidArgumentError(
-                f"this {type(self).__name__} cannot be shared yet: its memory is allocated at the first write, and each "
-                "process would allocate its own",
-                hint="write some data first, or use a LazyMemmapStorage",
+                f"this {type(self).__name__} cannot be shared: it has not been initialized yet, and each process would "
+                "allocate its own memory at the first write",
+                hint="write some data first, or create a LazyTensorStorage with shared_init=True",
             )
         if self._shared_words is None:
             for table in self._tables:
@@ -382,6 +495,8 @@ class TensorStorage(Storage):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the structure of a step and all stored steps; the tensors are views of this storage's memory."""
+        if self._save_hooks:
+            return self._hooked_state()
         steps = len(self)
         torn = {"torn": torch.from_numpy(self._ledger.torn_slots())} if self.torn and self._ledger is not None else {}
         return {
@@ -398,12 +513,19 @@ class TensorStorage(Storage):
 
     def _saved_tables(self) -> Sequence[Tensor]:
         """Return the tables in the order in which they are saved."""
-        return [self._tables[number] for number in self._initialized_structure().by_name]
+        return self._leaf_columns()
+
+    def _leaf_columns(self) -> Sequence[Tensor]:
+        """Return the leaves that are tensors, [slots, *envs, *shape], sorted by path."""
+        structure = self._initialized_structure()
+        return [self._columns[number] for number in structure.by_name if structure.leaves[number].dtype is not None]
 
     @override
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        if "hooked" in state_dict:
+            return self._hooked_problems(state_dict)
         state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
-        reasons = _document_problems(state_dict, self._layout, self.ndim)
+        reasons = _document_problems(state_dict, self.ndim)
         if reasons or state_dict["structure"] is None:
             return reasons
         try:
@@ -411,18 +533,23 @@ class TensorStorage(Storage):
         except InvalidArgumentError as error:
             return [error.message]
         env_shape = tuple(state_dict["env_shape"])
-        reasons += [f"the leaf {leaf.path} is not a tensor" for leaf in structure.leaves if leaf.dtype is None]
+        reasons += self._object_problems(structure, state_dict)
         if self.initialized:
             reasons += self._initialized_structure().problems(structure)
             if env_shape != self._env_shape:
                 reasons.append(f"its environment axes are {list(env_shape)}; expected {list(self._env_shape)}")
-        slots = self.max_size // max(math.prod(env_shape), 1)
+        slots = self._slots_for(env_shape)
         if state_dict["held"] > slots:
             reasons.append(f"it holds {state_dict['held']:,} slots; {slots:,} fit")
         return reasons or self._table_problems(structure, state_dict)
 
+    def _object_problems(self, structure: Structure, state: Mapping[str, Any]) -> list[str]:
+        """Return what is wrong with the leaves of a state that are not tensors."""
+        del state
+        return [f"the leaf {leaf.path} is not a tensor" for leaf in structure.leaves if leaf.dtype is None]
+
     def _table_problems(self, structure: Structure, state: Mapping[str, Any]) -> list[str]:
-        expected = self._table_shapes(structure)
+        expected = table_shapes(structure, state["layout"])
         envs = math.prod(state["env_shape"])
         steps = state["held"] * envs
         if len(expected) != len(state["tables"]):
@@ -434,17 +561,15 @@ class TensorStorage(Storage):
             or any(part.dtype != dtype or part.shape[1:] != shape or len(part) % envs for part in parts)
         ]
 
-    def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
-        """Return the dtype and the shape of one step of each table."""
-        leaves = [structure.leaves[number] for number in structure.by_name]
-        return [(leaf.dtype, leaf.shape) for leaf in leaves]
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state; a full ring that is restored into a larger one starts with its oldest step.
 
         Raises:
             InvalidArgumentError: If the state does not fit; nothing has changed.
         """
+        if "hooked" in state_dict:
+            self._load_hooked_state(state_dict)
+            return
         raise_reasons(self.state_problems(state_dict))
         state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
         self.empty()
@@ -456,33 +581,49 @@ class TensorStorage(Storage):
         if written > held and held != self.slot_count:
             state_dict = self.renumbered(state_dict, written % held, held)
             written = held
-        for table, parts in zip(self._saved_tables(), state_dict["tables"], strict=True):
+        targets, tables = self._saved_tables(), state_dict["tables"]
+        if state_dict["layout"] != self._layout:
+            targets = self._leaf_columns()
+            tables = tables if self._layout == "rows" else leaf_tables(self._initialized_structure(), tables)
+        for table, parts in zip(targets, tables, strict=True):
             start = 0
             for part in parts:
                 rows = part.reshape(len(part) // self.envs, *table.shape[1:])
                 table[start : start + len(rows)].copy_(rows)
                 start += len(rows)
+        self._load_objects(state_dict)
         self._recount(held, written)
         torn = state_dict.get("torn")
         if torn is not None:
             self._ensure_ledger().tear(torn.cpu().numpy())
 
+    def _load_objects(self, state: Mapping[str, Any]) -> None:
+        """Restore the leaves that are not tensors."""
+
     def _restore(self, state: Mapping[str, Any]) -> None:
         """Allocate the memory for a saved state."""
+        self._allocate(Structure.from_json(state["structure"]), tuple(state["env_shape"]))
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Rotate a full ring, so that the oldest step comes first; no data are copied."""
         del slots
+        if "hooked" in state_dict:
+            return self._renumbered_hooked_state(state_dict, shift)
         state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
         rows = shift * math.prod(state_dict["env_shape"])
         tables = [_rotate(parts, rows) for parts in state_dict["tables"]]
+        objects = {
+            name: [items[rows:] + items[:rows] for items in state_dict[name]]
+            for name in state_dict
+            if name == "objects"
+        }
         held, torn = state_dict["held"], state_dict.get("torn")
         moved = {} if torn is None else {"torn": ((torn - shift) % held).sort().values}
-        return {**state_dict, "tables": tables, "written": held, **moved}
+        return {**state_dict, "tables": tables, "written": held, **moved, **objects}
 
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:
-            self.share()
+            TensorStorage.share(self)
         state = {**self.__dict__, "_indices": {}, "_counts": [*self._counts[:4]]}
         if self._ledger is not None:
             words = self._shared_words
@@ -505,7 +646,9 @@ class TensorStorage(Storage):
         self._restore_views()
 
     def _restore_views(self) -> None:
-        _, columns = self._initialized_structure().flatten(self._storage, [None] * self.ndim)
+        if self._structure is None:
+            return
+        _, columns = self._structure.flatten(self._storage, [None] * self.ndim)
         self._tables = self._columns = columns
 
     def __repr__(self) -> str:
@@ -513,10 +656,10 @@ class TensorStorage(Storage):
         return f"{type(self).__name__}({held}, {self._structure if self.initialized else 'no data yet'})"
 
 
-def _document_problems(state: Mapping[str, Any], layout: str, ndim: int) -> list[str]:
+def _document_problems(state: Mapping[str, Any], ndim: int) -> list[str]:
     """Return what is wrong with the document of a state, before the values are checked."""
     rules: tuple[tuple[str, Any, str], ...] = (
-        ("layout", lambda value: value == layout, repr(layout)),
+        ("layout", lambda value: value in {"rows", "leaves"}, "'rows' or 'leaves'"),
         ("ndim", lambda value: value == ndim, str(ndim)),
         ("structure", lambda value: value is None or isinstance(value, Mapping), "a description of the data"),
         ("env_shape", lambda value: isinstance(value, list) and all(map(_is_size, value)), "a list of sizes"),

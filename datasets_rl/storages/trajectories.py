@@ -100,8 +100,8 @@ class PaddedTrajectories(Storage):
         return [*self.steps.keys(), MASK]
 
     @override
-    def set(self, cursor: Any, data: Any) -> None:
-        self.steps.set(cursor, data)
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        self.steps.set(cursor, data, set_cursor=set_cursor)
 
     def __repr__(self) -> str:
         return f"PaddedTrajectories([{len(self)}, {self.longest}] of {self.steps!r})"

@@ -277,7 +277,7 @@ class Slices:
             InvalidArgumentError: If the storage is empty, or no trajectory is long enough.
         """
         if not len(self.trajectories):
-            raise InvalidArgumentError("the storage holds no step to sample", hint="extend the buffer first")
+            raise InvalidArgumentError("Cannot sample from an empty storage", hint="extend the buffer first")
         if not self.total:
             raise InvalidArgumentError(
                 f"no trajectory has {self.length} steps; the longest of {len(self.trajectories)} has "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from datasets_rl.checkpoint import Stateful
@@ -23,8 +24,24 @@ class Writer(Stateful, ABC):
     The buffer calls a writer while it holds its lock, from one thread and one process at a time.
     """
 
+    tracks_generations: bool = False
+    """Whether batches carry the generations of their steps, see `generations_of`."""
+
     _spec: TensorSpec | None = None
     _storage: Storage | None = None
+    _other_writes: int = 0
+    """Slots written that the write count of the storage does not include: in place, or before it was emptied."""
+
+    @property
+    def write_count(self) -> int:
+        """Number of slots written, including slots that have been overwritten."""
+        return self._require_storage().write_count + self._other_writes
+
+    @property
+    def _cursor(self) -> int:
+        # TorchRL's name for the write index, which its users read.
+        storage = self._require_storage()
+        return storage.write_count % storage.slot_count
 
     @property
     def spec(self) -> TensorSpec | None:
@@ -86,8 +103,56 @@ class Writer(Stateful, ABC):
             The row of each step, int64 [n * envs]; -1 for steps that were not stored.
         """
 
-    def empty(self) -> None:
-        """Reset the writer, after the storage was emptied."""
+    def write_at(self, index: int | Tensor, data: Any) -> int | Tensor:
+        """Write into given slots, without moving the write index.
+
+        Args:
+            index: The slot, for the data of one slot; or int64 [n], for the data of n slots.
+            data: The data to write.
+
+        Returns:
+            The row of each step, as `add` and `extend` do.
+
+        Raises:
+            InvalidArgumentError: If this writer chooses the slots itself.
+        """
+        raise InvalidArgumentError(
+            f"{type(self).__name__} does not write {type(data).__name__} at {index!r}: it chooses the slots itself",
+            hint="use a RoundRobinWriter",
+        )
+
+    def generations_of(self, index: Any) -> Tensor:
+        """Return how often each slot was written before its current content; -1 if that is unknown.
+
+        A slot that is overwritten, or whose storage is emptied, has another generation afterwards: an index and its
+        generation together name one step for ever, see `ReplayBuffer.update_if_present`.
+
+        Args:
+            index: Slots, int64 [...]. For a storage with several leading axes also an index of `extend`, int64 [n,
+                ndim], or a tuple with one index per axis; the environments of a slot share its generation.
+
+        Returns:
+            int64, of the shape of the slots; -1 everywhere if `tracks_generations` is False.
+        """
+        return torch.full_like(self._slots_of(index), -1)
+
+    def _slots_of(self, index: Any) -> Tensor:
+        """Return the slots that an index of steps names, int64 [...]."""
+        if isinstance(index, tuple):
+            index = index[0]
+        slots = torch.as_tensor(index, dtype=torch.int64)
+        ndim = 1 if self._storage is None else self._storage.ndim
+        return slots[..., 0] if ndim > 1 and slots.ndim > 1 and slots.shape[-1] == ndim else slots
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Reset the writer, before its storage is emptied.
+
+        Args:
+            empty_write_count: Whether `write_count` restarts at 0.
+        """
+        if self._storage is not None:
+            self._storage.retire_generations()
+        self._other_writes = 0 if empty_write_count or self._storage is None else self.write_count
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -24,6 +24,11 @@ class WriterEnsemble(Writer):
     def __init__(self, *writers: Writer) -> None:
         self.writers = writers
 
+    @property
+    @override
+    def write_count(self) -> int:
+        return sum(writer.write_count for writer in self.writers)
+
     def add(self, data: Any) -> int:
         """Raise: the buffer to write to is ambiguous.
 
@@ -41,9 +46,9 @@ class WriterEnsemble(Writer):
         raise _ambiguous_error("extend", data)
 
     @override
-    def empty(self) -> None:
+    def empty(self, empty_write_count: bool = True) -> None:
         for writer in self.writers:
-            writer.empty()
+            writer.empty(empty_write_count)
 
     @override
     def state_dict(self) -> dict[str, Any]:

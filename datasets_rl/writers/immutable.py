@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.writers.base import Writer
@@ -13,7 +14,20 @@ __all__ = ["ImmutableDatasetWriter"]
 
 
 class ImmutableDatasetWriter(Writer):
-    """Reject every write, so that a dataset stays as published."""
+    """Reject every write, so that a dataset stays as published.
+
+    Args:
+        compilable: Accepted for compatibility with TorchRL; has no effect.
+    """
+
+    def __init__(self, compilable: bool = False) -> None:
+        del compilable
+
+    @property
+    @override
+    def write_count(self) -> int:
+        """0: the steps were not written through this writer."""
+        return 0
 
     def add(self, data: Any) -> int:
         """Raise: a dataset is read-only.
@@ -31,12 +45,13 @@ class ImmutableDatasetWriter(Writer):
         """
         raise _read_only_error("extend", data)
 
-    def empty(self) -> None:
+    def empty(self, empty_write_count: bool = True) -> None:
         """Raise: a dataset is read-only.
 
         Raises:
             InvalidArgumentError: Always.
         """
+        del empty_write_count
         raise InvalidArgumentError("a dataset cannot be emptied", hint="use `delete()` to remove it from the disk")
 
 

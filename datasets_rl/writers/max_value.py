@@ -44,6 +44,7 @@ class TensorDictMaxValueWriter(Writer):
     Args:
         rank_key: Key of the field to rank by; ``("next", "reward")`` by default.
         reduction: Reduction of several values to one rank: "sum", "min", "max", "mean" or "median".
+        compilable: Accepted for compatibility with TorchRL; has no effect.
         spec: Spec that every element must match; other data raises an error.
 
     Raises:
@@ -59,14 +60,20 @@ class TensorDictMaxValueWriter(Writer):
     """The storage's counts after the last write; None if the ranks are assumed to match the stored elements."""
 
     def __init__(
-        self, rank_key: str | Key | None = None, reduction: str = "sum", *, spec: TensorSpec | None = None
+        self,
+        rank_key: str | Key | None = None,
+        reduction: str = "sum",
+        *,
+        compilable: bool = False,
+        spec: TensorSpec | None = None,
     ) -> None:
+        del compilable
         if reduction not in _REDUCTIONS:
             raise InvalidArgumentError(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
         self.rank_key = NEXT_REWARD if rank_key is None else as_key(rank_key)
         self.reduction = reduction
         self.spec = spec
-        self.empty()
+        self._forget_ranks()
 
     def __getstate__(self) -> dict[str, Any]:
         check_start_method(self, "the ranks", "write from one process, or with a RoundRobinWriter")
@@ -137,8 +144,25 @@ class TensorDictMaxValueWriter(Writer):
         self._ranked_counts = (storage.write_count, storage.rewrite_count)
         return rows
 
-    def empty(self) -> None:
-        """Forget all ranks."""
+    def get_insert_index(self, data: Any) -> int | None:
+        """Return the slot that `add` would write this element to, or None; nothing changes."""
+        _check_collection(data)
+        ranks = self._ranks_of(data.unsqueeze(0))
+        storage = self._require_storage()
+        self._refresh_ranks(storage)
+        if len(self._ranks) < storage.slot_count:
+            return len(self._ranks)
+        lowest = self._ranks.min()
+        # Of equal ranks, the newest is replaced.
+        candidates = np.flatnonzero(self._ranks == lowest)
+        return int(candidates[self._ages[candidates].argmax()]) if ranks[0] > lowest else None
+
+    @override
+    def empty(self, empty_write_count: bool = True) -> None:
+        super().empty(empty_write_count)
+        self._forget_ranks()
+
+    def _forget_ranks(self) -> None:
         self._ranks = np.zeros(0)
         self._ages = np.zeros(0, np.int64)
         self._arrived = 0
@@ -149,7 +173,7 @@ class TensorDictMaxValueWriter(Writer):
         counts = (storage.write_count, storage.rewrite_count)
         if self._ranked_counts == counts or (self._ranked_counts is None and len(self._ranks) == storage.filled_count):
             return
-        self.empty()
+        self._forget_ranks()
         if storage.filled_count:
             stored = storage.get(slice(0, storage.filled_count))
             self._ranks = self._ranks_of(lazy_stack(stored) if isinstance(stored, list) else stored)
@@ -234,7 +258,8 @@ class TensorDictMaxValueWriter(Writer):
 def _check_collection(data: Any) -> None:
     if not is_tensor_collection(data):
         raise InvalidArgumentError(
-            f"the data is a {type(data).__name__}; expected a TensorDict or tensorclass with a field to rank by"
+            f"TensorDictMaxValueWriter expects data to be a tensor collection; the data is a {type(data).__name__}",
+            hint="pass a TensorDict or tensorclass with a field to rank by",
         )
 
 

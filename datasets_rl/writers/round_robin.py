@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
     from datasets_rl.specs import TensorSpec
+    from datasets_rl.storages.base import Storage
 
 __all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
 
@@ -27,11 +29,23 @@ class RoundRobinWriter(Writer):
     Args:
         compilable: Accepted for compatibility with TorchRL; has no effect.
         spec: Spec that every step must match, such as the `specs` of a dataset; other data raises an error.
+        track_generations: Whether batches, and the info of `sample`, carry ``"index_generation"``, int64 [B], see
+            `generations_of`. All processes that share a storage agree on them, except about `write_at` and about
+            emptying, which only the process that does it counts.
     """
 
-    def __init__(self, compilable: bool = False, *, spec: TensorSpec | None = None) -> None:
+    def __init__(
+        self, compilable: bool = False, *, spec: TensorSpec | None = None, track_generations: bool = False
+    ) -> None:
         del compilable
         self.spec = spec
+        self.tracks_generations = track_generations
+
+    @override
+    def register_storage(self, storage: Storage) -> None:
+        super().register_storage(storage)
+        if self.tracks_generations:
+            storage.track_generations()
 
     def add(self, data: Any) -> int | Tensor:
         """Write the data of one slot.
@@ -68,6 +82,60 @@ class RoundRobinWriter(Writer):
         rows = self._rows(targets)
         rows[: max(count - slots, 0) * storage.envs] = -1
         return rows
+
+    @override
+    def write_at(self, index: int | Tensor, data: Any) -> int | Tensor:
+        storage = self._require_storage()
+        slots = torch.as_tensor(index, dtype=torch.int64)
+        if not slots.numel():
+            return torch.zeros(0, dtype=torch.int64)
+        written = storage.write_count
+        before = storage.generations(slots.reshape(-1))
+        storage.set(index, data, set_cursor=int(slots.max()) >= storage.filled_count)
+        self._other_writes += slots.numel() - (storage.write_count - written)
+        uncounted = storage.generations(slots.reshape(-1)) == before
+        storage.count_other_writes(slots.reshape(-1)[uncounted])
+        return int(slots) if slots.ndim == 0 and storage.ndim == 1 else self._rows(slots.reshape(-1))
+
+    @override
+    def generations_of(self, index: Any) -> Tensor:
+        if not self.tracks_generations:
+            return super().generations_of(index)
+        return self._require_storage().generations(self._slots_of(index))
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of writes that the storage does not count, in total and per slot."""
+        if not self._other_writes and not self.tracks_generations:
+            return {}
+        return {"other_writes": self._other_writes, "slot_writes": self._require_storage().other_writes.clone()}
+
+    @override
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        if not state_dict:
+            return []
+        count, writes = state_dict.get("other_writes"), state_dict.get("slot_writes")
+        reasons = []
+        if type(count) is not int or count < 0:
+            reasons.append(f"other_writes is {count!r}; expected an integer >= 0")
+        if not isinstance(writes, Tensor) or writes.dtype != torch.int64 or writes.ndim != 1:
+            reasons.append("slot_writes is not an int64 tensor [n]")
+        return reasons
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._other_writes = state_dict.get("other_writes", 0)
+        if state_dict and self.tracks_generations:
+            self._require_storage().other_writes = state_dict["slot_writes"].clone()
+
+    @override
+    def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
+        if self.state_problems(state_dict) or not state_dict:
+            return state_dict
+        writes = torch.zeros(slots, dtype=torch.int64)
+        writes[: len(state_dict["slot_writes"])] = state_dict["slot_writes"][:slots]
+        return {**state_dict, "slot_writes": writes.roll(-shift)}
 
     def _rows(self, targets: Tensor) -> Tensor:
         envs = self._require_storage().envs

@@ -243,7 +243,7 @@ def test_an_emptied_buffer_writes_from_the_first_row(buffer):
     assert len(made) == 0
     with pytest.raises(IndexError):
         made[0]
-    with pytest.raises(InvalidArgumentError, match="no step"):
+    with pytest.raises(InvalidArgumentError, match="empty storage"):
         made.sample()
     made.extend(steps(20, 2))
     assert set(numbers(made.sample())) <= {20, 21}
@@ -622,9 +622,10 @@ def test_copies_do_not_share_memory():
     assert made["observation"][:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_sampler_with_a_too_small_capacity_is_refused_before_the_write():
+def test_a_sampler_with_a_capacity_below_the_number_of_steps_is_refused():
     small, storage = PrioritizedSampler(5, 1.0, 1.0), LazyTensorStorage(10)
     made = ReplayBuffer(storage=storage)
+    made.extend(torch.arange(6))
 
     for attempt in (
         lambda: ReplayBuffer(storage=storage, sampler=small),

@@ -402,17 +402,16 @@ def test_lanes_are_axes_of_every_slot(variant, kind):
 
 
 @pytest.mark.parametrize("kind", LANES, ids=lambda kind: kind.__name__)
-def test_lanes_that_do_not_divide_the_size_leave_a_rest(kind):
+def test_environments_that_do_not_divide_the_size_round_it_up(kind):
     storage = LazyTensorStorage(7, ndim=2)
     storage.set(range(2), kind(np.zeros((2, 2), int)))
-    too_many = LazyTensorStorage(7, ndim=2)
+    single = LazyTensorStorage(7, ndim=2)
+    single.set(0, kind(np.zeros(8, int)))
 
-    assert storage.slot_count == 3
-    with pytest.raises(InvalidArgumentError, match="one slot has"):
-        too_many.set(0, kind(np.zeros(8, int)))
+    assert (storage.slot_count, storage.max_size) == (4, 8)
+    assert (single.slot_count, single.max_size, len(single)) == (1, 8, 8)
     with pytest.raises(InvalidArgumentError):
         storage.set(0, kind(np.zeros(3, int)))
-    assert too_many.filled_count == 0
 
 
 @st.composite

@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from datasets_rl import samplers, writers
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import (
+    ConsumingSampler,
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
@@ -133,7 +134,7 @@ class SamplerContract:
         assert set(sampler.sample(storage, 4)[0].tolist()) <= set(range(10))
 
     def test_an_empty_storage_cannot_be_sampled(self):
-        with pytest.raises(InvalidArgumentError, match="no step"):
+        with pytest.raises(InvalidArgumentError, match="empty storage"):
             self.make().sample(Nothing(), 1)
 
 
@@ -152,6 +153,11 @@ class TestRandomSampler(SamplerContract):
 class TestSamplerWithoutReplacement(SamplerContract):
     def make(self, generator=None):
         return SamplerWithoutReplacement(generator=generator)
+
+
+class TestConsumingSampler(SamplerContract):
+    def make(self, generator=None):
+        return ConsumingSampler(1000, generator=generator)
 
 
 class TestPrioritizedSampler(SamplerContract):

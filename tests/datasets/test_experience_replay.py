@@ -362,7 +362,7 @@ def test_a_draw_from_the_specs_is_in_them(pendulum):
         {"batch_size": 1.5},
         {"batch_size": True},
         {"batch_size": "3"},
-        {"batch_size": 4, "prefetch": 0},
+        {"batch_size": 4, "prefetch": -1},
         {"sampler": "random"},
         {"writer": "none"},
         {"transform": 5},

@@ -547,3 +547,44 @@ def theirs_composed(*transforms):
     from torchrl.envs.transforms import Compose
 
     return Compose(*transforms)
+
+
+def test_generations_count_the_same_writes():
+    def program(library):
+        writer = library.TensorDictRoundRobinWriter(track_generations=True)
+        rb = ring(library, 4, writer=writer)
+        index = rb.extend(steps(4))
+        sampled = writer.generations_of(index)
+        rb.extend(steps(6))
+        writer.write_at(torch.tensor([0, 3]), steps(2))
+        counts = [writer.generations_of(torch.tensor([0, 1, 2, 3, 4]))]
+        patch = {"obs": torch.full((4,), 9.0)}
+        result = rb.update_if_present(index=index, generation=sampled + torch.tensor([3, 2, 0, 0]), patch=patch)
+        rb.empty()
+        rb.add(steps(1)[0])
+        return [one.tolist() for one in (*counts, result.updated, writer.generations_of(torch.arange(4)))]
+
+    ours_result, theirs_result = both(program)
+    assert ours_result == theirs_result
+
+
+def test_the_capacity_is_rounded_up_to_whole_time_steps_of_all_environments():
+    def program(library):
+        rb = ring(library, 100, ndim=2)
+        rb.extend(torch.stack([steps(40)] * 3))
+        return rb.storage.max_size, len(rb), rb.write_count
+
+    ours_result, theirs_result = both(program)
+    assert ours_result == theirs_result == (102, 102, 40)
+
+
+def test_statistics_are_the_same_before_and_after_emptying():
+    def program(library):
+        rb = ring(library, 10)
+        rb.extend(steps(15))
+        full = rb.stats()
+        rb.empty(empty_write_count=False)
+        return [{name: value for name, value in one.items() if name != "latency"} for one in (full, rb.stats())]
+
+    ours_result, theirs_result = both(program)
+    assert ours_result == theirs_result

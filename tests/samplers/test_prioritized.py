@@ -211,9 +211,10 @@ class TestRows:
         assert set(sampler.sample(smaller, 1000)[0].tolist()) == {0, 1}
         assert sampler.priorities.tolist() == [1.0, 2.0]
 
-    def test_a_capacity_below_that_of_the_storage_is_refused_at_the_first_use(self):
-        with pytest.raises(InvalidArgumentError, match="up to 10 steps, and max_capacity is 5") as caught:
-            PrioritizedSampler(5, 1.0, 1.0).sample(filled(2, 10), 1)
+    def test_a_storage_may_have_room_for_more_steps_than_the_capacity_until_it_holds_more(self):
+        assert len(PrioritizedSampler(5, 1.0, 1.0).sample(filled(5, 10), 3)[0]) == 3
+        with pytest.raises(InvalidArgumentError, match="holds 6 steps, and max_capacity is 5") as caught:
+            PrioritizedSampler(5, 1.0, 1.0).sample(filled(6, 10), 1)
         assert "max_capacity=10" in caught.value.hint
         with pytest.raises(InvalidArgumentError, match="index 1 of 2 is 5, one of 1 outside the 5 rows"):
             PrioritizedSampler(5, 1.0, 1.0).extend(torch.tensor([4, 5]))
@@ -243,7 +244,7 @@ class TestRows:
 
         with pytest.raises(InvalidArgumentError, match="priorities of all 2 steps are 0"):
             sampler.sample(storage, 1)
-        with pytest.raises(InvalidArgumentError, match="no step"):
+        with pytest.raises(InvalidArgumentError, match="empty storage"):
             PrioritizedSampler(3, 1.0, 1.0).sample(filled(0, 3), 1)
 
 

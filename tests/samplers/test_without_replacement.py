@@ -303,6 +303,6 @@ class TestShares:
 
     @pytest.mark.parametrize("make", [RandomSampler, SamplerWithoutReplacement])
     def test_a_rank_without_steps_cannot_sample(self, make):
-        with pytest.raises(InvalidArgumentError, match="no step"):
+        with pytest.raises(InvalidArgumentError, match="empty storage"):
             make(rank=3, world_size=4).sample(filled(3), 1)
         assert "rank=3, world_size=4" in repr(make(rank=3, world_size=4))

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tensordict import NonTensorStack, TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 from torch.utils import _pytree as pytree
 
+from datasets_rl.buffers import ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages import LazyTensorStorage, StorageEnsemble, TensorStorage
+from datasets_rl.storages import LazyMemmapStorage, LazyTensorStorage, StorageEnsemble, TensorStorage
 from datasets_rl.storages.structure import Structure, stack_elements
 
 DTYPES = [
@@ -76,12 +77,33 @@ class TestObjects:
         assert storage.get(1)["text"] == "y"
         assert list(storage.get([2, 1])["text"]) == ["z", "y"]
 
-    def test_they_are_neither_shared_nor_saved(self):
+    def test_they_are_not_shared(self):
         storage = LazyTensorStorage(3)
         storage.set(0, TensorDict({"a": torch.zeros(()), "text": "x"}))
-        for call in (storage.share, storage.state_dict):
-            with pytest.raises(InvalidArgumentError, match=r"\('text',\)"):
-                call()
+        with pytest.raises(InvalidArgumentError, match=r"\('text',\)"):
+            storage.share()
+
+    def test_text_and_json_values_are_saved_and_move_with_their_steps_into_a_larger_ring(self, tmp_path):
+        rb = ReplayBuffer(storage=LazyTensorStorage(3))
+        rb.extend(TensorDict({"a": torch.arange(5), "text": NonTensorStack("u", "v", "x", ["y", 1], {"z": None})}, [5]))
+        rb.dumps(tmp_path)
+        larger = ReplayBuffer(storage=LazyTensorStorage(4))
+        larger.loads(tmp_path)
+
+        assert list(larger[:]["text"]) == ["x", ["y", 1], {"z": None}]
+        assert larger[:]["a"].tolist() == [2, 3, 4]
+
+    def test_other_objects_are_not_saved(self):
+        storage = LazyTensorStorage(3)
+        storage.set(0, TensorDict({"a": torch.zeros(()), "what": NonTensorData(object())}))
+        with pytest.raises(InvalidArgumentError, match="step 0 is of type object, which cannot be saved"):
+            storage.state_dict()
+
+    def test_a_mapped_storage_refuses_a_state_with_objects(self):
+        storage = LazyTensorStorage(3)
+        storage.set(0, TensorDict({"a": torch.zeros(()), "text": "x"}))
+        with pytest.raises(InvalidArgumentError, match=r"the leaf .*text.* is not a tensor"):
+            LazyMemmapStorage(3).load_state_dict(storage.state_dict())
 
 
 class TestRefused:
@@ -141,7 +163,7 @@ class TestState:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"layout": "leaves"}, "layout is 'leaves'"),
+            ({"layout": "columns"}, "layout is 'columns'"),
             ({"ndim": 2}, "ndim is 2; expected 1"),
             ({"held": -1}, "held is -1"),
             ({"written": 2}, "held 3, slots 6, written 2"),

@@ -212,13 +212,48 @@ def test_another_process_reads_and_writes_the_same_steps(method):
     assert fresh.scratch_dir.is_dir()
 
 
-def test_memory_that_is_not_allocated_yet_cannot_be_shared():
-    with pytest.raises(InvalidArgumentError, match="each process would allocate its own") as caught:
-        LazyTensorStorage(30).share()
+@pytest.mark.parametrize("early", ["shared_init", "share"])
+def test_another_process_writes_the_first_data_into_memory_that_was_shared_before(early):
+    storage = LazyTensorStorage(30, shared_init=early == "shared_init")
+    if early == "share":
+        storage.share()
+    run("fork", storage)
 
-    assert "LazyMemmapStorage" in caught.value.hint
-    with pytest.raises(InvalidArgumentError, match="cannot be initialized by several processes"):
-        LazyTensorStorage(30, shared_init=True)
+    assert storage.shared
+    assert len(storage) == 10
+    assert storage.get(slice(None))["a"].tolist() == list(range(10))
+    copied = copy.deepcopy(storage)
+    copied.set(0, data(50))
+    assert storage.get(0)["a"] == 0
+
+
+def test_memory_of_another_device_is_shared_after_the_first_data_only():
+    with pytest.raises(InvalidArgumentError, match="has no data yet and is on meta; expected the CPU"):
+        LazyTensorStorage(30, device="meta", shared_init=True)
+
+
+class TestCleanup:
+    def test_it_removes_the_files_of_the_steps_once(self, tmp_path):
+        storage = LazyMemmapStorage(30, scratch_dir=tmp_path / "rows")
+        storage.set(0, data(1))
+
+        assert storage.cleanup()
+        assert not (tmp_path / "rows").exists()
+        assert not storage.cleanup()
+
+    def test_it_keeps_the_files_of_others(self, tmp_path):
+        (tmp_path / "notes.txt").write_text("keep")
+        storage = LazyMemmapStorage(30, scratch_dir=tmp_path)
+        storage.set(0, data(1))
+
+        assert storage.cleanup()
+        assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+    def test_a_storage_without_steps_has_no_files_to_remove(self):
+        storage = LazyMemmapStorage(30)
+
+        assert not storage.cleanup()
+        assert not storage.scratch_dir.exists()
 
 
 def test_a_forked_process_does_not_remove_the_folder():

@@ -176,7 +176,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("verb", ["add", "extend"])
     def test_data_without_fields_has_no_rank(self, verb):
-        with pytest.raises(InvalidArgumentError, match="expected a TensorDict"):
+        with pytest.raises(InvalidArgumentError, match="expects data to be a tensor collection"):
             getattr(writing_to(LazyTensorStorage(2)), verb)(torch.arange(3))
 
     def test_lanes_are_refused(self):
