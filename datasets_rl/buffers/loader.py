@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy, deepcopy
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
 from torch import Generator
@@ -53,7 +53,7 @@ class SampledBatches(IterableDataset[Any]):
         """Yield the batches of this worker, in order."""
         worker = get_worker_info()
         if worker is None:
-            yield from islice(self.buffer, self.batches)
+            yield from self.buffer.batches(self.batches)
             return
         buffer, sampler = copy(self.buffer), deepcopy(self.buffer.sampler)
         # All workers start every epoch with the same sampler state and seed: their last epochs may have ended anywhere.

@@ -28,6 +28,7 @@ from datasets_rl.buffers.arguments import (
     transforms_of,
 )
 from datasets_rl.buffers.batch import move_time_first, pin_batch, split_data, stack_items
+from datasets_rl.buffers.batches import can_read_runs, runs_of_batches
 from datasets_rl.buffers.compiled import GraphHandle, call_uncompiled, can_compile, sample_in_graph
 from datasets_rl.buffers.conditional import ConditionalUpdate, ConditionalUpdateResult
 from datasets_rl.buffers.delayed import delay
@@ -539,6 +540,62 @@ class ReplayBuffer(Stateful):
         self._ran_out = drawn.last
         return (batch, info) if return_info else batch
 
+    def batches(self, count: int | None = None, batch_size: int | None = None) -> Iterator[Any]:
+        """Yield batches, as `sample` returns them; over a dataset, faster than as many calls of it.
+
+        Over a read-only storage, up to 64 batches are drawn ahead and read at once; the batches are views of the result.
+        With the same seed, they equal those of `sample`. While a loop runs, the sampler is ahead of it: to save a state
+        from which to continue exactly, iterate over the buffer itself.
+
+            >>> for batch in dataset.batches(100_000):
+            ...     train(batch)
+
+        Args:
+            count: Number of batches; by default until the sampler runs out, which most samplers never do.
+            batch_size: Number of steps in a batch, B; by default that of the constructor.
+
+        Raises:
+            InvalidArgumentError: If no batch size is given, or the buffer is empty.
+        """
+        if self._draws_alone and can_read_runs(self):
+            yield from runs_of_batches(self, count, batch_size)
+            return
+        yield from self._sampled(count, batch_size)
+
+    def _sampled(self, count: int | None, batch_size: int | None) -> Iterator[Any]:
+        """Yield batches, one call of `sample` each: the state of the sampler is that after the last one."""
+        ran_out = False
+        while (count is None and not ran_out) or (count is not None and count > 0):
+            batch = self.sample(batch_size)
+            # With prefetching, the sampler itself is ahead of this batch.
+            ran_out = self._ran_out
+            count = None if count is None else count - 1
+            yield batch
+
+    @property
+    def _draws_alone(self) -> bool:
+        """Whether batches are exactly what the sampler draws from the storage."""
+        return (
+            type(self)._draw is ReplayBuffer._draw  # noqa: SLF001 - of this class
+            and self._prefetch is None
+            and self._collate_fn is None
+            and not self._pin_memory
+            and not self._has_own_rows
+        )
+
+    def _draw_run(self, batches: int, batch_size: int | None, *, to_end: bool) -> list[Drawn]:
+        """Draw batches from a read-only storage; with `to_end`, at most until the sampler runs out."""
+        size: Any = batch_size if batch_size is not None else self.batch_size
+        self._check_batch_size(size)
+        storage, run = self._storage, []
+        with self._lock:
+            for _ in range(batches):
+                index, info = self._choose_rows(storage, size)
+                run.append(Drawn(storage, index, info, last=self._sampler.ran_out))
+                if to_end and run[-1].last:
+                    break
+        return run
+
     def _check_batch_size(self, size: Any) -> None:
         """Check a batch size.
 
@@ -947,12 +1004,7 @@ class ReplayBuffer(Stateful):
         """
         if self.batch_size is None:
             raise InvalidArgumentError("iterating needs a batch size", hint="pass batch_size to the constructor")
-        ran_out = False
-        while not ran_out:
-            batch = self.sample()
-            # With prefetching, the sampler itself is ahead of this batch.
-            ran_out = self._ran_out
-            yield batch
+        yield from self._sampled(None, None)
 
     def next(self) -> Any:
         """Return the next batch of an iterator that the buffer keeps; None at its end, after which a new one starts.

@@ -55,6 +55,9 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
     unit: int = 1
     """Number of steps sampled together: the batch size is a multiple of it."""
 
+    draws_ahead: bool = False
+    """Whether batches may be drawn before they are needed: they do not depend on what is done with earlier ones."""
+
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Sample a batch.

@@ -32,6 +32,7 @@ class RandomSampler(Sampler):
         InvalidArgumentError: If only one of `rank` and `world_size` is given, or the rank is out of range.
     """
 
+    draws_ahead = True
     without_replacement = SamplerWithoutReplacement
 
     def __init__(

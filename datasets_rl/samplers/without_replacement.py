@@ -41,6 +41,8 @@ class SamplerWithoutReplacement(Sampler):
         InvalidArgumentError: If only one of `rank` and `world_size` is given, or the rank is out of range.
     """
 
+    draws_ahead = True
+
     def __init__(
         self,
         drop_last: bool = False,

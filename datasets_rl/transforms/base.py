@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict, is_tensor_collection
@@ -87,6 +87,10 @@ class Transform(nn.Module):
     out_keys: list[NestedKey]
     in_keys_inv: list[NestedKey]
     out_keys_inv: list[NestedKey]
+
+    per_step: ClassVar[bool] = False
+    """Whether the result for a step depends on nothing else of its batch, and on no random numbers: several batches may
+    then be transformed at once."""
 
     def __init__(
         self,

@@ -29,6 +29,8 @@ class DTypeCastTransform(Transform):
         out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
+    per_step = True
+
     def __init__(
         self,
         dtype_in: torch.dtype,

@@ -40,6 +40,8 @@ class ActionChunkTransform(OverTime):
         InvalidArgumentError: If `chunk_size` is below 1.
     """
 
+    per_step = True
+
     def __init__(
         self,
         chunk_size: int,

@@ -31,6 +31,8 @@ class ClipTransform(Transform):
         InvalidArgumentError: If neither limit is given, a limit is not a number, or `low` is not below `high`.
     """
 
+    per_step = True
+
     def __init__(
         self,
         in_keys: Keys | None = None,

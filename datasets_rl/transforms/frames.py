@@ -84,6 +84,8 @@ class CatFrames(OverTime):
         InvalidArgumentError: If `N`, `dim` or `padding` is invalid; the message lists all problems.
     """
 
+    per_step = True
+
     def __init__(
         self,
         N: int,  # noqa: N803  # the name in the reference

@@ -30,6 +30,8 @@ _SMOOTH = frozenset({"bilinear", "bicubic"})
 class _ImageTransform(Transform):
     """Base class of transforms of the last three axes of entries, ``["pixels"]`` by default."""
 
+    per_step = True
+
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None) -> None:
         super().__init__("pixels" if in_keys is None else in_keys, out_keys)
 

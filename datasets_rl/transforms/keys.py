@@ -26,6 +26,8 @@ class RenameTransform(Transform):
         create_copy: Whether to keep the entries under their old keys as well.
     """
 
+    per_step = True
+
     def __init__(
         self,
         in_keys: Keys,
@@ -67,6 +69,8 @@ class SelectTransform(Transform):
         keep_dones: Whether to keep the flags at the root that end an episode as well.
     """
 
+    per_step = True
+
     def __init__(self, *selected_keys: NestedKey, keep_rewards: bool = True, keep_dones: bool = True) -> None:
         super().__init__()
         self.selected_keys = key_list(selected_keys)
@@ -95,6 +99,8 @@ class ExcludeTransform(Transform):
         *excluded_keys: Keys of the entries to remove.
         inverse: Whether to remove the entries from data that is written to the buffer, instead of from sampled batches.
     """
+
+    per_step = True
 
     def __init__(self, *excluded_keys: NestedKey, inverse: bool = False) -> None:
         super().__init__()

@@ -80,6 +80,8 @@ class MultiStepTransform(OverTime):
         InvalidArgumentError: If `n_steps` is below 1.
     """
 
+    per_step = True
+
     def __init__(
         self,
         n_steps: int,

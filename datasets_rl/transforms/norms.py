@@ -25,6 +25,8 @@ Number = float | Tensor | None
 class _Affine(Transform):
     """Base class: ``value * scale + loc``, or with `standard_normal` ``(value - loc) / scale``, and the inverse."""
 
+    per_step = True
+
     loc: Tensor | None
     scale: Tensor | None
 

@@ -35,6 +35,8 @@ class RewardClipping(Transform):
         InvalidArgumentError: If neither limit is given.
     """
 
+    per_step = True
+
     def __init__(
         self,
         clamp_min: float | None = None,
@@ -67,6 +69,8 @@ class BinarizeReward(Transform):
         out_keys: Keys of the results; `in_keys` by default.
     """
 
+    per_step = True
+
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None) -> None:
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys)
 
@@ -88,6 +92,8 @@ class SignTransform(Transform):
         in_keys_inv: Keys of the entries that `inv` writes.
         out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
+
+    per_step = True
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:

@@ -22,6 +22,8 @@ _NO_STATES = frozenset({"reward", "done", "terminated", "truncated"})
 class _AxesTransform(Transform):
     """Base class of transforms that change the shape of entries, but not their elements."""
 
+    per_step = True
+
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         """Apply the shape operation to the spec; return an unbounded spec if its class does not support it."""
         try:
@@ -175,6 +177,8 @@ class CatTensors(Transform):
         unsqueeze_if_oor: Whether to append an axis of size 1 to entries without such an axis.
         sort: Whether to concatenate the entries in the order of their sorted keys instead of the order of `in_keys`.
     """
+
+    per_step = True
 
     def __init__(
         self,

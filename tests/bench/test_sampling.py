@@ -28,3 +28,16 @@ def test_a_batch_of_short_episodes_costs_little_more(ours, compare, expect):
     took = compare({"random rows": lambda: ours.storage.get(batch), "only ends": lambda: ours.storage.get(ends)})
 
     expect("256 ends, of the time of 256 random rows", took["only ends"] / took["random rows"], at_most=3)
+
+
+@pytest.mark.parametrize(("batch_size", "batches", "limit"), [(256, 256, 0.7), (4096, 32, 1.05)])
+def test_a_run_of_batches_costs_less_than_its_samples(ours, batch_size, batches, limit, compare, expect):
+    took = compare(
+        {
+            "sample": lambda: [ours.sample(batch_size) for _ in range(batches)],
+            "batches": lambda: list(ours.batches(batches, batch_size)),
+        },
+        repeat=4,
+    )
+
+    expect(f"batches of {batch_size}, of the time of sample()", took["batches"] / took["sample"], at_most=limit)
