@@ -201,7 +201,7 @@ def convert_memory_errors() -> Iterator[None]:
     try:
         yield
     except (ImportError, RuntimeError, SystemError) as error:
-        if not _NO_MEMORY.search(str(error)):
+        if isinstance(error, DatasetsRLError) or not _NO_MEMORY.search(str(error)):
             raise
         raise MemoryError(str(error).rpartition("DefaultCPUAllocator: ")[2]) from error
     except OSError as error:
