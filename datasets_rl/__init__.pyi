@@ -29,6 +29,7 @@ from .offline_to_online import (
     OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
     prefill_replay_buffer as prefill_replay_buffer,
 )
+from .normalizer import Normalizer as Normalizer
 from .scores import normalized_score as normalized_score
 from .settings import Settings as Settings
 from .sources import Selection as Selection
@@ -109,6 +110,7 @@ from .storages import (
 # Samplers
 from .samplers import (
     ConsumingSampler as ConsumingSampler,
+    GoalSampler as GoalSampler,
     MixtureSampler as MixtureSampler,
     PrioritizedSampler as PrioritizedSampler,
     PrioritizedSliceSampler as PrioritizedSliceSampler,
@@ -119,6 +121,7 @@ from .samplers import (
     SliceSampler as SliceSampler,
     SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement,
 )
+from .samplers.goals import GoalDraws as GoalDraws
 
 # Writers
 from .writers import (

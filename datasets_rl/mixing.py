@@ -53,6 +53,7 @@ _SETTINGS: Mapping[str, tuple[type, ...]] = {
     "anneal": (int,),
     "batch_size": (int,),
     "exact": (bool,),
+    "interleave": (bool,),
     "missing": (str,),
     "sampler": (dict,),
     "temperature": (int, float),
@@ -118,7 +119,8 @@ def mixture(
         missing: How to treat keys that only some datasets have: "refuse", "drop" or "zero".
         download: Whether to download datasets that are not stored locally.
         home: Folder of the datasets, instead of RLDS_HOME.
-        **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`.
+        **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`; and
+            `interleave` of `Mixture`.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive, or the datasets are incompatible; the message

@@ -95,6 +95,7 @@ class OfflineToOnlineReplayBuffer(Mixture):
         batch_size: Default number of steps in a batch, B.
         transform: Applied to every batch.
         missing: How to treat keys that only one of both has: "refuse", "drop" or "zero", see `ReplayBufferEnsemble`.
+        interleave: Whether steps of the dataset and of the experience alternate in a batch, see `Mixture`.
         **dataset_kwargs: Arguments of the dataset, if `offline_dataset` is an id.
 
     Raises:
@@ -112,6 +113,7 @@ class OfflineToOnlineReplayBuffer(Mixture):
         batch_size: int | None = None,
         transform: Any = None,
         missing: Missing = "refuse",
+        interleave: bool = False,
         **dataset_kwargs: Any,
     ) -> None:
         problems = size_problems(online_capacity=online_capacity)
@@ -129,7 +131,15 @@ class OfflineToOnlineReplayBuffer(Mixture):
             online_storage = LazyTensorStorage(online_capacity or 1)
         online = TensorDictReplayBuffer(storage=online_storage)
         names = ("the dataset", "the experience")
-        super().__init__(offline, online, batch_size=batch_size, transform=transform, missing=missing, names=names)
+        super().__init__(
+            offline,
+            online,
+            batch_size=batch_size,
+            transform=transform,
+            missing=missing,
+            interleave=interleave,
+            names=names,
+        )
         self._share = _OfflineShare(offline.sampler, online.sampler)
         self._share.attach(self._storage)
         self._sampler = self._share

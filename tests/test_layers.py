@@ -17,7 +17,7 @@ FOLDERS = {
 }
 
 LAYERS = [
-    {"compiled", "deprecation", "errors", "remedy", "returns", "settings", "ted.keys"},
+    {"compiled", "deprecation", "errors", "normalizer", "remedy", "returns", "settings", "ted.keys"},
     {"checkpoint", "disk", "format.schema", "progress"},
     {"format.manifest", "specs"},
     {"ted"},

@@ -50,6 +50,14 @@ def test_every_batch_has_exactly_its_share_of_the_dataset(kind):
     assert torch.equal(batch["t"], batch["index", "index"])
 
 
+def test_steps_of_both_alternate_on_request():
+    rb = mixed(interleave=True)
+    assert shares(rb, 8) == [8]
+    rb.extend(steps(30, 1))
+
+    assert rb.sample(6)["source"].tolist() == [0, 1, 0, 1, 0, 1]
+
+
 def test_without_experience_all_steps_are_those_of_the_dataset():
     rb = mixed()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from datasets_rl.buffers.batch import pin_batch
 from datasets_rl.buffers.ensemble import ReplayBufferEnsemble, info_at
 from datasets_rl.buffers.keys import Missing, MixtureKey
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.mixture import MixtureSampler
 
 __all__ = ["Mixture"]
@@ -40,6 +42,10 @@ class Mixture(ReplayBufferEnsemble):
         final_p: Final shares; the shares change linearly from `p` to these.
         anneal: Number of batches until the final shares are reached.
         unit: Number of steps that the samplers of the buffers return together: the length of slices.
+        interleave: Whether the steps of the buffers alternate in a batch, so that each part of it has all buffers in
+            their shares: with two equal shares, rows 0, 2, 4, ... are from the first buffer and rows 1, 3, 5, ... from
+            the second, as `combine` in RLPD (Ball et al., 2023, arXiv:2302.02948). Slices stay whole. By default, the
+            batch is in buffer order.
         names: Names of the buffers, for messages; by default their numbers.
         missing: How to treat keys that only some buffers have, in every batch alike: "refuse", "drop" or "zero", see
             `ReplayBufferEnsemble`.
@@ -58,12 +64,18 @@ class Mixture(ReplayBufferEnsemble):
         final_p: Sequence[float] | Tensor | None = None,
         anneal: int = 0,
         unit: int = 1,
+        interleave: bool = False,
         names: Sequence[str] | None = None,
         missing: Missing = "refuse",
         **kwargs: Any,
     ) -> None:
         self.names = tuple(names) if names is not None else tuple(f"buffer {number}" for number in range(len(rbs)))
         self._unit = unit
+        self._interleave = interleave
+        if interleave and kwargs.get("collate_fn") is not None:
+            raise InvalidArgumentError(
+                "interleave and collate_fn are mutually exclusive: a collate_fn orders the steps"
+            )
         super().__init__(*rbs, missing=missing, **kwargs)
         self._sampler = MixtureSampler(
             *(rb.sampler for rb in rbs),
@@ -114,8 +126,30 @@ class Mixture(ReplayBufferEnsemble):
         ]
         batch: Any = self._collate_fn(parts) if self._collate_fn is not None and collate else torch.cat(parts)
         batch.set(_INDEX, index)
+        if self._interleave:
+            order = _interleaved_order(tuple(counts), self._unit)
+            batch = batch[order]
+            info.update({key: value[order] for key, value in info.items() if isinstance(value, Tensor)})
+            info[_INDEX] = batch.get(_INDEX)
         batch = apply_transforms(self._transforms, batch)
         return pin_batch(batch) if self._pin_memory else batch
+
+
+@lru_cache(maxsize=64)
+def _interleaved_order(counts: tuple[int, ...], unit: int) -> Tensor:
+    """Return the order of the steps of a batch in which those of each buffer are evenly spread, int64 [B].
+
+    Slot k of the c slots of a buffer has its center at (k + 1/2) / c of the batch; equal centers are in buffer order:
+
+        counts 2 and 4      centers  1/4 3/4 | 1/8 3/8 5/8 7/8      order  2 0 3 4 1 5
+
+    Args:
+        counts: Number of steps of each buffer.
+        unit: Number of consecutive steps in a slot.
+    """
+    centers = np.concatenate([(np.arange(slots) + 0.5) / slots for slots in np.array(counts) // unit])
+    slots = np.argsort(centers, kind="stable")
+    return torch.from_numpy((slots[:, None] * unit + np.arange(unit)).reshape(-1))
 
 
 def _counts_per_buffer(index: TensorDictBase) -> tuple[list[int], list[int]]:

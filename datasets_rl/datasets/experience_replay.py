@@ -20,6 +20,7 @@ from datasets_rl import downloading, growth, locating, sources, store
 from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
+from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
 from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import map_npy
@@ -353,6 +354,49 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         array = np.array(self.stored.open_file(value["file"], map_npy))
         # torch supports neither text nor foreign byte orders.
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) if array.dtype.kind in "biufc" else array
+
+    def as_dict(self, layout: FlatLayout, framework: Framework = "numpy", device: Any = None) -> dict[str, Any]:
+        """Return all transitions as a flat dict of arrays, with the keys and dtypes that training programs expect.
+
+            >>> data = dataset.as_dict("corl")
+            >>> replay_buffer.load_d4rl_dataset(data)                          # of CORL
+            >>> data = dataset.as_dict("ogbench", framework="jax")             # arrays on the default device of jax
+
+        ========= ================================================================================================
+        "d4rl"    as `env.get_dataset()`: observations, actions, rewards, terminals and timeouts (bool)
+        "corl"    as `d4rl.qlearning_dataset`: observations, actions, rewards, next_observations, terminals
+        "ogbench" as `ogbench.load_dataset`: the same, but terminals are the ends of trajectories; masks are 1 -
+                  terminated
+        "rlpd"    as RLPD's `D4RLDataset`: actions are clipped to 1 - 1e-5; masks, and dones (bool), the ends of
+                  trajectories
+        ========= ================================================================================================
+
+        Arrays are [N, ...], rewards and flags [N]. Floating-point values are float32, and so are flags unless the table
+        says otherwise. An observation of several parts is a nested dict. Transforms are not applied.
+
+        With numpy and with torch on the CPU, the observations, actions and rewards of the whole dataset, and the flags
+        of "d4rl", are views of the files, mapped copy-on-write: no memory is used until they are read, and writing to
+        them changes neither the files nor this buffer. Copies are: next_observations, masks, float32 flags, clipped
+        actions, fields that are not stored as float32, and every array of a part of a dataset.
+
+        Layouts with next_observations leave out transitions whose next observation is unknown, unless they are
+        terminated, as `final_unknown="drop_truncated"` does; `final_unknown="keep"` keeps them.
+
+        Args:
+            layout: The keys and dtypes.
+            framework: The type of the arrays: "numpy", "torch" or "jax".
+            device: The device of the arrays of torch or jax; by default the CPU, or the default device of jax.
+
+        Raises:
+            InvalidArgumentError: If the arguments do not exist, jax is not installed, or elements are whole episodes.
+            UnknownKeyError: If the dataset has no observation or action.
+        """
+        steps: Any = self._storage
+        if isinstance(steps, PaddedTrajectories):
+            raise InvalidArgumentError("the elements are whole episodes", hint="open the dataset without split_trajs")
+        if layout != "d4rl" and self.final_unknown is None:
+            steps = select_final_known(steps, "drop_truncated")
+        return flat_dict(steps, layout, framework, device)
 
     def preprocess(
         self,

@@ -20,7 +20,7 @@ from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
+from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots, torch_dtype
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, ROOT_FLAGS, Key
 from datasets_rl.ted.table import EpisodeTable
 
@@ -62,6 +62,9 @@ class DatasetStorage(EpisodicStorage):
         self._windows = _record_windows(stored, scattered=scattered)
         self._wide = {
             field.key: (field, _as_indexable(stored.items(field.key), scattered=scattered)) for field in schema.wide
+        }
+        self._narrow = {
+            field.key: (field, _as_read_only_tensor(np.asarray(stored.items(field.key)))) for field in schema.narrow
         }
         self._finals: dict[Key, _Items] | None = None
         self._final_known = torch.from_numpy(stored.episodes["final_known"][:, None].copy()) if self.masked else None
@@ -142,6 +145,10 @@ class DatasetStorage(EpisodicStorage):
         """Return one field of some rows, [B, ...]; fields under "next" are computed for these rows only."""
         if key in self._wide:
             return self._wide[key][1].index_select(0, rows)
+        if key in self._narrow:
+            field, items = self._narrow[key]
+            values = items.index_select(0, rows)
+            return values if field.memory_dtype is None else values.to(torch_dtype(field.memory_dtype))
         if key == NEXT_FINAL_KNOWN and self.masked:
             return torch.from_numpy(self.episodes.next_known(wrap_negative_rows(rows, len(self)).numpy())).unsqueeze(1)
         root_key = key[1:]

@@ -138,7 +138,8 @@ class Trajectories:
         """Return the trajectory and the place of each row, [n] each."""
         places = rows if self.places is None else self.places[rows]
         by_place, firsts = self._by_place
-        return by_place[firsts.searchsorted(places, "right") - 1], places
+        owners = firsts.searchsorted(places, "right") - 1
+        return owners if firsts is self.firsts else by_place[owners], places
 
     def windows_around(self, rows: Index, before: int, after: int) -> tuple[Index, Mask]:
         """Return windows of rows, from `before` steps before to `after` steps after each row.
@@ -166,7 +167,8 @@ class Trajectories:
     @cached_property
     def _by_place(self) -> tuple[Index, Index]:
         by_place = np.argsort(self.firsts, kind="stable")
-        return by_place, self.firsts[by_place]
+        sorted_already = bool((self.firsts[1:] >= self.firsts[:-1]).all())
+        return by_place, self.firsts if sorted_already else self.firsts[by_place]
 
     def share(self, rank: int, world_size: int) -> Trajectories:
         """Return every `world_size`-th trajectory, starting with number `rank`; each has exactly one rank."""

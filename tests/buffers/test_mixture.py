@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
+from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
+    DatasetStorage,
     InvalidArgumentError,
     LazyTensorStorage,
     Mixture,
     PrioritizedSampler,
+    SamplerWithoutReplacement,
     SliceSampler,
     TensorDictReplayBuffer,
 )
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "goals_and_rewards.json"
 
 
 def member(number, count=40, *, transform=None, sampler=None, **further):
@@ -47,6 +55,68 @@ def test_each_member_has_its_transform_and_the_mixture_has_one_for_all():
     scale = torch.where(batch["from"] == 0, 3, 1)
 
     assert torch.equal(batch["value"], (batch["from"] * 1000 + batch["index", "index"]) * scale)
+
+
+def test_equal_shares_alternate_as_in_rlpd():
+    """RLPD's `combine`: the offline batch in rows 0, 2, 4 and the online batch in rows 1, 3, 5."""
+    golden = json.loads(GOLDEN.read_text())["rlpd_combine"]
+    both = TensorDict({"a": torch.tensor(golden["a"]), "b": {"c": torch.tensor(golden["b"]["c"])}}, [6])
+    buffers = [
+        TensorDictReplayBuffer(storage=LazyTensorStorage(3), sampler=SamplerWithoutReplacement(shuffle=False))
+        for _ in "ab"
+    ]
+    for number, buffer in enumerate(buffers):
+        buffer.extend(both[number::2])
+    batch, info = Mixture(*buffers, interleave=True, batch_size=6).sample(return_info=True)
+
+    assert batch["a"].tolist() == golden["a"]
+    assert batch["b", "c"].tolist() == golden["b"]["c"]
+    assert batch["index", "buffer_ids"].tolist() == info["index"]["buffer_ids"].tolist() == [0, 1] * 3
+    assert batch["index", "index"].tolist() == info["index"]["index"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_other_shares_are_evenly_spread_and_slices_stay_whole():
+    rb = Mixture(member(0), member(1), p=[3, 1], interleave=True, batch_size=8)
+    assert rb.sample()["index", "buffer_ids"].tolist() == [0, 0, 1, 0, 0, 0, 1, 0]
+
+    slices = [member(number, sampler=SliceSampler(slice_len=4)) for number in range(2)]
+    batch = Mixture(*slices, unit=4, interleave=True, batch_size=16).sample()
+    assert batch["index", "buffer_ids"].reshape(4, 4).tolist() == [[0] * 4, [1] * 4] * 2
+    assert (batch["value"].reshape(4, 4).diff(dim=1) == 1).all()
+    assert torch.equal(batch["value"], batch["index", "buffer_ids"] * 1000 + batch["index", "index"])
+
+
+def test_priorities_of_an_interleaved_batch_reach_their_buffers():
+    buffers = [member(number, sampler=PrioritizedSampler(40, 1.0, 1.0)) for number in range(2)]
+    rb = Mixture(*buffers, interleave=True, batch_size=8)
+    batch = rb.sample()
+    rb.update_priority(batch["index"], batch["value"].float() + 1)
+
+    for row, value in zip(batch["index", "index"].tolist(), batch["value"].tolist(), strict=True):
+        assert buffers[value // 1000].sampler.priorities[row] == pytest.approx(value + 1, rel=1e-4)
+
+
+def test_interleaving_and_a_collate_function_exclude_each_other():
+    with pytest.raises(InvalidArgumentError, match="mutually exclusive"):
+        Mixture(member(0), member(1), interleave=True, collate_fn=torch.cat)
+
+
+def test_a_ring_beside_a_stored_dataset_grows_and_the_dataset_does_not_change(tmp_path):
+    offline = DatasetStorage(write_dataset(tmp_path, [trajectory(6), trajectory(4)]))
+    before = offline[:].clone()
+    online = TensorDictReplayBuffer(storage=LazyTensorStorage(8))
+    rb = Mixture(TensorDictReplayBuffer(storage=offline), online, interleave=True, missing="drop", batch_size=8)
+    step = before[:1].exclude("episode").apply(torch.zeros_like)
+    for count in range(1, 12):
+        online.extend(step.clone().set("observation", torch.full((1, 3), float(-count))))
+        batch = rb.sample()
+        assert batch["index", "buffer_ids"].tolist() == [0, 1] * 4
+        assert (batch["observation"][::2] > 0).all()
+        newest = batch["observation"][1::2]
+        assert ((-count <= newest) & (newest <= -max(count - 7, 1))).all()
+
+    assert len(online) == 8
+    assert (offline[:] == before).all()
 
 
 def test_each_key_that_differs_is_named_before_the_first_batch():

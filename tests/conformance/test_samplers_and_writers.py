@@ -13,6 +13,7 @@ from datasets_rl import samplers, writers
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import (
     ConsumingSampler,
+    GoalSampler,
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
@@ -148,6 +149,11 @@ class TestRandomSampler(SamplerContract):
         counts = torch.bincount(index, minlength=10).double()
 
         assert float(((counts - 10_000) ** 2 / 10_000).sum()) < 27.9
+
+
+class TestGoalSampler(SamplerContract):
+    def make(self, generator=None):
+        return GoalSampler(geometric=0.9, generator=generator)
 
 
 class TestSamplerWithoutReplacement(SamplerContract):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from stored_data import FLAGS, Trajectory, write_dataset
 
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
@@ -16,6 +20,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Recipe, Step, preprocess
 from datasets_rl.preprocessing.recipe import shipped_recipes
 from datasets_rl.preprocessing.steps.images import apply_channels_first
+from datasets_rl.preprocessing.steps.rewards import ScaleByReturns
 from datasets_rl.progress import Report
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -31,6 +36,8 @@ from datasets_rl.transforms import (
 )
 
 REWARD = ("next", "reward")
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "goals_and_rewards.json").read_text())
+"""Results of the functions of CORL and Cal-QL."""
 
 
 def episodes(lengths, rewards=None, *, known=None, states=None, final_states=None, **steps):
@@ -73,7 +80,7 @@ def flat(values):
 def test_the_built_in_recipes_and_their_summaries():
     found = {one.name: one.summary for one in shipped_recipes()}
 
-    assert len(found) == 18
+    assert len(found) == 21
     assert all(0 < len(summary) < 100 and "\n" not in summary for summary in found.values())
 
 
@@ -104,6 +111,95 @@ def test_iql_locomotion_scales_by_the_range_of_returns():
         "0.scale_by_returns/lowest": 6.0,
         "0.scale_by_returns/highest": 8.0,
     }
+
+
+def test_returns_of_at_most_max_steps_are_those_of_corl():
+    """The time-out after the last step ends no return; returns of 3 steps are 6 and 15."""
+    golden = GOLDEN["corl_modify_reward"]
+    limit = golden["max_episode_steps"]
+    recipe = Recipe.inline([f"scale_by_returns:to={limit},max_steps={limit}"])
+    came = made(recipe, episodes([3, 5], golden["rewards"]))
+
+    assert flat(came.steps[REWARD]) == pytest.approx(golden["result"], abs=1e-6)
+    assert recipe.fitted == {"0.scale_by_returns/lowest": 6.0, "0.scale_by_returns/highest": 15.0}
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=6), limit=st.integers(1, 5), seed=st.integers(0, 99))
+def test_returns_of_at_most_max_steps_agree_with_a_loop(lengths, limit, seed):
+    """The loop of CORL's `return_reward_range`, over batches of one episode."""
+    batches = [
+        episodes([length], np.random.default_rng([seed, number]).random(length))
+        for number, length in enumerate(lengths)
+    ]
+    for number, batch in enumerate(batches):
+        batch.steps["next", "terminated"] &= bool(number % 2)
+    returns, total, count = [], 0.0, 0
+    for batch in batches:
+        for reward, end in zip(flat(batch.steps[REWARD]), flat(batch.steps["next", "terminated"]), strict=True):
+            total, count = total + reward, count + 1
+            if end or count == limit:
+                returns.append(total)
+                total, count = 0.0, 0
+    step = ScaleByReturns(max_steps=limit)
+    if len(returns) < 2:
+        with pytest.raises(InvalidArgumentError, match=r"no return is complete|all episodes have the return"):
+            step.fit(batches)
+    else:
+        step.fit(batches)
+        assert step.fitted == pytest.approx({"lowest": min(returns), "highest": max(returns)})
+
+
+def test_calql_antmaze_scales_rewards_and_adds_returns_to_go():
+    """Its rule with gamma 0.9 gives the results of Cal-QL's own function; the recipe has Cal-QL's 0.99."""
+    golden = GOLDEN["calql_return_to_go"]
+    batch = episodes([3, 3], [0, 0, 1, 0, 0, 0])
+    came = made(Recipe.inline(["scale_rewards:10,-5", "returns_to_go:gamma=0.9,failure=-5"]), batch)
+    assert flat(came.steps["returns_to_go",]) == pytest.approx(
+        golden["success"]["result"] + golden["failure"]["result"]
+    )
+
+    came = made("calql_antmaze", batch)
+    assert flat(came.steps[REWARD]) == [-5, -5, 5, -5, -5, -5]
+    assert flat(came.steps["mc_returns",]) == pytest.approx([-5 - 0.99 * 0.05, -5 + 0.99 * 5, 5, -500, -500, -500])
+
+
+def test_corl_locomotion_scales_rewards_and_normalizes_observations():
+    """Returns of the two episodes of 1000 steps: 1000 and 3000, so that rewards are halved."""
+    observations = np.repeat(line(1, 3), 1000, axis=0)
+    batch = episodes(
+        [1000, 1000],
+        np.repeat([1, 3], 1000),
+        states={("observation",): observations},
+        final_states={("observation",): line(3, 3)},
+    )
+    came = made("corl_locomotion", batch)
+
+    assert set(flat(came.steps[REWARD])) == {0.5, 1.5}
+    assert flat(came.states["observation",])[0] == pytest.approx(-1 / 1.001)
+
+
+def test_normalize_quantiles_is_the_rule_of_openvla():
+    actions = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    actions[:, 1] = 0.25
+    low, high = np.quantile(actions.astype(np.float64), [0.01, 0.99], axis=0)
+    expected = np.clip(2 * (actions - low) / (high - low + 1e-8) - 1, -1, 1)
+    expected[:, 1] = 0
+    batch = episodes([120, 80], action=actions)
+
+    assert np.allclose(made("openvla_actions", batch).steps["action",], expected, atol=1e-6)
+    kept = made(Recipe.inline(["normalize_quantiles:unchanged=[-1]"]), batch).steps["action",]
+    assert np.allclose(kept[:, :2], expected[:, :2], atol=1e-6)
+    assert np.array_equal(kept[:, 2], actions[:, 2])
+
+
+def test_normalize_range_only_shifts_elements_with_a_small_range():
+    """The rule of Diffusion Policy, for ranges of 4, 0 and 0.00005."""
+    states = np.array([[0, 7, 1], [4, 7, 1.00005]])
+    batch = episodes([2], states={("observation",): states}, final_states={("observation",): states[:1]})
+    came = made(Recipe.inline(["normalize_range:eps=1e-4"]), batch)
+
+    assert np.allclose(came.states["observation",], [[-1, 0, 0], [1, 0, 0.00005]])
 
 
 def test_iql_locomotion_refuses_equal_returns():
@@ -541,14 +637,14 @@ def film():
 
 
 def test_a_transform_equals_the_step_of_its_name():
-    for given in (RewardSum(), RewardSum):
-        came = made(Recipe([given]), film())
+    for transform in (RewardSum(), RewardSum):
+        came = made(Recipe([transform]), film())
         assert flat(came.steps["next", "episode_reward"]) == [1, 3, 7, 8, 24]
 
     wanted = made(Recipe.inline(["resize:[2,3]", "reward_sum"]), film())
     at_both = Resize((2, 3), in_keys=["pixels", ("next", "pixels")])
-    for given in ([Resize((2, 3)), RewardSum()], [at_both, RewardSum()], [Compose(Resize((2, 3)), RewardSum())]):
-        came = made(Recipe(given), film())
+    for steps in ([Resize((2, 3)), RewardSum()], [at_both, RewardSum()], [Compose(Resize((2, 3)), RewardSum())]):
+        came = made(Recipe(steps), film())
         assert came.states[PIXELS].shape == (5, 2, 3, 3)
         assert np.array_equal(came.states[PIXELS], wanted.states[PIXELS])
         assert np.array_equal(came.final_states[PIXELS], wanted.final_states[PIXELS])
@@ -631,7 +727,7 @@ def stored(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("toy") / "toy" / "data", trajectories, of).folder
 
 
-FLAT = {"td3_bc", "normalized_observation", "diffusion_policy"}
+FLAT = {"corl_locomotion", "diffusion_policy", "normalized_observation", "td3_bc"}
 """Recipes that require an observation of one vector."""
 
 

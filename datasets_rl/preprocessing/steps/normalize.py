@@ -68,6 +68,11 @@ class _Affine(Step):
     def _moments(self, values: NDArray[Any]) -> Array:
         """Return the moments of the values of a batch, [N, ...], from which the parameters are computed: [K, ...]."""
 
+    def _finished(self, scaled: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+        """Return the final values of a field, [N, ...], given the scaled and the original ones."""
+        del values
+        return scaled
+
     @property
     def fitted(self) -> Mapping[str, Any]:
         """The shift and the scale of each field, [...]."""
@@ -85,7 +90,7 @@ class _Affine(Step):
                     f"shift and scale have shape {list((shift + scale).shape)}; expected one number, or one for each"
                     f" element of {'.'.join(key)} {list(values.shape[1:])}"
                 )
-            result: NDArray[Any] = ((values - shift) / scale).astype(dtype)
+            result: NDArray[Any] = self._finished((values - shift) / scale, values).astype(dtype)
             return result
 
         return map_fields(batch, require_keys(batch, self.keys), scaled)
@@ -148,7 +153,11 @@ class NormalizeRange(_Affine):
 
     Args:
         keys: The fields.
+        eps: Elements whose range is below this number are shifted so that their lowest value becomes 0, and not scaled;
+            Diffusion Policy (Chi et al., 2023) has 1e-4.
     """
+
+    eps: float = 0.0
 
     def _values(self, batch: EpisodeBatch, key: Key) -> NDArray[Any]:
         values = super()._values(batch, key)
@@ -162,4 +171,55 @@ class NormalizeRange(_Affine):
     def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
         lows, highs = np.stack(list(moments), axis=1)
         low, high = lows.min(0), highs.max(0)
-        return (low + high) / 2, np.where(high > low, (high - low) / 2, 1.0)
+        scaled = (high > low) & (high - low >= self.eps)
+        return np.where(scaled, (low + high) / 2, low), np.where(scaled, (high - low) / 2, 1.0)
+
+
+@dataclass
+class NormalizeQuantiles(_Affine):
+    """Normalize fields so that two quantiles become -1 and 1, and clip them to [-1, 1].
+
+        y = 2 (x - q_low) / (q_high - q_low + eps) - 1
+
+    Octo (Ghosh et al., 2024) and OpenVLA (Kim et al., 2024) normalize actions in this way. Quantiles are exact, over all
+    steps, with linear interpolation; all values of a field are in memory while they are computed. Elements that are
+    constant become 0.
+
+    Args:
+        keys: The fields.
+        low: The probability of the quantile that becomes -1.
+        high: The probability of the quantile that becomes 1.
+        eps: A constant that is added to the difference of the quantiles.
+        unchanged: Indices of elements that are not normalized, in the last axis: -1 for a gripper.
+    """
+
+    keys: tuple[str, ...] = ("action",)
+    low: float = 0.01
+    high: float = 0.99
+    eps: float = 1e-8
+    unchanged: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.low < self.high <= 1:
+            raise InvalidArgumentError(f"low is {self.low} and high is {self.high}; expected 0 <= low < high <= 1")
+
+    def _moments(self, values: NDArray[Any]) -> Array:
+        return values.astype(np.float64)
+
+    def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
+        values = np.concatenate(list(moments))
+        low, high = np.quantile(values, [self.low, self.high], axis=0)
+        half = (high - low + self.eps) / 2
+        constant = values.min(0) == values.max(0)
+        shift, scale = np.where(constant, low, low + half), np.where(constant, 1.0, half)
+        for element in self.unchanged:
+            shift[..., element], scale[..., element] = 0.0, 1.0
+        return shift, scale
+
+    @override
+    def _finished(self, scaled: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+        clipped: NDArray[Any] = np.clip(scaled, -1.0, 1.0)
+        for element in self.unchanged:
+            clipped[..., element] = values[..., element]
+        return clipped

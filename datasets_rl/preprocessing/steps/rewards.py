@@ -16,7 +16,7 @@ from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import with_steps
 from datasets_rl.preprocessing.steps.keep import check_bounds, returns_of_episodes, success_key
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_REWARD
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED
 
 __getattr__ = former_names(globals(), {"SparseRewards": "BinarizeRewards"})
 
@@ -117,25 +117,58 @@ class SuccessRewards(Step):
         return _with_rewards(batch, np.where(hits, self.at, self.otherwise))
 
 
+def _limited_returns(rewards: NDArray[Any], terminated: NDArray[np.bool_], max_steps: int) -> NDArray[np.float64]:
+    """Return the sums of rewards between terminations, each of at most `max_steps` steps, without an unfinished one."""
+    rows = np.arange(len(rewards))
+    starts = np.maximum.accumulate(np.where(np.append([True], terminated[:-1]), rows, 0))
+    steps = (rows - starts) % max_steps
+    sums = np.add.reduceat(rewards.astype(np.float64), np.flatnonzero(steps == 0))
+    complete = bool(terminated[-1]) or steps[-1] == max_steps - 1
+    return sums if complete else sums[:-1]
+
+
 @dataclass
 class ScaleByReturns(Step):
     """Scale rewards so that `to` is the difference between the highest and the lowest return.
 
         r * to / (highest return - lowest return)
 
-    Implicit Q-Learning (Kostrikov, Nair and Levine, 2021) scales the rewards of D4RL's locomotion datasets in this way,
-    with 1000.
+    Implicit Q-Learning (Kostrikov, Nair and Levine, 2021) and RLPD (Ball et al., 2023) scale the rewards of D4RL's
+    locomotion datasets in this way, with 1000. `modify_reward` in CORL (Tarasov et al., 2022) does so with `max_steps`:
+
+        max_steps 3      rewards     1  2  3 |  4  5  6  7  8       terminated after 3, timed out after 8
+                         returns           6       15     -         the rest, 7 + 8, is not counted
+
+    Args:
+        to: The difference between the returns after scaling.
+        max_steps: The number of steps after which a return is counted even if the episode continues. If given, only
+            terminations and this number end a return; time-outs do not, and an unfinished return at the end of the
+            dataset is not counted. By default, the returns are those of the episodes.
     """
 
     to: float = 1000.0
+    max_steps: int | None = None
     _lowest: float = field(default=0.0, init=False, repr=False)
     _highest: float = field(default=1.0, init=False, repr=False)
 
     requires_fit = True
 
+    def __post_init__(self) -> None:
+        if self.max_steps is not None and self.max_steps < 1:
+            raise InvalidArgumentError(f"max_steps is {self.max_steps}; expected at least 1")
+
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:
         """Compute the lowest and the highest return."""
-        episode_returns = np.concatenate([returns_of_episodes(batch) for batch in batches])
+        if self.max_steps is None:
+            episode_returns = np.concatenate([returns_of_episodes(batch) for batch in batches])
+        else:
+            columns = [(batch.steps[NEXT_REWARD][:, 0], batch.steps[NEXT_TERMINATED][:, 0]) for batch in batches]
+            rewards, terminated = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+            episode_returns = _limited_returns(rewards, terminated, self.max_steps)
+        if not len(episode_returns):
+            raise InvalidArgumentError(
+                f"no return is complete: no step is terminated, and there are fewer than {self.max_steps}"
+            )
         self._lowest, self._highest = float(episode_returns.min()), float(episode_returns.max())
         if self._lowest == self._highest:
             raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}; expected returns that differ")

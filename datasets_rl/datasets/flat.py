@@ -1,0 +1,117 @@
+"""Datasets as flat dicts of whole arrays, with the keys that training programs expect.
+
+                 observations  actions  rewards  next_observations   and
+    d4rl         *             *        *                            terminals bool, timeouts bool
+    corl         *             *        *        *                   terminals
+    ogbench      *             *        *        *                   terminals (ends of trajectories), masks
+    rlpd         *             *, clipped *      *                   dones bool (ends of trajectories), masks
+
+Floating-point arrays are float32, and flags are float32 unless stated otherwise; N transitions give arrays [N, ...], and
+rewards and flags [N].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
+
+__all__ = ["FlatLayout", "Framework", "flat_dict"]
+
+FlatLayout = Literal["d4rl", "corl", "ogbench", "rlpd"]
+Framework = Literal["numpy", "torch", "jax"]
+
+_ACTION_LIMIT = 1 - 1e-5
+
+
+def flat_dict(storage: Any, layout: FlatLayout, framework: Framework = "numpy", device: Any = None) -> dict[str, Any]:
+    """Return all transitions of a storage of episodes as a dict of arrays, see `BaseDatasetExperienceReplay.as_dict`.
+
+    Args:
+        storage: An `EpisodicStorage`, whose next observations are all known where a target uses them.
+        layout: The keys and dtypes.
+        framework: The type of the arrays.
+        device: The device of the arrays.
+
+    Raises:
+        InvalidArgumentError: If the layout, the framework or the device does not exist.
+        UnknownKeyError: If the data has no observation, action or reward.
+    """
+    if layout not in get_args(FlatLayout) or framework not in get_args(Framework):
+        raise InvalidArgumentError(
+            f"layout is {layout!r} and framework is {framework!r}; expected one of {', '.join(get_args(FlatLayout))}, and "
+            f"one of {', '.join(get_args(Framework))}"
+        )
+    convert = _converter(framework, device)
+    columns: dict[str, Any] = {
+        "observations": _floats(_column(storage, OBSERVATION)),
+        "actions": _floats(_column(storage, ACTION)),
+        "rewards": _floats(storage.column(NEXT_REWARD)[:, 0]),
+    }
+    terminated = storage.column(NEXT_TERMINATED)[:, 0]
+    if layout == "d4rl":
+        columns |= {"terminals": terminated, "timeouts": storage.column(NEXT_TRUNCATED)[:, 0]}
+        return {name: _mapped(value, convert) for name, value in columns.items()}
+    columns["next_observations"] = _floats(_column(storage, (NEXT, *OBSERVATION)))
+    ends = torch.zeros(len(storage), dtype=torch.bool)
+    ends[torch.from_numpy(storage.episodes.stops - 1)] = True
+    if layout == "corl":
+        columns["terminals"] = terminated.float()
+    else:
+        columns["masks"] = (~terminated).float()
+    if layout == "ogbench":
+        columns["terminals"] = ends.float()
+    elif layout == "rlpd":
+        columns["dones"] = ends
+        columns["actions"] = _mapped(columns["actions"], _clipped)
+    return {name: _mapped(value, convert) for name, value in columns.items()}
+
+
+def _column(storage: Any, key: Key) -> Any:
+    """Return a field, [N, ...], or a dict of the fields below a key."""
+    names = dict.fromkeys(field[len(key)] for field in storage.keys() if field[: len(key)] == key and field != key)  # noqa: SIM118 - a storage is not a dict
+    return {name: _column(storage, (*key, name)) for name in names} if names else storage.column(key)
+
+
+def _mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Apply a function to a tensor, or to all tensors of a nested dict."""
+    if isinstance(value, dict):
+        return {name: _mapped(part, function) for name, part in value.items()}
+    return function(value)
+
+
+def _floats(value: Any) -> Any:
+    return _mapped(value, lambda part: part.float() if part.is_floating_point() else part)
+
+
+def _clipped(value: Tensor) -> Tensor:
+    return value.clamp(-_ACTION_LIMIT, _ACTION_LIMIT) if value.is_floating_point() else value
+
+
+def _converter(framework: Framework, device: Any) -> Callable[[Tensor], Any]:
+    """Return the function that converts a tensor in main memory.
+
+    Raises:
+        InvalidArgumentError: If there is no such device, or jax is not installed.
+    """
+    if framework == "torch":
+        return lambda value: value if device is None else value.to(device)
+    if framework == "numpy":
+        if device not in {None, "cpu"}:
+            raise InvalidArgumentError(
+                f"device is {device!r}; expected None, because arrays of numpy are in main memory"
+            )
+        return lambda value: value.numpy()
+    try:
+        import jax
+    except ImportError as error:
+        raise MissingDependencyError("jax", "jax", "as_dict(framework='jax')") from error
+
+    target = jax.devices(device)[0] if isinstance(device, str) else device
+    return lambda value: jax.device_put(np.ascontiguousarray(value.numpy()), target)

@@ -1,0 +1,435 @@
+"""Sampler of steps with goals from their trajectories, for goal-conditioned learning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+from typing_extensions import override
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.samplers.base import Sampler
+from datasets_rl.samplers.random import RandomSampler
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, as_key
+
+if TYPE_CHECKING:
+    from datasets_rl.storages.base import Storage
+    from datasets_rl.ted.trajectories import Trajectories
+
+__all__ = ["GoalDraws", "GoalSampler", "GoalStrategy"]
+
+GoalStrategy = Literal["interpolate", "future", "final", "episode"]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Probabilities = tuple[float, float, float]
+
+
+@dataclass(slots=True, eq=False)
+class GoalDraws:
+    """Random choices that determine one goal for each of B steps; `GoalSampler.goals_of` computes the goals from them."""
+
+    ahead: NDArray[Any]
+    """Where a trajectory goal is. For a geometric distribution: number of steps to the goal, at least 1, int64 [B]. Else:
+    numbers in [0, 1), float64 [B]."""
+    current: Mask | None = None
+    """Whether the goal is the step itself, bool [B]; None for never."""
+    random: Mask | None = None
+    """Whether the goal is a random one if it is not the step itself, bool [B]; None for never."""
+    random_rows: Index | None = None
+    """Row of the random goal, int64 [B]; only with `random`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Steps:
+    """Places of B steps in their trajectories, see `Trajectories`."""
+
+    trajectories: Trajectories
+    places: Index
+    firsts: Index
+    """Place of the first step of each trajectory."""
+    lasts: Index
+    """Place of the last step of each trajectory."""
+    limits: Index
+    """Place of the last possible goal: `lasts`, or with the final state as a goal `lasts` + 1."""
+
+    def rows(self, places: Index) -> Index:
+        """Return the rows of places; the final state of a trajectory has the row of its last step."""
+        return self.trajectories.rows(places if self.limits is self.lasts else np.minimum(places, self.lasts))
+
+    def is_final(self, places: Index) -> Mask | None:
+        """Return whether places are those of final states, bool [B]; None if no goal is a final state."""
+        return None if self.limits is self.lasts else places > self.lasts
+
+    def goals(self, places: Index) -> _Goals:
+        """Return the goals at places of the trajectories of the steps."""
+        return _Goals(self.rows(places), self.is_final(places), places)
+
+
+@dataclass(slots=True, eq=False)
+class _Goals:
+    """Goals of B steps."""
+
+    rows: Index
+    final: Mask | None
+    """Whether each goal is the final state after its row; None if no goal is."""
+    limits: Index
+    """Place of each goal; of a random goal, the last possible goal of the trajectory of its step."""
+
+
+@dataclass(frozen=True)
+class _GoalRule:
+    """Distribution of the goals of a step."""
+
+    p_current: float
+    p_trajectory: float
+    p_random: float
+    geometric: float | None
+    strategy: GoalStrategy
+
+    @property
+    def numbers(self) -> int:
+        """Number of random numbers for each goal: where it is in the trajectory, which kind it is, and a random row."""
+        return 1 + (self.p_current > 0 or self.p_random > 0) + (self.p_random > 0)
+
+    def draws(self, uniform: Floats, storage: Storage) -> GoalDraws:
+        """Return the random choices for B steps from numbers in [0, 1), [numbers, B]."""
+        ahead = uniform[0]
+        if self.geometric is not None:
+            # The inverse of the distribution function: the number of trials to the first success.
+            ahead = (np.log1p(-ahead) * self._trials).astype(np.int64) + 1
+        current = uniform[1] < self.p_current if self.p_current else None
+        if not self.p_random:
+            return GoalDraws(ahead, current)
+        rows = storage.chronological_rows().numpy() if storage.torn else None
+        random_rows = (uniform[-1] * (len(storage) if rows is None else len(rows))).astype(np.int64)
+        return GoalDraws(
+            ahead, current, uniform[1] >= 1 - self.p_random, random_rows if rows is None else rows[random_rows]
+        )
+
+    @cached_property
+    def _trials(self) -> float:
+        return 1 / math.log(self.geometric or 0.5)
+
+    def choose(self, steps: _Steps, draws: GoalDraws) -> _Goals:
+        """Return the goals of steps."""
+        places, limits = self._ahead(steps, draws.ahead), None
+        if draws.current is not None:
+            places = np.where(draws.current, steps.places, places)
+        rows, final = steps.rows(places), steps.is_final(places)
+        if draws.random is not None and draws.random_rows is not None:
+            is_random = draws.random if draws.current is None else draws.random & ~draws.current
+            rows = np.where(is_random, draws.random_rows, rows)
+            limits = np.where(is_random, steps.limits, places)
+            final = None if final is None else final & ~is_random
+        return _Goals(rows, final, places if limits is None else limits)
+
+    def _ahead(self, steps: _Steps, ahead: NDArray[Any]) -> Index:
+        """Return the places of goals in the trajectories of steps."""
+        limits = steps.limits
+        places: Index = limits
+        if self.geometric is not None:
+            places = np.minimum(steps.places + ahead, limits)
+        elif self.strategy == "interpolate":
+            following = np.minimum(steps.places + 1, limits)
+            places = np.round(following * ahead + limits * (1 - ahead)).astype(np.int64)
+        elif self.strategy in {"future", "episode"}:
+            first = steps.firsts if self.strategy == "episode" else np.minimum(steps.places + 1, limits)
+            places = first + (ahead * (limits - first + 1)).astype(np.int64)
+        return places
+
+
+class GoalSampler(Sampler):
+    """Sample steps with goals: the step itself, a later state of its trajectory, or a state of any trajectory.
+
+        trajectory          s_0  s_1  s_2  s_3  s_4 | s_0 ...
+        step                      i
+        current goal              x
+        trajectory goal                x    x    x              the final state, after s_4, only with `final_states`
+        random goal          x    x    x    x    x     x
+
+        >>> rb = load("ogbench/pointmaze-medium-navigate-v0", sampler=GoalSampler(0.2, 0.5, 0.3, geometric=0.99))
+        >>> rb.sample(256)["value_goal"]
+
+    Batches get the goals of the value function and of the actor, which are drawn independently, and the reward of the
+    value goal, which is 0 or 1, minus 1 if `negative`:
+
+    ====================================== ======================================================
+    ``value_goal``, ``actor_goal``         states, [B, ...]
+    ``value_goal_index``, ...              their rows in the storage, int64 [B]
+    ``value_goal_final``, ...              with `final_states`: whether the goal is the next state of that row, bool [B]
+    ``reward``                             float32 [B, 1]
+    ``mask``                               1 minus success: 0 where the goal is reached, float32 [B, 1]
+    ====================================== ======================================================
+
+    ``("next", "reward")`` keeps the stored reward. The defaults, the rules and the rewards are those of `GCDataset` in
+    OGBench (Park et al., 2024, arXiv:2410.20092), and with `subgoal_steps` those of `HGCDataset`. Hindsight experience
+    replay (Andrychowicz et al., 2017, arXiv:1707.01495) has the strategies `future`, `final` and `episode`, with
+    ``p_trajectory=1``, and `random`, which is ``p_random=1``; its goals include final states, and its rewards are those
+    of next states.
+
+    Args:
+        p_current: Probability that the goal of the value function is the state of the step itself.
+        p_trajectory: Probability of a goal of the same trajectory.
+        p_random: Probability of a goal that is drawn uniformly from all steps.
+        geometric: Discount factor g: a trajectory goal is n steps ahead with probability (1 - g) g^(n-1), n >= 1, but at
+            most at the end of the trajectory. None for `strategy`.
+        actor: The three probabilities for the goal of the actor; None for no such goal.
+        actor_geometric: As `geometric`, for the goal of the actor.
+        strategy: Distribution of trajectory goals without a geometric one. "interpolate": a point between the next and
+            the last state, rounded, as in OGBench, so that both ends have half of the probability of the others.
+            "future": a later state, uniformly; the last step has itself. "final": the last state. "episode": any state
+            of the trajectory, uniformly.
+        subgoal_steps: Number of steps k to a subgoal: adds ``low_actor_goal``, the state k steps ahead, and
+            ``high_actor_goal`` with ``high_actor_target``, the state k steps ahead on the way to it, in place of
+            ``actor_goal``.
+        negative: Whether rewards are -1 and 0 instead of 0 and 1.
+        reward: "state": success is that the state of the step is the goal. "next": its next state is.
+        final_states: Whether the state after the last step of a trajectory can be a trajectory goal, if it is known.
+            In OGBench it cannot.
+        goal_key: Key of the states that are goals.
+        end_key: Key of the flag that ends a trajectory, see `Storage.trajectories`.
+        traj_key: Key of the trajectory id, likewise.
+        sampler: Sampler of the steps; by default uniform with replacement.
+        generator: Random generator, also for `sampler`; by default torch's global generator.
+
+    Raises:
+        InvalidArgumentError: If probabilities are not three numbers with the sum 1, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        p_current: float = 0.2,
+        p_trajectory: float = 0.5,
+        p_random: float = 0.3,
+        geometric: float | None = None,
+        *,
+        actor: Probabilities | None = (0.0, 1.0, 0.0),
+        actor_geometric: float | None = None,
+        strategy: GoalStrategy = "interpolate",
+        subgoal_steps: int | None = None,
+        negative: bool = True,
+        reward: Literal["state", "next"] = "state",
+        final_states: bool = False,
+        goal_key: str | tuple[str, ...] = "observation",
+        end_key: str | tuple[str, ...] | None = None,
+        traj_key: str | tuple[str, ...] | None = None,
+        sampler: Sampler | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        problems = [
+            *_rule_problems("p_current, p_trajectory, p_random", (p_current, p_trajectory, p_random), geometric),
+            *([] if actor is None else _rule_problems("actor", actor, actor_geometric)),
+            *([] if strategy in get_args(GoalStrategy) else [_one_of("strategy", strategy, get_args(GoalStrategy))]),
+            *([] if reward in {"state", "next"} else [_one_of("reward", reward, ("state", "next"))]),
+        ]
+        if subgoal_steps is not None and (subgoal_steps < 1 or actor is None):
+            problems.append(
+                f"subgoal_steps is {subgoal_steps} and actor is {actor}; expected at least 1, with an actor"
+            )
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
+        self._value = _GoalRule(p_current, p_trajectory, p_random, geometric, strategy)
+        self._actor = None if actor is None else _GoalRule(*actor, actor_geometric, strategy)
+        self.subgoal_steps, self.negative, self.reward, self.final_states = (
+            subgoal_steps,
+            negative,
+            reward,
+            final_states,
+        )
+        self.goal_key = as_key(goal_key)
+        self.end_key = None if end_key is None else as_key(end_key)
+        self.traj_key = None if traj_key is None else as_key(traj_key)
+        self.sampler = RandomSampler() if sampler is None else sampler
+        self.unit = self.sampler.unit
+        self._generator: Generator | None = None
+        if generator is not None:
+            self.generator = generator
+
+    @property
+    @override
+    def generator(self) -> Generator | None:
+        """Random generator of the goals; setting it also sets the generator of the sampler of the steps."""
+        return self._generator
+
+    @generator.setter
+    def generator(self, generator: Generator | None) -> None:
+        self._generator = self.sampler.generator = generator
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Sample steps and their goals, see the class."""
+        rows, info = self.sampler.sample(storage, batch_size)
+        self.ran_out = self.sampler.ran_out
+        used = self._value.numbers
+        count = used if self._actor is None else used + self._actor.numbers
+        uniform = torch.rand((count, len(rows)), dtype=torch.float64, generator=self._generator).numpy()
+        value = self._value.draws(uniform[:used], storage)
+        actor = None if self._actor is None else self._actor.draws(uniform[used:], storage)
+        info.update(self.goals_of(storage, rows, value, actor))
+        return rows, info
+
+    @override
+    def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
+        draws = GoalDraws(np.zeros(len(rows), np.int64))
+        return {**self.sampler.info_of(storage, rows), **self.goals_of(storage, rows, draws, draws)}
+
+    def goals_of(
+        self, storage: Storage, rows: Tensor, value: GoalDraws, actor: GoalDraws | None = None
+    ) -> dict[str, Tensor]:
+        """Return the entries that `sample` adds to a batch, for given steps and given random choices.
+
+        Args:
+            storage: The storage that contains the rows.
+            rows: Rows of the steps, int64 [B].
+            value: Random choices for the goals of the value function.
+            actor: Random choices for the goals of the actor; None if the sampler has none.
+
+        Raises:
+            UnknownKeyError: If the data has no `goal_key`.
+        """
+        steps = self._steps(storage, rows.numpy())
+        value_goals = self._value.choose(steps, value)
+        goals = {"value_goal": value_goals}
+        if self._actor is not None and actor is not None:
+            actor_goals = self._actor.choose(steps, actor)
+            goals |= {"actor_goal": actor_goals} if self.subgoal_steps is None else self._subgoals(steps, actor_goals)
+        info = self._states(storage, goals)
+        success = self._success(steps, value_goals).astype(np.float32)[:, None]
+        info["mask"] = torch.from_numpy(1 - success)
+        info["reward"] = torch.from_numpy(success - 1 if self.negative else success)
+        return info
+
+    def _steps(self, storage: Storage, rows: Index) -> _Steps:
+        trajectories = storage.trajectories(end_key=self.end_key, traj_key=self.traj_key)
+        owners, places = trajectories.locate(rows)
+        firsts = trajectories.firsts[owners]
+        limits = lasts = firsts + (trajectories.lengths[owners] - 1)
+        if self.final_states:
+            limits = lasts + 1
+            if storage.masked:
+                known = storage.pick(NEXT_FINAL_KNOWN, torch.from_numpy(trajectories.rows(lasts)))
+                limits = lasts + known.reshape(-1).numpy()
+        return _Steps(trajectories, places, firsts, lasts, limits)
+
+    def _subgoals(self, steps: _Steps, high: _Goals) -> dict[str, _Goals]:
+        ahead = steps.places + (self.subgoal_steps or 0)
+        low, target = (steps.goals(np.minimum(ahead, limits)) for limits in (steps.limits, high.limits))
+        return {"low_actor_goal": low, "high_actor_goal": high, "high_actor_target": target}
+
+    def _success(self, steps: _Steps, goals: _Goals) -> Mask:
+        """Return whether each step reaches its goal, bool [B]."""
+        if self.reward == "state":
+            reached: Mask = goals.rows == steps.rows(steps.places)
+            return reached if goals.final is None else reached & ~goals.final
+        following = np.minimum(steps.places + 1, steps.lasts)
+        ended = steps.places == steps.lasts
+        is_final = np.zeros_like(ended) if goals.final is None else goals.final
+        success: Mask = (goals.rows == steps.rows(following)) & (is_final == ended)
+        return success
+
+    def _states(self, storage: Storage, goals: dict[str, _Goals]) -> dict[str, Tensor]:
+        """Return the states of goals, and their rows."""
+        info: dict[str, Tensor] = {}
+        for name, part in goals.items():
+            rows = torch.from_numpy(part.rows)
+            info[name] = states = storage.pick(self.goal_key, rows)
+            info[f"{name}_index"] = rows
+            if part.final is not None:
+                info[f"{name}_final"] = final = torch.from_numpy(part.final)
+                last = final.nonzero().squeeze(1)
+                if len(last):
+                    next_states = storage.pick((NEXT, *self.goal_key), rows[last])
+                    states.index_copy_(0, last.to(states.device), next_states)
+        return info
+
+    def attach(self, storage: Storage) -> None:
+        """Prepare the sampler of the steps."""
+        self.sampler.attach(storage)
+
+    @override
+    def add(self, index: Tensor) -> None:
+        self.sampler.add(index)
+
+    @override
+    def extend(self, index: Tensor) -> None:
+        self.sampler.extend(index)
+
+    @override
+    def update_priority(self, index: Tensor, priority: Tensor | float, *, storage: Storage | None = None) -> None:
+        self.sampler.update_priority(index, priority, storage=storage)
+
+    @property
+    @override
+    def default_priority(self) -> float:
+        return self.sampler.default_priority
+
+    @override
+    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+        self.sampler.mark_update(index, storage=storage)
+
+    @override
+    def expect_priority(self, priority: Tensor) -> None:
+        self.sampler.expect_priority(priority)
+
+    @override
+    def empty(self) -> None:
+        self.sampler.empty()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the sampler of the steps, and of the generator."""
+        state = self.sampler.state_dict()
+        if self.sampler.generator is self._generator:
+            state.pop("generator", None)
+        return {**super().state_dict(), "sampler": state}
+
+    @override
+    def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        state = state_dict.get("sampler")
+        reasons = super().state_problems(state_dict)
+        if not isinstance(state, dict):
+            return [*reasons, f"sampler is {state!r}; expected the state of {self.sampler!r}"]
+        return reasons + self.sampler.state_problems(state)
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        if "generator" in state_dict:
+            self.generator = self._generator
+        state = state_dict["sampler"]
+        if "generator" in state and self.sampler.generator is self._generator:
+            self.sampler.generator = None  # the saved sampler had its own generator, and restores it
+        self.sampler.load_state_dict(state)
+
+    @override
+    def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
+        if self.state_problems(state_dict):
+            return state_dict  # unchanged: load_state_dict rejects it
+        return {**state_dict, "sampler": self.sampler.renumbered(state_dict["sampler"], shift, slots)}
+
+    def __repr__(self) -> str:
+        rule = self._value
+        return (
+            f"{type(self).__name__}(p_current={rule.p_current}, p_trajectory={rule.p_trajectory}, "
+            f"p_random={rule.p_random}, geometric={rule.geometric}, sampler={self.sampler!r})"
+        )
+
+
+def _rule_problems(name: str, probabilities: Any, geometric: float | None) -> list[str]:
+    problems = []
+    if len(probabilities) != 3 or not all(0 <= p <= 1 for p in probabilities) or not np.isclose(sum(probabilities), 1):
+        problems.append(f"{name} are {tuple(probabilities)}; expected three probabilities with the sum 1")
+    if geometric is not None and not 0 < geometric < 1:
+        problems.append(
+            f"the discount factor of the geometric distribution is {geometric}; expected a number in (0, 1)"
+        )
+    return problems
+
+
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    return f"{name} is {value!r}; expected {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"

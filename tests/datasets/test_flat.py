@@ -1,0 +1,158 @@
+"""Flat dicts of a dataset, with the keys and dtypes of other training programs."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from stored_data import Column, Model, columns, trajectory, write_dataset
+
+from datasets_rl import InvalidArgumentError, MissingDependencyError, Selection, open_dataset
+
+TRAJECTORIES = [
+    trajectory(4, terminated=True),
+    trajectory(1),
+    trajectory(5, seed=2),
+    trajectory(2, seed=3, terminated=True),
+]
+TERMINATED = np.array([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1], bool)
+ENDS = np.array([0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 1], bool)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    write_dataset(tmp_path, TRAJECTORIES)
+    return open_dataset(tmp_path)
+
+
+def expected(layout, model=None, terminated=TERMINATED, ends=ENDS):
+    """Return the arrays of a layout, indexed row by row."""
+    model = model or Model(TRAJECTORIES)
+    action = model.column(("action",))
+    flat = {
+        "observations": model.column(("observation",)),
+        "actions": np.clip(action, -(1 - 1e-5), 1 - 1e-5) if layout == "rlpd" else action,
+        "rewards": model.column(("next", "reward"))[:, 0],
+    }
+    if layout == "d4rl":
+        return flat | {"terminals": terminated, "timeouts": ends & ~terminated}
+    flat["next_observations"] = model.column(("next", "observation"))
+    if layout == "corl":
+        return flat | {"terminals": terminated.astype(np.float32)}
+    flat["masks"] = 1 - terminated.astype(np.float32)
+    return flat | ({"dones": ends} if layout == "rlpd" else {"terminals": ends.astype(np.float32)})
+
+
+@pytest.mark.parametrize("layout", ["d4rl", "corl", "ogbench", "rlpd"])
+def test_arrays_have_the_keys_and_dtypes_of_the_program(dataset, layout):
+    flat, numbers = dataset.as_dict(layout), expected(layout)
+
+    assert flat.keys() == numbers.keys()
+    for name, array in flat.items():
+        assert array.dtype == numbers[name].dtype, name
+        assert np.array_equal(array, numbers[name]), name
+    rows = np.array([11, 0, 3, 3, 4])
+    tensors = dataset.as_dict(layout, "torch", "cpu")
+    assert all(np.array_equal(tensors[name][rows].numpy(), numbers[name][rows]) for name in numbers)
+
+
+def test_the_data_of_rlpd_has_the_flags_of_its_own_rule(dataset):
+    """RLPD compares each next observation with the following observation, and sets the last row."""
+    flat = dataset.as_dict("rlpd")
+    differs = np.linalg.norm(flat["observations"][1:] - flat["next_observations"][:-1], axis=-1) > 1e-6
+
+    assert np.array_equal(flat["dones"], np.append(differs | (flat["masks"][:-1] == 0), [True]))
+
+
+def test_stored_columns_are_views_whose_changes_stay_private(dataset):
+    """A view has the strides of the packed rows of the file."""
+    size = dataset.stored.schema.record_bytes
+    flat = dataset.as_dict("d4rl")
+    assert {array.strides[0] for array in flat.values()} == {size}
+    other = dataset.as_dict("ogbench", "torch")
+    views = {name for name, tensor in other.items() if tensor.stride(0) * tensor.element_size() == size}
+    assert views == {"observations", "actions", "rewards"}
+
+    before = dataset[:].clone()
+    flat["rewards"] -= 1
+    other["observations"].zero_()
+    assert (dataset[:] == before).all()
+    assert np.array_equal(dataset.as_dict("d4rl")["rewards"], flat["rewards"] + 1)
+
+
+def test_a_part_of_a_dataset_has_its_own_ends(tmp_path):
+    write_dataset(tmp_path, TRAJECTORIES)
+    part = open_dataset(tmp_path, selection=Selection(episodes="1:3")).as_dict("ogbench")
+
+    assert part["terminals"].tolist() == [1, 0, 0, 0, 0, 1]
+    assert np.array_equal(part["observations"], expected("ogbench")["observations"][4:10])
+
+
+def test_transitions_without_a_known_next_observation_are_left_out(tmp_path):
+    """The target of a terminated transition needs no next observation, and D4RL's own layout has none."""
+    write_dataset(tmp_path, [trajectory(3, known=False), trajectory(2, known=False, terminated=True)])
+    dataset = open_dataset(tmp_path, final_unknown="keep")
+    assert len(dataset.as_dict("corl")["rewards"]) == len(dataset) == 5
+    with pytest.warns(UserWarning, match="final"):
+        dataset = open_dataset(tmp_path)
+
+    flat = dataset.as_dict("ogbench")
+    assert flat["masks"].tolist() == [1, 1, 1, 0]
+    assert flat["terminals"].tolist() == [0, 1, 0, 1]
+    assert np.array_equal(flat["next_observations"][1], dataset[2]["observation"].numpy())
+    assert len(dataset.as_dict("d4rl")["rewards"]) == 5
+
+
+def test_other_dtypes_and_nested_observations(tmp_path):
+    """Numbers become float32, images and integers stay, and parts of an observation stay separate."""
+
+    def with_goal(steps):
+        made = trajectory(steps)
+        states = {("observation", "state"): made.states["observation",].astype(np.float64)}
+        states["observation", "pixels"] = np.arange(4 * (steps + 1), dtype=np.uint8).reshape(steps + 1, 4)
+        return type(made)(made.steps, states)
+
+    fields = [
+        Column(("observation", "state"), np.dtype(np.float64), (3,), shared=True),
+        Column(("observation", "pixels"), np.dtype(np.uint8), (4,), shared=True),
+        *columns()[1:],
+    ]
+    write_dataset(tmp_path, [with_goal(3)], fields)
+    flat = open_dataset(tmp_path).as_dict("corl")
+
+    assert flat["observations"]["state"].dtype == flat["next_observations"]["state"].dtype == np.float32
+    assert flat["next_observations"]["pixels"].tolist() == [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert flat["observations"]["pixels"].dtype == np.uint8
+
+
+def test_arrays_of_jax_have_the_same_values(dataset):
+    jax = pytest.importorskip("jax")
+    for layout in ("d4rl", "rlpd"):
+        flat, numbers = dataset.as_dict(layout, framework="jax", device="cpu"), expected(layout)
+        assert all(isinstance(array, jax.Array) and array.dtype == numbers[name].dtype for name, array in flat.items())
+        assert all(np.array_equal(flat[name], numbers[name]) for name in numbers)
+
+
+def test_without_jax_the_error_says_what_to_install(dataset, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(MissingDependencyError, match="jax"):
+        dataset.as_dict("corl", framework="jax")
+
+
+def test_invalid_arguments_are_refused(dataset, tmp_path):
+    for arguments, message in [
+        (("minari",), "layout is 'minari'"),
+        (("corl", "tensorflow"), "framework is 'tensorflow'"),
+        (("corl", "numpy", "cuda"), "device is 'cuda'"),
+    ]:
+        with pytest.raises(InvalidArgumentError, match=message):
+            dataset.as_dict(*arguments)
+    with pytest.raises(InvalidArgumentError, match="whole episodes"):
+        open_dataset(tmp_path, split_trajs=True).as_dict("corl")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_tensors_are_on_the_device(dataset):
+    assert {value.device.type for value in dataset.as_dict("corl", "torch", "cuda").values()} == {"cuda"}
