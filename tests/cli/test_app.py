@@ -110,7 +110,10 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_to_do(rlds, wor
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["sizes"], ["No such command 'sizes'", "the commands are append, bench, cache, download, help, info", "rlds --help"]),
+        (
+            ["sizes"],
+            ["No such command 'sizes'", "the commands are append, bench, cache, download, help, info", "rlds --help"],
+        ),
         (["list", "--limit", "0"], ["--limit is '0'", "expected an integer of at least 1", "rlds list --help"]),
         (["list", "--limit", "x"], ["--limit is 'x'", "expected an integer of at least 1", "rlds list --help"]),
         (["list", "--sort", "age"], ["--sort is 'age'", "expected one of name, size", "rlds list --help"]),
