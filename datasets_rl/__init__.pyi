@@ -120,6 +120,7 @@ from .samplers import (
     SamplerWithoutReplacement as SamplerWithoutReplacement,
     SliceSampler as SliceSampler,
     SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement,
+    WindowSampler as WindowSampler,
 )
 from .samplers.goals import GoalDraws as GoalDraws
 
@@ -221,8 +222,10 @@ from .transforms import (
     PermuteTransform as PermuteTransform,
     PinMemoryTransform as PinMemoryTransform,
     PolicyAgeFilter as PolicyAgeFilter,
+    QChunkTransform as QChunkTransform,
     RNDTransform as RNDTransform,
     RandomCropTensorDict as RandomCropTensorDict,
+    RandomShift as RandomShift,
     RemoveEmptySpecs as RemoveEmptySpecs,
     RenameTransform as RenameTransform,
     Resize as Resize,
@@ -232,6 +235,7 @@ from .transforms import (
     RewardSum as RewardSum,
     RunningMeanStd as RunningMeanStd,
     SelectTransform as SelectTransform,
+    SequenceTransform as SequenceTransform,
     SignTransform as SignTransform,
     SqueezeTransform as SqueezeTransform,
     Stack as Stack,
@@ -248,6 +252,7 @@ from .transforms import (
     UnsqueezeTransform as UnsqueezeTransform,
     VecNorm as VecNorm,
     VecNormV2 as VecNormV2,
+    WindowTransform as WindowTransform,
     split_trajectories as split_trajectories,
     step_mdp as step_mdp,
 )

@@ -128,8 +128,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         data = super()._finish_batch(data, {}, collate=False)
         if self._transforms:
             # Transforms see the info; if one of them selects keys, the index and the other info are added again.
-            keys = data.keys(include_nested=True)
-            _set_entries(data, _as_entries({key: value for key, value in entries.items() if key not in keys}, data))
+            lost = {key: value for key, value in entries.items() if data.get(key, None) is None}
+            if lost:
+                _set_entries(data, _as_entries(lost, data))
         return data
 
 

@@ -10,6 +10,7 @@ from datasets_rl.samplers.prioritized_slices import PrioritizedSliceSampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.samplers.slices import SliceSampler
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
+from datasets_rl.samplers.windows import WindowSampler
 from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "SamplerWithoutReplacement",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
+    "WindowSampler",
 ]

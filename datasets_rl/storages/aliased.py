@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensordict import TensorDict
@@ -57,6 +57,10 @@ class AliasedStorage(EpisodicStorage):
     @override
     def pick(self, key: Key, rows: Tensor) -> Tensor:
         return self.steps.pick(self.names.get(key, key), rows)
+
+    @override
+    def pick_windows(self, keys: Sequence[Key], window: Tensor) -> list[Tensor]:
+        return self.steps.pick_windows([self.names.get(key, key) for key in keys], window)
 
     def keys(self) -> list[Key]:
         """Return every key of a batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from datasets_rl.checkpoint import Stateful, raise_reasons
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.index import EndKey, TrajectoryIndex
 from datasets_rl.storages.items import decode_item, encode_item
-from datasets_rl.ted.keys import Key
+from datasets_rl.ted.keys import NEXT, Key
 
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
@@ -239,6 +239,41 @@ class Storage(Stateful, ABC):
         column = self.column(key)
         # Several times as fast as indexing, even for a column of packed rows.
         return column.index_select(0, rows.to(column.device))
+
+    def take_next(self, rows: Tensor) -> Any:
+        """Return the entries under "next" of these rows, int64 [B], as one TensorDict [B]."""
+        return self.take(rows).get(NEXT)
+
+    def windows_around(
+        self, rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return windows of rows that stay within their trajectories, see `Trajectories.windows_around`.
+
+        Args:
+            rows: Row of each window, int64 [B].
+            before: Number of steps before each row.
+            after: Number of steps after each row.
+            end_key: The flag that ends a trajectory; by default, as for `trajectories`.
+
+        Returns:
+            Rows, int64 [B, before + 1 + after], and whether each is filled in, bool, in the same shape.
+        """
+        window, outside = self.trajectories(end_key=end_key).windows_around(rows.cpu().numpy(), before, after)
+        return torch.from_numpy(window), torch.from_numpy(outside)
+
+    def pick_windows(self, keys: Sequence[Key], window: Tensor) -> list[Tensor]:
+        """Return some fields of the rows in windows of consecutive steps, [B, W, ...] each.
+
+        Args:
+            keys: Keys of the fields.
+            window: Result of `windows_around`, int64 [B, W].
+
+        Raises:
+            UnknownKeyError: If there is no such key.
+        """
+        rows = window.reshape(-1)
+        picked = [self.pick(key, rows) for key in keys]
+        return [values.reshape(*window.shape, *values.shape[1:]) for values in picked]
 
     def chronological_rows(self) -> Tensor:
         """Return all rows that are not torn, from the oldest to the newest, int64 [N].

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,8 +22,17 @@ from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots, torch_dtype
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, ROOT_FLAGS, Key
+from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
+from datasets_rl.ted.keys import (
+    EPISODE,
+    NEXT,
+    NEXT_DONE,
+    NEXT_FINAL_KNOWN,
+    NEXT_TERMINATED,
+    ROOT_FLAGS,
+    Key,
+    dotted_name,
+)
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["DatasetStorage", "as_rows", "wrap_negative_rows"]
@@ -56,15 +67,17 @@ class DatasetStorage(EpisodicStorage):
     def _open(self) -> None:
         stored = self.stored
         schema = stored.schema
-        self._views = RowViews(row_slots(schema), schema.window_bytes)
+        self._slots = {slot.name: slot for slot in row_slots(schema)}
+        self._views = RowViews([*self._slots.values()], schema.window_bytes)
+        next_slots = [replace(slot, name=slot.name[1:]) for slot in self._slots.values() if slot.name[0] == NEXT]
+        self._next_views = RowViews([*next_slots, self._slots[EPISODE]], schema.window_bytes)
+        self._window_views: dict[tuple[Key, ...], RowViews] = {}
+        self._columns: dict[Key, Tensor] = {}
         # Files larger than the memory are read row by row; smaller ones load faster with read-ahead.
         scattered = stored.manifest.bytes > memory_bytes() / 2
         self._windows = _record_windows(stored, scattered=scattered)
         self._wide = {
             field.key: (field, _as_indexable(stored.items(field.key), scattered=scattered)) for field in schema.wide
-        }
-        self._narrow = {
-            field.key: (field, _as_read_only_tensor(np.asarray(stored.items(field.key)))) for field in schema.narrow
         }
         self._finals: dict[Key, _Items] | None = None
         self._final_known = torch.from_numpy(stored.episodes["final_known"][:, None].copy()) if self.masked else None
@@ -145,10 +158,9 @@ class DatasetStorage(EpisodicStorage):
         """Return one field of some rows, [B, ...]; fields under "next" are computed for these rows only."""
         if key in self._wide:
             return self._wide[key][1].index_select(0, rows)
-        if key in self._narrow:
-            field, items = self._narrow[key]
-            values = items.index_select(0, rows)
-            return values if field.memory_dtype is None else values.to(torch_dtype(field.memory_dtype))
+        if (column := self._narrow_column(key)) is not None:
+            values, memory_dtype = column.index_select(0, rows), self._slots[key].memory_dtype
+            return values if memory_dtype is None else values.to(memory_dtype)
         if key == NEXT_FINAL_KNOWN and self.masked:
             return torch.from_numpy(self.episodes.next_known(wrap_negative_rows(rows, len(self)).numpy())).unsqueeze(1)
         root_key = key[1:]
@@ -161,6 +173,69 @@ class DatasetStorage(EpisodicStorage):
             final_states = self._final_states()[root_key].index_select(0, torch.from_numpy(numbers[last]))
             values.index_copy_(0, torch.from_numpy(last), final_states)
         return values
+
+    def _narrow_column(self, key: Key) -> Tensor | None:
+        """Return a read-only view of a narrow field, in its stored dtype; None if the field has its own file."""
+        if key not in self._columns:
+            stored = self.stored
+            renamed = key == NEXT_DONE and not self.truncated_as_done
+            if renamed or key not in stored.schema or stored.schema[key].wide:
+                return None
+            self._columns[key] = _as_read_only_tensor(np.asarray(stored.rows[dotted_name(key)]))
+        return self._columns[key]
+
+    @override
+    def take_next(self, rows: Tensor) -> TensorDict:
+        if self._wide or self._final_known is not None:
+            return super().take_next(rows)  # type: ignore[no-any-return]  # batches are TensorDicts
+        leaves: dict[Key, Tensor] = {}
+        self._next_views(self._windows.index_select(0, rows), leaves)
+        episodes, done = leaves.pop(EPISODE), leaves[("done",)]
+        if done.any():
+            last = done.view(-1).nonzero().squeeze(1)
+            ended = episodes.index_select(0, last)
+            for key, final in self._final_states().items():
+                leaves[key].index_copy_(0, last, final.index_select(0, ended))
+        if not self.truncated_as_done:
+            leaves[("done",)] = leaves[("terminated",)].clone()
+        return nest_leaves(leaves, torch.Size((len(rows),)))
+
+    @override
+    def pick_windows(self, keys: Sequence[Key], window: Tensor) -> list[Tensor]:
+        count, length = window.shape
+        in_record = [key for key in keys if self._is_in_record(key)]
+        if not in_record or not 0 < length <= len(self) or not count:
+            return super().pick_windows(keys, window)
+        if len(in_record) < len(keys):
+            others = [key for key in keys if key not in in_record]
+            picked = dict(zip(others, super().pick_windows(others, window), strict=True))
+            picked.update(zip(in_record, self.pick_windows(in_record, window), strict=True))
+            return [picked[key] for key in keys]
+        # The rows of a window are consecutive, or repeated at its ends: all of them are in the run of W rows from here.
+        starts = window[:, 0].clamp(max=len(self) - length)
+        record, words = self._windows.stride(0), length * self._windows.stride(0)
+        runs = self._windows.as_strided((len(self) - length + 1, words), (record, 1)).index_select(0, starts)
+        records = runs.view(count, length, record)
+        repeated = (window[:, -1] - window[:, 0] != length - 1) | (starts != window[:, 0])
+        if repeated.any():
+            chosen = repeated.nonzero().squeeze(1)
+            steps = window.index_select(0, chosen) - starts.index_select(0, chosen).unsqueeze(1)
+            records[chosen] = records[chosen.unsqueeze(1), steps]
+        leaves: dict[Key, Tensor] = {}
+        self._views_of_windows(tuple(in_record))(records, leaves)
+        return [leaves[key] for key in in_record]
+
+    def _is_in_record(self, key: Key) -> bool:
+        """Return whether a field is a narrow one, which the record of a row contains."""
+        schema = self.stored.schema
+        renamed = key == NEXT_DONE and not self.truncated_as_done
+        return key in schema and not schema[key].wide and not renamed
+
+    def _views_of_windows(self, keys: tuple[Key, ...]) -> RowViews:
+        """Return the views of narrow fields in a record."""
+        if keys not in self._window_views:
+            self._window_views[keys] = RowViews([self._slots[key] for key in keys], self.stored.schema.record_bytes)
+        return self._window_views[keys]
 
     def _is_shared(self, key: Key) -> bool:
         schema = self.stored.schema

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from functools import cached_property
 
+import torch
+from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.storages.base import Storage
@@ -36,6 +38,28 @@ class EpisodicStorage(Storage, ABC):
         if {end_key, traj_key, step_key} <= {None, NEXT_DONE, EPISODE}:
             return self._episode_trajectories
         return super().trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
+
+    @override
+    def windows_around(
+        self, rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if end_key not in {None, NEXT_DONE}:
+            return super().windows_around(rows, before, after, end_key=end_key)
+        firsts, lasts = self._bounds
+        episodes = self.pick(EPISODE, rows)
+        unclamped = rows.unsqueeze(1) + torch.arange(-before, after + 1)
+        window = unclamped
+        if before:
+            window = torch.maximum(window, firsts.index_select(0, episodes).unsqueeze(1))
+        if after:
+            window = torch.minimum(window, lasts.index_select(0, episodes).unsqueeze(1))
+        return window, window != unclamped
+
+    @cached_property
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        """The first and the last row of each episode, int64 [E] each."""
+        table = self.episodes
+        return torch.from_numpy(table.starts.copy()), torch.from_numpy(table.stops - 1)
 
     @cached_property
     def _episode_trajectories(self) -> Trajectories:

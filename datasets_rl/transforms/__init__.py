@@ -25,6 +25,7 @@ from datasets_rl.transforms.norms import ObservationNorm, RewardScaling
 from datasets_rl.transforms.novelty import RNDTransform, RunningMeanStd
 from datasets_rl.transforms.observations import ObservationTransform
 from datasets_rl.transforms.pooling import TimeMaxPool
+from datasets_rl.transforms.q_chunks import QChunkTransform
 from datasets_rl.transforms.returns import DensifyReward, Reward2GoTransform, RewardSum, StepCounter, TargetReturn
 from datasets_rl.transforms.rewards import (
     BinarizeReward,
@@ -34,6 +35,7 @@ from datasets_rl.transforms.rewards import (
     SuccessReward,
 )
 from datasets_rl.transforms.running_norms import VecNorm, VecNormV2
+from datasets_rl.transforms.sequences import SequenceTransform
 from datasets_rl.transforms.shapes import (
     CatTensors,
     FlattenObservation,
@@ -41,12 +43,14 @@ from datasets_rl.transforms.shapes import (
     SqueezeTransform,
     UnsqueezeTransform,
 )
+from datasets_rl.transforms.shifts import RandomShift
 from datasets_rl.transforms.split import split_trajectories
 from datasets_rl.transforms.stacks import ExpandAs, Stack
 from datasets_rl.transforms.text import Hash, Tokenizer
 from datasets_rl.transforms.trackers import InitTracker, TrajCounter
 from datasets_rl.transforms.unary import UnaryTransform
 from datasets_rl.transforms.video import DecodeVideoTransform
+from datasets_rl.transforms.windows import WindowTransform
 
 __all__ = [
     "GAE",
@@ -87,8 +91,10 @@ __all__ = [
     "PermuteTransform",
     "PinMemoryTransform",
     "PolicyAgeFilter",
+    "QChunkTransform",
     "RNDTransform",
     "RandomCropTensorDict",
+    "RandomShift",
     "RemoveEmptySpecs",
     "RenameTransform",
     "Resize",
@@ -98,6 +104,7 @@ __all__ = [
     "RewardSum",
     "RunningMeanStd",
     "SelectTransform",
+    "SequenceTransform",
     "SignTransform",
     "SqueezeTransform",
     "Stack",
@@ -114,6 +121,7 @@ __all__ = [
     "UnsqueezeTransform",
     "VecNorm",
     "VecNormV2",
+    "WindowTransform",
     "split_trajectories",
     "step_mdp",
 ]

@@ -121,8 +121,10 @@ class OverTime(Transform):
         Returns:
             Rows, int64 [B, W] with W = before + 1 + after, and whether each is padding, bool [B, W].
         """
-        window, outside = self.trajectories(storage).windows_around(rows.cpu().numpy(), before, after)
-        return torch.from_numpy(window), torch.from_numpy(outside)
+        default = self.done_key is None or self.done_key == "done"
+        end_key = None if default else under_next(self.done_key or "")
+        windows: tuple[Tensor, Tensor] = storage.windows_around(rows, before, after, end_key=end_key)
+        return windows
 
     def ends(self, batch: Any, axis: TimeAxis) -> Tensor:
         """Return which steps of a batch are the last of their trajectory, in flat order, bool [M]."""

@@ -33,15 +33,16 @@ __all__ = [
     "add_gathered",
     "any_like",
     "check_callable",
-    "entry_reader",
     "expand_right",
     "flat_key",
     "gathered_keys",
     "get_entry",
     "key_list",
+    "read_windows",
     "remove_entry",
     "require_entry",
     "under_next",
+    "window_reader",
 ]
 
 NestedKey = str | tuple[str, ...]
@@ -551,6 +552,16 @@ class TransformedStorage:
             data = transform(data)
         return data
 
+    def take_next(self, rows: Tensor) -> Any:
+        """Return the entries under "next" of the transformed steps at rows, a batch [B]."""
+        return self.take(rows).get(NEXT)
+
+    def windows_around(
+        self, rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return windows of rows, see `Storage.windows_around`; transforms do not affect them."""
+        return self._storage.windows_around(rows, before, after, end_key=end_key)
+
     def column(self, key: Key) -> Tensor:
         """Return one entry of all stored steps, [N, ...]; the steps are read in chunks."""
         chunks = _row_chunks(len(self))
@@ -587,20 +598,54 @@ def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: An
     return data
 
 
-def entry_reader(storage: Any, rows: Tensor) -> Callable[[NestedKey], Tensor | None]:
-    """Return a function that reads the entry of a key at rows of a storage, [B, ...]; `None` for a missing key."""
+def window_reader(storage: Any, window: Tensor) -> Callable[[NestedKey], Tensor | None]:
+    """Return a function that reads the entry of a key at windows of rows, [B, W, ...]; `None` for a missing key.
+
+    Args:
+        storage: Storage, or a view of it, to read from.
+        window: Rows, int64 [B, W], from `windows_around`.
+    """
     if isinstance(storage, TransformedStorage):
-        batch = storage.take(rows)
-        return lambda key: batch.get(key, None)
+        batch = storage.take(window.reshape(-1))
+
+        def transformed(key: NestedKey) -> Tensor | None:
+            values: Tensor | None = batch.get(key, None)
+            return None if values is None else values.reshape(*window.shape, *values.shape[1:])
+
+        return transformed
 
     def entry(key: NestedKey) -> Tensor | None:
         try:
-            values: Tensor = storage.pick((key,) if isinstance(key, str) else key, rows)
+            values: list[Tensor] = storage.pick_windows([(key,) if isinstance(key, str) else key], window)
         except UnknownKeyError:
             return None
-        return values
+        return values[0]
 
     return entry
+
+
+def read_windows(storage: Any, window: Tensor, keys: Sequence[NestedKey], data: Any) -> list[Tensor]:
+    """Return the entries of keys at windows of rows, [B, W, ...] each, in memory that the caller may modify.
+
+    Args:
+        storage: Storage, or a view of it, to read from.
+        window: Rows, int64 [B, W], from `windows_around`.
+        keys: Keys of the entries.
+        data: Batch of the steps, whose keys an error lists.
+
+    Raises:
+        UnknownKeyError: If a key is missing.
+    """
+    if isinstance(storage, TransformedStorage):
+        entry = window_reader(storage, window)
+        return [require_entry(entry(key), key, data).clone() for key in keys]
+    try:
+        values: list[Tensor] = storage.pick_windows([(key,) if isinstance(key, str) else key for key in keys], window)
+    except UnknownKeyError:
+        for key in keys:
+            get_entry(data, key)
+        raise
+    return values
 
 
 def _row_chunks(count: int) -> Iterator[Tensor]:

@@ -12,7 +12,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
-from datasets_rl.transforms.base import NestedKey, any_like, entry_reader, get_entry, require_entry, under_next
+from datasets_rl.transforms.base import NestedKey, any_like, get_entry, require_entry, under_next, window_reader
 
 __all__ = ["ActionChunkTransform"]
 
@@ -64,8 +64,7 @@ class ActionChunkTransform(OverTime):
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         window, outside = self.windows_around(storage, rows, 0, self.chunk_size - 1)
         key = self.in_keys[0]
-        actions = require_entry(entry_reader(storage, window.reshape(-1))(key), key, data)
-        return {"chunk": actions.reshape(*window.shape, *actions.shape[1:]), "outside": outside}
+        return {"chunk": require_entry(window_reader(storage, window)(key), key, data), "outside": outside}
 
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
         """Return the chunks [..., T, H, A] and the padding mask [..., T, H]; T need not be in the batch size.

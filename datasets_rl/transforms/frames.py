@@ -22,11 +22,11 @@ from datasets_rl.transforms.base import (
     Keys,
     NestedKey,
     any_like,
-    entry_reader,
     expand_right,
     get_entry,
     require_entry,
     under_next,
+    window_reader,
 )
 from datasets_rl.transforms.keys import ExcludeTransform
 
@@ -123,13 +123,7 @@ class CatFrames(OverTime):
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         self._require_memory(len(rows), sum(_step_bytes(data, key) for key in self.in_keys))
         window, outside = self.windows_around(storage, rows, *self._span)
-        entry = entry_reader(storage, window.reshape(-1))
-
-        def frames(key: NestedKey) -> Tensor | None:
-            value = entry(key)
-            return None if value is None else value.reshape(*window.shape, *value.shape[1:])
-
-        return self._frames_by_index(frames, outside, data)
+        return self._frames_by_index(window_reader(storage, window), outside, data)
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,12 +18,12 @@ from datasets_rl.transforms.base import (
     Keys,
     NestedKey,
     any_like,
-    entry_reader,
     expand_right,
     get_entry,
     key_list,
     require_entry,
     under_next,
+    window_reader,
 )
 
 __all__ = ["MultiStep", "MultiStepTransform"]
@@ -113,25 +114,20 @@ class MultiStepTransform(OverTime):
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         window, outside = self.windows_around(storage, rows, 0, self.n_steps - 1)
         ends = window[:, -1].contiguous()
-        next_entries, usable = storage.take(ends).get(NEXT), None
+        next_entries, usable = storage.take_next(ends), None
         if data.get(NEXT_FINAL_KNOWN, None) is not None:
             final = next_entries
             if not {"final_known", "terminated"} <= set(next_entries.keys()):
                 # An earlier transform has removed them: read them from the storage.
-                final = getattr(storage, "origin", storage).take(ends).get(NEXT)
+                final = getattr(storage, "origin", storage).take_next(ends)
             # In a mixture, a batch may have the mask because of other members, while this storage has all final states.
             known = final.get("final_known", None)
             usable = None if known is None else _usable_targets(known, final.get("terminated", None))
         last, outside, usable = _shorten_windows(window, outside, usable)
-        if not torch.equal(last, ends):
-            next_entries = storage.take(last).get(NEXT)
-        entry = entry_reader(storage, window.reshape(-1))
-
-        def rewards_of(key: NestedKey) -> Tensor:
-            rewards: Tensor = require_entry(entry(key), key, data)
-            return rewards.reshape(*window.shape, *rewards.shape[1:])
-
-        return self._values(rewards_of, outside, next_entries, usable)
+        if usable is not None and not torch.equal(last, ends):
+            next_entries = storage.take_next(last)
+        entry = window_reader(storage, window)
+        return self._values(lambda key: require_entry(entry(key), key, data), outside, next_entries, usable)
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -166,10 +162,13 @@ class MultiStepTransform(OverTime):
         for number, name in enumerate(self.reward_keys):
             rewards = rewards_of(under_next(name))
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
-            powers = self.gamma ** torch.arange(self.n_steps, dtype=dtype, device=rewards.device)
-            weights = powers.expand(outside.shape).masked_fill(outside.to(rewards.device), 0)
+            weights = self._powers(dtype, rewards.device)[:-1] * ~outside.to(rewards.device)
             values[f"reward {number}"] = (rewards * expand_right(weights, rewards.shape)).sum(outside.ndim - 1)
         return values
+
+    def _powers(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return the powers 0 to n of the discount factor, [n + 1]."""
+        return _discounts(self.gamma, self.n_steps, dtype, device)
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
@@ -185,15 +184,15 @@ class MultiStepTransform(OverTime):
         last.update({name: get_entry(batch, under_next(name)) for name in self.done_keys})
         batch.set(NEXT, last)
         steps = values["steps"]
-        batch.set("steps_to_next_obs", steps)
-        batch.set("gamma", self.gamma ** steps.to(torch.get_default_dtype()))
         nonterminal = torch.ones_like(steps, dtype=torch.bool) if terminated is None else ~terminated
         usable = values.get("usable")
-        batch.set("nonterminal", nonterminal if usable is None else nonterminal & usable.to(nonterminal.device))
-        for name in ("steps_to_next_obs", "gamma", "nonterminal"):
-            value = batch.get(name)
-            if value.shape == (*batch.shape, 1):
-                batch.set(name, value.squeeze(-1))
+        results = {
+            "steps_to_next_obs": steps,
+            "gamma": self._powers(torch.get_default_dtype(), steps.device)[steps],
+            "nonterminal": nonterminal if usable is None else nonterminal & usable.to(nonterminal.device),
+        }
+        for name, value in results.items():
+            batch.set(name, value.squeeze(-1) if value.shape == (*batch.shape, 1) else value)
         return batch
 
     def update_specs(self, spec: CompositeSpec) -> None:
@@ -222,6 +221,12 @@ class MultiStep(MultiStepTransform):
 
     def __init__(self, gamma: float, n_steps: int) -> None:
         super().__init__(n_steps, gamma, mask_key=("collector", "mask"))
+
+
+@lru_cache(maxsize=64)
+def _discounts(gamma: float, n_steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the powers 0 to n of a discount factor, [n + 1]; callers do not modify them."""
+    return gamma ** torch.arange(n_steps + 1, dtype=dtype, device=device)
 
 
 def _usable_targets(known: Tensor, terminated: Tensor | None) -> Tensor:

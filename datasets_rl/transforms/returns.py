@@ -20,12 +20,20 @@ from datasets_rl.ted.trajectories import concatenated_ranges
 from datasets_rl.transforms._time import OverTime, TimeAxis, trajectory_positions
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, key_list, under_next
 
-__all__ = ["DensifyReward", "InTrajectory", "Reward2GoTransform", "RewardSum", "StepCounter", "TargetReturn"]
+__all__ = [
+    "DensifyReward",
+    "InTrajectory",
+    "Reward2GoTransform",
+    "RewardSum",
+    "RewardSums",
+    "StepCounter",
+    "TargetReturn",
+]
 
 _REWARD: NestedKey = (NEXT, "reward")
 
 
-class _RewardSums(OverTime):
+class RewardSums(OverTime):
     """Base class of transforms that compute entries from the rewards of whole trajectories.
 
     In a buffer, the sums of all steps of the storage are computed at once and cached until the storage changes: the
@@ -48,11 +56,16 @@ class _RewardSums(OverTime):
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         del data
+        sums_by_name = self.sums_by_row(storage)
+        return {name: sums.index_select(0, rows.to(sums.device)) for name, sums in sums_by_name.items()}
+
+    def sums_by_row(self, storage: Any) -> dict[str, Tensor]:
+        """Return the sums for all rows of a storage, [rows, ...] by name, which are cached until the storage changes."""
         origin, state = getattr(storage, "origin", storage), (storage.write_count, storage.rewrite_count)
         cached = self._cache
         if cached is None or cached[0] is not origin or cached[1] != state:
             self._cache = cached = (origin, state, self._sums_of_storage(storage))
-        return {name: sums.index_select(0, rows.to(sums.device)) for name, sums in cached[2].items()}
+        return cached[2]
 
     def _sums_of_storage(self, storage: Any) -> dict[str, Tensor]:
         trajectories = self.trajectories(storage)
@@ -94,7 +107,7 @@ class _RewardSums(OverTime):
         return {**self.__dict__, "_cache": None}
 
 
-class Reward2GoTransform(_RewardSums):
+class Reward2GoTransform(RewardSums):
     """Compute the reward to go: the discounted sum of the rewards from each step to the end of its episode.
 
         next.reward      1      2      4  | 8        gamma = 0.5
@@ -159,7 +172,7 @@ class Reward2GoTransform(_RewardSums):
         return {"gamma": self.gamma}
 
 
-class RewardSum(_RewardSums):
+class RewardSum(RewardSums):
     """Compute the cumulative reward: the sum of the rewards of an episode up to and including each step.
 
         next.reward              1      2      4  | 8
@@ -180,7 +193,7 @@ class RewardSum(_RewardSums):
         return _cumulative_sums(rewards, ends)
 
 
-class TargetReturn(_RewardSums):
+class TargetReturn(RewardSums):
     """Compute the remaining target return at each step, for return-conditioned policies.
 
         next.reward             1      2      4  | 8          target_return = 10

@@ -21,6 +21,7 @@ from datasets_rl.samplers import (
     SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
+    WindowSampler,
 )
 from datasets_rl.storages import DatasetStorage, LazyTensorStorage
 from datasets_rl.storages.base import Storage
@@ -184,6 +185,11 @@ class TestSliceSampler(SamplerContract):
 class TestSliceSamplerWithoutReplacement(SamplerContract):
     def make(self, generator=None):
         return SliceSamplerWithoutReplacement(slice_len=1, generator=generator)
+
+
+class TestWindowSampler(SamplerContract):
+    def make(self, generator=None):
+        return WindowSampler(generator=generator)
 
 
 class WriterContract:

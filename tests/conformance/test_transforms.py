@@ -59,7 +59,9 @@ from datasets_rl.transforms import (
     PermuteTransform,
     PinMemoryTransform,
     PolicyAgeFilter,
+    QChunkTransform,
     RandomCropTensorDict,
+    RandomShift,
     RemoveEmptySpecs,
     RenameTransform,
     Resize,
@@ -69,6 +71,7 @@ from datasets_rl.transforms import (
     RewardSum,
     RNDTransform,
     SelectTransform,
+    SequenceTransform,
     SignTransform,
     SqueezeTransform,
     Stack,
@@ -85,6 +88,7 @@ from datasets_rl.transforms import (
     UnsqueezeTransform,
     VecNorm,
     VecNormV2,
+    WindowTransform,
 )
 from datasets_rl.transforms.base import get_entry
 
@@ -187,6 +191,8 @@ class Case:
     """Whether it changes the batch size, and needs [B, T]."""
     encodes: bool = False
     """Whether `inv` accepts only what the transform returns."""
+    random: bool = False
+    """Whether it draws random numbers."""
     writes: bool = False
     """Whether it changes written data and does not change sampled data."""
 
@@ -277,6 +283,18 @@ CASES = {
     "multi step": Case(lambda: MultiStepTransform(3, 0.9), over_time=True),
     "multi step, collector": Case(lambda: MultiStep(0.9, 3), over_time=True),
     "chunks": Case(lambda: ActionChunkTransform(3), over_time=True),
+    "windows": Case(
+        lambda: WindowTransform({"observation": (1, 0), "action": (0, 2), NEXT_REWARD: (1, 1)}), over_time=True
+    ),
+    "windows, zeros": Case(
+        lambda: WindowTransform({"pixels": (2, 1)}, "zero", "is_pad", out_keys=["stack"]), over_time=True
+    ),
+    "sequences": Case(lambda: SequenceTransform.dt_kzl(3, mean=torch.tensor([1.0, 2.0, 3.0]), std=2.0), over_time=True),
+    "sequences, padding on the right": Case(lambda: SequenceTransform.dt_corl(2), over_time=True),
+    "q chunks": Case(lambda: QChunkTransform(3, 0.9), over_time=True),
+    "q chunks, one action": Case(lambda: QChunkTransform(1, 0.9, chunk_key=("deep", "chunk")), over_time=True),
+    "random shift": Case(lambda: RandomShift(2, same_for=["pixels", "picture"]), random=True),
+    "random shift, channels last": Case(lambda: RandomShift(1, ["bytes"], p=0.5, channels_last=True), random=True),
     "clip": Case(lambda: ClipTransform(["free", "observation"], low=-1.0, high=1)),
     "clip, one side": Case(lambda: ClipTransform(["free"], ["cut"], low=0.5)),
     "action scaling": Case(lambda: ActionScaling(loc=torch.tensor([0.5, -1.0]), scale=2.0), inverts=("action",)),
@@ -467,7 +485,7 @@ def test_a_state_loads_into_another_transform(case):
     assert alike(other(data), expected)
 
 
-@only(lambda case: not case.axes and case.make is not TrajCounter)
+@only(lambda case: not case.axes and not case.random and case.make is not TrajCounter)
 def test_part_of_a_batch_is_transformed_as_in_the_whole(case):
     """Single steps do not depend on other steps, and trajectories do not depend on other trajectories."""
     transform, data = case.make(), spec_of_steps().rand([4, 3])

@@ -1,0 +1,190 @@
+"""Action chunks with cumulative rewards, for Q-chunking."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.specs import CompositeSpec
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED
+from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
+from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, read_windows, under_next
+
+__all__ = ["QChunkTransform"]
+
+
+class QChunkTransform(OverTime):
+    """Add the chunk of the next H actions with its cumulative rewards to each step, for Q-chunking (Li et al., 2025).
+
+        step of the episode     0           1           2        H = 2, gamma = 0.5, rewards 1 2 4, then an episode of 8
+        chunk.action            a0 a1       a1 a2       a2 a2
+        chunk.next_action       a1 a2       a2 a2       a2 a2
+        chunk.reward            1  2        2  4        4  4     at_end = "cross": 4 8, the 8 of the next episode
+        chunk.valid             x  x        x  x        x  .
+
+    Entries of the TensorDict ``"chunk"``: ``"action"`` and ``"next_action"``, [*batch, H, ...]; and in the shape
+    [*batch, H], ``"reward"``, the discounted sum of the rewards up to each step; ``"mask"``, float, 0 from a termination
+    on; ``"terminal"``, bool, True from the end of the trajectory on; and ``"valid"``, bool, True for steps of the
+    trajectory.
+
+    As with `MultiStepTransform`, the entries under "next" are those of the last step of the chunk that is in the
+    trajectory, except the reward, which is the sum of the chunk, [*batch, 1]. ``"gamma"``, [*batch], is the power of the
+    discount factor that applies to the next observation, and ``"nonterminal"``, bool [*batch], is False if the chunk
+    reaches a termination or an unknown final observation:
+
+        target = next.reward + (gamma * nonterminal).unsqueeze(-1) * Q(next.observation)
+
+    Args:
+        chunk_size: Number of actions of a chunk, H, at least 1.
+        gamma: Discount factor.
+        at_end: Steps of a chunk after the end of its trajectory: "clip" repeats the last action and adds no rewards,
+            "cross" reads the following rows of the storage, whatever their episode, as the code of the authors
+            (`sample_sequence`) does, which masks them by `valid`.
+        action_key: Key of the actions.
+        chunk_key: Key of the results.
+        done_key: Key under "next" of the flag that ends a trajectory; "done" by default.
+
+    Raises:
+        InvalidArgumentError: If `chunk_size` is below 1 or `at_end` is unknown.
+    """
+
+    def __init__(
+        self,
+        chunk_size: int,
+        gamma: float,
+        at_end: Literal["clip", "cross"] = "clip",
+        *,
+        action_key: NestedKey = "action",
+        chunk_key: NestedKey = "chunk",
+        done_key: NestedKey | None = None,
+    ) -> None:
+        super().__init__([action_key], [chunk_key], done_key)
+        problems = [f"chunk_size is {chunk_size}; expected at least 1"] if chunk_size < 1 else []
+        if at_end not in {"clip", "cross"}:
+            problems.append(f"at_end is {at_end!r}; expected 'clip' or 'cross'")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
+        self.chunk_size, self.gamma, self.at_end = chunk_size, gamma, at_end
+
+    @property
+    def _keys(self) -> dict[str, NestedKey]:
+        done = under_next(self.done_key or "done")
+        return {"action": self.in_keys[0], "reward": NEXT_REWARD, "done": done, "terminated": NEXT_TERMINATED}
+
+    @override
+    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        # One more step than the chunk, for the next actions.
+        if self.at_end == "cross":
+            window, outside = _consecutive(rows, self.chunk_size, len(storage))
+        else:
+            window, outside = self.windows_around(storage, rows, 0, self.chunk_size)
+        read = read_windows(storage, window, [*self._keys.values()], data)
+        last = storage.take_next(window[:, self.chunk_size - 1].contiguous())
+        return {**dict(zip(self._keys, read, strict=True)), "next": last, "outside": outside}
+
+    @override
+    def values_from_batch(self, batch: Any) -> dict[str, Any]:
+        axis = TimeAxis.of_batch(batch)
+        ends = self.ends(batch, axis)
+        if self.at_end == "cross":
+            window, outside = _consecutive(torch.arange(len(ends), device=ends.device), self.chunk_size, len(ends))
+        else:
+            window, outside = step_windows(ends, 0, self.chunk_size)
+        last = window[:, self.chunk_size - 1]
+        return {
+            **{name: axis.select_steps(get_entry(batch, key), window) for name, key in self._keys.items()},
+            "next": get_entry(batch, NEXT).apply(lambda leaf: axis.select_steps(leaf, last)),
+            "outside": axis.unflatten(outside),
+        }
+
+    @override
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
+        size, outside = self.chunk_size, values["outside"]
+        axis, inside = outside.ndim - 1, ~outside[..., : self.chunk_size]
+        actions = values["action"]
+        reward, done, terminated = (
+            values[name].narrow(axis, 0, size).flatten(axis + 1) for name in ("reward", "done", "terminated")
+        )
+        if reward.shape[-1] != 1:
+            raise InvalidArgumentError(
+                f"the reward of a step has {reward.shape[-1]} components; expected 1",
+                hint="sum the components with LineariseRewards first",
+            )
+        rewards = reward.squeeze(-1)
+        rewards = rewards if rewards.is_floating_point() else rewards.to(torch.get_default_dtype())
+        ended, terminal = (
+            _so_far(flags.squeeze(-1) if flags.shape[-1] == 1 else flags.any(-1)) for flags in (done, terminated)
+        )
+        alive = (~terminal).to(rewards.dtype)
+        inside = inside.to(rewards.device)
+        powers = self.gamma ** torch.arange(size + 1, dtype=rewards.dtype, device=rewards.device)
+        sums = (rewards * powers[:-1] * inside).cumsum(-1)
+        valid = inside
+        if self.at_end == "cross":
+            valid = inside & ~torch.cat([torch.zeros_like(ended[..., :1]), ended[..., :-1]], -1)
+        results = {
+            "action": actions.narrow(axis, 0, size),
+            "next_action": actions.narrow(axis, 1, size),
+            "reward": sums,
+            "mask": alive,
+            "terminal": ended,
+            "valid": valid,
+        }
+        for name, value in results.items():
+            batch.set(self._chunk(name), value)
+        last = values["next"].copy()
+        last.set("reward", sums[..., -1:])
+        known = batch.get(NEXT_FINAL_KNOWN, None)
+        if known is not None and last.get("final_known", None) is None:
+            last.set("final_known", known)
+        batch.set(NEXT, last)
+        batch.set("gamma", powers[inside.sum(-1)])
+        nonterminal = alive[..., -1] > 0
+        known = last.get("final_known", None)
+        return batch.set("nonterminal", nonterminal if known is None else nonterminal & known.flatten(axis).all(-1))
+
+    def _chunk(self, name: str) -> NestedKey:
+        return flat_key((self.out_keys[0], name))
+
+    @override
+    def update_specs(self, spec: CompositeSpec) -> None:
+        size, action = self.chunk_size, spec[self.in_keys[0]]
+        bounds = bounds_of(action)
+        low, high = (torch.stack([bound] * size, spec.ndim) for bound in bounds or (action.zero(),) * 2)
+        chunk = any_like(low) if bounds is None else spec_between(low, high)
+        reward = spec[NEXT_REWARD].zero()
+        dtype = reward.dtype if reward.is_floating_point() else torch.get_default_dtype()
+        numbers = torch.zeros(*spec.shape, size, dtype=dtype)
+        for name in ("action", "next_action"):
+            spec.set(self._chunk(name), chunk.clone())
+        for name, value in {"reward": numbers, "mask": numbers, "terminal": numbers > 1, "valid": numbers > 1}.items():
+            spec.set(self._chunk(name), any_like(value))
+        spec.set(NEXT_REWARD, any_like(numbers[..., :1]))
+        spec.set("gamma", any_like(numbers[..., 0]))
+        spec.set("nonterminal", any_like(numbers[..., 0] > 1))
+
+    def _repr_arguments(self) -> dict[str, Any]:
+        return {"chunk_size": self.chunk_size, "gamma": self.gamma, "at_end": self.at_end}
+
+
+def _so_far(flags: Tensor) -> Tensor:
+    """Return whether a flag is True at a step or before it in its chunk, bool [*batch, H]."""
+    flags = flags.clone()
+    chosen = flags.any(-1).nonzero(as_tuple=True)
+    if len(chosen[0]):
+        flags[chosen] = flags[chosen].cumsum(-1) > 0
+    return flags
+
+
+def _consecutive(rows: Tensor, after: int, count: int) -> tuple[Tensor, Tensor]:
+    """Return each of some rows [B] with the `after` rows that follow it, int64 [B, after + 1], and which are past the end.
+
+    The last of the `count` rows is repeated.
+    """
+    window = rows.unsqueeze(1) + torch.arange(after + 1, device=rows.device)
+    return window.clamp(max=count - 1), window >= count

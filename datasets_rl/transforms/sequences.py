@@ -1,0 +1,303 @@
+"""Sequences of steps with returns to go, for Decision Transformers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Self, override
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.returns import discounted
+from datasets_rl.specs import CompositeSpec
+from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED
+from datasets_rl.ted.trajectories import concatenated_ranges
+from datasets_rl.transforms._time import TimeAxis, step_windows, trajectory_positions
+from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, read_windows
+from datasets_rl.transforms.returns import RewardSums
+from datasets_rl.transforms.windows import fill_windows, padded_windows
+
+__all__ = ["SequenceTransform"]
+
+
+class SequenceTransform(RewardSums):
+    """Replace each step by the sequence of K steps that starts with it, with returns to go, for Decision Transformers.
+
+        step of the episode     0          1          2         K = 2, rewards 1 2 4, padding on the right
+        observation             o0 o1      o1 o2      o2 0
+        returns_to_go           7  6       6  4       4  0
+        timesteps               0  1       1  2       2  3
+        mask                    x  x       x  x       x  .
+
+    A return to go is the sum of the rewards from a step to the end of its trajectory, not only to the end of the
+    sequence. The sums of all steps of a storage are computed once, and cached until the storage changes.
+
+    Entries: ``"observation"`` and ``"action"``, [*batch, K, ...]; ``"returns_to_go"``, [*batch, K, 1]; ``"timesteps"``,
+    int64 [*batch, K], counted from the first stored step of the trajectory; and ``"mask"``, bool [*batch, K], False for
+    padding. With `pad_done`, also ``"rewards"``, [*batch, K, 1], and ``"dones"``, int64 [*batch, K], 1 where the
+    episode terminates.
+
+    The padding of observations is 0 after normalization. The code of Chen et al. pads before it normalizes, so that its
+    padding is ``-mean / std``; the mask hides it from the attention of the network.
+
+    Args:
+        length: Number of steps of a sequence, K, at least 1.
+        pad_side: Side of the padding of a sequence that exceeds its trajectory, "left" or "right".
+        reward_scale: Factor of the returns to go.
+        mean: Mean to subtract from observations; 0 by default.
+        std: Divisor of observations after that; 1 by default.
+        pad_action: Value of the padding of actions.
+        pad_done: Value of the padding of ``"dones"``; `None` for neither ``"rewards"`` nor ``"dones"``.
+        max_timestep: Largest time step; unlimited by default.
+        extra_return: Whether ``"returns_to_go"`` has K + 1 entries: also the one after the last step of the sequence,
+            which is 0 at the end of the trajectory.
+        observation_key: Key of the observations.
+        action_key: Key of the actions.
+        done_key: Key under "next" of the flag that ends a trajectory; "done" by default.
+
+    Raises:
+        InvalidArgumentError: If `length` is below 1 or `pad_side` is unknown.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        length: int,
+        *,
+        pad_side: Literal["left", "right"] = "right",
+        reward_scale: float = 1.0,
+        mean: Tensor | float = 0.0,
+        std: Tensor | float = 1.0,
+        pad_action: float = 0.0,
+        pad_done: int | None = None,
+        max_timestep: int | None = None,
+        extra_return: bool = False,
+        observation_key: NestedKey = "observation",
+        action_key: NestedKey = "action",
+        done_key: NestedKey | None = None,
+    ) -> None:
+        super().__init__([NEXT_REWARD], ["returns_to_go"], done_key)
+        problems = [f"length is {length}; expected at least 1"] if length < 1 else []
+        if pad_side not in {"left", "right"}:
+            problems.append(f"pad_side is {pad_side!r}; expected 'left' or 'right'")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
+        self.length, self.pad_side, self.reward_scale, self.extra_return = length, pad_side, reward_scale, extra_return
+        self.normalizes = not all(isinstance(value, (int, float)) for value in (mean, std)) or (mean, std) != (0, 1)
+        self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float32))
+        self.register_buffer("std", torch.as_tensor(std, dtype=torch.float32))
+        self.pad_action, self.pad_done, self.max_timestep = pad_action, pad_done, max_timestep
+        self.observation_key, self.action_key = flat_key(observation_key), flat_key(action_key)
+
+    @classmethod
+    def dt_kzl(
+        cls,
+        length: int = 20,
+        *,
+        mean: Tensor | float = 0.0,
+        std: Tensor | float = 1.0,
+        scale: float = 1000.0,
+        max_timestep: int | None = 999,
+    ) -> Self:
+        """Return the sequences of `get_batch` of Chen et al.: padding on the left, actions -10, dones 2.
+
+        Args:
+            length: Number of steps of a sequence, K.
+            mean: Mean of the observations of the dataset.
+            std: Standard deviation of the observations, with the authors' 1e-6 added to it.
+            scale: Divisor of the returns to go.
+            max_timestep: Largest time step: the maximum length of an episode, minus 1.
+        """
+        return cls(
+            length,
+            pad_side="left",
+            reward_scale=1 / scale,
+            mean=mean,
+            std=std,
+            pad_action=-10,
+            pad_done=2,
+            max_timestep=max_timestep,
+            extra_return=True,
+        )
+
+    @classmethod
+    def dt_corl(
+        cls,
+        length: int = 20,
+        *,
+        mean: Tensor | float = 0.0,
+        std: Tensor | float = 1.0,
+        reward_scale: float = 0.001,
+    ) -> Self:
+        """Return the sequences of CORL's `SequenceDataset`: padding on the right with zeros, after normalization.
+
+        Time steps continue after the end of the episode.
+
+        Args:
+            length: Number of steps of a sequence, K.
+            mean: Mean of the observations of the dataset.
+            std: Standard deviation of the observations, with CORL's 1e-6 added to it.
+            reward_scale: Factor of the returns to go.
+        """
+        return cls(length, pad_side="right", reward_scale=reward_scale, mean=mean, std=std)
+
+    @override
+    def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:
+        rewards = rewards if rewards.is_floating_point() else rewards.to(torch.get_default_dtype())
+        return discounted(rewards, (~ends).to(rewards.dtype).reshape(-1, *[1] * (rewards.ndim - 1)))
+
+    @override
+    def _sums_of_storage(self, storage: Any) -> dict[str, Tensor]:
+        trajectories = self.trajectories(storage)
+        counts = torch.zeros(len(storage), dtype=torch.int64)
+        order = trajectories.rows(concatenated_ranges(trajectories.firsts, trajectories.lengths))
+        counts[torch.from_numpy(order)] = torch.from_numpy(
+            concatenated_ranges(np.zeros_like(trajectories.lengths), trajectories.lengths)
+        )
+        return {**super()._sums_of_storage(storage), "count": counts}
+
+    @override
+    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        table = self.sums_by_row(storage)
+        window, outside = self.windows_around(storage, rows, 0, self._reach)
+        window, outside, after = self._align(window, outside)
+        steps = window[:, : self.length]
+        return {
+            **dict(zip(self._keys, read_windows(storage, steps, [*self._keys.values()], data), strict=True)),
+            "to_go": _select_windows(table["0"], window),
+            "start": table["count"].index_select(0, rows),
+            "outside": outside,
+            "after": after,
+        }
+
+    @override
+    def values_from_batch(self, batch: Any) -> dict[str, Any]:
+        axis = TimeAxis.of_batch(batch)
+        ends = self.ends(batch, axis)
+        numbers, firsts, _ = trajectory_positions(ends)
+        to_go = self.sums(axis.flatten(get_entry(batch, NEXT_REWARD)), ends)
+        window, outside, after = self._align(*step_windows(ends, 0, self._reach))
+        steps = window[:, : self.length]
+        return {
+            **{name: axis.select_steps(get_entry(batch, key), steps) for name, key in self._keys.items()},
+            "to_go": axis.unflatten(_select_windows(to_go, window)),
+            "start": axis.unflatten(numbers - firsts),
+            "outside": axis.unflatten(outside),
+            "after": axis.unflatten(after),
+        }
+
+    @property
+    def _keys(self) -> dict[str, NestedKey]:
+        """Keys of the entries that are read, by name."""
+        keys = {"observation": self.observation_key, "action": self.action_key}
+        return keys if self.pad_done is None else {**keys, "reward": NEXT_REWARD, "terminated": NEXT_TERMINATED}
+
+    @property
+    def _reach(self) -> int:
+        """Number of steps after the first that are read."""
+        return self.length if self.extra_return else self.length - 1
+
+    def _align(self, window: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Align windows at the side of `pad_side`.
+
+            window, K = 4     2 3 4 4        4 is the last step of the trajectory
+            aligned left      2 2 3 4        padding first
+
+        Returns:
+            The rows, int64 [M, K or K + 1]; which steps are padding, bool [M, K]; and which returns to go are 0, in the
+            shape of the rows.
+        """
+        padding, after = outside[:, : self.length], outside
+        if self.pad_side == "right":
+            return window, padding, after
+        padding, after = padding.clone(), after.clone()
+        # Most windows of a batch have no padding.
+        chosen = padding[:, -1].nonzero().squeeze(1)
+        if len(chosen):
+            counts = padding[chosen].sum(1, keepdim=True)
+            positions = torch.arange(window.shape[1], device=window.device) - counts
+            sources = positions.clamp(min=0)
+            window[chosen] = window[chosen].gather(1, sources)
+            after[chosen] = after[chosen].gather(1, sources) | (positions < 0)
+            padding[chosen] = positions[:, : self.length] < 0
+        return window, padding, after
+
+    @override
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
+        outside, observation, start = values["outside"], values["observation"], values["start"]
+        padded = padded_windows(outside)
+        if self.normalizes:
+            mean, std = (value.to(observation.device) for value in (self.mean, self.std))
+            # In place, because the windows are not used elsewhere.
+            floats = observation.dtype == torch.float32
+            observation = observation.sub_(mean).div_(std) if floats else (observation - mean) / std
+        timesteps = start.unsqueeze(-1) + torch.arange(self.length, device=start.device)
+        if self.pad_side == "left":
+            timesteps -= outside.sum(-1, keepdim=True).to(start.device)
+            fill_windows(timesteps, outside, 0, padded)
+        if self.max_timestep is not None:
+            timesteps.clamp_(max=self.max_timestep)
+        to_go = values["to_go"]
+        to_go = to_go if self.reward_scale == 1 else to_go * self.reward_scale
+        batch.set(self.observation_key, fill_windows(observation, outside, 0, padded))
+        batch.set(self.action_key, fill_windows(values["action"], outside, self.pad_action, padded))
+        if self.pad_done is not None:
+            batch.set("rewards", fill_windows(values["reward"], outside, 0, padded))
+            dones = values["terminated"].flatten(outside.ndim)
+            dones = dones.squeeze(-1) if dones.shape[-1] == 1 else dones.any(-1)
+            batch.set("dones", fill_windows(dones.long(), outside, self.pad_done, padded))
+        batch.set(self.out_keys[0], fill_windows(to_go, values["after"], 0))
+        batch.set("timesteps", timesteps)
+        return batch.set(MASK, ~outside)
+
+    @override
+    def update_specs(self, spec: CompositeSpec) -> None:
+        axis, zero = spec.ndim, spec.zero()
+
+        def windows(key: NestedKey, length: int) -> Tensor:
+            return torch.stack([get_entry(zero, key)] * length, axis)
+
+        reward = get_entry(zero, NEXT_REWARD)
+        to_go = windows(NEXT_REWARD, self._reach + 1)
+        if not reward.is_floating_point():
+            to_go = to_go.to(torch.get_default_dtype())
+        observation = windows(self.observation_key, self.length)
+        if self.normalizes:
+            observation = (observation - self.mean) / self.std
+        spec.set(self.action_key, any_like(windows(self.action_key, self.length)))
+        spec.set(self.observation_key, any_like(observation))
+        spec.set(self.out_keys[0], any_like(to_go))
+        steps = torch.zeros(*spec.shape, self.length, dtype=torch.int64)
+        if self.pad_done is not None:
+            spec.set("rewards", any_like(windows(NEXT_REWARD, self.length)))
+            spec.set("dones", any_like(steps))
+        spec.set("timesteps", any_like(steps))
+        spec.set(MASK, any_like(steps.bool()))
+
+    def _repr_arguments(self) -> dict[str, Any]:
+        return {"length": self.length, "pad_side": self.pad_side}
+
+
+def _select_windows(table: Tensor, window: Tensor) -> Tensor:
+    """Return the rows of a table, [N, ...], at windows, [M, W, ...], a copy.
+
+    Most windows are runs of consecutive rows, and to copy a run takes hardly longer than to copy a row.
+
+    Args:
+        table: Values by row, [N, ...].
+        window: Rows, int64 [M, W]; in each window, they ascend, apart from repetitions and from the wrap of a ring.
+    """
+    table, length, window = table.contiguous(), window.shape[1], window.to(table.device)
+    if len(table) < length:
+        return table[window]
+    starts, size = window[:, 0].clamp(max=len(table) - length), table[0].numel()
+    runs = table.as_strided((len(table) - length + 1, length * size), (size, 1)).index_select(0, starts)
+    selected = runs.view(*window.shape, *table.shape[1:])
+    others = ((window[:, -1] - starts != length - 1) | (starts != window[:, 0])).nonzero().squeeze(1)
+    if len(others):
+        selected[others] = table[window[others]]
+    return selected

@@ -1,0 +1,292 @@
+"""Windows of steps around each step, with padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import Self, override
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.specs import CompositeSpec
+from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
+from datasets_rl.transforms.base import (
+    Keys,
+    NestedKey,
+    any_like,
+    expand_right,
+    flat_key,
+    get_entry,
+    read_windows,
+    under_next,
+)
+
+if TYPE_CHECKING:
+    from torch import Generator
+
+    from datasets_rl.samplers.windows import WindowSampler
+
+__all__ = ["WindowTransform", "fill_windows", "padded_windows"]
+
+_MAX_SHARED_BYTES = 1024
+"""Number of bytes per step up to which an entry is read together with entries of other windows, in a common window."""
+
+WindowPadding = Literal["repeat", "zero", "drop"]
+WindowMask = Literal["valid", "is_pad"]
+
+
+class WindowTransform(OverTime):
+    """Replace entries by the window of their values around each step, such as the last observations and next actions.
+
+        step of the episode     0        1        2
+        x, window (1, 2)        0 0 1 2  0 1 2 2  1 2 2 2      one step before, two steps after; pad = "repeat"
+        x_is_pad                x . . .  . . . x  . . x x
+
+    In a buffer of single steps, the values are read from the storage, so that every sampler works; small
+    entries are read at once. Values under "next" are those of the steps of the window. In a batch of slices [..., T],
+    windows are taken along the time axis.
+
+    Args:
+        windows: Number of steps before and after each step, ``(before, after)``, by key. A window has
+            W = before + 1 + after steps, and its entry the shape [*batch, W, ...].
+        pad: Steps of the window outside of the trajectory: "repeat" its first or last step, "zero", or "drop", with
+            which no window may leave its trajectory; `sampler` returns a sampler that draws such steps.
+        mask: Convention of the masks, bool [*batch, W]: "valid" writes ``x_valid``, True for steps of the trajectory,
+            and "is_pad" ``x_is_pad``, True for padding; `None` for no masks.
+        mask_keys: Keys of the masks by key of the entry, instead of ``x_valid`` or ``x_is_pad``.
+        out_keys: Keys of the windows, in the order of `windows`; the same keys by default.
+        done_key: Key under "next" of the flag that ends a trajectory; "done" by default.
+
+    Raises:
+        InvalidArgumentError: If an argument is invalid; the message lists all problems.
+    """
+
+    def __init__(
+        self,
+        windows: Mapping[Any, Sequence[int]],
+        pad: WindowPadding = "repeat",
+        mask: WindowMask | None = "valid",
+        *,
+        mask_keys: Mapping[Any, NestedKey] | None = None,
+        out_keys: Keys | None = None,
+        done_key: NestedKey | None = None,
+    ) -> None:
+        super().__init__(list(windows), out_keys, done_key)
+        problems = [
+            f"the window of {key!r} is {span!r}; expected two integers >= 0"
+            for key, span in windows.items()
+            if len(span) != 2 or min(span) < 0
+        ]
+        if not windows:
+            problems.append("windows is empty; expected at least one key")
+        if pad not in {"repeat", "zero", "drop"}:
+            problems.append(f"pad is {pad!r}; expected 'repeat', 'zero' or 'drop'")
+        if mask not in {"valid", "is_pad", None}:
+            problems.append(f"mask is {mask!r}; expected 'valid', 'is_pad' or None")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
+        self.pad, self.mask = pad, mask
+        self.windows = {flat_key(key): (int(before), int(after)) for key, (before, after) in windows.items()}
+        self.mask_keys = {} if mask is None else {key: _mask_key(key, mask) for key in self.in_keys}
+        self.mask_keys.update({flat_key(key): flat_key(name) for key, name in (mask_keys or {}).items()})
+        # Numbers of steps before and after a drawn step that must be in its trajectory.
+        spans = self.windows.values() if pad == "drop" else [(0, 0)]
+        self._inside = max(before for before, _ in spans), max(after for _, after in spans)
+
+    @classmethod
+    def diffusion_policy(
+        cls,
+        horizon: int,
+        pad_before: int = 0,
+        pad_after: int = 0,
+        keys: Sequence[NestedKey] = ("observation", "action"),
+    ) -> Self:
+        """Return the sequences of Diffusion Policy (`SequenceSampler`): all keys have one window, without a mask.
+
+        A sequence of `horizon` steps starts at most `pad_before` steps before its episode, and ends at most `pad_after`
+        steps after it. The batch has the step at position `pad_before`. Use the sampler that `sampler` returns.
+
+        Raises:
+            InvalidArgumentError: If the padding exceeds the horizon minus one, so that a sequence might have no step
+                at that position.
+        """
+        pad_before, pad_after = (min(max(count, 0), horizon - 1) for count in (pad_before, pad_after))
+        inside = horizon - 1 - pad_before - pad_after
+        if inside < 0:
+            raise InvalidArgumentError(
+                f"pad_before is {pad_before} and pad_after is {pad_after}; expected at most {horizon - 1} in total",
+                hint="as in the configurations of Diffusion Policy: the numbers of observed and executed steps, minus 1",
+            )
+        made = cls(dict.fromkeys(keys, (pad_before, horizon - 1 - pad_before)), mask=None)
+        made._inside = (0, inside)
+        return made
+
+    @classmethod
+    def act(cls, chunk_size: int, action_key: NestedKey = "action") -> Self:
+        """Return the chunks of ACT: the next `chunk_size` actions, zeros after the end, and the mask `is_pad`."""
+        return cls({action_key: (0, chunk_size - 1)}, "zero", "is_pad", mask_keys={action_key: "is_pad"})
+
+    @classmethod
+    def lerobot(
+        cls,
+        horizon: int,
+        n_obs_steps: int = 1,
+        observation_keys: Sequence[NestedKey] = ("observation",),
+        action_key: NestedKey = "action",
+    ) -> Self:
+        """Return the windows of LeRobot's diffusion policy: observations 1 - n_obs_steps to 0, and `horizon` actions.
+
+        The actions start with the first observation. The first and the last step are repeated, and ``x_is_pad`` is True
+        for padding.
+        """
+        windows: dict[NestedKey, tuple[int, int]] = dict.fromkeys(observation_keys, (n_obs_steps - 1, 0))
+        windows[action_key] = (n_obs_steps - 1, horizon - n_obs_steps)
+        return cls(windows, "repeat", "is_pad")
+
+    @classmethod
+    def robomimic(
+        cls, seq_length: int, frame_stack: int = 1, keys: Sequence[NestedKey] = ("observation", "action")
+    ) -> Self:
+        """Return the sequences of robomimic's `SequenceDataset`, with padding at both ends.
+
+        All keys have `frame_stack` - 1 steps before each step and `seq_length` steps from it. ``pad_mask`` is True for
+        steps of the episode; robomimic's has a last axis of size 1.
+        """
+        span = (frame_stack - 1, seq_length - 1)
+        return cls(dict.fromkeys(keys, span), mask_keys=dict.fromkeys(keys, "pad_mask"))
+
+    @classmethod
+    def octo(
+        cls,
+        window_size: int,
+        action_horizon: int,
+        observation_keys: Sequence[NestedKey] = ("observation",),
+        action_key: NestedKey = "action",
+    ) -> Self:
+        """Return the windows of Octo's `chunk_act_obs`: the last observations, and the next actions of each step.
+
+        ``timestep_pad_mask`` and ``action_pad_mask`` are True for steps of the episode. Octo also returns the chunks of
+        the earlier steps of the window, and does not mask the first two actions that are repeated after the end.
+        """
+        windows: dict[NestedKey, tuple[int, int]] = dict.fromkeys(observation_keys, (window_size - 1, 0))
+        names: dict[NestedKey, NestedKey] = dict.fromkeys(observation_keys, "timestep_pad_mask")
+        windows[action_key], names[action_key] = (0, action_horizon - 1), "action_pad_mask"
+        return cls(windows, mask_keys=names)
+
+    def sampler(self, generator: Generator | None = None) -> WindowSampler:
+        """Return a sampler of the steps that the windows admit.
+
+        These are all steps, unless `pad` is "drop" or the preset is `diffusion_policy`.
+
+        Args:
+            generator: Random generator of the sampler; by default torch's global generator.
+        """
+        from datasets_rl.samplers.windows import WindowSampler
+
+        end_key: Any = None if self.done_key in {None, "done"} else under_next(self.done_key or "")
+        before, after = self._inside
+        return WindowSampler(before, after, generator, end_key=end_key)
+
+    @override
+    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        small = [key for key in self.in_keys if get_entry(data, key).nbytes <= _MAX_SHARED_BYTES * len(rows)]
+        values: dict[str, Any] = {}
+        for keys in [small, *([key] for key in self.in_keys if key not in small)]:
+            if keys:
+                before, after = (max(self.windows[key][side] for key in keys) for side in (0, 1))
+                window, outside = self.windows_around(storage, rows, before, after)
+                read = read_windows(storage, window, keys, data)
+                values.update(self._parts(dict(zip(keys, read, strict=True)), outside, before))
+        return values
+
+    @override
+    def values_from_batch(self, batch: Any) -> dict[str, Any]:
+        axis = TimeAxis.of_batch(batch)
+        ends, values = self.ends(batch, axis), {}
+        for key, (before, after) in self.windows.items():
+            window, outside = step_windows(ends, before, after)
+            entry = axis.select_steps(get_entry(batch, key), window)
+            values.update(self._parts({key: entry}, axis.unflatten(outside), before))
+        return values
+
+    def _parts(self, entries: dict[NestedKey, Tensor], outside: Tensor, before: int) -> dict[str, Any]:
+        """Return the part of each entry that is its window, and its padding.
+
+        Args:
+            entries: Entries by key, [*batch, W, ...], in a window that contains the windows of all keys.
+            outside: Which steps of that window are padding, bool [*batch, W].
+            before: Number of steps before each step in that window.
+        """
+        values, axis = {}, outside.ndim - 1
+        for key, entry in entries.items():
+            first, length = before - self.windows[key][0], sum(self.windows[key]) + 1
+            number = self.in_keys.index(key)
+            values[str(number)] = entry.narrow(axis, first, length)
+            values[f"outside {number}"] = outside.narrow(axis, first, length)
+        return values
+
+    @override
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
+        for number, (key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
+            value, outside = values[str(number)], values[f"outside {number}"]
+            if self.pad == "drop" and outside.any():
+                raise InvalidArgumentError(
+                    f"{int(outside.any(-1).sum())} of {outside[..., 0].numel()} windows leave their trajectory",
+                    hint="draw the batch with the sampler that WindowTransform.sampler() returns",
+                )
+            batch.set(out_key, fill_windows(value, outside, 0) if self.pad == "zero" else value)
+            if key in self.mask_keys:
+                batch.set(self.mask_keys[key], outside if self.mask == "is_pad" else ~outside)
+        return batch
+
+    @override
+    def update_specs(self, spec: CompositeSpec) -> None:
+        axis, specs = spec.ndim, {key: spec[key] for key in self.in_keys}
+        for (key, (before, after)), out_key in zip(self.windows.items(), self.out_keys, strict=True):
+            length = before + 1 + after
+            bounds = bounds_of(specs[key])
+            low, high = (torch.stack([bound] * length, axis) for bound in bounds or (specs[key].zero(),) * 2)
+            if self.pad == "zero":
+                low, high = low.clamp(max=0), high.clamp(min=0)
+            spec.set(out_key, any_like(low) if bounds is None else spec_between(low, high))
+            if key in self.mask_keys:
+                mask = torch.zeros(*spec.shape, length, dtype=torch.bool)
+                spec.set(self.mask_keys[key], any_like(mask))
+
+    def _repr_arguments(self) -> dict[str, Any]:
+        return {"windows": self.windows, "pad": self.pad}
+
+
+def padded_windows(outside: Tensor) -> tuple[Tensor, ...]:
+    """Return the indices of the windows with padding, which is at the ends of a window, [n] for each axis of the batch.
+
+    Args:
+        outside: Which steps are padding, bool [*batch, W].
+    """
+    return (outside[..., 0] | outside[..., -1]).nonzero(as_tuple=True)
+
+
+def fill_windows(values: Tensor, outside: Tensor, value: float, padded: tuple[Tensor, ...] | None = None) -> Tensor:
+    """Set the padding of windows to a value, in place, and return the windows.
+
+    Only windows with padding are written: most windows of a batch have none.
+
+    Args:
+        values: Windows, [*batch, W, ...].
+        outside: Which steps are padding, bool [*batch, W].
+        value: Value of the padding.
+        padded: Result of `padded_windows`, if it is known.
+    """
+    padded = padded_windows(outside) if padded is None else padded
+    if len(padded[0]):
+        rows = tuple(index.to(values.device) for index in padded)
+        chosen = values[rows]
+        values[rows] = chosen.masked_fill_(expand_right(outside[padded].to(values.device), chosen.shape), value)
+    return values
+
+
+def _mask_key(key: NestedKey, mask: str) -> NestedKey:
+    return f"{key}_{mask}" if isinstance(key, str) else (*key[:-1], f"{key[-1]}_{mask}")
