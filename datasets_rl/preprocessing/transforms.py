@@ -51,10 +51,13 @@ _NO_STEPS = frozenset(
         "ObservationTransform",
         "PinMemoryTransform",
         "PolicyAgeFilter",
+        "QChunkTransform",
         "RNDTransform",
         "RandomCropTensorDict",
+        "RandomShift",
         "RemoveEmptySpecs",
         "Reward2GoTransform",
+        "SequenceTransform",
         "SuccessReward",
         "Tokenizer",
         "TrajCounter",
@@ -62,10 +65,11 @@ _NO_STEPS = frozenset(
         "UnaryTransform",
         "VecNorm",
         "VecNormV2",
+        "WindowTransform",
     }
 )
-"""Transforms that need a model, a function or another object, take text, have no effect on stored data, or depend on the order of
-batches; and those for which there is a step that does the same, such as `returns_to_go` and `success_rewards`."""
+"""Transforms that need a model, a function or another object, take text, have no effect on stored data, depend on the order of
+batches, or repeat steps in windows; and those for which there is a step that does the same, such as `returns_to_go` and `success_rewards`."""
 SUPERSEDED: Mapping[str, str] = {
     "binarize_reward": "binarize_rewards",
     "cat_frames": "stack_frames",
