@@ -173,7 +173,7 @@ def check_start_method(part: Any, what: str, hint: str) -> None:
         )
 
 
-def write_state(path: Path | str, kind: str, state: dict[str, Any]) -> None:
+def write_state(path: Path | str, kind: str, state: dict[str, Any], *, beside: Path | None = None) -> None:
     """Write a state into a folder, in one atomic step.
 
     Every file is complete and on the disk before ``state.json`` names it, and ``state.json`` is replaced by one rename:
@@ -183,6 +183,7 @@ def write_state(path: Path | str, kind: str, state: dict[str, Any]) -> None:
         path: The folder: a new one, an empty one, or one that contains a checkpoint.
         kind: Class name of the component, for readers of the file.
         state: A tree of dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None.
+        beside: A subfolder of `path` with live files of the component; it may exist there and is not touched.
 
     Raises:
         InvalidArgumentError: If the state contains any other value, or the folder other files; nothing has been
@@ -199,7 +200,7 @@ def write_state(path: Path | str, kind: str, state: dict[str, Any]) -> None:
     if problems:
         raise InvalidArgumentError(f"the state cannot be saved: {'; '.join(problems)}")
     folder = Path(path)
-    _check_folder(folder)
+    _check_folder(folder, beside)
     with disk.lock(folder / _LOCK_FILE, f"the checkpoint {folder}"):
         try:
             with ThreadPoolExecutor(_THREADS) as pool:
@@ -528,8 +529,8 @@ def _store_tensor(folder: Path, tensor: Tensor) -> str:
     return name
 
 
-def _check_folder(folder: Path) -> None:
-    """Raise if a folder contains files of other programs.
+def _check_folder(folder: Path, beside: Path | None) -> None:
+    """Raise if a folder contains files of other programs; the subfolder `beside` may exist.
 
     Raises:
         InvalidArgumentError: If the path is a file, or the folder contains files and no checkpoint.
@@ -541,11 +542,14 @@ def _check_folder(folder: Path) -> None:
     if (folder / STATE_FILE).exists():
         _parse_tree(folder, _read_text(folder))
         return
-    foreign = sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
+    names = {path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)}
+    if beside is not None and beside.parent.resolve() == folder.resolve():
+        names.discard(beside.name)
+    foreign = sorted(names)
     if foreign:
-        names = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+        shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
         raise InvalidArgumentError(
-            f"{folder} is not empty and is not a checkpoint: {names}", hint="choose a new folder"
+            f"{folder} is not empty and is not a checkpoint: {shown}", hint="choose a new folder"
         )
 
 

@@ -46,7 +46,7 @@ from datasets_rl.buffers.state import (
     env_count,
     saved_batch_problems,
 )
-from datasets_rl.checkpoint import Stateful
+from datasets_rl.checkpoint import Stateful, write_state
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.consuming import ConsumingSampler
@@ -1115,9 +1115,13 @@ class ReplayBuffer(Stateful):
         return chronological_state(self._components, state_dict, self._storage.max_size)
 
     def dumps(self, path: Path | str) -> None:
-        """Write the state into a folder, see `state_dict` and `Stateful.dumps`, while holding the lock."""
+        """Write the state into a folder, see `state_dict` and `Stateful.dumps`, while holding the lock.
+
+        The folder may contain the `scratch_dir` of the storage as a subfolder; its files stay, and the steps are copied.
+        """
         with self._lock:
-            super().dumps(path)
+            live_files = getattr(self._storage, "scratch_dir", None)
+            write_state(path, type(self).__name__, self.state_dict(), beside=live_files)
 
     save = dump = dumps
 

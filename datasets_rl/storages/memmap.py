@@ -33,7 +33,8 @@ class LazyMemmapStorage(LazyTensorStorage):
     Args:
         max_size: Maximum number of steps; with several environments, it is rounded up to whole slots at the first
             write.
-        scratch_dir: The folder; by default a temporary folder, which is removed with the storage.
+        scratch_dir: The folder; by default a temporary folder, which is removed with the storage. A
+            `tempfile.TemporaryDirectory` exists for as long as the storage, unless it is cleaned up.
         device: Device of the batches; "auto" for the device of the first data. The files are always mapped by the CPU.
         ndim: Number of leading axes of the data that index steps.
         existsok: Whether to continue with the steps of an earlier storage in the folder. If False, such a folder raises
@@ -54,7 +55,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         self,
         max_size: int,
         *,
-        scratch_dir: Path | str | None = None,
+        scratch_dir: Path | str | tempfile.TemporaryDirectory[str] | None = None,
         device: torch.device | str = "cpu",
         ndim: int = 1,
         existsok: bool = False,
@@ -70,6 +71,10 @@ class LazyMemmapStorage(LazyTensorStorage):
             self._scratch = ScratchFolder()
             self.scratch_dir = self._scratch.path
         else:
+            if isinstance(scratch_dir, tempfile.TemporaryDirectory):
+                # A finalizer, because an attribute could not be pickled: its reference ends with the storage.
+                weakref.finalize(self, id, scratch_dir)
+                scratch_dir = scratch_dir.name
             if not isinstance(scratch_dir, (str, os.PathLike)):
                 raise InvalidArgumentError(f"scratch_dir is {scratch_dir!r}; expected a path")
             self.scratch_dir = Path(scratch_dir).absolute()

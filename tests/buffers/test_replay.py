@@ -15,7 +15,7 @@ from stored_data import trajectory, write_dataset
 from datasets_rl.buffers import ReplayBuffer, TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import RandomSampler, SamplerWithoutReplacement
-from datasets_rl.storages import DatasetStorage, TensorStorage
+from datasets_rl.storages import DatasetStorage, LazyMemmapStorage, TensorStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.transforms import Compose, DoubleToFloat
 
@@ -401,3 +401,23 @@ def test_a_transform_appended_to_the_compose_is_applied_to_later_batches(buffer,
         made.transform.insert(3, print)
     with pytest.raises(InvalidArgumentError, match="callable"):
         made.transform.append(3)
+
+
+def test_a_buffer_is_saved_in_the_folder_that_contains_its_files(tmp_path):
+    rb = ReplayBuffer(storage=LazyMemmapStorage(100, scratch_dir=tmp_path / "storage"), batch_size=4)
+    rb.extend(torch.arange(10))
+    rb.dumps(tmp_path)
+    rb.extend(torch.arange(10, 20))
+    rb.dumps(tmp_path)
+    restored = ReplayBuffer(storage=LazyMemmapStorage(100), batch_size=4)
+    restored.loads(tmp_path)
+
+    assert restored[:].tolist() == rb[:].tolist() == list(range(20))
+
+
+def test_a_buffer_is_not_saved_among_files_of_others_beside_its_own(tmp_path):
+    rb = ReplayBuffer(storage=LazyMemmapStorage(100, scratch_dir=tmp_path / "storage"), batch_size=4)
+    (tmp_path / "thesis.tex").write_text("x")
+
+    with pytest.raises(InvalidArgumentError, match=r"not a checkpoint: thesis\.tex"):
+        rb.dumps(tmp_path)

@@ -5,7 +5,9 @@ import gc
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
+import tempfile
 
 import numpy as np
 import pytest
@@ -267,3 +269,20 @@ def test_a_forked_process_does_not_remove_the_folder():
     os.waitpid(child, 0)
 
     assert json.loads((storage.scratch_dir / "storage.json").read_text())["max_size"] == 3
+
+
+def test_a_temporary_directory_exists_for_as_long_as_the_storage(tmp_path):
+    directory = tempfile.TemporaryDirectory(dir=tmp_path)
+    storage = LazyMemmapStorage(3, scratch_dir=directory)
+    del directory
+    gc.collect()
+    storage.set(0, data(1))
+    folder = storage.scratch_dir
+
+    assert folder.parent == tmp_path
+    assert (folder / "storage.json").exists()
+    assert pickle.loads(pickle.dumps(storage)).get(0)["a"] == 1
+
+    with pytest.warns(ResourceWarning, match="Implicitly cleaning up"):
+        del storage
+    assert not folder.exists()
