@@ -34,6 +34,9 @@ class Settings:
     """RLDS_MAX_RETRIES: the number of further attempts at one address after a transient failure."""
     jobs: int = 4
     """RLDS_JOBS: the number of files, and of ranges of one large file, that are fetched at once."""
+    image_cache: int = 256
+    """RLDS_IMAGE_CACHE: megabytes of decoded images that each opened dataset with encoded images keeps in memory; 0
+    keeps none."""
     mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """RLDS_MIRRORS: for each source, base addresses that are tried before those of the upstream, as in
     ``d4rl=https://lab.example/d4rl,file:///mnt/d4rl;minari=https://lab.example/minari``."""
@@ -57,6 +60,7 @@ class Settings:
             min_rate=_read_integer(env, "RLDS_MIN_RATE", 100, problems, minimum=0),
             retries=_read_integer(env, "RLDS_MAX_RETRIES", 5, problems, minimum=0),
             jobs=_read_integer(env, "RLDS_JOBS", 4, problems, minimum=1),
+            image_cache=_read_integer(env, "RLDS_IMAGE_CACHE", 256, problems, minimum=0),
             mirrors=_parse_mirrors(env.get("RLDS_MIRRORS", ""), problems),
             progress=not _read_flag(env, "RLDS_NO_PROGRESS", problems),
         )

@@ -14,7 +14,7 @@ def test_an_empty_environment_gives_the_defaults():
     settings = Settings.from_env({})
 
     assert (settings.offline, settings.timeout, settings.retries, settings.jobs) == (False, 30.0, 5, 4)
-    assert settings.min_rate == 100
+    assert (settings.min_rate, settings.image_cache) == (100, 256)
     assert settings.progress
     assert dict(settings.mirrors) == {}
     assert settings.home.is_absolute()
@@ -29,6 +29,7 @@ def test_every_variable_is_read():
             "RLDS_MIN_RATE": "0",
             "RLDS_MAX_RETRIES": "0",
             "RLDS_JOBS": "1",
+            "RLDS_IMAGE_CACHE": "0",
             "RLDS_MIRRORS": "d4rl=https://lab/d4rl, file:///mnt/d4rl; minari=https://lab/minari;",
             "RLDS_NO_PROGRESS": "1",
         }
@@ -36,7 +37,7 @@ def test_every_variable_is_read():
 
     assert settings.home == Path("/data")
     assert (settings.offline, settings.timeout, settings.retries, settings.jobs) == (True, 2.5, 0, 1)
-    assert settings.min_rate == 0
+    assert (settings.min_rate, settings.image_cache) == (0, 0)
     assert settings.mirrors["d4rl"] == ("https://lab/d4rl", "file:///mnt/d4rl")
     assert settings.mirrors["minari"] == ("https://lab/minari",)
     assert not settings.progress

@@ -18,6 +18,10 @@ _ENVIRONMENT = (
     ("RLDS_MIRRORS", "addresses tried before the upstream's: d4rl=URL[,URL...];SOURCE=URL"),
     ("RLDS_JOBS", "files, and ranges of one big file, fetched at once; 4"),
     (
+        "RLDS_IMAGE_CACHE",
+        "megabytes of decoded images that each opened dataset keeps in memory, if they are encoded; 0: none; 256",
+    ),
+    (
         "RLDS_TIMEOUT",
         "seconds without a byte, or without complete headers, after which a connection counts as stalled; 30",
     ),

@@ -276,7 +276,7 @@ class _Shard:
                 numbers[field.key] = torch.tensor(text_numbers, dtype=torch.int32)
                 if field.shared:
                     numbers[(NEXT, *field.key)] = numbers[field.key]
-        return cls(DatasetStorage(stored, masked=True), first, numbers)
+        return cls(DatasetStorage(stored, masked=True, image_cache=0), first, numbers)
 
     def take(self, rows: Tensor) -> TensorDict:
         data = self.storage.get(rows)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, IntegrityError
+from datasets_rl.format.image_cache import ImageCache, copy_images
 from datasets_rl.read.images import decode
 from datasets_rl.ted.episode import EncodedImages
 
@@ -51,18 +52,42 @@ class ImageColumn:
         """Return the decoded images of a slice or of row numbers, uint8 [n, rows, columns, channels]."""
         return self.take(np.arange(len(self))[index])
 
-    def take(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+    def take(self, rows: NDArray[np.integer[Any]], cache: ImageCache | None = None) -> NDArray[np.uint8]:
         """Return the decoded images of these rows, uint8 [n, rows, columns, channels]; each image is decoded once.
+
+        Args:
+            rows: Row numbers, [n].
+            cache: Decoded images of this file and others, which are copied instead of decoded again.
 
         Raises:
             IntegrityError: If an image cannot be decoded.
         """
-        unique, positions = np.unique(rows, return_inverse=True)
-        images = _decode_images(self._encoded_images(unique), self.shape[1:], self._path, unique.tolist())
-        if len(unique) == len(rows) and (positions[1:] > positions[:-1]).all():
-            return images
-        repeated: NDArray[np.uint8] = images[positions]
-        return repeated
+        distinct, firsts, sources = np.unique(rows, return_index=True, return_inverse=True)
+        images = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        self._read(distinct, firsts.tolist(), images, cache)
+        if len(distinct) < len(rows):
+            origins = firsts[sources]
+            repeated = np.flatnonzero(origins != np.arange(len(rows)))
+            copy_images([images[origin] for origin in origins[repeated].tolist()], images, repeated.tolist())
+        return images
+
+    def _read(
+        self, rows: NDArray[np.integer[Any]], positions: list[int], out: NDArray[np.uint8], cache: ImageCache | None
+    ) -> None:
+        """Write the images of distinct rows to positions of `out`."""
+        if cache is None:
+            _decode_images(self._encoded_images(rows), out, self._path, rows.tolist(), positions)
+            return
+        numbers = rows.tolist()
+        found = cache.find(self, numbers)
+        cached = [(image, position) for image, position in zip(found, positions, strict=True) if image is not None]
+        if cached:
+            copy_images([image for image, _ in cached], out, [position for _, position in cached])
+            missing = [at for at, image in enumerate(found) if image is None]
+            rows, positions = rows[missing], [positions[at] for at in missing]
+            numbers = rows.tolist()
+        _decode_images(self._encoded_images(rows), out, self._path, numbers, positions)
+        cache.add(self, numbers, out, positions)
 
     def read_encoded(self, start: int, stop: int) -> EncodedColumn:
         """Return the images of rows `start` to `stop` without decoding them."""
@@ -105,37 +130,40 @@ class EncodedColumn(EncodedImages):
 
     @cached_property
     def _pixels(self) -> NDArray[np.uint8]:
-        pixels = _decode_images(self.images, self.shape_of_each, self.path, range(len(self)))
+        pixels = np.empty(self.shape, np.uint8)
+        _decode_images(self.images, pixels, self.path, range(len(self)), range(len(self)))
         pixels.flags.writeable = False
         return pixels
 
 
 def _decode_images(
-    encoded: Sequence[bytes | bytearray | memoryview], shape: tuple[int, ...], path: Path, numbers: Sequence[int]
-) -> NDArray[np.uint8]:
-    """Return decoded images, uint8 [n, rows, columns, channels]; those without bytes are zeros.
+    encoded: Sequence[bytes | bytearray | memoryview],
+    out: NDArray[np.uint8],
+    path: Path,
+    numbers: Sequence[int],
+    positions: Sequence[int],
+) -> None:
+    """Decode images into some positions of `out`; those without bytes become zeros.
 
     Args:
         encoded: Bytes of each image, [n].
-        shape: Shape of one decoded image.
+        out: Output, [N, rows, columns, channels].
         path: The file, for messages.
         numbers: Row number of each image, [n], for messages.
+        positions: Position of each image in `out`, [n].
     """
-    positions = [position for position, image in enumerate(encoded) if len(image)]
-    pixels = np.empty((len(positions), *shape), np.uint8)
-    present = [encoded[position] for position in positions]
+    present = [at for at, image in enumerate(encoded) if len(image)]
+    if len(present) < len(encoded):
+        out[[position for position, image in zip(positions, encoded, strict=True) if not len(image)]] = 0
+        encoded, positions = [encoded[at] for at in present], [positions[at] for at in present]
+        numbers = [numbers[at] for at in present]
     try:
-        decode(present, pixels)
+        decode(encoded, out, positions=positions)
     except ConversionError as error:
         problems = []
-        for position, image in zip(positions, present, strict=True):
+        for number, image in zip(numbers, encoded, strict=True):
             try:
-                decode([image], pixels[:1])
+                decode([image], out[:1])
             except ConversionError as problem:
-                problems.append(problem.problems[0].replace("image 0", f"image {numbers[position]:,}", 1))
+                problems.append(problem.problems[0].replace("image 0", f"image {number:,}", 1))
         raise IntegrityError(str(path), problems) from error
-    if len(positions) == len(encoded):
-        return pixels
-    padded = np.zeros((len(encoded), *shape), np.uint8)
-    padded[positions] = pixels
-    return padded

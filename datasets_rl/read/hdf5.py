@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, first_problems, unexpected_format
+from datasets_rl.read.threads import core_count
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -150,7 +151,7 @@ class Hdf5File:
         with library_errors(self.path.name):
             # Raw files are never written again, and network file systems often have no locks.
             self._file = h5py.File(self.path, "r", rdcc_nbytes=0, locking=False)
-        self._pool = ThreadPoolExecutor(threads or min(_core_count(), _THREADS_MAX), thread_name_prefix="inflate")
+        self._pool = ThreadPoolExecutor(threads or min(core_count(), _THREADS_MAX), thread_name_prefix="inflate")
         try:
             self.arrays: Mapping[str, Hdf5Array] = self._open()
         except BaseException:
@@ -541,9 +542,3 @@ def _native_value(raw: Any, *, text: bool) -> NDArray[np.generic] | str | float 
 
 def _error_text(error: BaseException) -> str:
     return str(error.args[0]) if error.args else type(error).__name__
-
-
-def _core_count() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Decoder of PNG and JPEG images to arrays, in threads, into the caller's memory.
+"""Decoder of PNG and JPEG images to arrays, on all cores, into the caller's memory.
 
 The format and the shape are read from the header; no pixel is decoded before the shape is checked.
 """
@@ -6,10 +6,10 @@ The format and the shape are read from the header; no pixel is decoded before th
 from __future__ import annotations
 
 import io
+import math
 import struct
 import zlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, first_problems, unexpected_format
+from datasets_rl.read.threads import run_on_all_cores
 
 EncodedImages: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -25,8 +26,7 @@ _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8\xff"
 _U32 = struct.Struct(">I")
 _PIXELS_MAX = 1 << 26  # a frame of 8,192 by 8,192
-_BATCH = 16  # images per task of a thread
-_THREADS = 4
+_TASK_BYTES = 1 << 17  # pixels per task of a thread: some 100 microseconds
 # Exceptions that the decoders raise for damaged images.
 _DECODE_ERRORS = (
     OSError,
@@ -72,38 +72,44 @@ def read_header(image: EncodedImages, name: str = "image") -> Header:
         raise ConversionError(name, [str(error)], hint=AGAIN) from error
 
 
-def decode(images: Sequence[EncodedImages], out: NDArray[Any], name: str = "images", *, first: int = 0) -> None:
-    """Decode images of one shape.
+def decode(
+    images: Sequence[EncodedImages],
+    out: NDArray[Any],
+    name: str = "images",
+    *,
+    first: int = 0,
+    positions: Sequence[int] | None = None,
+) -> None:
+    """Decode images of one shape, on all cores.
 
     Args:
         images: N encoded images.
         out: Output, [N, rows, columns, channels], uint8 or uint16; each image must have this shape and dtype.
         name: Name of the images in errors.
         first: Number of the first image in errors.
+        positions: Position of each image in an `out` that has more than N, [N]; by default 0 to N - 1.
 
     Raises:
         ConversionError: If images are damaged, or have another shape or dtype; the error names the number of each.
         ValueError: If `out` has another number of images, or is not contiguous.
     """
-    if out.shape[:1] != (len(images),) or out.ndim != 4 or not out.flags.c_contiguous:
+    if (positions is None and out.shape[:1] != (len(images),)) or out.ndim != 4 or not out.flags.c_contiguous:
         expected = f"[{len(images)}, rows, columns, channels], contiguous"
         raise ValueError(f"out is {list(out.shape)} of {out.dtype}; expected {expected}")
+    places = range(len(images)) if positions is None else positions
+    problems: dict[int, str] = {}
 
-    def batch(start: int) -> list[str]:
-        return [
-            f"image {first + number:,} {problem}"
-            for number in range(start, min(start + _BATCH, len(images)))
-            if (problem := _decode_one(images[number], out[number]))
-        ]
+    def decode_range(start: int, stop: int) -> None:
+        for number in range(start, stop):
+            if problem := _decode_one(images[number], out[places[number]]):
+                problems[number] = f"image {first + number:,} {problem}"
 
-    starts = range(0, len(images), _BATCH)
-    if len(starts) < 2:
-        problems = [problem for start in starts for problem in batch(start)]
-    else:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="decode") as pool:
-            problems = [problem for batch_problems in pool.map(batch, starts) for problem in batch_problems]
+    per_task = max(_TASK_BYTES // max(math.prod(out.shape[1:]) * out.itemsize, 1), 1)
+    run_on_all_cores(decode_range, len(images), per_task)
     if problems:
-        raise ConversionError(name, first_problems(problems, "images"), hint=AGAIN)
+        raise ConversionError(
+            name, first_problems([problems[number] for number in sorted(problems)], "images"), hint=AGAIN
+        )
 
 
 def _decode_one(image: EncodedImages, out: NDArray[Any]) -> str:

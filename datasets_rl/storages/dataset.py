@@ -16,11 +16,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
+from datasets_rl.format.image_cache import ImageCache
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.npy import advise_random_reads
 from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
-from datasets_rl.settings import memory_bytes
+from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
 from datasets_rl.ted.keys import (
@@ -55,11 +56,21 @@ class DatasetStorage(EpisodicStorage):
             "terminated")``.
         masked: Whether batches carry the mask even if every final observation is known. The shards of one stream need
             this, because other shards may need the mask.
+        image_cache: Maximum size in bytes of the decoded images that stay in memory, for datasets with encoded images;
+            0 keeps none. By default the environment variable ``RLDS_IMAGE_CACHE`` decides, in megabytes: 256.
     """
 
-    def __init__(self, stored: StoredDataset, *, truncated_as_done: bool = True, masked: bool = False) -> None:
+    def __init__(
+        self,
+        stored: StoredDataset,
+        *,
+        truncated_as_done: bool = True,
+        masked: bool = False,
+        image_cache: int | None = None,
+    ) -> None:
         super().__init__(max(len(stored), 1))
         self.stored = stored
+        self.image_cache = image_cache
         self.truncated_as_done = truncated_as_done
         self.masked = masked or bool(stored.manifest.final_unknown)
         self._open()
@@ -67,6 +78,7 @@ class DatasetStorage(EpisodicStorage):
     def _open(self) -> None:
         stored = self.stored
         schema = stored.schema
+        self._cache = self._new_image_cache() if any(field.encoded for field in schema) else None
         self._slots = {slot.name: slot for slot in row_slots(schema)}
         self._views = RowViews([*self._slots.values()], schema.window_bytes)
         next_slots = [replace(slot, name=slot.name[1:]) for slot in self._slots.values() if slot.name[0] == NEXT]
@@ -77,10 +89,15 @@ class DatasetStorage(EpisodicStorage):
         scattered = stored.manifest.bytes > memory_bytes() / 2
         self._windows = _record_windows(stored, scattered=scattered)
         self._wide = {
-            field.key: (field, _as_indexable(stored.items(field.key), scattered=scattered)) for field in schema.wide
+            field.key: (field, _as_indexable(stored.items(field.key), self._cache, scattered=scattered))
+            for field in schema.wide
         }
         self._finals: dict[Key, _Items] | None = None
         self._final_known = torch.from_numpy(stored.episodes["final_known"][:, None].copy()) if self.masked else None
+
+    def _new_image_cache(self) -> ImageCache | None:
+        size = Settings.from_env().image_cache * 1_000_000 if self.image_cache is None else self.image_cache
+        return ImageCache(size) if size else None
 
     @property
     @override
@@ -116,18 +133,20 @@ class DatasetStorage(EpisodicStorage):
         count = rows.shape[0]
         leaves: dict[Key, Tensor] = dict(zip(ROOT_FLAGS, torch.zeros((3, count, 1), dtype=torch.bool), strict=True))
         self._views(windows, leaves)
+        done = leaves[NEXT_DONE]
         for field, items in self._wide.values():
             if not field.shared:
                 leaves[field.key] = items.index_select(0, rows)
             elif field.encoded:  # one call, so that an image in both is decoded once
-                both = items.index_select(0, torch.cat([rows, self._next_rows(rows)]))
+                # After the last row of an episode comes its final image, which `_fill_final_states` reads.
+                next_rows = torch.where(done.view(-1), rows, self._next_rows(rows))
+                both = items.index_select(0, torch.cat([rows, next_rows]))
                 leaves[field.key], leaves[(NEXT, *field.key)] = both[:count], both[count:]
             else:
                 leaves[field.key] = items.index_select(0, rows)
                 leaves[(NEXT, *field.key)] = items.index_select(0, self._next_rows(rows))
         if self._final_known is not None:
             leaves[NEXT_FINAL_KNOWN] = torch.ones((count, 1), dtype=torch.bool)
-        done = leaves[NEXT_DONE]
         if done.any():
             self._fill_final_states(leaves, done)
         if not self.truncated_as_done:
@@ -150,7 +169,9 @@ class DatasetStorage(EpisodicStorage):
         if self._finals is None:
             stored = self.stored
             self._finals = {
-                field.key: _as_indexable(stored.final_states(field.key)) for field in stored.schema if field.shared
+                field.key: _as_indexable(stored.final_states(field.key), self._cache)
+                for field in stored.schema
+                if field.shared
             }
         return self._finals
 
@@ -277,7 +298,12 @@ class DatasetStorage(EpisodicStorage):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        factory = partial(DatasetStorage, truncated_as_done=self.truncated_as_done, masked=self.masked)
+        factory = partial(
+            DatasetStorage,
+            truncated_as_done=self.truncated_as_done,
+            masked=self.masked,
+            image_cache=self.image_cache,
+        )
         return factory, (self.stored,)
 
     def __repr__(self) -> str:
@@ -304,20 +330,22 @@ def _record_windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
 class _DecodedImages:
     """Encoded images with the gather method of a tensor: `index_select` decodes the selected images."""
 
-    def __init__(self, images: ImageColumn) -> None:
-        self._images = images
+    def __init__(self, images: ImageColumn, cache: ImageCache | None) -> None:
+        self._images, self._cache = images, cache
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
         """Return the images of these rows, uint8 [B, height, width, channels]."""
         del dim
-        return torch.from_numpy(self._images.take(rows.numpy()))
+        return torch.from_numpy(self._images.take(rows.numpy(), self._cache))
 
 
 _Items: TypeAlias = "Tensor | _DecodedImages"
 
 
-def _as_indexable(items: Items, *, scattered: bool = False) -> _Items:
-    return _DecodedImages(items) if isinstance(items, ImageColumn) else _as_read_only_tensor(items, scattered=scattered)
+def _as_indexable(items: Items, cache: ImageCache | None, *, scattered: bool = False) -> _Items:
+    if isinstance(items, ImageColumn):
+        return _DecodedImages(items, cache)
+    return _as_read_only_tensor(items, scattered=scattered)
 
 
 def _as_read_only_tensor(array: NDArray[Any], *, scattered: bool = False) -> Tensor:

@@ -1,0 +1,242 @@
+"""Decoded images stay in a bounded number of bytes, and batches are the same with every cache."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from raw.images import encoded, scene
+from stored_data import Trajectory, columns, write_dataset
+
+from datasets_rl import TensorDictReplayBuffer
+from datasets_rl.buffers import batches as batches_module
+from datasets_rl.errors import IntegrityError
+from datasets_rl.format import images as images_module
+from datasets_rl.format.image_cache import ImageCache
+from datasets_rl.format.images import ImageColumn
+from datasets_rl.format.schema import Column
+from datasets_rl.read import threads
+from datasets_rl.storages import DatasetStorage
+from datasets_rl.ted.episode import EncodedImages
+from datasets_rl.transforms import CatFrames
+
+SHAPE = (16, 24, 3)
+SIZE = 16 * 24 * 3
+CAMERA = ("observation", "camera")
+NEXT_CAMERA = ("next", *CAMERA)
+STEPS = (9, 1, 14)
+COLUMNS = [
+    Column(CAMERA, np.dtype(np.uint8), SHAPE, shared=True, encoded=True),
+    *[one for one in columns() if one.key != ("observation",)],
+]
+
+
+def episode(number, steps):
+    """Return an episode of different images; those of the second episode are JPEG."""
+    kind = "JPEG" if number == 1 else "PNG"
+    last = (np.arange(steps) == steps - 1)[:, None]
+    return Trajectory(
+        {
+            ("action",): np.zeros((steps, 2), np.float32),
+            ("next", "reward"): np.zeros((steps, 1), np.float32),
+            ("next", "terminated"): last,
+            ("next", "truncated"): np.zeros_like(last),
+        },
+        {CAMERA: EncodedImages([encoded(scene(*SHAPE, seed=100 * number + t), kind) for t in range(steps + 1)])},
+    )
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    episodes = [episode(number, steps) for number, steps in enumerate(STEPS)]
+    return write_dataset(tmp_path_factory.mktemp("cache"), episodes, COLUMNS)
+
+
+@pytest.fixture
+def decoded_counts(monkeypatch):
+    """The number of images of each call of the decoder."""
+    counts = []
+    decode = images_module.decode
+
+    def counted(images, *arguments, **options):
+        counts.append(len(images))
+        decode(images, *arguments, **options)
+
+    monkeypatch.setattr(images_module, "decode", counted)
+    return counts
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Set the number of cores that the decoder finds: ``cores(3)``."""
+    monkeypatch.setattr(threads, "_pool", None)
+    yield lambda count: monkeypatch.setattr(threads, "core_count", lambda: count)
+    if threads._pool is not None:
+        threads._pool.shutdown()
+
+
+@pytest.mark.parametrize("images_kept", [0, 1, 5, 1000])
+def test_batches_are_the_same_with_a_cache_of_any_size(stored, images_kept):
+    storage = DatasetStorage(stored, image_cache=images_kept * SIZE)
+    pixels, following = stored.column(CAMERA), stored.column(NEXT_CAMERA)
+    generator = torch.Generator().manual_seed(images_kept)
+    for _ in range(12):
+        rows = torch.randint(sum(STEPS), (7,), generator=generator)
+        batch = storage.get(rows)
+        assert np.array_equal(batch[CAMERA], pixels[rows])
+        assert np.array_equal(batch[NEXT_CAMERA], following[rows])
+        assert np.array_equal(storage.pick(NEXT_CAMERA, rows), following[rows])
+        batch[CAMERA].zero_()  # the caller owns the batch
+        assert images_kept == 0 or storage._cache.bytes <= images_kept * SIZE
+
+
+def test_a_stack_with_next_decodes_each_of_its_frames_once(stored, decoded_counts):
+    keys = [CAMERA, NEXT_CAMERA]
+    frames = CatFrames(4, -1, in_keys=keys, out_keys=["stack", ("next", "stack")])
+    storage = DatasetStorage(stored)
+    buffer = TensorDictReplayBuffer(storage=storage, transform=frames)
+    batch = buffer[torch.arange(6)]
+    assert batch["stack"].shape == (6, *SHAPE[:2], 12)
+    assert sum(decoded_counts) == 7  # images 0 to 6 of the first episode
+
+    decoded_counts.clear()
+    storage.get([8])  # the last step: its image, its final image, and not the first image of the next episode
+    assert sum(decoded_counts) == 2
+
+
+def test_a_batch_decodes_repeated_rows_once_without_a_cache(stored, decoded_counts):
+    storage = DatasetStorage(stored, image_cache=0)
+    storage.pick(CAMERA, torch.tensor([3, 1, 3, 3, 1]))
+    assert decoded_counts == [2]
+
+
+def test_runs_of_batches_read_a_bounded_number_of_images_at_once(stored, decoded_counts, monkeypatch):
+    monkeypatch.setattr(batches_module, "_MAX_BYTES", 7 * 2 * 4 * SIZE // 2)
+    buffer = TensorDictReplayBuffer(storage=DatasetStorage(stored, image_cache=0), batch_size=4)
+    assert [len(batch) for batch in buffer.batches(10)] == [4] * 10
+    assert 8 < max(decoded_counts) <= 3 * 8
+
+
+def test_images_that_were_not_read_for_the_longest_time_are_removed_first():
+    cache = ImageCache(3)
+    image = np.arange(3, dtype=np.uint8).reshape(3, 1, 1, 1)
+    cache.add("a", [0, 1, 2], image, range(3))
+    cache.find("a", [0])
+    cache.add("b", [0], image, [1])
+    assert [None if one is None else one.item() for one in cache.find("a", [0, 1, 2])] == [0, None, 2]
+    assert cache.find("b", [0])[0].item() == 1
+    assert cache.bytes == 3
+
+
+def test_a_cache_that_is_of_no_use_empties_itself_and_is_tried_again():
+    cache = ImageCache(100)
+    image = np.zeros((1, 1, 1, 1), np.uint8)
+    held = []
+    for row in range(2000):
+        cache.find("a", [row])
+        cache.add("a", [row], image, [0])
+        held.append(cache.bytes)
+    assert max(held) == 100
+    assert held[150] == 100
+    assert held[300] == 0
+    assert held[1900] > 0
+
+
+def test_a_useful_cache_stays():
+    cache = ImageCache(100)
+    for row in range(2000):
+        for one in (row, max(row - 5, 0)):
+            if cache.find("a", [one])[0] is None:
+                cache.add("a", [one], np.zeros((1, 1, 1, 1), np.uint8), [0])
+    assert cache.bytes == 100
+
+
+def test_threads_share_a_cache(stored, cores):
+    cores(3)
+    storage = DatasetStorage(stored, image_cache=6 * SIZE)
+    pixels = torch.from_numpy(stored.column(CAMERA))
+
+    def read(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(20):
+            rows = torch.randint(sum(STEPS), (9,), generator=generator)
+            assert torch.equal(storage.get(rows)[CAMERA], pixels[rows])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(4)))
+    cached = storage._cache._images.values()
+    assert storage._cache.bytes == sum(image.nbytes for image in cached) <= 6 * SIZE
+
+
+def column_of(shape, count):
+    """Return a column of PNG images, and their pixels."""
+    pixels = np.stack([scene(*shape, seed=seed) for seed in range(count)])
+    files = [encoded(one) for one in pixels]
+    ends = np.cumsum([len(file) for file in files], dtype=np.int64)
+    return files, ends, pixels
+
+
+def test_damaged_images_of_a_batch_in_threads_are_all_reported(cores, tmp_path):
+    cores(3)
+    files, ends, pixels = column_of((128, 128, 3), 12)
+    data = np.frombuffer(b"".join(files), np.uint8).copy()
+    for row in (2, 9):
+        data[ends[row] - 40 : ends[row] - 20] ^= 0xFF
+    column = ImageColumn(data, ends, (128, 128, 3), tmp_path / "camera.npy")
+
+    for cache in (None, ImageCache(1 << 20)):
+        with pytest.raises(IntegrityError, match="image 2 is a PNG") as caught:
+            column.take(np.array([9, 3, 2, 5, 2, 1]), cache)
+        assert [problem.split(" is ")[0] for problem in caught.value.problems] == ["image 2", "image 9"]
+        assert np.array_equal(column.take(np.array([8, 3, 8, 0]), cache), pixels[[8, 3, 8, 0]])
+
+
+def test_work_covers_all_items_once_and_the_first_exception_stops_it(cores):
+    cores(4)
+    ranges = []
+    threads.run_on_all_cores(lambda *bounds: ranges.append(bounds), 103, 10)
+    assert min(ranges) == (0, 10)
+    assert max(ranges) == (100, 103)
+    assert all(one[1] == other[0] for one, other in pairwise(sorted(ranges)))
+
+    def fail(start, stop):
+        raise OSError(f"{start} to {stop}")
+
+    with pytest.raises(OSError, match=r"\d to \d"):
+        threads.run_on_all_cores(fail, 100, 1)
+    threads.run_on_all_cores(fail, 0, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_decodes_with_threads_of_its_own(stored, cores):
+    cores(3)
+    storage = DatasetStorage(stored)
+    files, ends, pixels = column_of((256, 256, 1), 4)
+    column = ImageColumn(np.frombuffer(b"".join(files), np.uint8), ends, (256, 256, 1), stored.folder)
+    column.take(np.arange(4))
+    storage.get([0])
+    with storage._cache._lock:  # as if another thread used the cache during the fork
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                signal.alarm(20)
+                right = np.array_equal(column.take(np.arange(4)), pixels)
+                status = 0 if right and storage.get([0])[CAMERA].any() else 2
+            finally:
+                os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_environment_sets_the_size_of_the_cache(stored, monkeypatch):
+    monkeypatch.setenv("RLDS_IMAGE_CACHE", "3")
+    assert DatasetStorage(stored)._cache.max_bytes == 3_000_000
+    monkeypatch.setenv("RLDS_IMAGE_CACHE", "0")
+    assert DatasetStorage(stored)._cache is None
+    assert DatasetStorage(stored, image_cache=SIZE)._cache.max_bytes == SIZE
