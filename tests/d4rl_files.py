@@ -6,8 +6,8 @@ simulator. Everything is seeded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ import gymnasium
 import h5py
 import mujoco as mujoco_library
 import numpy as np
+
+from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.episode_batch import EpisodeBatch
 
 __all__ = [
     "Rollout",
@@ -368,7 +371,7 @@ def pieces(recording: Any) -> list[dict[str, Any]]:
     """
     whole: list[dict[str, Any]] = []
     parts: list[Any] = []
-    for episode in recording.episodes():
+    for episode in _single_episodes(recording):
         parts.append(episode)
         if episode.continues:
             continue
@@ -382,3 +385,14 @@ def pieces(recording: Any) -> list[dict[str, Any]]:
     if parts:
         raise ValueError("the last piece continues")
     return whole
+
+
+def _single_episodes(recording: Any) -> Iterator[Episode]:
+    """Yield each episode or piece that an episode reader yields, and each episode of a batch."""
+    for piece in recording.episodes():
+        for episode in piece if isinstance(piece, EpisodeBatch) else [piece]:
+            # D4RL stores no info after the last step; a batch has zeros in its place.
+            states = {
+                key: values[: len(episode)] if key[0] == "info" else values for key, values in episode.states.items()
+            }
+            yield replace(episode, states=states)

@@ -113,7 +113,7 @@ class DatasetWriter:
         self._lengths: list[int] = []
         self._final_known: list[bool] = []
         self._returns: list[NDArray[np.float64]] = []
-        self._metadata: list[Mapping[str, Any]] = []
+        self._metadata = _Metadata()
         # Code 0 is the empty text, so the zeros of an unknown final state read as an empty text.
         self._vocabulary: dict[Key, dict[str, int]] = {field.key: {"": 0} for field in self.schema if field.text}
         self._committed = (0, dict.fromkeys(self._vocabulary, 1))
@@ -133,6 +133,7 @@ class DatasetWriter:
     def _restore(self, commit: Commit) -> None:
         self._steps, self._open_steps, self._open_return = commit["steps"], commit["open_steps"], commit["open_return"]
         self._restore_episodes(commit)
+        self._metadata.mark_committed()
         for key, moments in self._moments.items():
             moments.restore(commit["moments"][dotted_name(key)])
         for key, vocabulary in self._vocabulary.items():
@@ -145,9 +146,7 @@ class DatasetWriter:
         self._final_known += [bool(known) for known in commit["known"]]
         self._returns.append(np.array(commit["returns"], np.float64))
         columns = {name: np.array(values, dtype) for name, (dtype, values) in commit["facts"].items()}
-        self._metadata += [
-            {name: column[row] for name, column in columns.items()} for row in range(len(commit["lengths"]))
-        ]
+        self._metadata.extend(columns, len(commit["lengths"]))
         self._episode = len(self._lengths)
 
     def commit(self, *, sync: bool = True) -> Commit:
@@ -170,6 +169,8 @@ class DatasetWriter:
         # Join the arrays of all batches, so that the returns of the new episodes are one slice.
         self._returns = [np.concatenate(self._returns)] if self._returns else []
         returns = self._returns[0][episodes:].tolist() if self._returns else []
+        metadata = self._metadata.uncommitted_columns()
+        self._metadata.mark_committed()
         return {
             "files": files,
             "steps": self._steps,
@@ -178,10 +179,7 @@ class DatasetWriter:
             "lengths": self._lengths[episodes:],
             "known": self._final_known[episodes:],
             "returns": returns,
-            "facts": {
-                name: (column.dtype.str, column.tolist())
-                for name, column in _metadata_columns(self._metadata[episodes:]).items()
-            },
+            "facts": {name: (column.dtype.str, column.tolist()) for name, column in metadata.items()},
             "moments": {dotted_name(key): moments.state() for key, moments in self._moments.items()},
             "rows": {name: stream.rows for name, stream in self._streams.items()},
             "words": {
@@ -284,14 +282,12 @@ class DatasetWriter:
             )
         batch.ended, batch.filled = targets.stop, target.stop
         self._steps += rows.stop - rows.start
-        if not block.metadata:
-            self._metadata += [{}] * (completed.stop - completed.start)
         self._lengths += block.lengths[completed].tolist()
         self._final_known += block.final_known[completed].tolist()
-        self._metadata += [
-            dict(zip(block.metadata, values, strict=True))
-            for values in zip(*(block.metadata[name][completed] for name in block.metadata), strict=True)
-        ]
+        self._metadata.extend(
+            {name: values[completed].copy() for name, values in block.metadata.items()},
+            completed.stop - completed.start,
+        )
         self._episode += targets.stop - targets.start
         self._open_steps = (
             0 if complete[-1] else int(ends[-1] - starts[-1]) + (self._open_steps if len(starts) == 1 else 0)
@@ -563,7 +559,7 @@ class DatasetWriter:
         return StoredFile(path.name, path.stat().st_size, file_sha256(path))
 
     def _episode_records(self) -> NDArray[np.void]:
-        metadata = _metadata_columns(self._metadata)
+        metadata = self._metadata.columns()
         extra = [(name, values.dtype) for name, values in metadata.items() if name != "source"]
         table = np.zeros(len(self._lengths), np.dtype([*EPISODE_DTYPE.descr, *extra]))
         table["length"] = self._lengths
@@ -620,10 +616,58 @@ def _image_problems(field: Field, column: Any, min_images: int, max_images: int)
                 yield f"{field.name}: image {number} is {image.dtype.name} {list(image.shape)}; expected {expected}"
 
 
-def _metadata_columns(episodes: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Return the metadata of E episodes as one column per name, [E]; missing values are 0."""
-    names = dict.fromkeys(name for metadata in episodes for name in metadata)
-    return {name: np.array([metadata.get(name, 0) for metadata in episodes]) for name in names}
+class _Metadata:
+    """Metadata of episodes, in runs of episodes that were appended in the same way."""
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, Mapping[str, Any]]] = []
+        self._episodes: list[Mapping[str, Any]] = []
+        self._committed = 0
+
+    def append(self, metadata: Mapping[str, Any]) -> None:
+        """Add an episode."""
+        self._episodes.append(metadata)
+
+    def extend(self, columns: Mapping[str, NDArray[Any]], count: int) -> None:
+        """Add episodes, given one column per name, [count]."""
+        self._close_run()
+        if count:
+            self._runs.append((count, columns))
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the metadata of all E episodes as one column per name, [E]; missing values are 0."""
+        self._close_run()
+        return _joined_columns(self._runs)
+
+    def uncommitted_columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of the episodes that were added after those that are marked as committed."""
+        self._close_run()
+        return _joined_columns(self._runs[self._committed :])
+
+    def mark_committed(self) -> None:
+        """Mark all episodes as committed."""
+        self._close_run()
+        self._committed = len(self._runs)
+
+    def _close_run(self) -> None:
+        names = dict.fromkeys(name for metadata in self._episodes for name in metadata)
+        columns = {name: [metadata.get(name, 0) for metadata in self._episodes] for name in names}
+        if self._episodes:
+            self._runs.append((len(self._episodes), columns))
+        self._episodes = []
+
+
+def _joined_columns(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, NDArray[Any]]:
+    names = dict.fromkeys(name for _, columns in runs for name in columns)
+    return {name: _joined_values([columns.get(name, [0] * count) for count, columns in runs]) for name in names}
+
+
+def _joined_values(runs: Sequence[Any]) -> NDArray[Any]:
+    arrays = [np.asarray(values) for values in runs]
+    if len({array.dtype for array in arrays}) == 1 and arrays[0].dtype.kind in "biuf":
+        return np.concatenate(arrays)
+    # The common dtype depends on all values: an integer beyond 63 bits makes all others unsigned, and no floats.
+    return np.array([value for values in runs for value in values])
 
 
 class _Batch:

@@ -30,7 +30,7 @@ from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, get_so
 from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import Key
+from datasets_rl.ted.keys import OBSERVATION, Key
 
 _LOCAL_IN_FLIGHT = 2
 """The number of shards whose files are fetched or being fetched, if this process reads them."""
@@ -327,7 +327,11 @@ def _append_piece(writer: DatasetWriter, piece: Episode | DeferredStates | Episo
         writer.patch(piece)
         return 0
     if isinstance(piece, EpisodeBatch):
-        writer.extend(piece.select_fields(kept))
+        selected = piece.select_fields(kept)
+        if not any(key[0] == OBSERVATION[0] for key in selected.states):
+            # No stored observation is unknown, as in `Episode.final_known`.
+            selected = replace(selected, final_known=np.ones(len(piece), np.bool_))
+        writer.extend(selected)
         return piece.count
     steps, states = ({key: values for key, values in of.items() if key in kept} for of in (piece.steps, piece.states))
     writer.append(replace(piece, steps=steps, states=states))

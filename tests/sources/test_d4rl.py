@@ -12,7 +12,8 @@ import pytest
 from d4rl_files import pieces
 
 import datasets_rl.sources.demo
-from datasets_rl import downloading, verification
+from datasets_rl import Selection, downloading, verification
+from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import get_source
@@ -599,3 +600,32 @@ def test_a_jump_of_one_number_ends_a_trajectory_regardless_of_rounding_in_others
     assert 43 in stored.episodes.stops.tolist()
     assert {one.rule: one.count for one in stored.manifest.decisions}["seam-without-flag"] == 1
     np.testing.assert_array_equal(stored.column(("next", "observation"))[42], columns["next_observations"][42])
+
+
+def test_without_observations_no_final_observation_is_unknown(tmp_path):
+    """A file of observations whose final ones are unknown, converted without them."""
+    columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
+    del columns["next_observations"]
+    d4rl_files.write(tmp_path / "x.hdf5", columns)
+    settings = Settings(home=tmp_path / "home", progress=False)
+    fields = ["action", "next.reward", "next.terminated", "next.truncated"]
+    made = downloading.download(
+        "d4rl/halfcheetah-medium-v2",
+        from_local=tmp_path / "x.hdf5",
+        hash_check=False,
+        selection=Selection(keys=fields),
+        settings=settings,
+    )
+
+    assert StoredDataset(made).episodes["final_known"].all()
+
+
+def test_observations_of_which_only_some_have_a_final_state_are_refused(tmp_path):
+    columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
+    for name in ("observations", "next_observations"):
+        whole = columns.pop(name)
+        columns[f"{name}/position"], columns[f"{name}/speed"] = whole[:, :8], whole[:, 8:]
+    del columns["next_observations/speed"]
+
+    with pytest.raises(ConversionError, match="expected all or none"):
+        downloaded(tmp_path, columns)

@@ -16,7 +16,7 @@ No row is dropped, added or moved: row i of the concatenated trajectories is row
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from datasets_rl.sources.base import Decision, EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, ColumnSlice, plan_layout, with_explicit_next
 from datasets_rl.sources.jumps import find_jumps
 from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 _BLOCK_BYTES = 8 << 20
@@ -114,7 +115,7 @@ class D4RLReader(EpisodeReader):
         self._file.close()
 
     @override
-    def episodes(self, part: Any = None) -> Iterator[Episode]:
+    def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         del part
         counts: Counter[str] = Counter()
         parts = self._layout.parts
@@ -126,7 +127,7 @@ class D4RLReader(EpisodeReader):
         for block in self._file.blocks(names, rows=max(1, _BLOCK_BYTES // max(row_bytes, 1)), overlap=overlap):
             ends, truncated = self._find_ends(block, run, counts)
             self._count_decisions(block, counts)
-            yield from self._split_block(block, ends, truncated)
+            yield from self._split_block(block, run, ends, truncated)
             end_rows = np.flatnonzero(ends)
             counts["longer-than-time-limit"] += self._count_long_episodes(end_rows, run)
             run = block.stop - block.start - int(end_rows[-1]) - 1 if len(end_rows) else run + block.stop - block.start
@@ -172,44 +173,60 @@ class D4RLReader(EpisodeReader):
             if part.column.key == OBSERVATION:
                 counts["zero-observation"] += _count_zero_rows(block.columns[part.name][:rows])
 
-    def _split_block(self, block: Block, ends: _Flags, truncated: _Flags) -> Iterator[Episode]:
-        """Split a block into trajectories; all arrays are views of the block."""
+    def _split_block(self, block: Block, run: int, ends: _Flags, truncated: _Flags) -> Iterator[Episode | EpisodeBatch]:
+        """Split a block into trajectories; the arrays of a batch are views of the block.
+
+            rows     0 1 2 3 4 5 6 7 8 9
+            ends         1   1       1
+            yielded  [---][---------][---    the last piece of a trajectory, a batch, the first piece of the next one
+
+        Args:
+            block: The block, of T rows.
+            run: Number of rows of the unfinished trajectory in previous blocks.
+            ends: Mask of the last rows of trajectories, [T].
+            truncated: Mask of the truncated rows, [T].
+        """
         rows = block.stop - block.start
         end_rows = np.flatnonzero(ends)
         # Ends that the file does not mark: code that reproduces D4RL's rules must ignore them.
         repaired = ~(self._flags[0] | self._flags[1])[block.start : block.stop][end_rows]
-        steps: list[tuple[Key, _Array]] = [
-            (NEXT_TERMINATED, self._flags[0][block.start : block.stop, None]),
-            (NEXT_TRUNCATED, truncated[:, None]),
-        ]
-        states: list[tuple[Key, _Array]] = []
-        joined: list[tuple[Key, _Array]] = []
+        steps: dict[Key, _Array] = {
+            NEXT_TERMINATED: self._flags[0][block.start : block.stop, None],
+            NEXT_TRUNCATED: truncated[:, None],
+        }
+        states: dict[Key, _Array] = {}
+        final_states: dict[Key, _Array] = {}
         for part in self._layout.parts:
-            array = block.columns[part.name][:rows].reshape(rows, *part.column.shape)
-            if array.dtype in WIDENED:
-                array = array.astype(part.column.dtype)
+            column = part.column
+            array = _as_column(block.columns[part.name][:rows], column)
+            (states if column.shared else steps)[column.key] = array
             if part.following:
-                joined.append((part.column.key, _insert_final_states(array, block.columns[part.following], end_rows)))
-            else:
-                (states if part.column.shared else steps).append((part.column.key, array))
-        start = 0
-        for number, stop in enumerate((end_rows + 1).tolist()):
-            # The joined arrays have one extra row for each previous end.
-            now, shifted = slice(start, stop), slice(start + number, stop + number + 1)
+                final_states[column.key] = _as_column(block.columns[part.following][:rows][end_rows], column)
+
+        # A batch has only whole trajectories, whose observations all have a final state, or none has.
+        known = [key in final_states for key in states if key[0] == OBSERVATION[0]]
+        single = min(1 if run else 0, len(end_rows)) if all(known) or not any(known) else len(end_rows)
+        starts = [0, *(end_rows + 1).tolist()]
+        for number in range(single):
+            now = slice(starts[number], starts[number + 1])
+            finals = {key: values[number : number + 1] for key, values in final_states.items()}
+            joined = {key: np.concatenate([states[key][now], final]) for key, final in finals.items()}
             metadata = {"repaired": bool(repaired[number])}
-            yield Episode(
+            yield Episode(_slice_arrays(steps, now), _slice_arrays(states, now) | joined, metadata=metadata)
+        if single < len(end_rows):
+            now, count = slice(starts[single], starts[-1]), len(end_rows) - single
+            unknown = {key: np.zeros((count, *values.shape[1:]), values.dtype) for key, values in states.items()}
+            yield EpisodeBatch(
+                np.diff(end_rows[single:], prepend=now.start - 1),
                 _slice_arrays(steps, now),
-                {**_slice_arrays(joined, shifted), **_slice_arrays(states, now)},
-                metadata=metadata,
+                _slice_arrays(states, now),
+                unknown | _slice_arrays(final_states, slice(single, None)),
+                final_known=np.full(count, all(known)),
+                metadata={"repaired": repaired[single:]},
             )
-            start = stop
-        if start < rows:
-            now, shifted = slice(start, rows), slice(start + len(end_rows), rows + len(end_rows))
-            yield Episode(
-                _slice_arrays(steps, now),
-                {**_slice_arrays(joined, shifted), **_slice_arrays(states, now)},
-                continues=True,
-            )
+        if starts[-1] < rows:
+            now = slice(starts[-1], rows)
+            yield Episode(_slice_arrays(steps, now), _slice_arrays(states, now), continues=True)
 
     @property
     def _has_info(self) -> bool:
@@ -309,28 +326,14 @@ def _rows_at_limit(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> N
     return np.concatenate([np.empty(0, np.intp), *cuts])
 
 
-def _insert_final_states(array: _Array, following: _Array, ends: NDArray[np.intp]) -> _Array:
-    """Insert the final state of each trajectory after its last row.
-
-    Args:
-        array: The states, [T, ...].
-        following: The next states, [T, ...].
-        ends: The last rows of trajectories, [K].
-
-    Returns:
-        The states with the final states, [T + K, ...].
-    """
-    out: _Array = np.empty((len(array) + len(ends), *array.shape[1:]), array.dtype)
-    final_states = ends + np.arange(1, len(ends) + 1)
-    rows = np.ones(len(out), bool)
-    rows[final_states] = False
-    out[rows] = array
-    out[final_states] = following[ends]
-    return out
+def _as_column(array: _Array, column: Column) -> _Array:
+    """Return rows, [n, ...], with the shape and dtype of their column."""
+    array = array.reshape(len(array), *column.shape)
+    return array.astype(column.dtype) if array.dtype in WIDENED else array
 
 
-def _slice_arrays(arrays: Sequence[tuple[Key, _Array]], rows: slice) -> dict[Key, _Array]:
-    return {key: array[rows] for key, array in arrays}
+def _slice_arrays(arrays: Mapping[Key, _Array], rows: slice) -> dict[Key, _Array]:
+    return {key: array[rows] for key, array in arrays.items()}
 
 
 def _count_not_finite(array: _Array) -> int:
