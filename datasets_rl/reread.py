@@ -248,7 +248,7 @@ class _EpisodeComparison:
         if isinstance(piece, EpisodeBatch):
             self._compare_pending()
             final_states = {key: self._final_values(piece, key) for key in self._finals}
-            self._compare(piece.lengths, piece.final_known, piece.metadata, final_states)
+            self._compare_with_stored(piece.lengths, piece.final_known, piece.metadata, final_states)
             return piece.count
         steps = len(piece)
         self._open += steps
@@ -292,15 +292,15 @@ class _EpisodeComparison:
                 final_states[field.key] = np.array(self._finals[field.key], object)
             elif not field.encoded:
                 final_states[field.key] = np.stack(self._finals[field.key])
-        self._compare(np.array(self._lengths), np.array(self._known), metadata, final_states)
+        self._compare_with_stored(np.array(self._lengths), np.array(self._known), metadata, final_states)
         self._bytes = 0
         self._lengths, self._known, self._metadata = [], [], []
         self._finals = {field.key: [] for field in self._shared_fields}
 
-    def _compare(
+    def _compare_with_stored(
         self,
         lengths: NDArray[Any],
-        known: NDArray[Any],
+        final_known: NDArray[Any],
         metadata: Mapping[str, NDArray[Any]],
         final_states: Mapping[Key, Any],
     ) -> None:
@@ -310,7 +310,7 @@ class _EpisodeComparison:
         count = stop - first
         self._names |= metadata.keys() - _TABLE_FIELDS
         expected = {"source": np.arange(self._seen - len(lengths), self._seen), **metadata}
-        expected |= {"length": lengths, "final_known": known}
+        expected |= {"length": lengths, "final_known": final_known}
         for name, values in expected.items():
             if name in table.names and count > 0:
                 actual, correct = table[name][first:stop], values[:count].astype(table[name].dtype)

@@ -317,12 +317,12 @@ def _preview_blocks(preview: Preview) -> Iterator[Block]:
     yield Facts(facts, title=preview.id)
     rows = tuple(
         (one["key"], one["dtype"], str(one["shape"]), one["stored"], ", ".join(map(_short_text, one["values"])))
-        for one in _key_documents(preview)
+        for one in _keys_as_json(preview)
     )
     yield Table(("key", "dtype", "shape", "stored", "first values"), rows, title="keys")
 
 
-def _key_documents(preview: Preview) -> Iterator[dict[str, Any]]:
+def _keys_as_json(preview: Preview) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     from datasets_rl.ted.keys import dotted_name
@@ -367,6 +367,6 @@ def _preview_document(outcome: Outcome[Preview]) -> dict[str, Any]:
         "bytes": found.bytes if found else None,
         "seconds": found.seconds if found else None,
         "free_bytes": found.free_bytes if found else None,
-        "keys": list(_key_documents(found)) if found else [],
+        "keys": list(_keys_as_json(found)) if found else [],
         "error": outcome.error_as_json(),
     }

@@ -195,7 +195,8 @@ class CompositeSpec(TensorSpec):
         if not (spec is None or isinstance(spec, TensorSpec)):
             if head in _ATTRIBUTES:
                 raise AttributeNameError(
-                    f"{head} cannot be set as a key to {spec!r}", hint=f"set the attribute: spec.{head} = ..."
+                    f"{head!r} is an attribute of Composite, so it cannot be a key; the value is {spec!r}",
+                    hint=f"set the attribute: spec.{head} = ...",
                 )
             raise InvalidArgumentError(
                 f"{head} is a {type(spec).__name__}; expected a spec, a mapping or None",

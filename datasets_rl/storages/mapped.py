@@ -122,7 +122,7 @@ class MappedRows:
         with disk.lock(self.folder / _DESCRIPTION_LOCK, str(self.folder)):
             first = self.open_tables(structure)
             if first is not None:
-                problems = first.structure.problems(structure)
+                problems = first.structure.differences(structure)
                 if problems or env_shape != first.env_shape:
                     raise InvalidArgumentError(
                         f"another process has written data of another structure first: {'; '.join(problems)}"

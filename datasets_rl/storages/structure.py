@@ -203,7 +203,7 @@ class Structure:
             hint=_mismatch_hint(self.leaves, actual.leaves, lead),
         )
 
-    def problems(self, other: Structure) -> list[str]:
+    def differences(self, other: Structure) -> list[str]:
         """Return the differences of another structure from this one; the types of the containers are not compared."""
         return _structure_differences(self.leaves, other.leaves, ())
 

@@ -535,7 +535,7 @@ class TensorStorage(Storage):
         env_shape = tuple(state_dict["env_shape"])
         reasons += self._object_problems(structure, state_dict)
         if self.initialized:
-            reasons += self._initialized_structure().problems(structure)
+            reasons += self._initialized_structure().differences(structure)
             if env_shape != self._env_shape:
                 reasons.append(f"its environment axes are {list(env_shape)}; expected {list(self._env_shape)}")
         slots = self._slots_for(env_shape)

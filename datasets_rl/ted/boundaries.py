@@ -81,7 +81,9 @@ def _ends(values: Tensor, *, is_id: bool, at_capacity: bool, cursor: int | Tenso
     if cursor is not None:
         rows = [*cursor] if isinstance(cursor, range) else torch.as_tensor(cursor).reshape(-1).tolist()
         if not rows:
-            raise InvalidArgumentError(f"cursor is {cursor!r}, without a row; expected the row that was written last")
+            raise InvalidArgumentError(
+                f"cursor is {cursor!r}, where no row is stored; expected the index of the row that was written last"
+            )
         ends[int(rows[-1])] = True
     ends[-1] |= ~ends.any(0)
     return ends

@@ -202,7 +202,7 @@ class SequenceTransform(RewardSums):
         return self.length if self.extra_return else self.length - 1
 
     def _align(self, window: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Align windows at the side of `pad_side`.
+        """Shift the steps of each window, so that its padding is at the side `pad_side`.
 
             window, K = 4     2 3 4 4        4 is the last step of the trajectory
             aligned left      2 2 3 4        padding first

@@ -28,4 +28,4 @@ def resolve(url: str, ask: Ask) -> Path:
 def folder(url: str, get: Get) -> Folder:
     """Raise `NotServedError`: the catalogs list the files of packages."""
     del get
-    raise NotServedError(f"{url} cannot be listed: the scheme package: resolves single files only")
+    raise NotServedError(f"{url} cannot be listed: addresses that start with 'package:' are of single files")
