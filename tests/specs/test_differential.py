@@ -72,7 +72,7 @@ def test_shapes_dtypes_domains_and_devices_are_the_same(pair):
 
 
 @pytest.mark.parametrize(
-    "move",
+    "rearrange",
     [
         lambda spec: spec.expand(4, *spec.shape),
         lambda spec: spec.unsqueeze(0),
