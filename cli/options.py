@@ -17,7 +17,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import typer
 
 from datasets_rl import sources
-from datasets_rl.disk import TRASH_FOLDER, WORK_FOLDER
+from datasets_rl.disk import RECORDED_FOLDER, TRASH_FOLDER, WORK_FOLDER
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError, UnknownIdError
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
@@ -38,7 +38,7 @@ Targets = Annotated[
     list[str], typer.Argument(metavar="ID|PATH...", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
 ]
 
-_CHANGING = {"download", "preprocess", "remove"}
+_CHANGING = {"append", "download", "preprocess", "remove"}
 _NO_MEMORY = re.compile(
     "allocate memory|not enough memory|can't start new thread|failed to map segment"
     "|error return without exception set"  # an extension whose allocation failed, and which did not say so
@@ -113,7 +113,12 @@ class Shell:
         A command that changes datasets leaves the recorded changes of those that it names to its own change.
         """
         roots = [self.settings.home / name for name in sources.source_names()]
-        found = [root for root in roots for hidden in (WORK_FOLDER, TRASH_FOLDER) if (root / hidden).exists()]
+        found = [
+            root
+            for root in roots
+            for hidden in (WORK_FOLDER, RECORDED_FOLDER, TRASH_FOLDER)
+            if (root / hidden).exists()
+        ]
         if found and "--dry-run" not in self.argv:
             from datasets_rl import store
 

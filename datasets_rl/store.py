@@ -713,6 +713,12 @@ def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None
                 # Without a journal the build cannot be resumed.
                 if (folder / "build").exists() and not (folder / "journal.jsonl").exists():
                     _discard_unless_held(folder / "build", folder, resumable=False)
+    for recordings in (root / RECORDED_FOLDER).glob("*"):
+        with suppress(OSError):
+            disk.free_owner_files(recordings)
+            for folder in recordings.iterdir():
+                disk.free_temporary_files(folder)
+            recordings.rmdir()
     disk.empty_trash(root / TRASH_FOLDER)
     _remove_empty_hidden(root)
 

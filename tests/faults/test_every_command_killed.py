@@ -68,7 +68,6 @@ SCENARIOS = {
     "merge": Scenario(
         ["preprocess", ID, f"{ID}@x", "--out", "{home}/out/both"], [["preprocess", ID, *SCALE, "--as", "x"]]
     ),
-    "append": Scenario(["append", "local/mine", ID], [["append", "local/mine", ID]]),
     "undo": Scenario(["preprocess", ID, "--undo"], [IN_PLACE, AGAIN, AGAIN]),
     "remove": Scenario(["remove", ID, "--yes"], [IN_PLACE, ["preprocess", ID, *KEEP, "--as", "x"]]),
     "mix": Scenario(["mix", ID, f"{ID}@x", "-o", "{home}/out/mix.toml"], [["preprocess", ID, *SCALE, "--as", "x"]]),
@@ -110,7 +109,7 @@ def tree(home):
 
 def public(files):
     """Leave out empty folders and files that only a repeated command uses."""
-    resumable = (".raw/", ".work/", "out/.")
+    resumable = (".raw/", ".recorded/", ".work/", "out/.")
     return {
         path: digest
         for path, digest in files.items()
