@@ -25,7 +25,7 @@ _MAX_BATCHES = 64
 _MAX_STEPS = 1 << 14
 """Number of steps that are read at once: about 3 MB of a typical dataset, which stay in the cache of a core."""
 _MAX_BYTES = 1 << 26
-"""Size of what is read at once, if a single batch is not larger: batches of images are large."""
+"""Size of a run, if a single batch is not larger: batches of images are large."""
 
 
 def runs_of_batches(buffer: ReplayBuffer, batches: int | None, batch_size: int | None) -> Iterator[Any]:
@@ -37,14 +37,14 @@ def runs_of_batches(buffer: ReplayBuffer, batches: int | None, batch_size: int |
         batch_size: Number of steps of each.
     """
     size = batch_size or buffer.batch_size or 1
-    most = 1  # until the first batch shows its size
+    most: int | None = None  # until the first batch shows its size
     remaining = batches
     while remaining is None or remaining > 0:
-        ahead = most if remaining is None else min(most, remaining)
+        ahead = (most or 1) if remaining is None else min(most or 1, remaining)
         run = buffer._draw_run(ahead, batch_size, to_end=remaining is None)  # noqa: SLF001 - the two files are one class
         for drawn, batch in zip(run, _read_run(buffer, run), strict=True):
             buffer._ran_out = drawn.last  # noqa: SLF001 - the same
-            if most == 1:
+            if most is None:
                 batch_bytes = batch.bytes() if is_tensor_collection(batch) else 0
                 most = max(1, min(_MAX_BATCHES, _MAX_STEPS // size, _MAX_BYTES // max(batch_bytes, 1)))
             yield batch

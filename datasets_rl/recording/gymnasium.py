@@ -59,14 +59,8 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         commit_every: int | None = None,
     ) -> None:
         super().__init__(env)
-        self.writer = EpisodeWriter(
-            dataset,
-            root=root,
-            infos=infos,
-            specs=_specs(env.observation_space, env.action_space),
-            metadata={**_env_metadata(env.spec), **(metadata or {})},
-            commit_every=commit_every,
-        )
+        spaces = {"observation": env.observation_space, "action": env.action_space}
+        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, commit_every)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and start an episode."""
@@ -120,14 +114,8 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         self._mode = "NEXT_STEP" if mode is None else str(getattr(mode, "name", mode))
         self._infos = tuple(infos)
         self._ended = np.zeros(env.num_envs, np.bool_)
-        self.writer = EpisodeWriter(
-            dataset,
-            root=root,
-            infos=infos,
-            specs=_specs(env.single_observation_space, env.single_action_space),
-            metadata={**_env_metadata(env.spec), **(metadata or {})},
-            commit_every=commit_every,
-        )
+        spaces = {"observation": env.single_observation_space, "action": env.single_action_space}
+        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, commit_every)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -194,10 +182,22 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
             self.env.close(**arguments)
 
 
-def _specs(observation_space: Any, action_space: Any) -> dict[str, Any]:
-    return {"observation": from_gymnasium(observation_space), "action": from_gymnasium(action_space)}
-
-
-def _env_metadata(spec: Any) -> dict[str, Any]:
-    """Return the specification of an environment as Minari's metadata has it."""
-    return {} if spec is None else {"env_spec": spec.to_json()}
+def _writer(
+    dataset: str,
+    spaces: Mapping[str, Any],
+    env_spec: Any,
+    root: Path | str | None,
+    infos: Sequence[str],
+    metadata: Mapping[str, Any] | None,
+    commit_every: int | None,
+) -> EpisodeWriter:
+    """Return the writer for an environment, whose specification is stored as in Minari's metadata."""
+    described = {} if env_spec is None else {"env_spec": env_spec.to_json()}
+    return EpisodeWriter(
+        dataset,
+        root=root,
+        infos=infos,
+        specs={name: from_gymnasium(space) for name, space in spaces.items()},
+        metadata={**described, **(metadata or {})},
+        commit_every=commit_every,
+    )
