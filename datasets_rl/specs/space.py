@@ -14,8 +14,8 @@ __all__ = ["BinaryBox", "BoxList", "CategoricalBox", "ContinuousBox", "Space"]
 
 
 @dataclass(frozen=True)
-class CategoricalBox:
-    """Integers in [0, n)."""
+class _SizedBox:
+    """A box that is described by a single number."""
 
     n: int
 
@@ -30,19 +30,13 @@ class CategoricalBox:
 
 
 @dataclass(frozen=True)
-class BinaryBox:
+class CategoricalBox(_SizedBox):
+    """Integers in [0, n)."""
+
+
+@dataclass(frozen=True)
+class BinaryBox(_SizedBox):
     """Vectors of n zeros and ones."""
-
-    n: int
-
-    def to(self, dest: Any) -> Self:
-        """Return the box itself: it has no device and no dtype."""
-        del dest
-        return self
-
-    def clone(self) -> Self:
-        """Return the box itself: it cannot change."""
-        return self
 
 
 @dataclass(frozen=True)
