@@ -113,12 +113,8 @@ class Shell:
         A command that changes datasets leaves the recorded changes of those that it names to its own change.
         """
         roots = [self.settings.home / name for name in sources.source_names()]
-        found = [
-            root
-            for root in roots
-            for hidden in (WORK_FOLDER, RECORDED_FOLDER, TRASH_FOLDER)
-            if (root / hidden).exists()
-        ]
+        hidden = (WORK_FOLDER, RECORDED_FOLDER, TRASH_FOLDER)
+        found = [root for root in roots if any((root / name).exists() for name in hidden)]
         if found and "--dry-run" not in self.argv:
             from datasets_rl import store
 

@@ -302,7 +302,7 @@ class PartialDownload:
             return dropped
 
     def publish(self, sha256: str, checked: str) -> Record:
-        """Write what is known of the file (size, digest, origin) beside it, and give the partial file its final name."""
+        """Write the record of the file (size, digest, origin) beside it, and give the partial file its final name."""
         stat = self.path.stat()
         record = Record(self.address, stat.st_size, sha256, self.etag, checked, stat.st_mtime_ns)
         # The record is written first, so that a process killed in between leaves a partial file that can be resumed.
