@@ -532,6 +532,8 @@ def _store_tensor(folder: Path, tensor: Tensor) -> str:
 def _check_folder(folder: Path, beside: Path | None) -> None:
     """Raise if a folder contains files of other programs; the subfolder `beside` may exist.
 
+    The folder is listed once: between two looks another thread may finish the first dump.
+
     Raises:
         InvalidArgumentError: If the path is a file, or the folder contains files and no checkpoint.
     """
@@ -539,10 +541,10 @@ def _check_folder(folder: Path, beside: Path | None) -> None:
         return
     if not folder.is_dir():
         raise InvalidArgumentError(f"{folder} is a file; expected a folder for a checkpoint")
-    if (folder / STATE_FILE).exists():
+    names = {path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)}
+    if STATE_FILE in names:
         _parse_tree(folder, _read_text(folder))
         return
-    names = {path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)}
     if beside is not None and beside.parent.resolve() == folder.resolve():
         names.discard(beside.name)
     foreign = sorted(names)

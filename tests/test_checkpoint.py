@@ -492,6 +492,20 @@ def test_threads_that_dump_to_one_folder_leave_one_of_the_states(tmp_path):
     assert len(list(tmp_path.glob(".*"))) == 0
 
 
+def test_a_first_dump_that_ends_while_another_one_looks_at_the_folder_is_no_foreign_file(tmp_path, monkeypatch):
+    list_now = Path.iterdir
+
+    def list_after_a_dump(folder):
+        monkeypatch.setattr(Path, "iterdir", list_now)
+        checkpoint.write_state(folder, "T", {"x": torch.zeros(5)})
+        return list_now(folder)
+
+    monkeypatch.setattr(Path, "iterdir", list_after_a_dump)
+    checkpoint.write_state(tmp_path, "T", {"x": torch.ones(5)})
+
+    assert same(checkpoint.read_state(tmp_path), {"x": torch.ones(5)})
+
+
 WRITER = """
 import sys, torch
 from datasets_rl import checkpoint
