@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms.base import Compose
 
 __all__ = [
     "InBuffer",
     "Inverted",
     "Transform",
-    "apply_transforms",
     "axis_problems",
     "build_component",
     "deployment_problems",
@@ -125,18 +123,3 @@ def transforms_of(transform: Any, problems: list[str]) -> list[Transform]:
     listed = [] if transform is None else [transform] if callable(transform) else list(transform)
     problems += [f"transform {item!r} is not callable" for item in listed if not callable(item)]
     return listed
-
-
-def apply_transforms(transforms: Sequence[Transform], data: Any) -> Any:
-    """Apply transforms to data, in order.
-
-    Raises:
-        InvalidArgumentError: If a transform returns None.
-    """
-    for transform in transforms:
-        data = transform(data)
-        if data is None:
-            raise InvalidArgumentError(
-                f"the transform {transform!r} returned None", hint="return the batch from the transform"
-            )
-    return data

@@ -14,7 +14,6 @@ from tensordict.utils import expand_as_right
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.buffers.arguments import apply_transforms
 from datasets_rl.buffers.batch import pin_batch, stack_items
 from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
@@ -24,7 +23,7 @@ from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
-from datasets_rl.transforms.base import add_gathered
+from datasets_rl.transforms.base import add_gathered, apply_transforms
 from datasets_rl.writers.ensemble import WriterEnsemble
 
 __all__ = ["ReplayBufferEnsemble", "info_at"]

@@ -11,13 +11,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from datasets_rl.buffers.arguments import apply_transforms
 from datasets_rl.buffers.batch import pin_batch
 from datasets_rl.buffers.ensemble import ReplayBufferEnsemble, info_at
 from datasets_rl.buffers.keys import Missing, MixtureKey
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.mixture import MixtureSampler
+from datasets_rl.transforms.base import apply_transforms
 
 __all__ = ["Mixture"]
 

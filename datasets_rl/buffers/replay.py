@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import is_tensor_collection
+from tensordict import TensorDict, is_tensor_collection
 from torch import Generator, Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.utils._pytree import tree_map
@@ -20,7 +20,6 @@ from datasets_rl.buffers.arguments import (
     InBuffer,
     Inverted,
     Transform,
-    apply_transforms,
     axis_problems,
     build_component,
     deployment_problems,
@@ -56,7 +55,7 @@ from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key, as_key
-from datasets_rl.transforms.base import Compose, NestedKey, add_gathered
+from datasets_rl.transforms.base import Compose, NestedKey, add_gathered, apply_transforms
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 from datasets_rl.writers.round_robin import RoundRobinWriter
@@ -677,7 +676,7 @@ class ReplayBuffer(Stateful):
         del info
         if collate and self._collate_fn is not None:
             data = self._collate_fn(data)
-        data = apply_transforms(self._transforms, data)
+        data = apply_transforms(self._transforms, data, is_own=self._collate_fn is None and type(data) is TensorDict)
         return pin_batch(data) if self._pin_memory else data
 
     def query(

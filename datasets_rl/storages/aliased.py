@@ -11,9 +11,11 @@ from typing_extensions import override
 
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.subset import SubsetStorage
-from datasets_rl.ted.keys import Key
+from datasets_rl.ted.keys import NEXT_DONE, Key
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.windows import Windows
 
 __all__ = ["AliasedStorage"]
 
@@ -59,8 +61,12 @@ class AliasedStorage(EpisodicStorage):
         return self.steps.pick(self.names.get(key, key), rows)
 
     @override
-    def pick_windows(self, keys: Sequence[Key], window: Tensor) -> list[Tensor]:
-        return self.steps.pick_windows([self.names.get(key, key) for key in keys], window)
+    def take_windows(
+        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> Windows:
+        if end_key not in {None, NEXT_DONE}:
+            return super().take_windows(keys, rows, before, after, end_key=end_key)
+        return self.steps.take_windows([self.names.get(key, key) for key in keys], rows, before, after)
 
     def keys(self) -> list[Key]:
         """Return every key of a batch."""

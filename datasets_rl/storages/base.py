@@ -16,6 +16,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.index import EndKey, TrajectoryIndex
 from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.ted.keys import NEXT, Key
+from datasets_rl.ted.windows import Windows, rows_in
 
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
@@ -261,19 +262,26 @@ class Storage(Stateful, ABC):
         window, outside = self.trajectories(end_key=end_key).windows_around(rows.cpu().numpy(), before, after)
         return torch.from_numpy(window), torch.from_numpy(outside)
 
-    def pick_windows(self, keys: Sequence[Key], window: Tensor) -> list[Tensor]:
-        """Return some fields of the rows in windows of consecutive steps, [B, W, ...] each.
+    def take_windows(
+        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> Windows:
+        """Return some fields of the windows around rows, see `windows_around`.
 
         Args:
             keys: Keys of the fields.
-            window: Result of `windows_around`, int64 [B, W].
+            rows: Row of each window, int64 [B].
+            before: Number of steps before each row.
+            after: Number of steps after each row.
+            end_key: The flag that ends a trajectory; by default, as for `trajectories`.
 
         Raises:
-            UnknownKeyError: If there is no such key.
+            UnknownKeyError: If a key is missing.
         """
-        rows = window.reshape(-1)
-        picked = [self.pick(key, rows) for key in keys]
-        return [values.reshape(*window.shape, *values.shape[1:]) for values in picked]
+        window, outside = self.windows_around(rows, before, after, end_key=end_key)
+        flat = window.reshape(-1)
+        picked = [self.pick(key, flat) for key in keys]
+        entries = [values.reshape(*window.shape, *values.shape[1:]) for values in picked]
+        return Windows(entries, outside, rows_in(window))
 
     def chronological_rows(self) -> Tensor:
         """Return all rows that are not torn, from the oldest to the newest, int64 [N].

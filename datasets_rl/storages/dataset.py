@@ -23,6 +23,7 @@ from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
 from datasets_rl.ted.keys import (
     EPISODE,
@@ -35,6 +36,7 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.windows import Windows
 
 __all__ = ["DatasetStorage", "as_rows", "wrap_negative_rows"]
 
@@ -222,29 +224,53 @@ class DatasetStorage(EpisodicStorage):
         return nest_leaves(leaves, torch.Size((len(rows),)))
 
     @override
-    def pick_windows(self, keys: Sequence[Key], window: Tensor) -> list[Tensor]:
-        count, length = window.shape
+    def take_windows(
+        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> Windows:
+        length = before + 1 + after
         in_record = [key for key in keys if self._is_in_record(key)]
-        if not in_record or not 0 < length <= len(self) or not count:
-            return super().pick_windows(keys, window)
+        if not in_record or length > len(self) or not len(rows) or end_key not in {None, NEXT_DONE}:
+            return super().take_windows(keys, rows, before, after, end_key=end_key)
+        windows = self._take_runs(in_record, rows.contiguous(), before, length)
         if len(in_record) < len(keys):
             others = [key for key in keys if key not in in_record]
-            picked = dict(zip(others, super().pick_windows(others, window), strict=True))
-            picked.update(zip(in_record, self.pick_windows(in_record, window), strict=True))
-            return [picked[key] for key in keys]
-        # The rows of a window are consecutive, or repeated at its ends: all of them are in the run of W rows from here.
-        starts = window[:, 0].clamp(max=len(self) - length)
-        record, words = self._windows.stride(0), length * self._windows.stride(0)
-        runs = self._windows.as_strided((len(self) - length + 1, words), (record, 1)).index_select(0, starts)
+            picked = dict(zip(in_record, windows.entries, strict=True))
+            picked.update(zip(others, super().take_windows(others, rows, before, after).entries, strict=True))
+            windows.entries[:] = [picked[key] for key in keys]
+        return windows
+
+    def _take_runs(self, keys: Sequence[Key], rows: Tensor, before: int, length: int) -> Windows:
+        """Return windows of narrow fields: the records of a window are next to each other, in one run."""
+        from datasets_rl.storages.windows import bound_runs  # deferred: it imports numba
+
+        count, record, limit = len(rows), self._windows.stride(0), len(self) - length
+        starts = (rows - before).clamp_(0, limit)
+        runs = self._windows.as_strided((limit + 1, length * record), (record, 1)).index_select(0, starts)
         records = runs.view(count, length, record)
-        repeated = (window[:, -1] - window[:, 0] != length - 1) | (starts != window[:, 0])
-        if repeated.any():
-            chosen = repeated.nonzero().squeeze(1)
-            steps = window.index_select(0, chosen) - starts.index_select(0, chosen).unsqueeze(1)
-            records[chosen] = records[chosen.unsqueeze(1), steps]
+        outside = torch.empty((count, length), dtype=torch.bool)
+        low, high = torch.empty(count, dtype=torch.int64), torch.empty(count, dtype=torch.int64)
+        bound_runs(
+            records.numpy(),
+            records.view(torch.int32).numpy(),
+            self._slots[EPISODE].offset // 4,
+            rows.numpy(),
+            starts.numpy(),
+            *self._bounds,
+            before,
+            outside.numpy(),
+            low.numpy(),
+            high.numpy(),
+        )
         leaves: dict[Key, Tensor] = {}
-        self._views_of_windows(tuple(in_record))(records, leaves)
-        return [leaves[key] for key in in_record]
+        self._views_of_windows(tuple(keys))(records, leaves)
+
+        def rows_at(step: int | Tensor) -> Tensor:
+            if not isinstance(step, int) and step.ndim > 1:
+                anchors, first, last = rows.unsqueeze(1), low.unsqueeze(1), high.unsqueeze(1)
+                return torch.minimum(torch.maximum(anchors + (step - before), first), last)
+            return torch.minimum(torch.maximum(rows + (step - before), low), high)
+
+        return Windows([leaves[key] for key in keys], outside, rows_at, rows - before if before else rows)
 
     def _is_in_record(self, key: Key) -> bool:
         """Return whether a field is a narrow one, which the record of a row contains."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
@@ -45,21 +47,28 @@ class EpisodicStorage(Storage, ABC):
     ) -> tuple[Tensor, Tensor]:
         if end_key not in {None, NEXT_DONE}:
             return super().windows_around(rows, before, after, end_key=end_key)
+        from datasets_rl.storages.windows import bounded_windows  # deferred: it imports numba
+
         firsts, lasts = self._bounds
-        episodes = self.pick(EPISODE, rows)
-        unclamped = rows.unsqueeze(1) + torch.arange(-before, after + 1)
-        window = unclamped
-        if before:
-            window = torch.maximum(window, firsts.index_select(0, episodes).unsqueeze(1))
-        if after:
-            window = torch.minimum(window, lasts.index_select(0, episodes).unsqueeze(1))
-        return window, window != unclamped
+        rows = rows.contiguous()
+        window = torch.empty((len(rows), before + 1 + after), dtype=torch.int64)
+        outside = torch.empty(window.shape, dtype=torch.bool)
+        bounded_windows(
+            rows.numpy(),
+            self.pick(EPISODE, rows).contiguous().numpy(),
+            firsts,
+            lasts,
+            before,
+            window.numpy(),
+            outside.numpy(),
+        )
+        return window, outside
 
     @cached_property
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        """The first and the last row of each episode, int64 [E] each."""
+    def _bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first and the last row of each episode, [E] each."""
         table = self.episodes
-        return torch.from_numpy(table.starts.copy()), torch.from_numpy(table.stops - 1)
+        return table.starts.copy(), table.stops - 1
 
     @cached_property
     def _episode_trajectories(self) -> Trajectories:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,19 @@ import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.transforms.base import GATHERED, Keys, NestedKey, Transform, gathered_keys, under_next
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.ted.windows import Windows
+from datasets_rl.transforms.base import (
+    GATHERED,
+    Keys,
+    NestedKey,
+    Transform,
+    gathered_keys,
+    get_entry,
+    pop_entry,
+    set_entry,
+    under_next,
+)
 
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
@@ -77,7 +89,7 @@ class OverTime(Transform):
             return data
         mark = self._mark
         for name, value in self.values_from_storage(storage, rows, data).items():
-            data.set(mark + name, value)
+            set_entry(data, mark + name, value)
         return data
 
     def _reads_rows(self, data: Any) -> bool:
@@ -103,7 +115,7 @@ class OverTime(Transform):
     def pop_gathered(self, batch: Any) -> dict[str, Any]:
         """Remove the temporary entries of this transform from a batch and return them, possibly none."""
         mark = self._mark
-        return {name.removeprefix(mark): batch.pop(name) for name in gathered_keys(batch, mark)}
+        return {name.removeprefix(mark): pop_entry(batch, name) for name in gathered_keys(batch, mark)}
 
     @property
     def _mark(self) -> str:
@@ -115,15 +127,31 @@ class OverTime(Transform):
         trajectories: Trajectories = storage.trajectories(end_key=None if default else under_next(self.done_key or ""))
         return trajectories
 
-    def windows_around(self, storage: Any, rows: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
-        """Return a window of rows around each row, and which of them are padding, see `Trajectories.windows_around`.
+    def take_windows(
+        self, storage: Any, keys: Sequence[NestedKey], rows: Tensor, before: int, after: int, data: Any
+    ) -> Windows:
+        """Return entries of the steps around rows, see `Storage.take_windows`.
 
-        Returns:
-            Rows, int64 [B, W] with W = before + 1 + after, and whether each is padding, bool [B, W].
+        Args:
+            storage: Storage, or a view of it, to read from.
+            keys: Keys of the entries.
+            rows: Rows of the batch in the storage, int64 [B].
+            before: Number of steps before each row.
+            after: Number of steps after each row.
+            data: Batch of the steps at these rows, whose keys an error lists.
+
+        Raises:
+            UnknownKeyError: If a key is missing.
         """
         default = self.done_key is None or self.done_key == "done"
         end_key = None if default else under_next(self.done_key or "")
-        windows: tuple[Tensor, Tensor] = storage.windows_around(rows, before, after, end_key=end_key)
+        paths = [(key,) if isinstance(key, str) else key for key in keys]
+        try:
+            windows: Windows = storage.take_windows(paths, rows, before, after, end_key=end_key)
+        except UnknownKeyError:
+            for key in keys:
+                get_entry(data, key)
+            raise
         return windows
 
     def ends(self, batch: Any, axis: TimeAxis) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,6 +17,7 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
 from datasets_rl.ted.keys import NEXT, Key
+from datasets_rl.ted.windows import Windows, rows_in
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -32,17 +33,18 @@ __all__ = [
     "TransformedStorage",
     "add_gathered",
     "any_like",
+    "apply_transforms",
     "check_callable",
     "expand_right",
     "flat_key",
     "gathered_keys",
     "get_entry",
     "key_list",
-    "read_windows",
+    "pop_entry",
     "remove_entry",
     "require_entry",
+    "set_entry",
     "under_next",
-    "window_reader",
 ]
 
 NestedKey = str | tuple[str, ...]
@@ -395,16 +397,7 @@ class Compose(Transform):
 
     def transform_batch(self, batch: Any) -> Any:
         """Apply all transforms to a batch and return the result. The memory of its tensors must not be modified."""
-        transform: Any
-        for transform in self.transforms:
-            # Functions accept values that are not TensorDicts; for such values, calling a transform raises the error.
-            copies = (
-                isinstance(transform, Transform)
-                and type(transform).forward in {Transform.forward, Compose.forward}
-                and not (transform._forward_hooks or transform._forward_pre_hooks)  # noqa: SLF001 - of torch
-            )
-            batch = transform.on_own(batch) if copies and is_tensor_collection(batch) else transform(batch)
-        return batch
+        return apply_transforms(self.transforms, batch, is_own=True)
 
     def inv(self, data: Any) -> Any:
         """Apply the inverse transforms; return `None`, for nothing to write, as soon as one of them does."""
@@ -556,11 +549,16 @@ class TransformedStorage:
         """Return the entries under "next" of the transformed steps at rows, a batch [B]."""
         return self.take(rows).get(NEXT)
 
-    def windows_around(
-        self, rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return windows of rows, see `Storage.windows_around`; transforms do not affect them."""
-        return self._storage.windows_around(rows, before, after, end_key=end_key)
+    def take_windows(
+        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> Windows:
+        """Return entries of the windows around rows, see `Storage.take_windows`, of transformed steps."""
+        window, outside = self.origin.windows_around(rows, before, after, end_key=end_key)
+        batch = self.take(window.reshape(-1))
+        values = [get_entry(batch, key) for key in keys]
+        # A copy: transforms may return tensors that they keep.
+        entries = [value.reshape(*window.shape, *value.shape[1:]).clone() for value in values]
+        return Windows(entries, outside, rows_in(window))
 
     def column(self, key: Key) -> Tensor:
         """Return one entry of all stored steps, [N, ...]; the steps are read in chunks."""
@@ -598,59 +596,70 @@ def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: An
     return data
 
 
-def window_reader(storage: Any, window: Tensor) -> Callable[[NestedKey], Tensor | None]:
-    """Return a function that reads the entry of a key at windows of rows, [B, W, ...]; `None` for a missing key.
-
-    Args:
-        storage: Storage, or a view of it, to read from.
-        window: Rows, int64 [B, W], from `windows_around`.
-    """
-    if isinstance(storage, TransformedStorage):
-        batch = storage.take(window.reshape(-1))
-
-        def transformed(key: NestedKey) -> Tensor | None:
-            values: Tensor | None = batch.get(key, None)
-            return None if values is None else values.reshape(*window.shape, *values.shape[1:])
-
-        return transformed
-
-    def entry(key: NestedKey) -> Tensor | None:
-        try:
-            values: list[Tensor] = storage.pick_windows([(key,) if isinstance(key, str) else key], window)
-        except UnknownKeyError:
-            return None
-        return values[0]
-
-    return entry
-
-
-def read_windows(storage: Any, window: Tensor, keys: Sequence[NestedKey], data: Any) -> list[Tensor]:
-    """Return the entries of keys at windows of rows, [B, W, ...] each, in memory that the caller may modify.
-
-    Args:
-        storage: Storage, or a view of it, to read from.
-        window: Rows, int64 [B, W], from `windows_around`.
-        keys: Keys of the entries.
-        data: Batch of the steps, whose keys an error lists.
-
-    Raises:
-        UnknownKeyError: If a key is missing.
-    """
-    if isinstance(storage, TransformedStorage):
-        entry = window_reader(storage, window)
-        return [require_entry(entry(key), key, data).clone() for key in keys]
-    try:
-        values: list[Tensor] = storage.pick_windows([(key,) if isinstance(key, str) else key for key in keys], window)
-    except UnknownKeyError:
-        for key in keys:
-            get_entry(data, key)
-        raise
-    return values
-
-
 def _row_chunks(count: int) -> Iterator[Tensor]:
     for start in range(0, count, _CHUNK):
         yield torch.arange(start, min(start + _CHUNK, count))
+
+
+def apply_transforms(transforms: Iterable[Any], batch: Any, *, is_own: bool = False) -> Any:
+    """Apply transforms and plain functions to a batch, in order.
+
+    Args:
+        transforms: Transforms and functions of a batch that return a batch.
+        batch: The batch, a TensorDict or other data.
+        is_own: Whether nobody else uses the TensorDict, so that its entries may be replaced.
+
+    Raises:
+        InvalidArgumentError: If one of them returns None.
+    """
+    for transform in transforms:
+        in_place = (
+            isinstance(transform, Transform)
+            and type(transform).forward in {Transform.forward, Compose.forward}
+            and not (transform._forward_hooks or transform._forward_pre_hooks)  # noqa: SLF001 - of torch
+            # Functions accept values that are not TensorDicts; for such values, calling a transform raises the error.
+            and is_tensor_collection(batch)
+        )
+        batch = transform.on_own(batch if is_own else transform.own(batch)) if in_place else transform(batch)
+        # A function may keep what it returns.
+        is_own = in_place
+        if batch is None:
+            raise InvalidArgumentError(
+                f"the transform {_unwrapped(transform)!r} returned None", hint="return the batch from the transform"
+            )
+    return batch
+
+
+def set_entry(batch: Any, key: NestedKey, value: Any) -> None:
+    """Set an entry whose leading axes and device are those of the batch; `TensorDict.set` costs more than a small gather.
+
+    Args:
+        batch: The batch, which belongs to the caller.
+        key: Key of the entry.
+        value: A tensor, or a TensorDict with the batch size of the batch.
+    """
+    path: tuple[str, ...] = (key,) if isinstance(key, str) else key
+    node, last = batch, len(path) - 1
+    for number, name in enumerate(path):
+        if type(node) is not TensorDict or node.is_locked or node.device is not None:
+            batch.set(key, value)
+            return
+        entries: dict[str, Any] = node._tensordict  # noqa: SLF001 - see above
+        if number == last:
+            entries[name] = value
+        elif name in entries:
+            node = entries[name]
+        else:
+            entries[name] = node = TensorDict._new_unsafe(  # noqa: SLF001 - the same
+                source={}, batch_size=node.batch_size, device=None, names=None
+            )
+
+
+def pop_entry(batch: Any, name: str) -> Any:
+    """Remove an entry of a batch that belongs to the caller, and return it."""
+    if type(batch) is TensorDict and not batch.is_locked:
+        return batch._tensordict.pop(name)  # noqa: SLF001 - see `set_entry`
+    return batch.pop(name)
 
 
 def gathered_keys(batch: Any, mark: str = GATHERED) -> list[str]:

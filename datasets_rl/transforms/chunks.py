@@ -12,7 +12,13 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
-from datasets_rl.transforms.base import NestedKey, any_like, get_entry, require_entry, under_next, window_reader
+from datasets_rl.transforms.base import (
+    NestedKey,
+    any_like,
+    get_entry,
+    set_entry,
+    under_next,
+)
 
 __all__ = ["ActionChunkTransform"]
 
@@ -62,9 +68,8 @@ class ActionChunkTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        window, outside = self.windows_around(storage, rows, 0, self.chunk_size - 1)
-        key = self.in_keys[0]
-        return {"chunk": require_entry(window_reader(storage, window)(key), key, data), "outside": outside}
+        windows = self.take_windows(storage, self.in_keys, rows, 0, self.chunk_size - 1, data)
+        return {"chunk": windows.entries[0], "outside": windows.outside}
 
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
         """Return the chunks [..., T, H, A] and the padding mask [..., T, H]; T need not be in the batch size.
@@ -85,8 +90,9 @@ class ActionChunkTransform(OverTime):
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
-        batch.set(self.out_keys[0], values["chunk"])
-        return batch.set(self.pad_key, values["outside"])
+        set_entry(batch, self.out_keys[0], values["chunk"])
+        set_entry(batch, self.pad_key, values["outside"])
+        return batch
 
     def update_specs(self, spec: CompositeSpec) -> None:
         """Add the specs of the chunks of single steps, [H, A], and of the padding mask, [H]."""

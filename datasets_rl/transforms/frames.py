@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.settings import require_memory
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
+from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
@@ -25,8 +26,8 @@ from datasets_rl.transforms.base import (
     expand_right,
     get_entry,
     require_entry,
+    set_entry,
     under_next,
-    window_reader,
 )
 from datasets_rl.transforms.keys import ExcludeTransform
 
@@ -122,8 +123,18 @@ class CatFrames(OverTime):
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         self._require_memory(len(rows), sum(_step_bytes(data, key) for key in self.in_keys))
-        window, outside = self.windows_around(storage, rows, *self._span)
-        return self._frames_by_index(window_reader(storage, window), outside, data)
+        read: dict[NestedKey, Windows] = {}
+
+        def frames(key: NestedKey) -> Tensor | None:
+            try:
+                read[key] = self.take_windows(storage, [key], rows, *self._span, data)
+            except UnknownKeyError:
+                return None
+            return read[key].entries[0]
+
+        frames = cache(frames)
+        values = self._frames_by_index(frames, len(rows.shape), data)
+        return {**values, "outside": next(iter(read.values())).outside}
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -135,7 +146,7 @@ class CatFrames(OverTime):
             value = batch.get(key, None)
             return None if value is None else axis.select_steps(value, window)
 
-        return self._frames_by_index(frames, axis.unflatten(outside), batch)
+        return {**self._frames_by_index(cache(frames), len(axis.shape), batch), "outside": axis.unflatten(outside)}
 
     def unfolding(self, tensordict: Any) -> Any:
         """Return a batch with stacks of its frames, along its time axis, see `OverTime`."""
@@ -171,30 +182,27 @@ class CatFrames(OverTime):
             needed = self.N * steps * (8 + step_bytes)
             require_memory(needed, f"CatFrames with N = {self.N:,}", hint="use a smaller N, such as 4")
 
-    def _frames_by_index(
-        self, frames: Callable[[NestedKey], Tensor | None], outside: Tensor, batch: Any
-    ) -> dict[str, Any]:
-        """Return the frames of each step, [*batch, N, ...], by index of the key, and which of them are padding.
+    def _frames_by_index(self, frames: Callable[[NestedKey], Tensor | None], ndim: int, batch: Any) -> dict[str, Any]:
+        """Return the frames of each step, [*batch, N, ...], by index of the key, and which of them are unknown.
 
         Args:
             frames: Function of a key that returns the window of frames of each step, `None` for a missing key.
-            outside: Which frames of the window are outside of the trajectory, bool [*batch, N].
+            ndim: Number of axes of the batch.
             batch: Batch of the steps.
         """
-        frames = cache(frames)
-        values = {"outside": outside}
+        values: dict[str, Any] = {}
         for number, key in enumerate(self.in_keys):
             root_key = self._root_key(key)
             previous = None if root_key is None else frames(root_key)
             if previous is None:
                 values[str(number)] = stack = require_entry(frames(key), key, batch)
                 if self.future and key[0] == NEXT and batch.get(NEXT_FINAL_KNOWN, None) is not None:
-                    unknown = _unknown_frames(frames(NEXT_FINAL_KNOWN), outside)
+                    unknown = _unknown_frames(frames(NEXT_FINAL_KNOWN), stack.shape[: ndim + 1])
                     values[f"unknown {number}"] = unknown
                     values[str(number)] = _repeat_last_known(stack, unknown.to(stack.device))
             else:
                 # `write_results` appends the last frame, which is the entry under "next" of the batch itself.
-                values[str(number)] = previous.narrow(outside.ndim - 1, 1, self.N - 1)
+                values[str(number)] = previous.narrow(ndim, 1, self.N - 1)
         return values
 
     def _root_key(self, key: NestedKey) -> NestedKey | None:
@@ -210,14 +218,14 @@ class CatFrames(OverTime):
         for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
             frames = values[str(number)]
             if self.padding != "same":
-                padding = outside | values.get(f"unknown {number}", outside)
+                padding = outside | values.get(f"unknown {number}", outside).to(outside.device)
                 padding = padding[..., self.N - frames.shape[axis] :].to(frames.device)
                 frames = frames.masked_fill(expand_right(padding, frames.shape), self.padding_value)
             if frames.shape[axis] < self.N:
                 frames = torch.cat([frames, get_entry(batch, in_key).unsqueeze(axis)], axis)
-            batch.set(out_key, self._stack_frames(frames, axis))
+            set_entry(batch, out_key, self._stack_frames(frames, axis))
         if self.mask_key is not None:
-            batch.set(self.mask_key, outside)
+            set_entry(batch, self.mask_key, outside)
         return batch
 
     def _stack_frames(self, frames: Tensor, axis: int) -> Tensor:
@@ -271,11 +279,16 @@ class CatFrames(OverTime):
         return {**arguments, **({"future": True} if self.future else {})}
 
 
-def _unknown_frames(known: Tensor | None, outside: Tensor) -> Tensor:
-    """Return which frames after the first are an unknown final observation or a repetition of it, bool [*batch, N]."""
+def _unknown_frames(known: Tensor | None, shape: Sequence[int]) -> Tensor:
+    """Return which frames after the first are an unknown final observation or a repetition of it, bool [*batch, N].
+
+    Args:
+        known: Whether each frame is known, bool [*batch, N, ...]; `None` if all are.
+        shape: The shape [*batch, N].
+    """
     if known is None:
-        return torch.zeros_like(outside)
-    unknown = ~known.flatten(outside.ndim).all(-1).to(outside.device)
+        return torch.zeros(tuple(shape), dtype=torch.bool)
+    unknown = ~known.flatten(len(shape)).all(-1)
     # A window that begins with the unknown frame has no known frame to replace it.
     return unknown & ~unknown[..., :1]
 

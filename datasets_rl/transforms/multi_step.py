@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED
+from datasets_rl.ted.windows import rows_in
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
     Keys,
@@ -21,9 +23,8 @@ from datasets_rl.transforms.base import (
     expand_right,
     get_entry,
     key_list,
-    require_entry,
+    set_entry,
     under_next,
-    window_reader,
 )
 
 __all__ = ["MultiStep", "MultiStepTransform"]
@@ -112,9 +113,10 @@ class MultiStepTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        window, outside = self.windows_around(storage, rows, 0, self.n_steps - 1)
-        ends = window[:, -1].contiguous()
-        next_entries, usable = storage.take_next(ends), None
+        keys = [under_next(name) for name in self.reward_keys]
+        windows = self.take_windows(storage, keys, rows, 0, self.n_steps - 1, data)
+        ends = windows.rows_at(self.n_steps - 1)
+        next_entries, usable, outside = storage.take_next(ends), None, windows.outside
         if data.get(NEXT_FINAL_KNOWN, None) is not None:
             final = next_entries
             if not {"final_known", "terminated"} <= set(next_entries.keys()):
@@ -123,11 +125,11 @@ class MultiStepTransform(OverTime):
             # In a mixture, a batch may have the mask because of other members, while this storage has all final states.
             known = final.get("final_known", None)
             usable = None if known is None else _usable_targets(known, final.get("terminated", None))
-        last, outside, usable = _shorten_windows(window, outside, usable)
-        if usable is not None and not torch.equal(last, ends):
-            next_entries = storage.take_next(last)
-        entry = window_reader(storage, window)
-        return self._values(lambda key: require_entry(entry(key), key, data), outside, next_entries, usable)
+        if usable is not None:
+            last, outside, usable = _shorten_windows(outside, usable)
+            if not torch.equal(shortened := windows.rows_at(last), ends):
+                next_entries = storage.take_next(shortened)
+        return self._values(windows.entries, outside, next_entries, usable)
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -144,23 +146,20 @@ class MultiStepTransform(OverTime):
         if known is not None:
             steps = _usable_targets(axis.flatten(known), None if terminated is None else axis.flatten(terminated))
             usable = steps[window[:, -1].to(steps.device)]
-        ending, outside, usable = _shorten_windows(window, outside, usable)
+        ends = window[:, -1].contiguous()
+        if usable is not None:
+            last, outside, usable = _shorten_windows(outside, usable)
+            ends, usable = rows_in(window)(last), axis.unflatten(usable)
+        next_entries = get_entry(batch, NEXT).apply(lambda leaf: axis.select_steps(leaf, ends))
+        rewards = [axis.select_steps(get_entry(batch, under_next(name)), window) for name in self.reward_keys]
+        return self._values(rewards, axis.unflatten(outside), next_entries, usable)
 
-        def rewards_of(key: NestedKey) -> Tensor:
-            return axis.select_steps(get_entry(batch, key), window)
-
-        last = get_entry(batch, NEXT).apply(lambda leaf: axis.select_steps(leaf, ending))
-        return self._values(
-            rewards_of, axis.unflatten(outside), last, None if usable is None else axis.unflatten(usable)
-        )
-
-    def _values(self, rewards_of: Any, outside: Tensor, last: Any, usable: Tensor | None) -> dict[str, Any]:
+    def _values(self, entries: Sequence[Tensor], outside: Tensor, last: Any, usable: Tensor | None) -> dict[str, Any]:
         """Return the number of steps of each window, the entries under "next" of its last step, and the reward sums."""
         values = {"steps": (~outside).sum(-1, keepdim=True), "next": last}
         if usable is not None:
             values["usable"] = usable
-        for number, name in enumerate(self.reward_keys):
-            rewards = rewards_of(under_next(name))
+        for number, rewards in enumerate(entries):
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
             weights = self._powers(dtype, rewards.device)[:-1] * ~outside.to(rewards.device)
             values[f"reward {number}"] = (rewards * expand_right(weights, rewards.shape)).sum(outside.ndim - 1)
@@ -172,17 +171,18 @@ class MultiStepTransform(OverTime):
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
-        last = values["next"].copy()
+        last = values["next"]
         mask = batch.get(NEXT_FINAL_KNOWN, None)
         if mask is not None and last.get("final_known", None) is None:
             last.set("final_known", mask)
         for number, name in enumerate(self.reward_keys):
-            last.set(_original_key(name), get_entry(batch, under_next(name)))
-            last.set(name, values[f"reward {number}"])
+            set_entry(last, _original_key(name), get_entry(batch, under_next(name)))
+            set_entry(last, name, values[f"reward {number}"])
         terminated = last.get("terminated", None)
         terminated = last.get(self.done_key or "done", None) if terminated is None else terminated
-        last.update({name: get_entry(batch, under_next(name)) for name in self.done_keys})
-        batch.set(NEXT, last)
+        for name in self.done_keys:
+            set_entry(last, name, get_entry(batch, under_next(name)))
+        set_entry(batch, NEXT, last)
         steps = values["steps"]
         nonterminal = torch.ones_like(steps, dtype=torch.bool) if terminated is None else ~terminated
         usable = values.get("usable")
@@ -192,7 +192,7 @@ class MultiStepTransform(OverTime):
             "nonterminal": nonterminal if usable is None else nonterminal & usable.to(nonterminal.device),
         }
         for name, value in results.items():
-            batch.set(name, value.squeeze(-1) if value.shape == (*batch.shape, 1) else value)
+            set_entry(batch, name, value.squeeze(-1) if value.shape == (*batch.shape, 1) else value)
         return batch
 
     def update_specs(self, spec: CompositeSpec) -> None:
@@ -242,27 +242,23 @@ def _usable_targets(known: Tensor, terminated: Tensor | None) -> Tensor:
     return usable.reshape(len(usable), -1).all(-1)
 
 
-def _shorten_windows(window: Tensor, outside: Tensor, usable: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _shorten_windows(outside: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Shorten windows that end in an unknown state by one step, if they have an earlier step.
 
     Args:
-        window: Steps of each window, int64 [M, n]; after the end of the trajectory, the last step is repeated.
-        outside: Which of the steps are such repetitions, bool [M, n].
-        usable: Whether a target may use the state after the last step of each window, bool [M]; `None` if it may use
-            all.
+        outside: Which steps of each window are after the end of the trajectory, bool [M, n].
+        usable: Whether a target may use the state after the last step of each window, bool [M].
 
     Returns:
-        The last step of each window, int64 [M]; which steps are outside of the shortened window, bool [M, n]; and
-        whether a target may use the state after its last step, bool [M, 1], or `None` if it may use all.
+        The number of the last step of each window, int64 [M]; which steps are outside of the shortened window, bool
+        [M, n]; and whether a target may use the state after its last step, bool [M, 1].
     """
-    if usable is None:
-        return window[:, -1].contiguous(), outside, None
-    usable = usable.to(window.device)
+    usable = usable.to(outside.device)
     steps = (~outside).sum(-1)
     shortened = ~usable & (steps > 1)
-    last = (steps - 1 - shortened.long()).unsqueeze(-1)
-    numbers = torch.arange(window.shape[-1], device=window.device)
-    return window.gather(-1, last).squeeze(-1), numbers > last, (usable | shortened).unsqueeze(-1)
+    last = steps - 1 - shortened.long()
+    numbers = torch.arange(outside.shape[-1], device=outside.device)
+    return last, numbers > last.unsqueeze(-1), (usable | shortened).unsqueeze(-1)
 
 
 def _original_key(name: NestedKey) -> NestedKey:

@@ -13,7 +13,7 @@ from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
-from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, read_windows, under_next
+from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, set_entry, under_next
 
 __all__ = ["QChunkTransform"]
 
@@ -78,14 +78,17 @@ class QChunkTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        keys = [*self._keys.values()]
         # One more step than the chunk, for the next actions.
         if self.at_end == "cross":
             window, outside = _consecutive(rows, self.chunk_size, len(storage))
+            steps = storage.take(window.reshape(-1))
+            read = [get_entry(steps, key).reshape(*window.shape, *get_entry(data, key).shape[1:]) for key in keys]
+            last = window[:, self.chunk_size - 1].contiguous()
         else:
-            window, outside = self.windows_around(storage, rows, 0, self.chunk_size)
-        read = read_windows(storage, window, [*self._keys.values()], data)
-        last = storage.take_next(window[:, self.chunk_size - 1].contiguous())
-        return {**dict(zip(self._keys, read, strict=True)), "next": last, "outside": outside}
+            windows = self.take_windows(storage, keys, rows, 0, self.chunk_size, data)
+            read, outside, last = windows.entries, windows.outside, windows.rows_at(self.chunk_size - 1)
+        return {**dict(zip(self._keys, read, strict=True)), "next": storage.take_next(last), "outside": outside}
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -136,17 +139,19 @@ class QChunkTransform(OverTime):
             "valid": valid,
         }
         for name, value in results.items():
-            batch.set(self._chunk(name), value)
-        last = values["next"].copy()
-        last.set("reward", sums[..., -1:])
+            set_entry(batch, self._chunk(name), value)
+        last = values["next"]
+        set_entry(last, "reward", sums[..., -1:])
         known = batch.get(NEXT_FINAL_KNOWN, None)
         if known is not None and last.get("final_known", None) is None:
             last.set("final_known", known)
-        batch.set(NEXT, last)
-        batch.set("gamma", powers[inside.sum(-1)])
+        set_entry(batch, NEXT, last)
+        set_entry(batch, "gamma", powers[inside.sum(-1)])
         nonterminal = alive[..., -1] > 0
         known = last.get("final_known", None)
-        return batch.set("nonterminal", nonterminal if known is None else nonterminal & known.flatten(axis).all(-1))
+        nonterminal = nonterminal if known is None else nonterminal & known.flatten(axis).all(-1)
+        set_entry(batch, "nonterminal", nonterminal)
+        return batch
 
     def _chunk(self, name: str) -> NestedKey:
         return flat_key((self.out_keys[0], name))

@@ -14,12 +14,16 @@ from datasets_rl.returns import discounted
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.ted.trajectories import concatenated_ranges
+from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._time import TimeAxis, step_windows, trajectory_positions
-from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, read_windows
+from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, set_entry
 from datasets_rl.transforms.returns import RewardSums
 from datasets_rl.transforms.windows import fill_windows, padded_windows
 
 __all__ = ["SequenceTransform"]
+
+_Shift = tuple[Tensor, Tensor]
+"""Numbers of windows, int64 [n], and the step that is moved to each step of them, int64 [n, W]."""
 
 
 class SequenceTransform(RewardSums):
@@ -163,12 +167,12 @@ class SequenceTransform(RewardSums):
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         table = self.sums_by_row(storage)
-        window, outside = self.windows_around(storage, rows, 0, self._reach)
-        window, outside, after = self._align(window, outside)
-        steps = window[:, : self.length]
+        windows = self.take_windows(storage, [*self._keys.values()], rows, 0, self._reach, data)
+        to_go = _select_windows(table["0"], windows)
+        shift, outside, after = self._align(windows.outside)
         return {
-            **dict(zip(self._keys, read_windows(storage, steps, [*self._keys.values()], data), strict=True)),
-            "to_go": _select_windows(table["0"], window),
+            **dict(zip(self._keys, (_shifted(entry, shift, self.length) for entry in windows.entries), strict=True)),
+            "to_go": _shifted(to_go, shift, self._reach + 1),
             "start": table["count"].index_select(0, rows),
             "outside": outside,
             "after": after,
@@ -180,11 +184,13 @@ class SequenceTransform(RewardSums):
         ends = self.ends(batch, axis)
         numbers, firsts, _ = trajectory_positions(ends)
         to_go = self.sums(axis.flatten(get_entry(batch, NEXT_REWARD)), ends)
-        window, outside, after = self._align(*step_windows(ends, 0, self._reach))
+        window, outside = step_windows(ends, 0, self._reach)
+        shift, outside, after = self._align(outside)
+        window = _shifted(window, shift, self._reach + 1)
         steps = window[:, : self.length]
         return {
             **{name: axis.select_steps(get_entry(batch, key), steps) for name, key in self._keys.items()},
-            "to_go": axis.unflatten(_select_windows(to_go, window)),
+            "to_go": axis.unflatten(to_go[window.to(to_go.device)]),
             "start": axis.unflatten(numbers - firsts),
             "outside": axis.unflatten(outside),
             "after": axis.unflatten(after),
@@ -201,30 +207,31 @@ class SequenceTransform(RewardSums):
         """Number of steps after the first that are read."""
         return self.length if self.extra_return else self.length - 1
 
-    def _align(self, window: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shift the steps of each window, so that its padding is at the side `pad_side`.
+    def _align(self, outside: Tensor) -> tuple[_Shift | None, Tensor, Tensor]:
+        """Return how to shift the steps of windows, so that their padding is at the side `pad_side`.
 
             window, K = 4     2 3 4 4        4 is the last step of the trajectory
             aligned left      2 2 3 4        padding first
 
+        Args:
+            outside: Which steps are padding before the shift, bool [M, W].
+
         Returns:
-            The rows, int64 [M, K or K + 1]; which steps are padding, bool [M, K]; and which returns to go are 0, in the
-            shape of the rows.
+            The shift, `None` for none; which steps are padding afterwards, bool [M, K]; and which returns to go are 0,
+            bool [M, W].
         """
         padding, after = outside[:, : self.length], outside
-        if self.pad_side == "right":
-            return window, padding, after
-        padding, after = padding.clone(), after.clone()
         # Most windows of a batch have no padding.
-        chosen = padding[:, -1].nonzero().squeeze(1)
-        if len(chosen):
-            counts = padding[chosen].sum(1, keepdim=True)
-            positions = torch.arange(window.shape[1], device=window.device) - counts
-            sources = positions.clamp(min=0)
-            window[chosen] = window[chosen].gather(1, sources)
-            after[chosen] = after[chosen].gather(1, sources) | (positions < 0)
-            padding[chosen] = positions[:, : self.length] < 0
-        return window, padding, after
+        chosen = padding[:, -1].nonzero().squeeze(1) if self.pad_side == "left" else ()
+        if not len(chosen):
+            return None, padding, after
+        padding, after = padding.clone(), after.clone()
+        counts = padding[chosen].sum(1, keepdim=True)
+        positions = torch.arange(outside.shape[1], device=outside.device) - counts
+        sources = positions.clamp(min=0)
+        after[chosen] = after[chosen].gather(1, sources) | (positions < 0)
+        padding[chosen] = positions[:, : self.length] < 0
+        return (chosen, sources), padding, after
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
@@ -243,16 +250,17 @@ class SequenceTransform(RewardSums):
             timesteps.clamp_(max=self.max_timestep)
         to_go = values["to_go"]
         to_go = to_go if self.reward_scale == 1 else to_go * self.reward_scale
-        batch.set(self.observation_key, fill_windows(observation, outside, 0, padded))
-        batch.set(self.action_key, fill_windows(values["action"], outside, self.pad_action, padded))
+        set_entry(batch, self.observation_key, fill_windows(observation, outside, 0, padded))
+        set_entry(batch, self.action_key, fill_windows(values["action"], outside, self.pad_action, padded))
         if self.pad_done is not None:
-            batch.set("rewards", fill_windows(values["reward"], outside, 0, padded))
+            set_entry(batch, "rewards", fill_windows(values["reward"], outside, 0, padded))
             dones = values["terminated"].flatten(outside.ndim)
             dones = dones.squeeze(-1) if dones.shape[-1] == 1 else dones.any(-1)
-            batch.set("dones", fill_windows(dones.long(), outside, self.pad_done, padded))
-        batch.set(self.out_keys[0], fill_windows(to_go, values["after"], 0))
-        batch.set("timesteps", timesteps)
-        return batch.set(MASK, ~outside)
+            set_entry(batch, "dones", fill_windows(dones.long(), outside, self.pad_done, padded))
+        set_entry(batch, self.out_keys[0], fill_windows(to_go, values["after"], 0))
+        set_entry(batch, "timesteps", timesteps)
+        set_entry(batch, MASK, ~outside)
+        return batch
 
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
@@ -282,22 +290,40 @@ class SequenceTransform(RewardSums):
         return {"length": self.length, "pad_side": self.pad_side}
 
 
-def _select_windows(table: Tensor, window: Tensor) -> Tensor:
-    """Return the rows of a table, [N, ...], at windows, [M, W, ...], a copy.
+def _shifted(values: Tensor, shift: _Shift | None, length: int) -> Tensor:
+    """Return the first steps of windows, [M, length, ...], after a shift of some of them, in place.
 
-    Most windows are runs of consecutive rows, and to copy a run takes hardly longer than to copy a row.
+    Args:
+        values: Windows, [M, W, ...].
+        shift: Numbers of windows, int64 [n], and the step that is moved to each step of them, int64 [n, W].
+        length: Number of steps to return.
+    """
+    values = values[:, :length]
+    if shift is not None:
+        chosen, sources = (part.to(values.device) for part in shift)
+        values[chosen] = values[chosen.unsqueeze(1), sources[:, :length]]
+    return values
+
+
+def _select_windows(table: Tensor, windows: Windows) -> Tensor:
+    """Return the values of windows, [M, W, ...], a copy; those outside of a trajectory are arbitrary.
+
+    To copy a run of consecutive rows takes hardly longer than to copy a row.
 
     Args:
         table: Values by row, [N, ...].
-        window: Rows, int64 [M, W]; in each window, they ascend, apart from repetitions and from the wrap of a ring.
+        windows: The windows, of which each inside of a trajectory has its rows in the table.
     """
-    table, length, window = table.contiguous(), window.shape[1], window.to(table.device)
-    if len(table) < length:
-        return table[window]
-    starts, size = window[:, 0].clamp(max=len(table) - length), table[0].numel()
-    runs = table.as_strided((len(table) - length + 1, length * size), (size, 1)).index_select(0, starts)
-    selected = runs.view(*window.shape, *table.shape[1:])
-    others = ((window[:, -1] - starts != length - 1) | (starts != window[:, 0])).nonzero().squeeze(1)
+    count, length = windows.outside.shape
+    if windows.starts is None or len(table) < length:
+        steps = torch.arange(length).expand(count, length)
+        return table[windows.rows_at(steps).to(table.device)]
+    table, limit, size = table.contiguous(), len(table) - length, table[0].numel()
+    starts = windows.starts.to(table.device)
+    runs = table.as_strided((limit + 1, length * size), (size, 1)).index_select(0, starts.clamp(max=limit))
+    selected = runs.view(count, length, *table.shape[1:])
+    others = (starts > limit).nonzero().squeeze(1)
     if len(others):
-        selected[others] = table[window[others]]
+        rows = starts[others].unsqueeze(1) + torch.arange(length, device=table.device)
+        selected[others] = table[rows.clamp_(max=len(table) - 1)]
     return selected

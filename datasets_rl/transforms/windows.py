@@ -20,7 +20,7 @@ from datasets_rl.transforms.base import (
     expand_right,
     flat_key,
     get_entry,
-    read_windows,
+    set_entry,
     under_next,
 )
 
@@ -197,9 +197,8 @@ class WindowTransform(OverTime):
         for keys in [small, *([key] for key in self.in_keys if key not in small)]:
             if keys:
                 before, after = (max(self.windows[key][side] for key in keys) for side in (0, 1))
-                window, outside = self.windows_around(storage, rows, before, after)
-                read = read_windows(storage, window, keys, data)
-                values.update(self._parts(dict(zip(keys, read, strict=True)), outside, before))
+                windows = self.take_windows(storage, keys, rows, before, after, data)
+                values.update(self._parts(dict(zip(keys, windows.entries, strict=True)), windows.outside, before))
         return values
 
     @override
@@ -237,9 +236,9 @@ class WindowTransform(OverTime):
                     f"{int(outside.any(-1).sum())} of {outside[..., 0].numel()} windows leave their trajectory",
                     hint="draw the batch with the sampler that WindowTransform.sampler() returns",
                 )
-            batch.set(out_key, fill_windows(value, outside, 0) if self.pad == "zero" else value)
+            set_entry(batch, out_key, fill_windows(value, outside, 0) if self.pad == "zero" else value)
             if key in self.mask_keys:
-                batch.set(self.mask_keys[key], outside if self.mask == "is_pad" else ~outside)
+                set_entry(batch, self.mask_keys[key], outside if self.mask == "is_pad" else ~outside)
         return batch
 
     @override

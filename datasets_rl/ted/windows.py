@@ -1,0 +1,42 @@
+"""Windows of consecutive steps around given steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["Windows", "rows_in"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """Values of W consecutive steps around each of B steps; a window stays within its trajectory.
+
+    trajectory                   0 1 2 3 | 4 5 6        outside
+    step 1, before 2, after 1    0 0 1 2                x . . .
+    step 6, before 2, after 1              4 5 6 6      . . . x
+    """
+
+    entries: list[Tensor]
+    """The values of each key, [B, W, ...], in memory that the caller may modify."""
+    outside: Tensor
+    """Which steps repeat the first or the last step of the trajectory, bool [B, W]."""
+    rows_at: Callable[[int | Tensor], Tensor]
+    """Function of the number of a step in its window that returns the row of that step in each window, int64 [B]. The
+    number is one for all windows, or int64 [B]; or int64 [B, K] for several steps of each window."""
+    starts: Tensor | None = None
+    """Row of the first step of each window, int64 [B], if the rows of its steps are consecutive from there, apart from
+    steps outside of the trajectory; `None` if they may not be, as in a ring."""
+
+
+def rows_in(window: Tensor) -> Callable[[int | Tensor], Tensor]:
+    """Return `Windows.rows_at` for given rows of windows, int64 [B, W]."""
+
+    def rows_at(step: int | Tensor) -> Tensor:
+        if isinstance(step, int):
+            return window[:, step].contiguous()
+        return window.gather(1, step.view(len(window), -1)).view(step.shape)
+
+    return rows_at
