@@ -244,33 +244,33 @@ class DatasetStorage(EpisodicStorage):
         from datasets_rl.storages.windows import bound_runs  # deferred: it imports numba
 
         count, record, limit = len(rows), self._windows.stride(0), len(self) - length
-        starts = (rows - before).clamp_(0, limit)
+        starts = (rows - before).clamp_(0, limit) if before else rows.clamp(max=limit)
         runs = self._windows.as_strided((limit + 1, length * record), (record, 1)).index_select(0, starts)
         records = runs.view(count, length, record)
-        outside = torch.empty((count, length), dtype=torch.bool)
-        low, high = torch.empty(count, dtype=torch.int64), torch.empty(count, dtype=torch.int64)
+        outside, low, high = np.empty((count, length), np.bool_), np.empty(count, np.int64), np.empty(count, np.int64)
         bound_runs(
             records.numpy(),
-            records.view(torch.int32).numpy(),
             self._slots[EPISODE].offset // 4,
             rows.numpy(),
             starts.numpy(),
             *self._bounds,
             before,
-            outside.numpy(),
-            low.numpy(),
-            high.numpy(),
+            outside,
+            low,
+            high,
         )
         leaves: dict[Key, Tensor] = {}
         self._views_of_windows(tuple(keys))(records, leaves)
 
         def rows_at(step: int | Tensor) -> Tensor:
-            if not isinstance(step, int) and step.ndim > 1:
-                anchors, first, last = rows.unsqueeze(1), low.unsqueeze(1), high.unsqueeze(1)
-                return torch.minimum(torch.maximum(anchors + (step - before), first), last)
-            return torch.minimum(torch.maximum(rows + (step - before), low), high)
+            steps = step if isinstance(step, int) else step.numpy()
+            anchors, first, last = (
+                value if isinstance(steps, int) or steps.ndim < 2 else value[:, None] for value in (rows.numpy(), low, high)
+            )
+            return torch.from_numpy(np.minimum(np.maximum(anchors + (steps - before), first), last))
 
-        return Windows([leaves[key] for key in keys], outside, rows_at, rows - before if before else rows)
+        entries = [leaves[key] for key in keys]
+        return Windows(entries, torch.from_numpy(outside), rows_at, rows - before if before else rows)
 
     def _is_in_record(self, key: Key) -> bool:
         """Return whether a field is a narrow one, which the record of a row contains."""

@@ -39,12 +39,11 @@ def bounded_windows(
 
 
 @compile_for(
-    "void(int64[:, :, ::1], int32[:, :, ::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64,"
+    "void(int64[:, :, ::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64,"
     "boolean[:, ::1], int64[::1], int64[::1])"
 )
 def bound_runs(
     runs: Index,
-    halves: NDArray[np.int32],
     episode: int,
     rows: Index,
     starts: Index,
@@ -61,8 +60,7 @@ def bound_runs(
 
     Args:
         runs: Records around each row, [B, W, words]; those outside of its episode are replaced.
-        halves: The same memory in words of 4 bytes, [B, W, 2 words].
-        episode: Index of the episode in such a record.
+        episode: Place of the episode, 32 bits, in a record, in units of 4 bytes.
         rows: Row of each window, [B].
         starts: Row of the first record of each run, [B].
         firsts: First row of each episode, [E].
@@ -73,16 +71,17 @@ def bound_runs(
         high: The last row of the episode of each row is written here, [B].
     """
     width = runs.shape[1]
-    steps = np.empty(runs.shape[1:], np.int64)
+    word, shift = episode // 2, 32 * (episode % 2)
     for number in range(len(rows)):
         start, row = starts[number], rows[number] - before
-        owner = halves[number, rows[number] - start, episode]
+        owner = (runs[number, rows[number] - start, word] >> shift) & 0xFFFFFFFF
         first, last = firsts[owner], lasts[owner]
         low[number], high[number] = first, last
         if row >= first and row + width - 1 <= last:
             for step in range(width):
                 outside[number, step] = False
             continue
+        steps = np.empty(runs.shape[1:], np.int64)
         for step in range(width):
             inside = min(max(row + step, first), last)
             outside[number, step] = inside != row + step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -720,6 +721,7 @@ def expand_right(value: Tensor, shape: Sequence[int]) -> Tensor:
     return value.reshape(*value.shape, *(1,) * (len(shape) - value.ndim)).expand(*shape)
 
 
+@lru_cache(maxsize=1024)
 def under_next(key: NestedKey) -> NestedKey:
     """Return the key of an entry of the next step, under "next"."""
     return flat_key((NEXT, key))

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
@@ -28,6 +30,9 @@ from datasets_rl.transforms.base import (
 )
 
 __all__ = ["MultiStep", "MultiStepTransform"]
+
+_LOOP_NDIM, _LOOP_DTYPES = 3, (torch.float32, torch.float64)
+"""Axes and dtypes of the rewards of windows, [B, n, K], that the compiled loop supports."""
 
 
 class MultiStepTransform(OverTime):
@@ -129,7 +134,9 @@ class MultiStepTransform(OverTime):
             last, outside, usable = _shorten_windows(outside, usable)
             if not torch.equal(shortened := windows.rows_at(last), ends):
                 next_entries = storage.take_next(shortened)
-        return self._values(windows.entries, outside, next_entries, usable)
+        values = self._compiled_values(windows.entries, outside) or self._values(windows.entries, outside)
+        values["next"] = next_entries
+        return values if usable is None else {**values, "usable": usable}
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -152,18 +159,37 @@ class MultiStepTransform(OverTime):
             ends, usable = rows_in(window)(last), axis.unflatten(usable)
         next_entries = get_entry(batch, NEXT).apply(lambda leaf: axis.select_steps(leaf, ends))
         rewards = [axis.select_steps(get_entry(batch, under_next(name)), window) for name in self.reward_keys]
-        return self._values(rewards, axis.unflatten(outside), next_entries, usable)
+        values = {**self._values(rewards, axis.unflatten(outside)), "next": next_entries}
+        return values if usable is None else {**values, "usable": usable}
 
-    def _values(self, entries: Sequence[Tensor], outside: Tensor, last: Any, usable: Tensor | None) -> dict[str, Any]:
-        """Return the number of steps of each window, the entries under "next" of its last step, and the reward sums."""
-        values = {"steps": (~outside).sum(-1, keepdim=True), "next": last}
-        if usable is not None:
-            values["usable"] = usable
+    def _values(self, entries: Sequence[Tensor], outside: Tensor) -> dict[str, Any]:
+        """Return the sum of the rewards in each window by number of the reward, and the number of its steps, [*batch].
+
+        Args:
+            entries: Rewards of each window by number, [*batch, n, ...].
+            outside: Which steps are after the end of the trajectory, bool [*batch, n].
+        """
+        values: dict[str, Any] = {"steps": (~outside).sum(-1)}
         for number, rewards in enumerate(entries):
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
             weights = self._powers(dtype, rewards.device)[:-1] * ~outside.to(rewards.device)
             values[f"reward {number}"] = (rewards * expand_right(weights, rewards.shape)).sum(outside.ndim - 1)
         return values
+
+    def _compiled_values(self, entries: Sequence[Tensor], outside: Tensor) -> dict[str, Any] | None:
+        """Return the same as `_values` from one loop; `None` for rewards that the loop does not support."""
+        if not all(rewards.ndim == _LOOP_NDIM and rewards.dtype in _LOOP_DTYPES and rewards.is_cpu for rewards in entries):
+            return None
+        from datasets_rl.transforms._sums import discounted_sums  # deferred: it imports numba
+
+        steps, mask = np.empty(len(outside), np.int64), outside.numpy()
+        values: dict[str, Any] = {}
+        for number, rewards in enumerate(entries):
+            numbers = rewards.numpy()
+            sums = np.empty((len(numbers), numbers.shape[-1]), numbers.dtype)
+            discounted_sums(numbers, _powers_as_numpy(self.gamma, self.n_steps, numbers.dtype), mask, sums, steps)
+            values[f"reward {number}"] = torch.from_numpy(sums)
+        return {**values, "steps": torch.from_numpy(steps)} if entries else None
 
     def _powers(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return the powers 0 to n of the discount factor, [n + 1]."""
@@ -171,28 +197,28 @@ class MultiStepTransform(OverTime):
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
-        last = values["next"]
-        mask = batch.get(NEXT_FINAL_KNOWN, None)
+        last, first = values["next"], get_entry(batch, NEXT)
+        mask = first.get("final_known", None)
         if mask is not None and last.get("final_known", None) is None:
             last.set("final_known", mask)
         for number, name in enumerate(self.reward_keys):
-            set_entry(last, _original_key(name), get_entry(batch, under_next(name)))
+            set_entry(last, _original_key(name), first.get(name))
             set_entry(last, name, values[f"reward {number}"])
         terminated = last.get("terminated", None)
         terminated = last.get(self.done_key or "done", None) if terminated is None else terminated
         for name in self.done_keys:
             set_entry(last, name, get_entry(batch, under_next(name)))
         set_entry(batch, NEXT, last)
-        steps = values["steps"]
+        steps, usable = values["steps"], values.get("usable")
         nonterminal = torch.ones_like(steps, dtype=torch.bool) if terminated is None else ~terminated
-        usable = values.get("usable")
-        results = {
-            "steps_to_next_obs": steps,
-            "gamma": self._powers(torch.get_default_dtype(), steps.device)[steps],
-            "nonterminal": nonterminal if usable is None else nonterminal & usable.to(nonterminal.device),
-        }
-        for name, value in results.items():
-            set_entry(batch, name, value.squeeze(-1) if value.shape == (*batch.shape, 1) else value)
+        if usable is not None:
+            nonterminal = nonterminal & usable.to(nonterminal.device)
+        if nonterminal.shape == (*batch.shape, 1):
+            nonterminal = nonterminal.squeeze(-1)
+        gammas = self._powers(torch.get_default_dtype(), steps.device)
+        set_entry(batch, "steps_to_next_obs", steps)
+        set_entry(batch, "gamma", gammas.index_select(0, steps.reshape(-1)).view(steps.shape))
+        set_entry(batch, "nonterminal", nonterminal)
         return batch
 
     def update_specs(self, spec: CompositeSpec) -> None:
@@ -227,6 +253,12 @@ class MultiStep(MultiStepTransform):
 def _discounts(gamma: float, n_steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the powers 0 to n of a discount factor, [n + 1]; callers do not modify them."""
     return gamma ** torch.arange(n_steps + 1, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=64)
+def _powers_as_numpy(gamma: float, n_steps: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the powers 0 to n of a discount factor, [n + 1], for a compiled loop."""
+    return _discounts(gamma, n_steps, torch.float64, torch.device("cpu")).numpy().astype(dtype)
 
 
 def _usable_targets(known: Tensor, terminated: Tensor | None) -> Tensor:
