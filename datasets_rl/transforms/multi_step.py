@@ -29,7 +29,7 @@ from datasets_rl.transforms.base import (
     under_next,
 )
 
-__all__ = ["MultiStep", "MultiStepTransform"]
+__all__ = ["MultiStep", "MultiStepTransform", "discount_powers"]
 
 _LOOP_NDIM, _LOOP_DTYPES = 3, (torch.float32, torch.float64)
 """Axes and dtypes of the rewards of windows, [B, n, K], that the compiled loop supports."""
@@ -193,7 +193,7 @@ class MultiStepTransform(OverTime):
 
     def _powers(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return the powers 0 to n of the discount factor, [n + 1]."""
-        return _discounts(self.gamma, self.n_steps, dtype, device)
+        return discount_powers(self.gamma, self.n_steps, dtype, device)
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
@@ -250,7 +250,7 @@ class MultiStep(MultiStepTransform):
 
 
 @lru_cache(maxsize=64)
-def _discounts(gamma: float, n_steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def discount_powers(gamma: float, n_steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the powers 0 to n of a discount factor, [n + 1]; callers do not modify them."""
     return gamma ** torch.arange(n_steps + 1, dtype=dtype, device=device)
 
@@ -258,7 +258,7 @@ def _discounts(gamma: float, n_steps: int, dtype: torch.dtype, device: torch.dev
 @lru_cache(maxsize=64)
 def _powers_as_numpy(gamma: float, n_steps: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the powers 0 to n of a discount factor, [n + 1], for a compiled loop."""
-    return _discounts(gamma, n_steps, torch.float64, torch.device("cpu")).numpy().astype(dtype)
+    return discount_powers(gamma, n_steps, torch.float64, torch.device("cpu")).numpy().astype(dtype)
 
 
 def _usable_targets(known: Tensor, terminated: Tensor | None) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -14,6 +15,7 @@ from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMI
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, set_entry, under_next
+from datasets_rl.transforms.multi_step import discount_powers
 
 __all__ = ["QChunkTransform"]
 
@@ -88,7 +90,9 @@ class QChunkTransform(OverTime):
         else:
             windows = self.take_windows(storage, keys, rows, 0, self.chunk_size, data)
             read, outside, last = windows.entries, windows.outside, windows.rows_at(self.chunk_size - 1)
-        return {**dict(zip(self._keys, read, strict=True)), "next": storage.take_next(last), "outside": outside}
+        values = dict(zip(self._keys, read, strict=True))
+        results = self._compiled_results(values, outside)
+        return {"action": values["action"], **results, "next": storage.take_next(last), "outside": outside}
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -99,44 +103,26 @@ class QChunkTransform(OverTime):
         else:
             window, outside = step_windows(ends, 0, self.chunk_size)
         last = window[:, self.chunk_size - 1]
+        read = {name: axis.select_steps(get_entry(batch, key), window) for name, key in self._keys.items()}
+        outside = axis.unflatten(outside)
         return {
-            **{name: axis.select_steps(get_entry(batch, key), window) for name, key in self._keys.items()},
+            "action": read["action"],
+            **self._results(read, outside),
             "next": get_entry(batch, NEXT).apply(lambda leaf: axis.select_steps(leaf, last)),
-            "outside": axis.unflatten(outside),
+            "outside": outside,
         }
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
-        size, outside = self.chunk_size, values["outside"]
-        axis, inside = outside.ndim - 1, ~outside[..., : self.chunk_size]
-        actions = values["action"]
-        reward, done, terminated = (
-            values[name].narrow(axis, 0, size).flatten(axis + 1) for name in ("reward", "done", "terminated")
-        )
-        if reward.shape[-1] != 1:
-            raise InvalidArgumentError(
-                f"the reward of a step has {reward.shape[-1]} components; expected 1",
-                hint="sum the components with LineariseRewards first",
-            )
-        rewards = reward.squeeze(-1)
-        rewards = rewards if rewards.is_floating_point() else rewards.to(torch.get_default_dtype())
-        ended, terminal = (
-            _so_far(flags.squeeze(-1) if flags.shape[-1] == 1 else flags.any(-1)) for flags in (done, terminated)
-        )
-        alive = (~terminal).to(rewards.dtype)
-        inside = inside.to(rewards.device)
-        powers = self.gamma ** torch.arange(size + 1, dtype=rewards.dtype, device=rewards.device)
-        sums = (rewards * powers[:-1] * inside).cumsum(-1)
-        valid = inside
-        if self.at_end == "cross":
-            valid = inside & ~torch.cat([torch.zeros_like(ended[..., :1]), ended[..., :-1]], -1)
+        outside, size = values["outside"], self.chunk_size
+        axis, actions, sums = outside.ndim - 1, values["action"], values["reward"]
         results = {
             "action": actions.narrow(axis, 0, size),
             "next_action": actions.narrow(axis, 1, size),
             "reward": sums,
-            "mask": alive,
-            "terminal": ended,
-            "valid": valid,
+            "mask": values["alive"],
+            "terminal": values["ended"],
+            "valid": values["valid"],
         }
         for name, value in results.items():
             set_entry(batch, self._chunk(name), value)
@@ -146,12 +132,66 @@ class QChunkTransform(OverTime):
         if known is not None and last.get("final_known", None) is None:
             last.set("final_known", known)
         set_entry(batch, NEXT, last)
-        set_entry(batch, "gamma", powers[inside.sum(-1)])
-        nonterminal = alive[..., -1] > 0
+        steps = values["steps"]
+        set_entry(batch, "gamma", self._powers(sums.dtype, steps.device).index_select(0, steps.view(-1)).view(steps.shape))
+        nonterminal = values["alive"][..., -1] > 0
         known = last.get("final_known", None)
         nonterminal = nonterminal if known is None else nonterminal & known.flatten(axis).all(-1)
         set_entry(batch, "nonterminal", nonterminal)
         return batch
+
+    def _powers(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return the powers 0 to H of the discount factor, [H + 1]."""
+        return discount_powers(self.gamma, self.chunk_size, dtype, device)
+
+    def _results(self, read: dict[str, Tensor], outside: Tensor) -> dict[str, Tensor]:
+        """Return what follows from the rewards and the flags of windows, by name.
+
+        Args:
+            read: Windows of "reward", "done" and "terminated", [*batch, W, ...].
+            outside: Which steps are after the end of the trajectory, bool [*batch, W].
+        """
+        size, axis = self.chunk_size, outside.ndim - 1
+        reward, done, terminated = (
+            read[name].narrow(axis, 0, size).flatten(axis + 1) for name in ("reward", "done", "terminated")
+        )
+        if reward.shape[-1] != 1:
+            raise InvalidArgumentError(
+                f"the reward of a step has {reward.shape[-1]} components; expected 1",
+                hint="sum the components with LineariseRewards first",
+            )
+        rewards = reward.squeeze(-1)
+        rewards = rewards if rewards.is_floating_point() else rewards.to(torch.get_default_dtype())
+        ended, terminal = (flags.any(-1).cumsum(-1) > 0 for flags in (done, terminated))
+        inside = ~outside[..., :size].to(rewards.device)
+        valid = inside
+        if self.at_end == "cross":
+            valid = inside & ~torch.cat([torch.zeros_like(ended[..., :1]), ended[..., :-1]], -1)
+        return {
+            "reward": (rewards * self._powers(rewards.dtype, rewards.device)[:-1] * inside).cumsum(-1),
+            "alive": (~terminal).to(rewards.dtype),
+            "ended": ended,
+            "valid": valid,
+            "steps": inside.sum(-1),
+        }
+
+    def _compiled_results(self, read: dict[str, Tensor], outside: Tensor) -> dict[str, Tensor]:
+        """Return the same as `_results` for windows of a storage, from one loop where it supports them."""
+        reward, flags = read["reward"], (read["done"], read["terminated"])
+        dtypes = reward.dtype in {torch.float32, torch.float64} and {flag.dtype for flag in flags} == {torch.bool}
+        shapes = {value.shape for value in (reward, *flags)} == {(*outside.shape, 1)}
+        if not dtypes or not shapes or not reward.is_cpu or self.at_end == "cross":
+            return self._results(read, outside)
+        from datasets_rl.transforms._sums import chunk_sums  # deferred: it imports numba
+
+        shape, dtype = (len(outside), self.chunk_size), reward.numpy().dtype
+        sums, alive = np.empty(shape, dtype), np.empty(shape, dtype)
+        ended, valid, steps = np.empty(shape, np.bool_), np.empty(shape, np.bool_), np.empty(len(outside), np.int64)
+        powers = self._powers(reward.dtype, reward.device).numpy()
+        arrays = (value.numpy() for value in (reward, *flags))
+        chunk_sums(*arrays, powers, outside.numpy(), sums, alive, ended, valid, steps)
+        results = {"reward": sums, "alive": alive, "ended": ended, "valid": valid, "steps": steps}
+        return {name: torch.from_numpy(value) for name, value in results.items()}
 
     def _chunk(self, name: str) -> NestedKey:
         return flat_key((self.out_keys[0], name))
@@ -175,15 +215,6 @@ class QChunkTransform(OverTime):
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"chunk_size": self.chunk_size, "gamma": self.gamma, "at_end": self.at_end}
-
-
-def _so_far(flags: Tensor) -> Tensor:
-    """Return whether a flag is True at a step or before it in its chunk, bool [*batch, H]."""
-    flags = flags.clone()
-    chosen = flags.any(-1).nonzero(as_tuple=True)
-    if len(chosen[0]):
-        flags[chosen] = flags[chosen].cumsum(-1) > 0
-    return flags
 
 
 def _consecutive(rows: Tensor, after: int, count: int) -> tuple[Tensor, Tensor]:

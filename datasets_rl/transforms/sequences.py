@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._time import TimeAxis, step_windows, trajectory_positions
 from datasets_rl.transforms.base import NestedKey, any_like, flat_key, get_entry, set_entry
 from datasets_rl.transforms.returns import RewardSums
-from datasets_rl.transforms.windows import fill_windows, padded_windows
+from datasets_rl.transforms.windows import fill_values, fill_windows
 
 __all__ = ["SequenceTransform"]
 
@@ -170,13 +171,14 @@ class SequenceTransform(RewardSums):
         windows = self.take_windows(storage, [*self._keys.values()], rows, 0, self._reach, data)
         to_go = _select_windows(table["0"], windows)
         shift, outside, after = self._align(windows.outside)
-        return {
-            **dict(zip(self._keys, (_shifted(entry, shift, self.length) for entry in windows.entries), strict=True)),
+        entries = (_shifted(entry, shift, self.length) for entry in windows.entries)
+        values = {
+            **dict(zip(self._keys, entries, strict=True)),
             "to_go": _shifted(to_go, shift, self._reach + 1),
             "start": table["count"].index_select(0, rows),
             "outside": outside,
-            "after": after,
         }
+        return self._padded(values, after, fill_windows)
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -188,13 +190,45 @@ class SequenceTransform(RewardSums):
         shift, outside, after = self._align(outside)
         window = _shifted(window, shift, self._reach + 1)
         steps = window[:, : self.length]
-        return {
+        values = {
             **{name: axis.select_steps(get_entry(batch, key), steps) for name, key in self._keys.items()},
             "to_go": axis.unflatten(to_go[window.to(to_go.device)]),
             "start": axis.unflatten(numbers - firsts),
             "outside": axis.unflatten(outside),
-            "after": axis.unflatten(after),
         }
+        return self._padded(values, axis.unflatten(after), fill_values)
+
+    def _padded(
+        self, values: dict[str, Tensor], after: Tensor, fill: Callable[[Tensor, Tensor, float], None]
+    ) -> dict[str, Tensor]:
+        """Normalize observations and set the padding, in place: the windows are not used elsewhere.
+
+        Args:
+            values: Windows by name, [*batch, K, ...].
+            after: Which returns to go are 0, bool [*batch, W].
+            fill: Function that sets values where a mask is True.
+        """
+        outside, observation = values["outside"], values["observation"]
+        if self.normalizes:
+            mean, std = (value.to(observation.device) for value in (self.mean, self.std))
+            floats = observation.dtype == torch.float32
+            values["observation"] = observation.sub_(mean).div_(std) if floats else (observation - mean) / std
+        if self.pad_done is not None:
+            dones = values.pop("terminated").flatten(outside.ndim)
+            values["dones"] = (dones.squeeze(-1) if dones.shape[-1] == 1 else dones.any(-1)).long()
+            fill(values["dones"], outside, self.pad_done)
+            fill(values["reward"], outside, 0)
+        fill(values["observation"], outside, 0)
+        fill(values["action"], outside, self.pad_action)
+        fill(values["to_go"], after, 0)
+        start = values.pop("start")
+        values["timesteps"] = timesteps = start.unsqueeze(-1) + torch.arange(self.length, device=start.device)
+        if self.pad_side == "left":
+            timesteps -= outside.sum(-1, keepdim=True).to(start.device)
+            fill(timesteps, outside, 0)
+        if self.max_timestep is not None:
+            timesteps.clamp_(max=self.max_timestep)
+        return values
 
     @property
     def _keys(self) -> dict[str, NestedKey]:
@@ -235,31 +269,15 @@ class SequenceTransform(RewardSums):
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
-        outside, observation, start = values["outside"], values["observation"], values["start"]
-        padded = padded_windows(outside)
-        if self.normalizes:
-            mean, std = (value.to(observation.device) for value in (self.mean, self.std))
-            # In place, because the windows are not used elsewhere.
-            floats = observation.dtype == torch.float32
-            observation = observation.sub_(mean).div_(std) if floats else (observation - mean) / std
-        timesteps = start.unsqueeze(-1) + torch.arange(self.length, device=start.device)
-        if self.pad_side == "left":
-            timesteps -= outside.sum(-1, keepdim=True).to(start.device)
-            fill_windows(timesteps, outside, 0, padded)
-        if self.max_timestep is not None:
-            timesteps.clamp_(max=self.max_timestep)
         to_go = values["to_go"]
-        to_go = to_go if self.reward_scale == 1 else to_go * self.reward_scale
-        set_entry(batch, self.observation_key, fill_windows(observation, outside, 0, padded))
-        set_entry(batch, self.action_key, fill_windows(values["action"], outside, self.pad_action, padded))
+        set_entry(batch, self.observation_key, values["observation"])
+        set_entry(batch, self.action_key, values["action"])
         if self.pad_done is not None:
-            set_entry(batch, "rewards", fill_windows(values["reward"], outside, 0, padded))
-            dones = values["terminated"].flatten(outside.ndim)
-            dones = dones.squeeze(-1) if dones.shape[-1] == 1 else dones.any(-1)
-            set_entry(batch, "dones", fill_windows(dones.long(), outside, self.pad_done, padded))
-        set_entry(batch, self.out_keys[0], fill_windows(to_go, values["after"], 0))
-        set_entry(batch, "timesteps", timesteps)
-        set_entry(batch, MASK, ~outside)
+            set_entry(batch, "rewards", values["reward"])
+            set_entry(batch, "dones", values["dones"])
+        set_entry(batch, self.out_keys[0], to_go if self.reward_scale == 1 else to_go * self.reward_scale)
+        set_entry(batch, "timesteps", values["timesteps"])
+        set_entry(batch, MASK, ~values["outside"])
         return batch
 
     @override

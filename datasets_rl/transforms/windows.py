@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
     from datasets_rl.samplers.windows import WindowSampler
 
-__all__ = ["WindowTransform", "fill_windows", "padded_windows"]
+__all__ = ["WindowTransform", "fill_values", "fill_windows"]
+
+_LOOP_NDIM, _LOOP_DTYPES = 3, (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
+"""Axes and dtypes of the windows, [B, W, K], that the compiled loop supports."""
 
 _MAX_SHARED_BYTES = 1024
 """Number of bytes per step up to which an entry is read together with entries of other windows, in a common window."""
@@ -198,6 +201,9 @@ class WindowTransform(OverTime):
             if keys:
                 before, after = (max(self.windows[key][side] for key in keys) for side in (0, 1))
                 windows = self.take_windows(storage, keys, rows, before, after, data)
+                if self.pad == "zero":
+                    for entry in windows.entries:
+                        fill_windows(entry, windows.outside, 0)
                 values.update(self._parts(dict(zip(keys, windows.entries, strict=True)), windows.outside, before))
         return values
 
@@ -208,7 +214,10 @@ class WindowTransform(OverTime):
         for key, (before, after) in self.windows.items():
             window, outside = step_windows(ends, before, after)
             entry = axis.select_steps(get_entry(batch, key), window)
-            values.update(self._parts({key: entry}, axis.unflatten(outside), before))
+            outside = axis.unflatten(outside)
+            if self.pad == "zero":
+                fill_values(entry, outside, 0)
+            values.update(self._parts({key: entry}, outside, before))
         return values
 
     def _parts(self, entries: dict[NestedKey, Tensor], outside: Tensor, before: int) -> dict[str, Any]:
@@ -236,7 +245,7 @@ class WindowTransform(OverTime):
                     f"{int(outside.any(-1).sum())} of {outside[..., 0].numel()} windows leave their trajectory",
                     hint="draw the batch with the sampler that WindowTransform.sampler() returns",
                 )
-            set_entry(batch, out_key, fill_windows(value, outside, 0) if self.pad == "zero" else value)
+            set_entry(batch, out_key, value)
             if key in self.mask_keys:
                 set_entry(batch, self.mask_keys[key], outside if self.mask == "is_pad" else ~outside)
         return batch
@@ -259,32 +268,32 @@ class WindowTransform(OverTime):
         return {"windows": self.windows, "pad": self.pad}
 
 
-def padded_windows(outside: Tensor) -> tuple[Tensor, ...]:
-    """Return the indices of the windows with padding, which is at the ends of a window, [n] for each axis of the batch.
+def fill_windows(values: Tensor, outside: Tensor, value: float) -> None:
+    """Set the padding of windows that were read from a storage to a value, in place.
 
     Args:
-        outside: Which steps are padding, bool [*batch, W].
+        values: Windows, [B, W, ...].
+        outside: Which steps are padding, at the ends of a window, bool [B, W].
+        value: Value of the padding.
     """
-    return (outside[..., 0] | outside[..., -1]).nonzero(as_tuple=True)
+    from datasets_rl.transforms._sums import fill_padding  # deferred: it imports numba
+
+    flat = values.unsqueeze(-1) if values.ndim < _LOOP_NDIM else values.flatten(2)
+    if values.is_cpu and values.dtype in _LOOP_DTYPES and flat.data_ptr() == values.data_ptr():
+        fill_padding(flat.numpy(), outside.numpy(), value)
+    else:
+        fill_values(values, outside, value)
 
 
-def fill_windows(values: Tensor, outside: Tensor, value: float, padded: tuple[Tensor, ...] | None = None) -> Tensor:
-    """Set the padding of windows to a value, in place, and return the windows.
-
-    Only windows with padding are written: most windows of a batch have none.
+def fill_values(values: Tensor, mask: Tensor, value: float) -> None:
+    """Set the values where a mask is True, in place.
 
     Args:
         values: Windows, [*batch, W, ...].
-        outside: Which steps are padding, bool [*batch, W].
-        value: Value of the padding.
-        padded: Result of `padded_windows`, if it is known.
+        mask: bool [*batch, W].
+        value: The new value.
     """
-    padded = padded_windows(outside) if padded is None else padded
-    if len(padded[0]):
-        rows = tuple(index.to(values.device) for index in padded)
-        chosen = values[rows]
-        values[rows] = chosen.masked_fill_(expand_right(outside[padded].to(values.device), chosen.shape), value)
-    return values
+    values.masked_fill_(expand_right(mask.to(values.device), values.shape), value)
 
 
 def _mask_key(key: NestedKey, mask: str) -> NestedKey:

@@ -9,10 +9,13 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
+    ActionChunkTransform,
+    CatFrames,
     Compose,
     DatasetStorage,
     InvalidArgumentError,
     LazyTensorStorage,
+    MultiStepTransform,
     QChunkTransform,
     RandomShift,
     ReplayBuffer,
@@ -32,7 +35,9 @@ SPANS = {"observation": (2, 0), "action": (1, 3), ("next", "reward"): (1, 3), NE
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stored")
-    return write_dataset(folder, [trajectory(length, seed=number) for number, length in enumerate(LENGTHS)])
+    ends = [{}, {"terminated": True}, {"known": False}, {"terminated": True}, {"known": False}]
+    episodes = [trajectory(LENGTHS[number], seed=number, **end) for number, end in enumerate(ends)]
+    return write_dataset(folder, episodes)
 
 
 @pytest.fixture
@@ -96,6 +101,9 @@ def test_sequences_and_chunks_are_the_same_in_every_way(stored, plain):
         SequenceTransform.dt_corl(5),
         QChunkTransform(3, 0.9),
         WindowTransform.robomimic(4, 2),
+        MultiStepTransform(3, 0.9),
+        ActionChunkTransform(4),
+        CatFrames(3, -1, ["observation", NEXT_OBSERVATION], padding="zeros"),
     ]
     for transform in transforms:
         ways = every_way(stored, plain, transform)
@@ -103,6 +111,19 @@ def test_sequences_and_chunks_are_the_same_in_every_way(stored, plain):
         for way, batch in ways.items():
             for key, value in reference.items(include_nested=True, leaves_only=True):
                 torch.testing.assert_close(batch[key], value, msg=f"{transform}, {way}, {key}")
+
+
+def test_time_steps_count_from_the_start_of_the_trajectory_and_are_0_in_the_padding(stored, plain):
+    for pad_side in ("left", "right"):
+        transform = SequenceTransform(3, pad_side=pad_side)
+        for way, batch in every_way(stored, plain, transform).items():
+            for row in range(len(plain)):
+                first, last = bounds(row)
+                steps = [row - first + ahead for ahead in range(3)]
+                if pad_side == "left":
+                    inside = [step for step in steps if first + step <= last]
+                    steps = [0] * (3 - len(inside)) + inside
+                assert batch["timesteps"][row].tolist() == steps, (way, row)
 
 
 def test_returns_to_go_reach_the_end_of_the_trajectory(stored, plain):
