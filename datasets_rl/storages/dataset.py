@@ -265,7 +265,8 @@ class DatasetStorage(EpisodicStorage):
         def rows_at(step: int | Tensor) -> Tensor:
             steps = step if isinstance(step, int) else step.numpy()
             anchors, first, last = (
-                value if isinstance(steps, int) or steps.ndim < 2 else value[:, None] for value in (rows.numpy(), low, high)
+                value if isinstance(steps, int) or steps.ndim < 2 else value[:, None]
+                for value in (rows.numpy(), low, high)
             )
             return torch.from_numpy(np.minimum(np.maximum(anchors + (steps - before), first), last))
 

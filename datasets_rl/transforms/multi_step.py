@@ -178,7 +178,9 @@ class MultiStepTransform(OverTime):
 
     def _compiled_values(self, entries: Sequence[Tensor], outside: Tensor) -> dict[str, Any] | None:
         """Return the same as `_values` from one loop; `None` for rewards that the loop does not support."""
-        if not all(rewards.ndim == _LOOP_NDIM and rewards.dtype in _LOOP_DTYPES and rewards.is_cpu for rewards in entries):
+        if not all(
+            rewards.ndim == _LOOP_NDIM and rewards.dtype in _LOOP_DTYPES and rewards.is_cpu for rewards in entries
+        ):
             return None
         from datasets_rl.transforms._sums import discounted_sums  # deferred: it imports numba
 

@@ -133,7 +133,9 @@ class QChunkTransform(OverTime):
             last.set("final_known", known)
         set_entry(batch, NEXT, last)
         steps = values["steps"]
-        set_entry(batch, "gamma", self._powers(sums.dtype, steps.device).index_select(0, steps.view(-1)).view(steps.shape))
+        set_entry(
+            batch, "gamma", self._powers(sums.dtype, steps.device).index_select(0, steps.view(-1)).view(steps.shape)
+        )
         nonterminal = values["alive"][..., -1] > 0
         known = last.get("final_known", None)
         nonterminal = nonterminal if known is None else nonterminal & known.flatten(axis).all(-1)

@@ -24,7 +24,7 @@ TRANSFORMS = {
     "Decision Transformer, 20 steps": lambda: SequenceTransform.dt_corl(20),
     "Q-chunks of 5": lambda: QChunkTransform(5, 0.99),
 }
-LIMITS = {256: (16, 10, 12, 16, 22, 24), 4096: (9, 7, 13, 15, 19, 15)}
+LIMITS = {256: (6, 4.5, 4.8, 6.5, 8, 8), 4096: (5, 4, 6.5, 7.5, 10, 6.5)}
 """Largest ratio to a plain batch, by batch size, in the order of the transforms."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
@@ -69,6 +71,15 @@ class TestTrajectories:
 
         assert numbers.tolist() == [2, 0, 1]
         assert (places - turns.firsts[numbers]).tolist() == [0, 1, 1]
+
+    @given(st.lists(st.integers(1, 3) | st.integers(1, 200), min_size=1, max_size=60), st.data())
+    def test_a_row_of_a_dataset_has_the_trajectory_that_contains_it(self, lengths, data):
+        table = EpisodeTable.from_lengths(np.array(lengths))
+        rows = np.array(data.draw(st.lists(st.integers(0, sum(lengths) - 1), max_size=20)), np.int64)
+        numbers, places = Trajectories.from_table(table).locate(rows)
+
+        assert numbers.tolist() == [number for row in rows for number in np.flatnonzero(table.stops > row)[:1]]
+        assert places.tolist() == rows.tolist()
 
     def test_shares_are_every_nth(self, back_to_back):
         assert listed(back_to_back.share(0, 2)) == [[0, 1, 2, 3], [6, 7, 8]]
