@@ -190,8 +190,8 @@ class QChunkTransform(OverTime):
         sums, alive = np.empty(shape, dtype), np.empty(shape, dtype)
         ended, valid, steps = np.empty(shape, np.bool_), np.empty(shape, np.bool_), np.empty(len(outside), np.int64)
         powers = self._powers(reward.dtype, reward.device).numpy()
-        arrays = (value.numpy() for value in (reward, *flags))
-        chunk_sums(*arrays, powers, outside.numpy(), sums, alive, ended, valid, steps)
+        rewards, done, terminated = (value.numpy() for value in (reward, *flags))
+        chunk_sums(rewards, done, terminated, powers, outside.numpy(), sums, alive, ended, valid, steps)
         results = {"reward": sums, "alive": alive, "ended": ended, "valid": valid, "steps": steps}
         return {name: torch.from_numpy(value) for name, value in results.items()}
 

@@ -255,8 +255,10 @@ class SequenceTransform(RewardSums):
             bool [M, W].
         """
         padding, after = outside[:, : self.length], outside
+        if self.pad_side == "right":
+            return None, padding, after
         # Most windows of a batch have no padding.
-        chosen = padding[:, -1].nonzero().squeeze(1) if self.pad_side == "left" else ()
+        chosen = padding[:, -1].nonzero().squeeze(1)
         if not len(chosen):
             return None, padding, after
         padding, after = padding.clone(), after.clone()
