@@ -29,6 +29,7 @@ Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Probabilities = tuple[float, float, float]
+_NO_MASK, _NO_ROWS = np.empty(0, np.bool_), np.empty(0, np.int64)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,13 +64,9 @@ class _Steps:
         """Return the rows of places; the final state of a trajectory has the row of its last step."""
         return self.trajectories.rows(places if self.limits is self.lasts else np.minimum(places, self.lasts))
 
-    def is_final(self, places: Index) -> Mask | None:
-        """Return whether places are those of final states, bool [B]; None if no goal is a final state."""
-        return None if self.limits is self.lasts else places > self.lasts
-
     def goals(self, places: Index) -> _Goals:
         """Return the goals at places of the trajectories of the steps."""
-        return _Goals(self.rows(places), self.is_final(places), places)
+        return _Goals(self.rows(places), None if self.limits is self.lasts else places > self.lasts, places)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,30 +116,26 @@ class _GoalRule:
 
     def choose(self, steps: _Steps, draws: GoalDraws) -> _Goals:
         """Return the goals of steps."""
-        places, limits = self._ahead(steps, draws.ahead), None
-        if draws.current is not None:
-            places = np.where(draws.current, steps.places, places)
-        rows, final = steps.rows(places), steps.is_final(places)
-        if draws.random is not None and draws.random_rows is not None:
-            is_random = draws.random if draws.current is None else draws.random & ~draws.current
-            rows = np.where(is_random, draws.random_rows, rows)
-            limits = np.where(is_random, steps.limits, places)
-            final = None if final is None else final & ~is_random
-        return _Goals(rows, final, places if limits is None else limits)
+        from datasets_rl.samplers.goal_rows import STRATEGIES, choose_goals  # deferred: it imports numba
 
-    def _ahead(self, steps: _Steps, ahead: NDArray[Any]) -> Index:
-        """Return the places of goals in the trajectories of steps."""
-        limits = steps.limits
-        places: Index = limits
-        if self.geometric is not None:
-            places = np.minimum(steps.places + ahead, limits)
-        elif self.strategy == "interpolate":
-            following = np.minimum(steps.places + 1, limits)
-            places = np.round(following * ahead + limits * (1 - ahead)).astype(np.int64)
-        elif self.strategy in {"future", "episode"}:
-            first = steps.firsts if self.strategy == "episode" else np.minimum(steps.places + 1, limits)
-            places = first + (ahead * (limits - first + 1)).astype(np.int64)
-        return places
+        count, order = len(steps.places), steps.trajectories.order
+        rows, limits, final = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_)
+        choose_goals(
+            STRATEGIES.index(self.strategy if self.geometric is None else "geometric"),
+            np.ascontiguousarray(draws.ahead, np.float64),
+            _NO_MASK if draws.current is None else np.ascontiguousarray(draws.current, np.bool_),
+            _NO_MASK if draws.random_rows is None else np.ascontiguousarray(draws.random, np.bool_),
+            _NO_ROWS if draws.random_rows is None else np.ascontiguousarray(draws.random_rows, np.int64),
+            steps.places,
+            steps.firsts,
+            steps.lasts,
+            steps.limits,
+            _NO_ROWS if order is None else order,
+            rows,
+            final,
+            limits,
+        )
+        return _Goals(rows, None if steps.limits is steps.lasts else final, limits)
 
 
 class GoalSampler(Sampler):
