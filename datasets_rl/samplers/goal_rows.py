@@ -72,4 +72,3 @@ def choose_goals(
         inside = min(goal, lasts[number])
         rows[number] = order[inside] if len(order) else inside
         final[number], goal_limits[number] = goal > inside, goal
-

@@ -15,7 +15,7 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.storages.index import EndKey
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 from datasets_rl.ted.table import EpisodeTable
-from datasets_rl.ted.trajectories import Trajectories
+from datasets_rl.ted.trajectories import Trajectories, windows_within
 
 __all__ = ["EpisodicStorage"]
 
@@ -47,22 +47,11 @@ class EpisodicStorage(Storage, ABC):
     ) -> tuple[Tensor, Tensor]:
         if end_key not in {None, NEXT_DONE}:
             return super().windows_around(rows, before, after, end_key=end_key)
-        from datasets_rl.storages.windows import bounded_windows  # deferred: it imports numba
-
+        # The data has the episode of each row: it need not be searched.
         firsts, lasts = self._bounds
-        rows = rows.contiguous()
-        window = torch.empty((len(rows), before + 1 + after), dtype=torch.int64)
-        outside = torch.empty(window.shape, dtype=torch.bool)
-        bounded_windows(
-            rows.numpy(),
-            self.pick(EPISODE, rows).contiguous().numpy(),
-            firsts,
-            lasts,
-            before,
-            window.numpy(),
-            outside.numpy(),
-        )
-        return window, outside
+        episodes = self.pick(EPISODE, rows).numpy()
+        window, outside = windows_within(rows.numpy(), firsts[episodes], lasts[episodes], before, after)
+        return torch.from_numpy(window), torch.from_numpy(outside)
 
     @cached_property
     def _bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

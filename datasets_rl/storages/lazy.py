@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage, device_of
+from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.mapped import MappedRows
@@ -27,8 +28,13 @@ from datasets_rl.storages.row_layout import row_layout
 from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.storages.structure import Structure
 from datasets_rl.storages.tensor import TensorStorage
+from datasets_rl.ted.keys import Key
+from datasets_rl.ted.windows import Windows, rows_in
 
 __all__ = ["LazyTensorStorage"]
+
+_GAPS_PER_WINDOW = 4
+"""If more than one in so many windows has a gap, as with several environments, all are read row by row."""
 
 
 class LazyTensorStorage(TensorStorage):
@@ -60,6 +66,8 @@ class LazyTensorStorage(TensorStorage):
 
     _layout = "rows"
     _views: Sequence[RowViews] = ()
+    _in_first_table: frozenset[int] = frozenset()
+    """The numbers of the leaves that share the first table."""
     _objects: Mapping[int, Objects] = MappingProxyType({})
     """The columns of non-tensor leaves, by leaf number."""
     _files: MappedRows | None = None
@@ -162,6 +170,9 @@ class LazyTensorStorage(TensorStorage):
             number: np.empty(slots, object) for number, leaf in enumerate(structure.leaves) if leaf.dtype is None
         }
         self._columns = self._unpack_leaves(tables)
+        first: list[Any] = [None] * len(structure.leaves)
+        self._views[0](tables[0], first)
+        self._in_first_table = frozenset(number for number, leaf in enumerate(first) if leaf is not None)
         for number, column in self._objects.items():
             self._columns[number] = column
 
@@ -175,6 +186,21 @@ class LazyTensorStorage(TensorStorage):
         if not self._tables[0].is_cpu:
             return super()._select_rows(flat, steps)
         return [table.view(-1, table.shape[-1])[:steps].index_select(0, flat) for table in self._tables]
+
+    @override
+    def take_windows(
+        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> Windows:
+        structure, table = self._initialized_structure(), self._tables[0]
+        found = [structure.leaves_under(tuple(key)) for key in keys]
+        numbers = [leaves.get((), -1) for leaves in found]
+        # One field alone takes fewer bytes than the records that contain it.
+        if len(keys) == 1 or not table.is_cpu or not self._in_first_table.issuperset(numbers) or not len(rows):
+            return super().take_windows(keys, rows, before, after, end_key=end_key)
+        window, outside = self.windows_around(rows, before, after, end_key=end_key)
+        leaves: list[Any] = [None] * len(structure.leaves)
+        self._views[0](_records_of(table.view(-1, table.shape[-1])[: len(self)], window), leaves)
+        return Windows([leaves[number] for number in numbers], outside, rows_in(window))
 
     def _leaves(self, parts: Sequence[Tensor], rows: Tensor, batch: torch.Size) -> Sequence[Any]:
         leaves = self._unpack_leaves(parts)
@@ -362,6 +388,27 @@ class LazyTensorStorage(TensorStorage):
             self._use_tables(self._structure, self._env_shape, self._tables)
             for number, column in objects.items():
                 self._objects[number][...] = column
+
+
+def _records_of(table: Tensor, window: Tensor) -> Tensor:
+    """Return the records of a table, [N, words], at the rows of windows, int64 [B, W], as [B, W, words].
+
+    Most windows are runs of consecutive rows, and to copy a run takes hardly longer than to copy a row.
+    """
+    from datasets_rl.storages.windows import find_gaps  # deferred: it imports numba
+
+    (count, length), words = window.shape, table.shape[1]
+    others = np.empty(count, np.int64)
+    gaps = find_gaps(window.numpy(), others)
+    if gaps > count // _GAPS_PER_WINDOW:
+        return table.index_select(0, window.view(-1)).view(count, length, words)
+    limit = len(table) - length
+    runs = table.as_strided((limit + 1, length * words), (words, 1), table.storage_offset())
+    records = runs.index_select(0, window[:, 0].clamp(max=limit)).view(count, length, words)
+    if gaps:
+        chosen = torch.from_numpy(others[:gaps])
+        records[chosen] = table[window[chosen]]
+    return records
 
 
 def _unwrapped(item: Any) -> Any:

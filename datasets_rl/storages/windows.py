@@ -1,4 +1,4 @@
-"""Windows of rows and of records, in compiled loops: each would be ten calls of torch."""
+"""Windows of records, in compiled loops: each would be several calls of torch."""
 
 from __future__ import annotations
 
@@ -7,35 +7,31 @@ from numpy.typing import NDArray
 
 from datasets_rl.compiled import compile_for
 
-__all__ = ["bound_runs", "bounded_windows"]
+__all__ = ["bound_runs", "find_gaps"]
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-@compile_for("void(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64[:, ::1], boolean[:, ::1])")
-def bounded_windows(
-    rows: Index, episodes: Index, firsts: Index, lasts: Index, before: int, window: Index, outside: Mask
-) -> None:
-    """Fill windows with rows that stay within their episodes, and which of them repeat the first or last row.
+@compile_for("int64(int64[:, ::1], int64[::1])")
+def find_gaps(window: Index, others: Index) -> int:
+    """Find the windows whose rows are not consecutive, because they are padded, or a ring wraps.
 
     Args:
-        rows: Row of each window, [B].
-        episodes: Its episode, [B].
-        firsts: First row of each episode, [E].
-        lasts: Last row of each episode, [E].
-        before: Number of rows of a window before its row.
-        window: The rows are written here, [B, W].
-        outside: Whether each is a repetition is written here, [B, W].
+        window: Rows of each window, [B, W].
+        others: The numbers of such windows are written here, [B].
+
+    Returns:
+        The number of such windows.
     """
-    width = window.shape[1]
-    for number in range(len(rows)):
-        episode = episodes[number]
-        first, last, start = firsts[episode], lasts[episode], rows[number] - before
-        for step in range(width):
-            row = min(max(start + step, first), last)
-            window[number, step] = row
-            outside[number, step] = row != start + step
+    count = 0
+    for number in range(len(window)):
+        for step in range(1, window.shape[1]):
+            if window[number, step] != window[number, step - 1] + 1:
+                others[count] = number
+                count += 1
+                break
+    return count
 
 
 @compile_for(

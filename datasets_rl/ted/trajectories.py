@@ -12,7 +12,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["Slices", "Trajectories", "TrajectoryMarkers", "concatenated_ranges"]
+__all__ = ["Slices", "Trajectories", "TrajectoryMarkers", "concatenated_ranges", "windows_within"]
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -194,10 +194,8 @@ class Trajectories:
             Rows, int64 [n, before + 1 + after], and whether each position is filled, in the same shape.
         """
         owner, places = self.locate(rows)
-        window = places[:, None] + np.arange(-before, after + 1)
         firsts = self.firsts[owner]
-        clipped = np.clip(window, firsts[:, None], (firsts + self.lengths[owner] - 1)[:, None])
-        return self.rows(clipped), clipped != window
+        return windows_within(places, firsts, firsts + self.lengths[owner] - 1, before, after, self.order)
 
     @cached_property
     def _by_place(self) -> tuple[Index, Index]:
@@ -321,6 +319,30 @@ class Slices:
                 f"{self.trajectories.longest}",
                 hint="request shorter slices, or pass strict_length=False to return short trajectories whole",
             )
+
+
+def windows_within(
+    places: Index, firsts: Index, lasts: Index, before: int, after: int, order: Index | None = None
+) -> tuple[Index, Mask]:
+    """Return the rows of windows that stay within ranges of places, see `Trajectories.windows_around`.
+
+    Args:
+        places: Place of each window, [n].
+        firsts: First place of its range, [n].
+        lasts: Last place of its range, [n].
+        before: Number of steps before each place.
+        after: Number of steps after each place.
+        order: Row at each place; None if they are equal.
+    """
+    from datasets_rl.ted.window_loops import fill_windows  # deferred: it imports numba
+
+    window = np.empty((len(places), before + 1 + after), np.int64)
+    outside = np.empty(window.shape, np.bool_)
+    places, firsts, lasts, order = (
+        np.ascontiguousarray(numbers, np.int64) for numbers in (places, firsts, lasts, () if order is None else order)
+    )
+    fill_windows(places, firsts, lasts, before, order, window, outside)
+    return window, outside
 
 
 def concatenated_ranges(starts: Index, lengths: Index) -> Index:

@@ -1,0 +1,41 @@
+"""Places of windows, in a compiled loop: it would be ten calls of numpy on B * W numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.compiled import compile_for
+
+__all__ = ["fill_windows"]
+
+Index = NDArray[np.int64]
+
+
+@compile_for("void(int64[::1], int64[::1], int64[::1], int64, int64[::1], int64[:, ::1], boolean[:, ::1])")
+def fill_windows(
+    places: Index,
+    firsts: Index,
+    lasts: Index,
+    before: int,
+    order: Index,
+    window: Index,
+    outside: NDArray[np.bool_],
+) -> None:
+    """Fill windows with rows that stay within their trajectories.
+
+    Args:
+        places: Place of each window, [B].
+        firsts: Place of the first step of its trajectory, [B].
+        lasts: Place of the last step of its trajectory, [B].
+        before: Number of steps of a window before its place.
+        order: Row at each place, [P]; [0] if place and row are equal.
+        window: The rows are written here, [B, W].
+        outside: Which of them repeat the first or the last step is written here, [B, W].
+    """
+    for number in range(len(places)):
+        first, last, start = firsts[number], lasts[number], places[number] - before
+        for step in range(window.shape[1]):
+            place = min(max(start + step, first), last)
+            outside[number, step] = place != start + step
+            window[number, step] = order[place] if len(order) else place
