@@ -277,3 +277,30 @@ def is_id(text: str) -> bool:
         return bool(sources.find(text).id)
     except (InvalidArgumentError, UnknownIdError):
         return False
+
+
+def dataset_folders(shell: Shell, text: str) -> list[Path]:
+    """Return the folder of a stored dataset, or those of a mixture's file.
+
+    Raises:
+        NotADatasetError: If a dataset is not stored.
+    """
+    from datasets_rl import locating
+
+    if text.endswith(".toml"):
+        from datasets_rl.mixing import load_mixture
+
+        mixture = load_mixture(text, download=False, home=shell.settings.home)
+        return [mixture[number].data_path for number in range(len(mixture.names))]
+    return [locating.locate(**dataset_arguments(shell, text))]
+
+
+def read_keys(words: Sequence[str]) -> list[tuple[str, ...]] | None:
+    """Return the keys of an option that is given several times, or once with commas; None if it is not given.
+
+    Raises:
+        InvalidArgumentError: If a name is empty.
+    """
+    from datasets_rl.ted.keys import as_key
+
+    return [as_key(name.strip()) for word in words for name in word.split(",")] or None

@@ -56,13 +56,23 @@ class Lines:
     title: str = ""
 
 
-Block = Table | Facts | Lines
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Labels with counts; on a terminal each has a bar, whose length is its share of the largest count."""
+
+    rows: tuple[tuple[str, int], ...]
+    title: str = ""
+
+
+Block = Table | Facts | Lines | Bars
 
 _NOTHING = frozenset({"", "-"})
 _GAP = 2
 """Blanks between two columns."""
 _USUAL = 80
 """Columns of a terminal that does not report how many it has."""
+_NUMBER = 9
+"""Columns of a first cell that stays beside the other cells of a listing, however wide they are."""
 _LEAST = 20
 """Columns that a value beside its name needs; with fewer it goes below its name."""
 
@@ -215,6 +225,8 @@ def _piped_lines(block: Block) -> list[str]:
         return [("  " if block.title else "") + _printable_text(line) for line in block.lines]
     if isinstance(block, Facts):
         return ["\t".join(map(_cell_text, pair)) for pair in block.pairs if pair[1]]
+    if isinstance(block, Bars):
+        return [f"{_cell_text(label)}\t{count}" for label, count in block.rows]
     rows = (block.header, *block.rows) if block.title else block.rows
     return ["\t".join(map(_cell_text, row)) for row in rows]
 
@@ -226,6 +238,8 @@ def _fitted_lines(block: Block, width: int, *, bold: bool) -> list[str]:
         shown = _fact_lines(
             [(_cell_text(name), _cell_text(value)) for name, value in block.pairs if value], room, bold=bold
         )
+    elif isinstance(block, Bars):
+        shown = _bar_lines([(_cell_text(label), count) for label, count in block.rows], room)
     elif isinstance(block, Table):
         rows = [tuple(map(_cell_text, row)) for row in block.rows]
         lay = _listing_lines if block.listing else _table_lines
@@ -286,18 +300,49 @@ def _fact_lines(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> 
     return lines
 
 
+def _bar_lines(rows: Sequence[tuple[str, int]], width: int) -> list[str]:
+    """Return a line for each row: the label and the count, both at the right of their columns, and the bar."""
+    labels = max((_text_width(label) for label, _ in rows), default=0)
+    counts = max((len(f"{count:,}") for _, count in rows), default=0)
+    room, most = max(width - labels - counts - 2 * _GAP, 1), max((count for _, count in rows), default=0) or 1
+    return [
+        f"{' ' * (labels - _text_width(label))}{label}{' ' * _GAP}{count:>{counts},}{' ' * _GAP}{_bar(count, most, room)}".rstrip()
+        for label, count in rows
+    ]
+
+
+def _bar(count: int, most: int, width: int) -> str:
+    """Return a bar in eighths of a column, at least one for a count above 0."""
+    eighths = max(round(8 * width * count / most), int(count > 0))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def sparkline(counts: Sequence[int]) -> str:
+    """Return a histogram as a word, a letter for each bin; ``·`` is an empty one."""
+    most = max(counts, default=0)
+    return "".join("▁▂▃▄▅▆▇█"[(8 * count - 1) // most] if count else "·" for count in counts)
+
+
+def number_text(value: float | None) -> str:
+    """Write a number of a statistic for readers: four digits, three of very large and very small ones; "-" for none."""
+    if value is None:
+        return "-"
+    text = f"{value:.4g}"
+    return f"{value:.2e}" if "e" in text else text
+
+
 def _listing_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, bold: bool) -> list[str]:
     """Return a line for the headings and for each row.
 
     Beside a first cell that is wider than its column, the others move to the right; where they leave the window, it
-    takes a separate line, so that it stays whole.
+    takes a separate line, so that it stays whole. A number stays beside the others, which are shortened.
     """
     cells = [header, *rows]
     shown = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]
     cells = [tuple(row[n] for n in shown) for row in cells]
     widths = [max(map(_text_width, column)) for column in zip(*cells, strict=True)]
     others = sum(_GAP + one for one in widths[1:-1]) + _GAP + min(widths[-1], width // 3)
-    widths[0] = min(widths[0], max(width - others, 1))
+    widths[0] = min(widths[0], max(width - others, _NUMBER))
     starts = [*accumulate(_GAP + one for one in widths)]
     lines = []
     for number, row in enumerate(cells):
@@ -312,7 +357,7 @@ def _listing_row_lines(row: Sequence[str], starts: Sequence[int], width: int) ->
     for cell, start in zip(rest, starts, strict=False):
         needed = _text_width(line)
         line = _pad_text(line, max(start, needed + _GAP)) + cell
-    if needed <= width or not first:
+    if needed <= width or _text_width(first) <= _NUMBER:
         return [_shorten(line.rstrip(), width)]
     return [*_fold_word(first, width), *_listing_row_lines(["", *rest], starts, width)]
 

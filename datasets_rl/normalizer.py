@@ -5,7 +5,8 @@ observation  --- normalize --->  network  --- denormalize --->  action
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +67,11 @@ class Normalizer(nn.Module):
             eps: A constant that is added to the standard deviations.
         """
         values = _as_double(values)
-        return cls(values.mean(0), values.std(0, correction=0) + eps)
+        return cls._standard(values.mean(0), values.std(0, correction=0), eps=eps)
+
+    @classmethod
+    def _standard(cls, mean: Tensor, std: Tensor, *, eps: float) -> Self:
+        return cls(mean, std + eps)
 
     @classmethod
     def limits(cls, values: Any, *, eps: float = 1e-4) -> Self:
@@ -79,7 +84,10 @@ class Normalizer(nn.Module):
             values: Values of all steps, a tensor or an array [N, *S].
             eps: The range below which an element is not scaled.
         """
-        low, high = _as_double(values).aminmax(dim=0)
+        return cls._limits(*_as_double(values).aminmax(dim=0), eps=eps)
+
+    @classmethod
+    def _limits(cls, low: Tensor, high: Tensor, *, eps: float) -> Self:
         scaled = (high > low) & (high - low >= eps)
         return cls(torch.where(scaled, (low + high) / 2, low), torch.where(scaled, (high - low) / 2, 1.0))
 
@@ -107,13 +115,56 @@ class Normalizer(nn.Module):
             raise InvalidArgumentError(f"low is {low} and high is {high}; expected 0 <= low < high <= 1")
         values = _as_double(values)
         lower, upper = (_quantile(values, probability) for probability in (low, high))
+        return cls._quantile(lower, upper, *values.aminmax(dim=0), eps=eps, mask=mask)
+
+    @classmethod
+    def _quantile(
+        cls, lower: Tensor, upper: Tensor, minimum: Tensor, maximum: Tensor, *, eps: float, mask: Any
+    ) -> Self:
         half = (upper - lower + eps) / 2
-        minimum, maximum = values.aminmax(dim=0)
         constant = minimum == maximum
         chosen = torch.ones_like(constant) if mask is None else torch.as_tensor(mask).expand(constant.shape)
         shift = torch.where(constant, lower, lower + half)
         scale = torch.where(constant, 1.0, half)
         return cls(torch.where(chosen, shift, 0.0), torch.where(chosen, scale, 1.0), chosen)
+
+    @classmethod
+    def from_statistics(
+        cls,
+        statistics: Mapping[str, Any],
+        kind: Literal["standard", "limits", "quantile"] = "standard",
+        *,
+        mask: Any = None,
+        eps: float | None = None,
+    ) -> Self:
+        """Return a normalization by given statistics, without reading the data.
+
+            >>> Normalizer.from_statistics(dataset.statistics["action"], "quantile")
+
+        "standard" and "limits" are those of the class methods of these names. "quantile" uses the quantiles 0.01 and
+        0.99, as `BOUNDS_Q99` of Octo and OpenVLA. In a dataset of more than 65,536 steps they are those of a sample of
+        65,536 steps: the true probability of a sampled quantile is 0.01 +- 0.0008 (two standard deviations). For exact
+        ones, use `quantile` with the values of all steps.
+
+        Args:
+            statistics: Min, max, mean and std, and for "quantile" q01 and q99, numbers or lists [*S]: those of a field
+                of a dataset, or of LeRobot.
+            kind: The normalization.
+            mask: For "quantile", which elements are normalized, bool [*S].
+            eps: As in the class method; by default its default.
+
+        Raises:
+            InvalidArgumentError: If the kind does not exist, or a number is missing or not finite.
+        """
+        names = _USED_STATISTICS.get(kind)
+        if names is None:
+            raise InvalidArgumentError(f"kind is {kind!r}; expected one of {', '.join(_USED_STATISTICS)}")
+        numbers = [_known_numbers(statistics, name) for name in names]
+        if kind == "standard":
+            return cls._standard(*numbers, eps=1e-3 if eps is None else eps)
+        if kind == "limits":
+            return cls._limits(*numbers, eps=1e-4 if eps is None else eps)
+        return cls._quantile(*numbers, eps=1e-8 if eps is None else eps, mask=mask)
 
     def normalize(self, values: Tensor) -> Tensor:
         """Return normalized values of the same shape, [..., *S]; integers become float32."""
@@ -130,6 +181,27 @@ class Normalizer(nn.Module):
     def extra_repr(self) -> str:
         """Return the arguments that `repr` shows."""
         return f"shape={list(self.shift.shape)}, clip={bool(self.clip.any())}"
+
+
+_USED_STATISTICS = {
+    "standard": ("mean", "std"),
+    "limits": ("min", "max"),
+    "quantile": ("q01", "q99", "min", "max"),
+}
+
+
+def _known_numbers(statistics: Mapping[str, Any], name: str) -> Tensor:
+    try:
+        numbers = torch.as_tensor(statistics[name], dtype=torch.float64)
+    except (KeyError, RuntimeError, TypeError, ValueError):
+        numbers = None
+    if numbers is None or not numbers.isfinite().all():
+        given = f"{statistics[name]!s:.60}" if name in statistics else f"missing among {', '.join(statistics)}"
+        raise InvalidArgumentError(
+            f"the statistic {name} is {given}; expected finite numbers",
+            hint="use the class method with the values of all steps",
+        )
+    return numbers
 
 
 def _as_double(array: Any) -> Tensor:

@@ -8,10 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from datasets_rl.notebook import in_notebook
+
 if TYPE_CHECKING:
-    from tqdm.auto import tqdm
+    from tqdm.std import tqdm
     from typing_extensions import Never
 
 
@@ -91,7 +94,7 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
     if not show:
         yield Report()
         return
-    if not (sys.stderr.isatty() or _in_notebook()):
+    if not (sys.stderr.isatty() or in_notebook()):
         lines = _Lines(done, {"total": total, "prefix": label, "unit": unit})
         try:
             with _after_silence(lines.first):
@@ -99,14 +102,23 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
         finally:
             lines.close()
         return
-    # Imported here, because it imports asyncio, and most commands show no bar.
-    from tqdm.auto import tqdm
-
-    bar: tqdm[Never] = tqdm(
+    bar: tqdm[Never] = _bar_class()(
         total=total, initial=done, desc=label, unit=unit, unit_scale=True, file=sys.stderr, **_width()
     )
     with bar:
         yield _Bar(bar)
+
+
+def _bar_class() -> Any:
+    """Return the class of bars: in a notebook one of widgets, if ipywidgets is installed, and of text if it is not."""
+    # Imported here, because they take long, and most commands show no bar.
+    if in_notebook() and find_spec("ipywidgets") is not None:
+        from tqdm.notebook import tqdm as widget_bar
+
+        return widget_bar
+    from tqdm.std import tqdm
+
+    return tqdm
 
 
 def _width() -> dict[str, Any]:
@@ -116,10 +128,6 @@ def _width() -> dict[str, Any]:
         if 0 in size:
             return {"ncols": size.columns or 80, "nrows": size.lines or 24}
     return {"dynamic_ncols": True}
-
-
-def _in_notebook() -> bool:
-    return "ipykernel" in sys.modules
 
 
 class _Bar(Report):
@@ -136,6 +144,11 @@ class _Bar(Report):
     def set_total(self, total: int) -> None:
         with self._lock:
             self._bar.total = total
+            container = getattr(self._bar, "container", None)
+            if container is not None:
+                # The widget has a maximum of its own, and is 20 pixels wide while the total is unknown.
+                _, widget, _ = container.children
+                widget.max, widget.layout.width = total, None
             self._bar.refresh()
 
 

@@ -17,7 +17,7 @@ FOLDERS = {
 }
 
 LAYERS = [
-    {"compiled", "deprecation", "errors", "normalizer", "remedy", "returns", "settings", "ted.keys"},
+    {"compiled", "deprecation", "errors", "normalizer", "notebook", "remedy", "returns", "settings", "ted.keys"},
     {"checkpoint", "disk", "format.schema", "progress"},
     {"format.manifest", "specs"},
     {"ted"},
@@ -34,7 +34,7 @@ LAYERS = [
     {"samplers", "transforms", "vla", "writers"},
     {"sources", "storages"},
     {"pipeline"},
-    {"buffers", "store"},
+    {"buffers", "look", "store"},
     {"locating"},
     {"catalog"},
     {"growth"},

@@ -151,3 +151,29 @@ def read(terminal):
         return os.read(terminal, 4096)
     except OSError:
         return b""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_notebook_shows_a_bar_with_a_total_that_becomes_known(widgets):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    without = "" if widgets else "import sys; sys.modules['ipywidgets'] = None"
+    cell = nbformat.v4.new_code_cell(
+        f"""{without}
+from datasets_rl import progress
+with progress.report("conversion", None, unit="steps", done=5) as report:
+    report(10); report.set_total(100); report(85)
+"""
+    )
+    client = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=[cell]), timeout=60, kernel_name="python3")
+    client.execute()
+
+    texts = [output["text"] for output in cell.outputs if output.output_type == "stream"]
+    bars = [state for state in client.widget_state.values() if "max" in state]
+    if widgets:
+        assert [(bar["value"], bar["max"], bar["bar_style"]) for bar in bars] == [(100, 100, "success")]
+        assert not texts
+    else:
+        assert not bars
+        assert "conversion: 100%" in "".join(texts)
+        assert "Warning" not in "".join(texts)

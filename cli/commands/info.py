@@ -13,12 +13,18 @@ from datasets_rl.errors import NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
 from ..options import Shell, dataset_arguments, id_or_folder
-from ..output import Block, Facts, Lines, Result, Table, size_text
+from ..output import Block, Facts, Lines, Result, Table, number_text, size_text
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.schema import Field
     from datasets_rl.sources import Entry
+
+_FLAGS = ("episode", "next.done", "next.terminated", "next.truncated")
+_QUANTILES = {"q01", "q50", "q99"}
+_STATISTICS = ("min", "q01", "q50", "q99", "max", "mean", "std")
+_ELEMENTS = 24
+"""Elements of a field whose statistics are shown; `--json` has all."""
 
 
 def run(
@@ -148,6 +154,9 @@ def _result_blocks(
     yield Facts(_stored_facts(manifest, folder), title="stored")
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _key_rows(manifest))
     yield Table(("key", "dtype", "shape", "stored in"), rows, title="keys")
+    if spaces := tuple((name, _space_text(spec)) for name, spec in manifest.specs.items() if name not in _FLAGS):
+        yield Facts(spaces, title="spaces")
+    yield from _statistics_blocks(manifest)
     yield from _history_blocks(manifest)
     if folder is not None and (versions := _version_chain(folder)):
         chain = tuple(
@@ -163,6 +172,57 @@ def _result_blocks(
         yield Table(
             ("version", "steps", "episodes", "on disk", "made by"), chain, title="versions, the last one is shown"
         )
+
+
+def _space_text(spec: Any) -> str:
+    """Return the set of values that a spec of the manifest describes: ``from -2 to 2, float32 [3]``."""
+    if not isinstance(spec, Mapping):
+        return ""
+    kind, shape = str(spec.get("kind", "")).replace("_", " "), spec.get("shape", [])
+    if "low" in spec and "high" in spec:
+        kind = f"from {_shortened(spec['low'])} to {_shortened(spec['high'])}"
+    elif "n" in spec:
+        kind = f"{kind}, 0 to {spec['n'] - 1}" if isinstance(spec["n"], int) else kind
+    elif "nvec" in spec:
+        kind = f"{kind}, numbers below {_shortened(spec['nvec'])}"
+    return f"{kind}, {spec.get('dtype', '')} {shape}"
+
+
+def _shortened(value: Any, most: int = 60) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _statistics_blocks(manifest: Manifest) -> Iterator[Block]:
+    fields = {name: numbers for name, numbers in manifest.statistics.items() if isinstance(numbers, Mapping)}
+    rows = [row for name, numbers in fields.items() for row in _statistics_rows(name, numbers)]
+    if not rows:
+        return
+    names: tuple[str, ...] = _STATISTICS
+    if not any(set(numbers) & _QUANTILES for numbers in fields.values()):
+        names = tuple(name for name in names if name not in _QUANTILES)
+        yield Lines(("an early release wrote this dataset, without quantiles; `rlds stats` computes them",))
+    shown = tuple((row[0], *(number_text(row[1].get(name)) for name in names)) for row in rows)
+    yield Table(("field", *names), shown, title="statistics", listing=True)
+
+
+def _statistics_rows(name: str, numbers: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float | None]]]:
+    """Yield a row for each element of a field, at most `_ELEMENTS`, and one for the number of the others."""
+    flat = {one: dict(_flattened(value)) for one, value in numbers.items()}
+    indices = list(flat.get("min", {}))
+    for index in indices[:_ELEMENTS]:
+        label = name if len(indices) == 1 else f"{name}{list(index)}"
+        yield label, {one: values.get(index) for one, values in flat.items()}
+    if len(indices) > _ELEMENTS:
+        yield f"{name}, {len(indices) - _ELEMENTS:,} more", {}
+
+
+def _flattened(value: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], float | None]]:
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _flattened(item, (*index, number))
+    else:
+        yield index, value if _is_number(value) else None
 
 
 def _version_chain(folder: Path) -> list[dict[str, Any]]:
@@ -248,7 +308,9 @@ def _history_blocks(manifest: Manifest) -> Iterator[Block]:
     if manifest.history:
         done = tuple(row for number, one in enumerate(manifest.history) for row in _step_rows(number, one))
         yield Table(("", "step", "of", "bytes"), done, title="then preprocessed")
-    facts = tuple((name, str(value)) for name, value in manifest.metadata.items() if not isinstance(value, Mapping))
+    facts = tuple(
+        (name, _shortened(value, 200)) for name, value in manifest.metadata.items() if not isinstance(value, Mapping)
+    )
     if facts:
         yield Facts(facts, title="metadata")
 

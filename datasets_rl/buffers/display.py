@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDictBase
 
+from datasets_rl.notebook import facts_html
 from datasets_rl.ted.keys import as_key, dotted_name
 
 if TYPE_CHECKING:
@@ -32,16 +32,10 @@ def as_html(buffer: ReplayBuffer, *facts: tuple[str, str]) -> str:
         facts: Names and values of additional rows.
     """
     held = sum(map(len, _storages(buffer)))
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
-        for name, value in (
-            *facts,
-            *_components(buffer),
-            ("steps", f"{held:,} of {buffer.storage.max_size:,}"),
-            *_fields(buffer),
-        )
+    return facts_html(
+        type(buffer).__name__,
+        (*facts, *_components(buffer), ("steps", f"{held:,} of {buffer.storage.max_size:,}"), *_fields(buffer)),
     )
-    return f"<table><caption>{escape(type(buffer).__name__)}</caption>{rows}</table>"
 
 
 def _components(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:

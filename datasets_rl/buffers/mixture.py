@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from datasets_rl.buffers.batch import pin_batch
+from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.ensemble import ReplayBufferEnsemble, info_at
 from datasets_rl.buffers.keys import Missing, MixtureKey
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
@@ -96,6 +97,12 @@ class Mixture(ReplayBufferEnsemble):
     @property
     def _names(self) -> Sequence[str]:
         return self.names
+
+    def _repr_html_(self) -> str:
+        """Return a table with the share and the size of each buffer, for notebooks."""
+        shares = self.sampler.shares.tolist()
+        members = [f"{share:.1%}, {len(self[number]):,} steps" for number, share in enumerate(shares)]
+        return as_html(self, *zip(self.names, members, strict=True))
 
     def _trial_size(self) -> int:
         return self._unit

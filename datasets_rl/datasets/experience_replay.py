@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,9 @@ from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinal
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.look import Description, StepReader, describe, distribution
+from datasets_rl.look.histograms import BINS
+from datasets_rl.notebook import Markup, histogram_svg
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, read_numbers
@@ -34,11 +37,13 @@ from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.final_states import FinalUnknown, check_final_unknown, select_final_known
 from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
-from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, as_key
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, ROOT_FLAGS, Key, as_key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from datasets_rl.preprocessing import Recipe, Step
     from datasets_rl.preprocessing.functions import Per
 
@@ -355,6 +360,80 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         # torch supports neither text nor foreign byte orders.
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) if array.dtype.kind in "biufc" else array
 
+    @property
+    def statistics(self) -> Mapping[str, Mapping[str, Any]]:
+        """The statistics of the whole stored dataset, by dotted key: min, max, mean, std and quantiles, q01 to q99.
+
+        ``dataset.statistics["action"]["q99"]`` has a number for each element, ``"return"`` and ``"length"`` describe the
+        episodes. They are in the manifest; for datasets of earlier versions, the quantiles are computed. Float fields
+        have statistics; `describe` describes all fields.
+        """
+        return self.stored.statistics
+
+    def describe(self, keys: Sequence[str | tuple[str, ...]] | None = None, *, bins: int = BINS) -> Description:
+        """Return the distributions of the returns, the lengths and the fields, and how episodes end.
+
+            >>> found = dataset.describe()
+            >>> found.issues()                                  # "observation has 3 values that are NaN, in ..."
+            >>> found.field("action").elements[0].histogram.counts
+            >>> found.ends.timed_out.episodes, found.ends.correlation["return"]
+
+        The visible steps are read twice, in blocks. Of fields with their own file, such as images, at most 256 steps
+        are read.
+
+        Args:
+            keys: The fields; by default all but the flags.
+            bins: Maximum number of bins of a histogram.
+
+        Raises:
+            UnknownKeyError: If a field does not exist; the error names the existing ones.
+        """
+        return describe(self._step_reader(), keys=None if keys is None else [as_key(key) for key in keys], bins=bins)
+
+    def plot(self) -> Figure:
+        """Return a figure with the histograms of the returns, the lengths, the rewards and each element of the actions.
+
+            >>> dataset.plot()                                  # in a notebook
+            >>> dataset.plot().savefig("hopper.png")
+
+        Raises:
+            MissingDependencyError: If matplotlib is not installed.
+        """
+        from datasets_rl.look.plot import draw
+
+        steps = self._step_reader()
+        shown = [field.key for field in steps.fields if field.key[0] == ACTION[0] or field.key == NEXT_REWARD]
+        return draw(describe(steps, keys=shown))
+
+    def iterate_episodes(self, numbers: Iterable[int] | None = None) -> Iterator[TensorDict]:
+        """Yield episodes as TensorDicts, [T] each, one at a time.
+
+            >>> for episode in dataset.iterate_episodes():
+            ...     episode["next", "reward"].sum()
+
+        Transforms are not applied.
+
+        Args:
+            numbers: Numbers of the episodes in `episodes`, in any order; by default all. Negative ones count from the
+                end.
+
+        Raises:
+            IndexError: If there is no such episode.
+        """
+        storage: Any = self._storage
+        steps = storage.steps if isinstance(storage, PaddedTrajectories) else storage
+        for number in range(len(self.episodes)) if numbers is None else numbers:
+            yield steps.get(self.episodes.rows(number))
+
+    def _step_reader(self) -> StepReader:
+        """Return a reader of the stored fields of the visible steps."""
+        steps: Any = self._storage
+        while isinstance(steps, (PaddedTrajectories, AliasedStorage)):
+            steps = steps.steps
+        if isinstance(steps, SubsetStorage):
+            return StepReader(self.stored, steps.rows, steps.episodes, steps.keys())
+        return StepReader(self.stored)
+
     def as_dict(self, layout: FlatLayout, framework: Framework = "numpy", device: Any = None) -> dict[str, Any]:
         """Return all transitions as a flat dict of arrays, with the keys and dtypes that training programs expect.
 
@@ -586,4 +665,21 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         )
 
     def _repr_html_(self) -> str:
-        return as_html(self, ("dataset", self.dataset_id), ("part", str(self.selection)))
+        counts = f"{len(self.episodes):,} episodes, {self.episodes.steps:,} steps"
+        return as_html(
+            self,
+            ("dataset", self.manifest.id),
+            ("environment", self.manifest.environment),
+            ("size", counts),
+            ("part", str(self.selection)),
+            ("returns", self._returns_html()),
+        )
+
+    def _returns_html(self) -> Markup:
+        """Return the range of the returns, with their histogram as an image."""
+        found = distribution(self.episodes["return"])
+        if found.histogram is None or found.min is None or found.max is None:
+            return Markup("not finite")
+        text = f"returns from {found.min:.6g} to {found.max:.6g}"
+        image = histogram_svg(found.histogram.counts, text)
+        return Markup(f"{found.min:.6g} {image} {found.max:.6g}")

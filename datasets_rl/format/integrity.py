@@ -66,7 +66,9 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         for attribute, value in expected.items():
             if isinstance(spec, dict) and name in manifest.specs and spec.get(attribute) != value:
                 yield f"specs.{name}.{attribute} is {spec.get(attribute)!s:.60}; the field has {value}"
-    yield from statistics_differences(manifest.statistics, stored.schema, stored.episodes, stored.column)
+    yield from statistics_differences(
+        manifest.statistics, stored.schema, stored.episodes, stored.column, stored.take_fields
+    )
     arrays = [value["file"] for value in manifest.metadata.values() if isinstance(value, dict) and "file" in value]
     texts = [field.texts_file for field in stored.schema if field.text]
     needed = {ROWS_FILE, EPISODES_FILE, *arrays, *texts, *(name for field in stored.schema for name in field.arrays)}

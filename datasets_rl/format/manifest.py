@@ -15,6 +15,7 @@ from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError
 from datasets_rl.format.schema import Schema, short_text, upgrade_schema
+from datasets_rl.notebook import facts_html
 from datasets_rl.remedy import Call, Remedy
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
 
@@ -232,6 +233,38 @@ class Manifest:
             ManifestError: If the manifest is not valid.
         """
         return cls.from_json(read_document(folder), where=str(folder / MANIFEST_FILE))
+
+    @property
+    def environment(self) -> str:
+        """Id or name of the environment, if the upstream states it; else empty."""
+        if isinstance(name := self.metadata.get("environment"), str):
+            return name
+        try:
+            spec = json.loads(self.metadata.get("env_spec", ""))
+        except (TypeError, ValueError, RecursionError):
+            return ""
+        return str(spec.get("id") or "") if isinstance(spec, Mapping) else ""
+
+    def _repr_html_(self) -> str:
+        """Return the description and the fields, for notebooks."""
+        return facts_html(
+            f"Manifest of {self.id}",
+            (
+                ("environment", self.environment),
+                ("steps", f"{self.steps:,}"),
+                ("episodes", f"{self.episodes:,}"),
+                ("final observation unknown", f"{self.final_unknown:,} episodes" if self.final_unknown else ""),
+                ("bytes", f"{self.bytes:,}"),
+                ("license", self.license),
+                ("citation", self.citation),
+                ("known issues", "; ".join(self.known_issues)),
+                ("converter", f"datasets-rl {self.converter}" if self.converter else ""),
+                *(
+                    (field.name, f"{(field.memory_dtype or field.dtype).name} {list(field.shape)}")
+                    for field in self.schema
+                ),
+            ),
+        )
 
     def file(self, path: str) -> StoredFile | None:
         """Return the entry of a file of the dataset by its path; None if there is no such file."""

@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -23,10 +23,13 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.read.npy import read_header
+from datasets_rl.ted.keys import Key, dotted_name
 
 _HASH_BYTES = 1 << 20
 # Linux's value: Python defines the constant only since 3.11, and other systems do not reserve memory.
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+_TAKE_ROWS = 1 << 10  # with the pages that the system maps around each row: up to 64 MB
+_TAKE_BYTES = 8 << 20
 _MAX_HEADER = 1 << 20  # numpy's default limit is reached with about 300 fields
 
 
@@ -267,6 +270,29 @@ def advise_random_reads(mapped: NDArray[Any]) -> None:
     pages = getattr(mapped, "_mmap", None)
     if pages is not None and hasattr(mmap, "MADV_RANDOM"):
         pages.madvise(mmap.MADV_RANDOM)
+
+
+def take_fields(mapped: NDArray[Any], keys: Sequence[Key], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Return fields of some rows of a mapped file of records, each [K, ...].
+
+    The operating system counts all visited pages as memory of the process; they are released after every few rows.
+
+    Args:
+        mapped: The records, [N].
+        keys: Keys of the fields.
+        rows: Numbers of the rows, ascending, [K].
+    """
+    fields = [mapped.dtype[dotted_name(key)] for key in keys]
+    taken = [np.empty((len(rows), *field.shape), field.base) for field in fields]
+    pages = getattr(mapped, "_mmap", None)
+    count = max(1, min(_TAKE_ROWS, _TAKE_BYTES // mapped.dtype.itemsize))
+    for start in range(0, len(rows), count):
+        records = mapped[rows[start : start + count]]
+        for values, key in zip(taken, keys, strict=True):
+            values[start : start + count] = records[dotted_name(key)]
+        if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+            pages.madvise(mmap.MADV_DONTNEED)
+    return taken
 
 
 def file_sha256(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.format.manifest import StoredFile, missing_field_problems
-from datasets_rl.format.npy import NpyStream, file_sha256, unfinished_blocks
+from datasets_rl.format.npy import NpyStream, file_sha256, open_npy, take_fields, unfinished_blocks
 from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
 from datasets_rl.read.images import read_header
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, zero_unknown_states
@@ -29,7 +30,7 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
-from datasets_rl.ted.stats import Moments, episode_statistics, has_statistics
+from datasets_rl.ted.stats import Moments, episode_statistics, field_quantiles, has_statistics
 from datasets_rl.ted.steps import split_states
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
@@ -543,6 +544,10 @@ class DatasetWriter:
         files.append(episodes.close())
         files += [self._write_texts(self.schema[key], [*vocabulary]) for key, vocabulary in self._vocabulary.items()]
         statistics = {dotted_name(key): moments.to_json() for key, moments in self._moments.items()}
+        # From the file, so that they are the same however the conversion was divided or interrupted.
+        rows = open_npy(self._folder / ROWS_FILE, self.schema.record, (self._steps,))
+        for name, numbers in field_quantiles(self.schema, self._steps, partial(take_fields, rows)).items():
+            statistics[name] |= numbers
         statistics |= episode_statistics(EpisodeTable(table))
         return DatasetSummary(
             schema=self.schema,

@@ -26,6 +26,7 @@ import numpy as np
 
 from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughMemoryError, PreprocessError
+from datasets_rl.notebook import facts_html
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.digests import code_digest
 from datasets_rl.preprocessing.former import Arguments, with_present_names
@@ -146,6 +147,14 @@ class Recipe:
                 reached[number].update(result.numbers.tolist())
             result = _apply_step(step, number, result)
         return result
+
+    def _repr_html_(self) -> str:
+        """Return the name, the summary and a row for each step, for notebooks."""
+        steps = (
+            (label.partition(" (")[0], label.partition(" (")[2][:-1])
+            for label in map(self.step_label, range(len(self.steps)))
+        )
+        return facts_html(f"Recipe {self.name}", (("summary", self.summary), *steps))
 
     def step_label(self, number: int) -> str:
         """Return the name of a step with the values of its arguments: ``step 0 (keep_lengths: 10, 20)``."""

@@ -12,6 +12,7 @@ from torch import Generator
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.notebook import facts_html
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._errors import AttributeNameError
 from datasets_rl.specs.base import (
@@ -25,7 +26,7 @@ from datasets_rl.specs.base import (
     rearranged_shape,
 )
 from datasets_rl.specs.non_tensor import NonTensorSpec
-from datasets_rl.ted.keys import Key
+from datasets_rl.ted.keys import Key, as_key, dotted_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -672,6 +673,12 @@ class CompositeSpec(TensorSpec):
         return self.shape, self.device, self.data_cls, self._specs
 
     __hash__ = TensorSpec.__hash__
+
+    def _repr_html_(self) -> str:
+        """Return a row for each leaf, for notebooks."""
+        leaves = self.items(include_nested=True, leaves_only=True)
+        rows = ((dotted_name(as_key(key)), "" if spec is None else str(spec)) for key, spec in leaves)
+        return facts_html(f"{type(self).__name__} {list(self.shape)}", rows)
 
     def __repr__(self) -> str:
         lines = "".join(f"\n    {name}: {str(spec).replace(chr(10), chr(10) + '    ')}," for name, spec in self.items())

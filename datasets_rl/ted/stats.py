@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.ted.keys import Key, dotted_name
+from datasets_rl.ted.quantiles import QUANTILES, quantiles, sample_rows, sample_size
 from datasets_rl.ted.table import EpisodeTable
 
 if TYPE_CHECKING:
-    from datasets_rl.format.schema import Column, Schema
+    from datasets_rl.format.schema import Column, Field, Schema
 
-__all__ = ["TOLERANCE", "Moments", "episode_statistics", "has_statistics", "statistics_differences", "summarize"]
+__all__ = [
+    "TOLERANCE",
+    "Moments",
+    "episode_statistics",
+    "field_quantiles",
+    "has_quantiles",
+    "has_statistics",
+    "statistics_differences",
+    "summarize",
+]
+
+Take = Callable[[Sequence[Key], NDArray[np.int64]], list[NDArray[Any]]]
+"""Function of keys and ascending rows, [K], that returns the values of each key in these rows, [K, ...]."""
 
 TOLERANCE = 1e-9
 """Maximum difference between a stated and a recomputed mean or standard deviation, relative to the largest magnitude of
 the values. These depend on the batches in which the values were summed; minimum and maximum do not."""
 _BLOCK_BYTES = 4 << 20
+_SAMPLE_BYTES = 32 << 20
 _SQUARABLE = 1e150
 """Magnitude up to which sums of squares do not overflow float64, for any division into batches."""
 
@@ -38,13 +53,17 @@ class Moments:
     MAX_ELEMENTS = 256
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self._pooled = int(np.prod(shape)) > self.MAX_ELEMENTS
-        self._shape: tuple[int, ...] = () if self._pooled else shape
+        self._shape: tuple[int, ...] = () if self.pools(shape) else shape
         self._count: NDArray[np.int64] = np.zeros(self._item_size, np.int64)
         self._mean: NDArray[np.float64] = np.zeros(self._item_size)
         self._squares: NDArray[np.float64] = np.zeros(self._item_size)
         self._low: NDArray[np.float64] = np.full(self._item_size, np.inf)
         self._high: NDArray[np.float64] = np.full(self._item_size, -np.inf)
+
+    @classmethod
+    def pools(cls, shape: tuple[int, ...]) -> bool:
+        """Return whether all elements of a step of this shape share one statistic."""
+        return int(np.prod(shape)) > cls.MAX_ELEMENTS
 
     @property
     def _item_size(self) -> int:
@@ -130,15 +149,49 @@ class Moments:
 
 
 def summarize(values: NDArray[Any]) -> dict[str, Any]:
-    """Return minimum, maximum, mean and standard deviation of one number per episode, [E], as JSON values."""
+    """Return the moments and the exact quantiles of one number per episode, [E], as JSON values."""
     moments = Moments(())
     moments.update(values)
-    return moments.to_json()
+    return moments.to_json() | quantiles(values)
 
 
 def has_statistics(column: Column) -> bool:
     """Return whether the manifest has statistics of a field: whether it is a float field."""
     return column.dtype.kind == "f"
+
+
+def has_quantiles(field: Field) -> bool:
+    """Return whether the manifest has quantiles of a field: whether it is a float field in rows.npy."""
+    return has_statistics(field) and not field.wide
+
+
+def field_quantiles(schema: Schema, steps: int, take: Take) -> dict[str, dict[str, Any]]:
+    """Return the quantiles of all fields that have them, by dotted key, as JSON values.
+
+    Args:
+        schema: The fields.
+        steps: Number of steps, N.
+        take: Returns the values of sampled rows.
+    """
+    numbers = {}
+    for count, fields in _groups(schema, steps):
+        taken = take([field.key for field in fields], sample_rows(steps, count))
+        for field, values in zip(fields, taken, strict=True):
+            numbers[field.name] = quantiles(values, () if Moments.pools(field.shape) else field.shape)
+    return numbers
+
+
+def _groups(schema: Schema, steps: int) -> Iterator[tuple[int, list[Field]]]:
+    """Yield the fields whose samples are taken together, with the number of rows: visiting the rows costs most."""
+    groups: dict[int, list[Field]] = {}
+    for field in filter(has_quantiles, schema):
+        count = sample_size(steps, math.prod(field.shape))
+        fields = groups.setdefault(count, [])
+        if fields and count * (field.step_bytes + sum(one.step_bytes for one in fields)) > _SAMPLE_BYTES:
+            yield count, fields
+            groups[count] = fields = []
+        fields.append(field)
+    yield from groups.items()
 
 
 def episode_statistics(table: EpisodeTable) -> dict[str, Any]:
@@ -147,7 +200,11 @@ def episode_statistics(table: EpisodeTable) -> dict[str, Any]:
 
 
 def statistics_differences(
-    stated: Mapping[str, Any], schema: Schema, table: EpisodeTable, column: Callable[[Key, int, int], NDArray[Any]]
+    stated: Mapping[str, Any],
+    schema: Schema,
+    table: EpisodeTable,
+    column: Callable[[Key, int, int], NDArray[Any]],
+    take: Take,
 ) -> Iterator[str]:
     """Recompute the statistics of a stored dataset in batches, and yield a problem for each stated value that differs.
 
@@ -156,6 +213,7 @@ def statistics_differences(
         schema: The fields.
         table: The episodes.
         column: Function of a key, a first row and a stop row that returns the values, [stop - start, ...].
+        take: Returns the values of sampled rows. Datasets of early releases state no quantiles; none are then expected.
     """
     recomputed = episode_statistics(table)
     for field in filter(has_statistics, schema):
@@ -164,12 +222,20 @@ def statistics_differences(
         for start in range(0, table.steps, block):
             moments.update(column(field.key, start, min(start + block, table.steps)))
         recomputed[dotted_name(field.key)] = moments.to_json()
+    for name, numbers in field_quantiles(schema, table.steps, take).items():
+        recomputed[name] |= numbers
+    if not any(QUANTILES.keys() & numbers for numbers in stated.values() if isinstance(numbers, Mapping)):
+        recomputed = {name: _without_quantiles(numbers) for name, numbers in recomputed.items()}
     if stated.keys() != recomputed.keys():
         different = ", ".join(sorted(stated.keys() ^ recomputed.keys()))
         yield f"statistics has the keys {', '.join(stated)}; expected {', '.join(recomputed)} (different: {different})"
     for name, expected in recomputed.items():
         if name in stated:
             yield from (f"statistics.{name}{text}" for text in _value_differences(stated[name], expected))
+
+
+def _without_quantiles(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in numbers.items() if name not in QUANTILES}
 
 
 def _value_differences(stated: Any, expected: Mapping[str, Any]) -> Iterator[str]:

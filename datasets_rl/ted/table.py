@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.notebook import table_html
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = ["EPISODE_DTYPE", "EpisodeTable"]
 
@@ -18,6 +22,7 @@ EPISODE_DTYPE = np.dtype(
 """Fields of every episode table: first row, number of rows, sum of rewards, number in the upstream's order, and whether
 the observation after the last action is known. A source can add metadata as further fields."""
 
+_SHOWN = 5
 Index = NDArray[np.int64]
 
 
@@ -116,7 +121,34 @@ class EpisodeTable:
         start, length = self.starts[episode], self.lengths[episode]
         return range(int(start), int(start + length))
 
+    def to_pandas(self) -> DataFrame:
+        """Return the table as a DataFrame with one row per episode, indexed by the number of the episode.
+
+            >>> dataset.episodes.to_pandas().nlargest(10, "return")
+
+        Raises:
+            MissingDependencyError: If pandas is not installed.
+        """
+        try:
+            from pandas import DataFrame, RangeIndex
+        except ImportError as error:
+            raise MissingDependencyError("pandas", "pandas", "to_pandas()") from error
+        columns = {name: self[name] if self[name].ndim == 1 else [*self[name]] for name in self.names}
+        return DataFrame(columns, index=RangeIndex(len(self), name="episode"))
+
+    def _repr_html_(self) -> str:
+        """Return the first and the last episodes, for notebooks."""
+        numbers = [*range(min(len(self), _SHOWN)), *range(max(len(self) - _SHOWN, _SHOWN), len(self))]
+        rows = [(str(number), *map(_cell_text, self.records[number])) for number in numbers]
+        if len(self) > 2 * _SHOWN:
+            rows.insert(_SHOWN, ("...",) * (1 + len(self.names)))
+        return table_html(f"{len(self):,} episodes, {self.steps:,} steps", ("episode", *self.names), rows)
+
     def __repr__(self) -> str:
         lengths = self.lengths
         span = f", lengths {lengths.min()} to {lengths.max()}" if len(self) else ""
         return f"EpisodeTable({len(self)} episodes, {self.steps} steps{span})"
+
+
+def _cell_text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)

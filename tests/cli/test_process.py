@@ -213,6 +213,8 @@ TABLES = [
     ["help", "exit-codes"],
     ["download", "d4rl/hopper-medium-v2", "--dry-run"],
     ["sample", "demo/pendulum"],
+    ["stats", "demo/pendulum"],
+    ["inspect", "demo/pendulum"],
     ["mix", "demo/pendulum", "demo/pendulum"],
 ]
 RUN_ALL = "import json, sys; from datasets_rl.cli.app import main; [print('$', *words) or main(words) for words in json.loads(sys.argv[1])]"
@@ -236,7 +238,13 @@ def test_every_table_is_printed_to_a_pipe_as_complete_tab_separated_rows(process
     done = subprocess.run(words, env=process_env, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
 
-    assert {line.count("\t") for line in lines if line.startswith(("observation\t", "next.reward\t"))} == {3, 4}
+    assert {line.count("\t") for line in lines if line.startswith(("observation\t", "next.reward\t"))} == {
+        1,
+        3,
+        4,
+        6,
+        7,
+    }
     assert "RLDS_OFFLINE\t1: no network request at all" in lines
     assert any(line.startswith("keep_top_returns\tpercent=10.0, of=episodes\tKeep the episodes with") for line in lines)
     assert any(re.fullmatch(r"folder\t/\S+/d4rl/hopper-medium-v2", line) for line in lines)

@@ -36,6 +36,7 @@ from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, OfflineErr
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.look import StepReader, describe, episode_rows
 from datasets_rl.pipeline import engines
 from datasets_rl.pipeline.journal import Journal
 from datasets_rl.settings import Settings
@@ -625,6 +626,30 @@ def downloaded_parts(made, tmp_path_factory):
     """Every type of partial download: its selection, its home folder and its dataset; read-only."""
     homes = [(part, tmp_path_factory.mktemp("part")) for part in parts(made)]
     return [(part, home, made.download(home, part=part)) for part, home in homes]
+
+
+def test_its_values_are_described_and_its_episodes_are_shown(made):
+    steps = StepReader(made.stored)
+
+    found = describe(steps)
+
+    assert (found.steps, found.episodes) == (len(made.stored), len(made.golden))
+    for field in found.fields:
+        read = (field.sampled or len(steps)) * int(np.prod(field.shape)) // max(len(field.elements), 1)
+        assert {one.count + one.not_finite for one in field.elements} <= {read}, field.key
+        assert field.elements or sum(count for _, count in field.texts) == len(steps)
+    for number in (0, -1):
+        shown, one = episode_rows(steps, number), made.golden[number]
+        assert (len(shown.rows), shown.final_known, shown.final is None) == (
+            len(one),
+            one.final_known,
+            not one.final_known,
+        )
+        for field in made.stored.schema.narrow:
+            if field.key != EPISODE and not field.text:
+                got = np.stack([row.values[field.name] for row in shown.rows])
+                wanted = made.stored.column(field.key, shown.start, shown.start + shown.length)
+                assert np.array_equal(got, wanted, equal_nan=got.dtype.kind == "f"), field.name
 
 
 @FIRST_OF_EACH

@@ -189,7 +189,9 @@ def test_infinite_rewards_of_both_signs_give_nan_returns(tmp_path):
     stored = write_dataset(tmp_path, [type(whole)({**whole.steps, ("next", "reward"): rewards}, whole.states)])
 
     assert np.isnan(stored.episodes["return"][0])
-    assert stored.manifest.statistics["next.reward"] == {"min": [1], "max": [1], "mean": [1], "std": [0]}
+    numbers = stored.manifest.statistics["next.reward"]
+    assert numbers.pop("std") == [0]
+    assert {*map(tuple, numbers.values())} == {(1,)}
     assert stored.manifest.statistics["return"]["mean"] is None
 
 

@@ -1,0 +1,27 @@
+"""What the quantiles of the manifest cost a conversion."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from bench_data import converted
+
+from datasets_rl.format import writer
+from datasets_rl.ted import stats
+
+
+@pytest.mark.parametrize("file", ["plain_file", "raw_file"])
+def test_quantiles_take_at_most_a_twentieth_of_a_conversion(file, request, tmp_path, compare, expect, monkeypatch):
+    """Of 1M steps of HalfCheetah, without infos and with them."""
+    path = request.getfixturevalue(file)
+
+    def convert(quantiles):
+        monkeypatch.setattr(writer, "field_quantiles", quantiles)
+        converted(path, tmp_path / "root")
+        shutil.rmtree(tmp_path / "root")
+
+    calls = {"with": lambda: convert(stats.field_quantiles), "without": lambda: convert(lambda *_: {})}
+    taken = compare(calls, rounds=7, repeat=1)
+
+    expect("conversion with quantiles, of that without", taken["with"] / taken["without"], at_most=1.05)
