@@ -7,6 +7,7 @@ from .datasets import (
     StoredExperienceReplay as StoredExperienceReplay,
     open_dataset as open_dataset,
 )
+from .datasets.flat import gather as gather
 from .datasets.prefixes import load_dataset as load_dataset, register_dataset as register_dataset
 from .pipeline.engines.ray import RayEngine as RayEngine
 from .format.reader import StoredDataset as StoredDataset

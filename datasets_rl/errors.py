@@ -131,17 +131,22 @@ class UnknownKeyError(InvalidArgumentError, KeyError):
     """Raised when a dataset has no field with this key.
 
     Args:
-        key: The key, with dots.
+        key: The key, with dots; or several keys, none of which exists.
         known: The keys of its fields, with dots.
     """
 
-    def __init__(self, key: str, known: Sequence[str]) -> None:
-        near = difflib.get_close_matches(key, known, n=3, cutoff=0.4)
+    def __init__(self, key: str | Sequence[str], known: Sequence[str]) -> None:
+        keys = [key] if isinstance(key, str) else [*key]
+        near = dict.fromkeys(
+            match
+            for one in keys
+            for match in difflib.get_close_matches(one, known, n=3 if len(keys) == 1 else 1, cutoff=0.4)
+        )
         super().__init__(
-            f"no key {key!r} among {', '.join(known) or 'none: the data has no keys'}",
+            f"no key {', '.join(map(repr, keys))} among {', '.join(known) or 'none: the data has no keys'}",
             hint=f"did you mean {', '.join(near)}?" if near else "",
         )
-        self.key = key
+        self.key = ", ".join(keys)
         self.known = tuple(known)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from datasets_rl import sources, store
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
@@ -14,6 +16,7 @@ from datasets_rl.datasets.experience_replay import Download
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import Sampler
 from datasets_rl.sources import Selection
+from datasets_rl.ted.keys import Key
 from datasets_rl.writers import Writer
 
 
@@ -31,6 +34,8 @@ def load(
     root: Path | str | None = None,
     download: Download | None = None,
     selection: Selection | None = None,
+    keys: str | Iterable[str | Key] | None = None,
+    device: torch.device | str | None = None,
     **options: Any,
 ) -> BaseDatasetExperienceReplay:
     """Open a dataset as a replay buffer, after downloading it if it is not stored.
@@ -39,6 +44,7 @@ def load(
         >>> batch = load("demo/pendulum").sample(256)
         >>> load("d4rl/hopper-medium-v2", batch_size=256, selection=Selection(keys=("observation", "action")))
         >>> load("./hopper-td3")                                # the folder of any stored dataset
+        >>> load("demo/pendulum", keys=["observation", "action", "next.reward"], device="cuda")
 
     Args:
         dataset_id: An id with its source, ``d4rl/hopper-medium-v2``, or the folder of a stored dataset. A folder in the
@@ -57,6 +63,10 @@ def load(
         selection: The selection to open, for example `Selection(episodes="0:100")`. What it does not specify is that of
             the stored dataset; by default the stored dataset is opened with its own selection. Of a larger stored
             selection, only the requested part is visible; a smaller one is extended by a download.
+        keys: The fields of batches; the others are not read. See `BaseDatasetExperienceReplay.show`. Unlike
+            `Selection(keys=...)`, they do not change what is downloaded.
+        device: The device to copy the steps to, where batches are then drawn and gathered; see
+            `BaseDatasetExperienceReplay.to`. By default the steps are read from the files.
         **options: Additional arguments of the class of the source in `datasets_rl.datasets`, such as `from_env` of
             d4rl.
 
@@ -64,6 +74,7 @@ def load(
         UnknownIdError: If there is no such id; `NotADatasetError` if the folder is not a dataset.
         InvalidArgumentError: If the class of the source has no such argument (the error names similar ones); if a
             option of the selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
+        UnknownKeyError: If the dataset has no field of `keys`.
         FetchError: If a file cannot be fetched from any address.
     """
     dataset = store.id_or_path(dataset_id)
@@ -85,12 +96,18 @@ def load(
     if isinstance(dataset, Path):
         _check_folder(dataset, arguments)
         _check_arguments(StoredExperienceReplay, arguments)
-        return StoredExperienceReplay(str(dataset), **arguments)
+        return _shown(StoredExperienceReplay(str(dataset), **arguments), keys, device)
     head, name = sources.split_id(dataset)
     sources.find(dataset)
     cls = dataset_class(head)
     _check_arguments(cls, arguments)
-    return cls(name, **arguments)
+    return _shown(cls(name, **arguments), keys, device)
+
+
+def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> BaseDatasetExperienceReplay:
+    if keys is not None:
+        dataset.show(keys)
+    return dataset if device is None else dataset.to(device)
 
 
 def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
@@ -106,7 +123,8 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
 
 
 def _check_arguments(cls: type[BaseDatasetExperienceReplay], arguments: Mapping[str, Any]) -> None:
-    _id, *parameters = inspect.signature(cls).parameters
+    _id, *own = inspect.signature(cls).parameters
+    parameters = [*own, "keys", "device"]  # those that `load` itself adds
     for name in arguments:
         if name not in parameters:
             similar = difflib.get_close_matches(name, parameters, n=3)

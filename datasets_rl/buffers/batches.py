@@ -83,7 +83,10 @@ def split_steps(data: Any, sizes: Sequence[int]) -> Iterator[Any]:
     return (
         # The checks of the public constructor cost more than the gather of a batch.
         TensorDict._new_unsafe(  # noqa: SLF001 - see above
-            source=dict(zip(parts, row, strict=True)), batch_size=torch.Size((size, *rest)), device=None, names=None
+            source=dict(zip(parts, row, strict=True)),
+            batch_size=torch.Size((size, *rest)),
+            device=data.device,
+            names=None,
         )
         for size, row in zip(sizes, rows, strict=True)
     )

@@ -200,15 +200,22 @@ class ReplayBufferEnsemble(ReplayBuffer):
         info |= {key: value.expand(steps).clone() for key, value in self._unreported.items() if key not in info}
         return self._members[number]._finish_batch(part, info)  # noqa: SLF001 - a member is a buffer too
 
-    def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
+    def _draw(self, batch_size: int | None, *, ahead: bool = False, fields: tuple[Key, ...] | None = None) -> Drawn:
         self._determine_keys()
-        return super()._draw(batch_size, ahead=ahead)
+        return super()._draw(batch_size, ahead=ahead, fields=fields)
 
     @property
     @override
     def sampler(self) -> SamplerEnsemble:
         samplers: SamplerEnsemble = self._sampler  # type: ignore[assignment]  # the constructor takes no other
         return samplers
+
+    def _draw_given(self, rows: Any, batch_size: int | None, fields: tuple[Key, ...] | None) -> Drawn:
+        del rows, batch_size, fields
+        raise InvalidArgumentError(
+            "rows name steps of one buffer, and this one samples from several buffers",
+            hint="rb[member].sample(rows=...)",
+        )
 
     def _gather_data(self, drawn: Drawn) -> Any:
         index, storage = drawn.index, drawn.storage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from datasets_rl.buffers.conditional import ConditionalUpdate, ConditionalUpdate
 from datasets_rl.buffers.delayed import delay
 from datasets_rl.buffers.display import as_html, as_text
 from datasets_rl.buffers.fields import field_of, key_of, leaves_by_key, overwrite_fields, write_field
+from datasets_rl.buffers.forms import BatchForm, as_form, check_form, given_rows, select_fields
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.buffers.sample_units import SampleUnit
@@ -52,6 +53,7 @@ from datasets_rl.samplers.consuming import ConsumingSampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
+from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key, as_key
@@ -81,6 +83,8 @@ class Drawn:
     """Whether the batch ends an epoch of the sampler."""
     announced: bool = False
     """Whether its read outside the lock was announced."""
+    fields: tuple[Key, ...] | None = None
+    """Keys of the fields to read; None for all."""
 
 
 class ReplayBuffer(Stateful):
@@ -513,31 +517,83 @@ class ReplayBuffer(Stateful):
             self._storage.empty()
             self._sampler.empty()
 
-    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """Sample a batch.
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        *,
+        keys: str | Iterable[str | Key] | None = None,
+        rows: Any = None,
+        as_: BatchForm | None = None,
+    ) -> Any:
+        """Sample a batch, or read one of given rows.
+
+            >>> rb.sample(256, keys=["observation", "action", "next.reward"])
+            >>> rb.sample(rows=[0, 4, 4], as_="numpy")["next.reward"]
 
         Args:
             batch_size: Number of steps, B; by default that of the constructor.
             return_info: Whether to return the info of the sampler, too.
+            keys: Fields of the batch, each as a dotted name or a tuple of names; a name of several fields, "next", stands
+                for all of them. By default all fields. Over a dataset without transforms, the others are not read. A
+                batch with a next observation keeps ``("next", "final_known")``, if it has it.
+            rows: Rows of the batch, integers [B], in the form of ``batch["index"]``, instead of a random choice; the
+                state of the sampler does not change. Rows in the memory of an accelerator are not checked.
+            as_: The form of the batch. "tensordict" is the default. "dict" is a flat dict of tensors by dotted name,
+                ``batch["next.reward"]``, "numpy" one of arrays that share the memory of the batch, and "jax" one of
+                arrays on the default device of jax.
 
         Returns:
             The batch, or the batch and a dict of info, with its ``"index"``.
 
         Raises:
-            InvalidArgumentError: If no batch size is given, or the buffer is empty.
+            InvalidArgumentError: If no batch size is given, or the buffer is empty; or if rows are out of range.
+            UnknownKeyError: If a batch has no such field.
         """
-        if is_dynamo_compiling() and can_compile(self):
+        if as_ is not None:
+            check_form(as_)
+        batch, info = self._sample(batch_size, keys, rows)
+        batch = batch if as_ is None else as_form(batch, as_)
+        return (batch, info) if return_info else batch
+
+    def _sample(self, batch_size: int | None, keys: Any = None, rows: Any = None) -> tuple[Any, dict[Any, Any]]:
+        """Return a batch and its info, see `sample`."""
+        names = None if keys is None else _field_names(keys)
+        fields = None if names is None else self._fields_to_read(names)
+        if rows is None and is_dynamo_compiling() and can_compile(self):
             size: Any = batch_size if batch_size is not None else self.batch_size
             self._check_batch_size(size)
             batch, info = sample_in_graph(self, size)
-            return (batch, info) if return_info else batch
-        if self._prefetch is not None and batch_size in {None, self.batch_size}:
+        elif rows is not None:
+            batch, info = self._make_batch(self._draw_given(rows, batch_size, fields))
+        elif self._prefetch is not None and batch_size in {None, self.batch_size}:
             drawn, (batch, info) = self._prefetch.next()
+            self._ran_out, fields = drawn.last, None
         else:
-            drawn = self._draw(batch_size)
+            drawn = self._draw(batch_size) if fields is None else self._draw(batch_size, fields=fields)
             batch, info = self._make_batch(drawn)
-        self._ran_out = drawn.last
-        return (batch, info) if return_info else batch
+            self._ran_out = drawn.last
+        if names is not None and (fields is None or len(info) > 1):
+            batch = select_fields(batch, names, info)
+        return batch, info
+
+    def _fields_to_read(self, names: tuple[str | Key, ...]) -> tuple[Key, ...] | None:
+        """Return the keys of the fields of a batch if the storage can read them without the others, else None."""
+        storage = self._storage
+        alone = not self._transforms and self._collate_fn is None and not self._has_own_rows
+        return storage.keys_named(names) if alone and isinstance(storage, EpisodicStorage) else None
+
+    def _draw_given(self, rows: Any, batch_size: int | None, fields: tuple[Key, ...] | None) -> Drawn:
+        """Return a batch of given rows as a drawn one."""
+        if batch_size is not None:
+            raise InvalidArgumentError("rows and batch_size were given; expected one of them")
+        with self._lock:
+            storage = self._storage
+            index, info = self._expanded(storage, given_rows(rows, storage), {})
+            drawn = Drawn(storage, index, info, fields=fields)
+            if not storage.read_only:
+                drawn.data = self._gather_data(drawn)
+        return drawn
 
     def batches(self, count: int | None = None, batch_size: int | None = None) -> Iterator[Any]:
         """Yield batches, as `sample` returns them; over a dataset, faster than as many calls of it.
@@ -607,7 +663,7 @@ class ReplayBuffer(Stateful):
         if problems:
             raise InvalidArgumentError(problems[0])
 
-    def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
+    def _draw(self, batch_size: int | None, *, ahead: bool = False, fields: tuple[Key, ...] | None = None) -> Drawn:
         size: Any = batch_size if batch_size is not None else self.batch_size
         if type(size) is not int or size < 1:
             self._check_batch_size(size)
@@ -616,7 +672,7 @@ class ReplayBuffer(Stateful):
             index, info = self._choose_rows(storage, size)
             if self._writer.tracks_generations:
                 info["index_generation"] = self._writer.generations_of(storage.unravel(index))
-            drawn = Drawn(storage, index, info, last=self._sampler.ran_out)
+            drawn = Drawn(storage, index, info, last=self._sampler.ran_out, fields=fields)
             if ahead and not storage.read_only and not lock.shared:
                 drawn.announced = True
                 lock.begin_read()
@@ -626,8 +682,11 @@ class ReplayBuffer(Stateful):
 
     def _choose_rows(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
         """Return the rows of a batch, and its info; the caller holds the lock."""
-        index: Any
         index, info = self._sampler.sample(storage, batch_size)
+        return self._expanded(storage, index, info)
+
+    def _expanded(self, storage: Storage, index: Any, info: dict[Any, Any]) -> tuple[Any, dict[Any, Any]]:
+        """Replace the rows of a batch by the steps of the sample unit."""
         if self._sample_unit is None:
             return index, info
         rows = index if isinstance(index, Tensor) else storage.ravel(index)
@@ -664,6 +723,8 @@ class ReplayBuffer(Stateful):
     def _gather_data(self, drawn: Drawn) -> Any:
         storage, index = drawn.storage, drawn.index
         # A custom sampler may also return one index per axis.
+        if drawn.fields is not None:
+            return storage.take_fields(index, drawn.fields)
         if isinstance(index, Tensor):
             return add_gathered(self._transforms, storage, index, storage.take(index))
         return add_gathered(self._transforms, storage, storage.ravel(index), storage.get(index))
@@ -1172,6 +1233,13 @@ def _consuming_sampler(sampler: Any, count: int | None, prefetch: int | None, pr
         )
         return sampler
     return ConsumingSampler(count, generator=sampler.generator)
+
+
+def _field_names(keys: Any) -> tuple[str | Key, ...]:
+    """Return names of fields as a tuple that can be hashed; the index is in every batch."""
+    given = [keys] if isinstance(keys, str) or not isinstance(keys, Iterable) else keys
+    names = (name if isinstance(name, str) else as_key(name) for name in given)
+    return tuple(name for name in names if name != "index")
 
 
 def _check_component(component: Any, verb: str) -> None:

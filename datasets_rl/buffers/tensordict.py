@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,8 +10,10 @@ from tensordict import TensorDict, is_tensor_collection, lazy_stack
 from tensordict.utils import expand_as_right
 from torch import Tensor
 
+from datasets_rl.buffers.forms import BatchForm, as_form, check_form
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.ted.keys import Key
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.round_robin import TensorDictRoundRobinWriter
 
@@ -89,27 +91,40 @@ class TensorDictReplayBuffer(ReplayBuffer):
             priority = priority.reshape(rows.numel(), -1)
             self._sampler.update_priority(rows.reshape(-1), priority, storage=self._storage)
 
-    def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
-        """Sample a batch.
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,
+        *,
+        keys: str | Iterable[str | Key] | None = None,
+        rows: Any = None,
+        as_: BatchForm | None = None,
+    ) -> Any:
+        """Sample a batch, or read one of given rows; see `ReplayBuffer.sample`.
 
         Args:
             batch_size: Number of steps, B; by default that of the constructor.
             return_info: Whether to return the info of the sampler, too.
             include_info: If False, the batch contains neither the index nor the other info of the sampler. Flags at the
                 ends of slices are then those of the data, before transforms.
+            keys: Fields of the batch; by default all. The index and the other info of the sampler are added.
+            rows: Rows of the batch, integers [B], instead of a random choice.
+            as_: The form of the batch: "tensordict" (the default), "dict", "numpy" or "jax".
 
         Returns:
             The batch, or the batch and a dict of info.
 
         Raises:
-            InvalidArgumentError: If no batch size is given, or the buffer is empty.
+            InvalidArgumentError: If no batch size is given, or the buffer is empty; or if rows are out of range.
+            UnknownKeyError: If a batch has no such field.
         """
-        batch, info = super().sample(batch_size, return_info=True)
+        if as_ is not None:
+            check_form(as_)
+        batch, info = self._sample(batch_size, keys, rows)
         if include_info is False:
-            batch = batch.exclude(*(key for key in info if key not in info.replaced))
-            for key, value in info.replaced.items():
-                if batch.get(key, None) is not None:
-                    batch.set(key, value)
+            batch = _without_info(batch, info)
+        batch = batch if as_ is None else as_form(batch, as_)
         return (batch, info) if return_info else batch
 
     def _make_batch(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
@@ -132,6 +147,15 @@ class TensorDictReplayBuffer(ReplayBuffer):
             if lost:
                 _set_entries(data, _as_entries(lost, data))
         return data
+
+
+def _without_info(batch: Any, info: Any) -> Any:
+    """Return a batch with the entries that the info of the sampler replaced, and without the other info."""
+    batch = batch.exclude(*(key for key in info if key not in info.replaced))
+    for key, value in info.replaced.items():
+        if batch.get(key, None) is not None:
+            batch.set(key, value)
+    return batch
 
 
 def _without_index(data: Any) -> Any:

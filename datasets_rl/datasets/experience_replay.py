@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
+from typing_extensions import Self
 
 from datasets_rl import downloading, growth, locating, sources, store
 from datasets_rl.buffers.arguments import Transform
@@ -32,12 +33,14 @@ from datasets_rl.samplers.base import Sampler
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.specs import CompositeSpec, from_manifest
-from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.device import DeviceStorage
+from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.fields import FieldsStorage
 from datasets_rl.storages.final_states import FinalUnknown, check_final_unknown, select_final_known
 from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
-from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, ROOT_FLAGS, Key, as_key
+from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.writers.base import Writer
 
@@ -149,6 +152,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     source: ClassVar[str]
     __signature__: ClassVar[inspect.Signature]
+    _shown_keys: tuple[Key, ...] | None = None
+    """Names of the fields of batches, see `load`; None for all."""
+    _device: torch.device | None = None
+    """The device that has a copy of the steps; None if they are read from the files."""
     available_datasets = _Available()
     """The ids that the class accepts; no network."""
 
@@ -256,12 +263,15 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         part, asked = Selection.from_json(self.stored.manifest.selection), self._asked
         return replace(part, episodes=asked.episodes or part.episodes, keys=asked.keys or part.keys)
 
-    def _steps(self) -> DatasetStorage | SubsetStorage | AliasedStorage:
+    def _steps(self) -> EpisodicStorage:
         """Return the storage of the selected steps and fields; a source may add fields to it."""
         whole = self._stored_steps()
         rows, fields = self._visible_part(whole)
-        unchanged = len(rows) == len(self.stored) and fields == dict.fromkeys(whole.keys())
-        return whole if unchanged else SubsetStorage(whole, rows, fields)
+        if len(rows) < len(self.stored) or any(fields.values()):
+            return SubsetStorage(whole, rows, fields)
+        if whole.masked:
+            fields[NEXT_FINAL_KNOWN] = None
+        return whole if fields == dict.fromkeys(whole.keys()) else FieldsStorage(whole, fields)
 
     def _stored_steps(self) -> DatasetStorage:
         """Return the storage of the whole stored dataset."""
@@ -282,12 +292,14 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             fields = dict.fromkeys([key for key in fields if key in kept | shared | set(ROOT_FLAGS)])
         return rows, fields
 
-    def _visible_steps(self) -> DatasetStorage | SubsetStorage | AliasedStorage:
-        """Return the storage of the buffer, with `final_unknown` applied."""
+    def _visible_steps(self) -> EpisodicStorage:
+        """Return the storage of the buffer, with `final_unknown` and the choice of fields applied."""
         steps = select_final_known(self._steps(), self.final_unknown)
+        if self._shown_keys is not None:
+            steps = FieldsStorage(steps, steps.keys_named(self._shown_keys))
         if steps.masked and self.final_unknown is None:
             self._warn_once(steps.episodes)
-        return steps
+        return steps if self._device is None else DeviceStorage(steps, self._device)
 
     def _warn_once(self, table: EpisodeTable) -> None:
         unknown = int((~table["final_known"]).sum())
@@ -295,6 +307,76 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         if key not in _warned:
             warnings.warn(UnknownFinalWarning(self.manifest.id, unknown, len(table)), stacklevel=_stack_level())
             _warned.add(key)  # after the call: if a filter turns the warning into an error, it is raised every time
+
+    def show(self, keys: str | Iterable[str | Key]) -> Self:
+        """Limit batches to some fields, in place: the others are not read. An epoch of the sampler starts anew.
+
+            >>> dataset = load("demo/pendulum").show(["observation", "action"])
+
+        A batch with a next observation keeps ``("next", "final_known")``, if the dataset has it. Samplers still find the
+        episodes, whatever the fields are.
+
+        Args:
+            keys: Fields, each as a dotted name or a tuple of names; a name of several fields, "next", stands for all of
+                them.
+
+        Returns:
+            This buffer.
+
+        Raises:
+            UnknownKeyError: If the dataset has no such field; nothing has changed.
+        """
+        given: Any = keys
+        names = [given] if isinstance(given, str) or not isinstance(given, Iterable) else given
+        return self._shown_with(_shown_keys=tuple(as_key(name) for name in names))
+
+    def to(self, device: torch.device | str | None) -> Self:
+        """Copy the steps to the memory of a device, in place, and draw and gather batches there.
+
+            >>> dataset = load("d4rl/hopper-medium-v2", batch_size=256).to("cuda")
+            >>> batch = dataset.sample()                    # on the device; no step waits for it
+
+        The copy contains the fields that batches have, the final states included; it takes about as many bytes as the
+        files. A uniform sampler with replacement, the default, draws on the device, with its generator, and all shapes
+        are static. Other samplers choose rows in main memory, which are then moved. An epoch of the sampler starts anew.
+
+        Args:
+            device: The device; "cpu" copies the steps to main memory, and None reads them from the files again.
+
+        Returns:
+            This buffer.
+
+        Raises:
+            InvalidArgumentError: If there is no such device, elements are whole episodes, or a field consists of encoded
+                images; nothing has changed.
+        """
+        if device is not None and self.split_trajs:
+            raise InvalidArgumentError(
+                f"the elements are whole episodes, which cannot be kept on {device}",
+                hint="open the dataset without split_trajs; a SliceSampler draws parts of episodes",
+            )
+        try:
+            found = None if device is None else torch.empty(0, device=device).device
+        except (AssertionError, RuntimeError) as error:
+            raise InvalidArgumentError(f"device is {device!r}, which torch cannot use here: {error}") from error
+        return self._shown_with(_device=found)
+
+    def _shown_with(self, **attributes: Any) -> Self:
+        """Set attributes that decide which steps are shown, and where they are; after an error, nothing has changed."""
+        previous = {name: getattr(self, name) for name in attributes}
+        vars(self).update(attributes)
+        try:
+            self._replace_steps()
+        except BaseException:
+            vars(self).update(previous)
+            raise
+        return self
+
+    def _replace_steps(self) -> None:
+        """Replace the storage by one of the steps that the buffer now shows."""
+        steps = self._visible_steps()
+        self.set_storage(PaddedTrajectories(steps) if self.split_trajs else steps, self._collate_fn)
+        self.__dict__.pop("specs", None)
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
         """Return the vocabulary of a text field: ``texts[number]`` is the text for a stored number.
@@ -333,8 +415,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     @cached_property
     def specs(self) -> CompositeSpec:
         """The spec of a transition, from the manifest: no environment is needed."""
-        steps = self._storage.steps if isinstance(self._storage, PaddedTrajectories) else self._storage
-        return from_manifest(self.manifest, steps.fields if isinstance(steps, SubsetStorage) else None)
+        steps: Any = self._storage
+        if isinstance(steps, (PaddedTrajectories, DeviceStorage)):
+            steps = steps.steps
+        return from_manifest(self.manifest, getattr(steps, "fields", None))
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -428,11 +512,13 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     def _step_reader(self) -> StepReader:
         """Return a reader of the stored fields of the visible steps."""
         steps: Any = self._storage
-        while isinstance(steps, (PaddedTrajectories, AliasedStorage)):
+        keys = None
+        while not isinstance(steps, (DatasetStorage, SubsetStorage)):
+            keys = steps.keys() if keys is None and isinstance(steps, FieldsStorage) else keys
             steps = steps.steps
         if isinstance(steps, SubsetStorage):
-            return StepReader(self.stored, steps.rows, steps.episodes, steps.keys())
-        return StepReader(self.stored)
+            return StepReader(self.stored, steps.rows, steps.episodes, steps.keys() if keys is None else keys)
+        return StepReader(self.stored, keys=keys)
 
     def as_dict(self, layout: FlatLayout, framework: Framework = "numpy", device: Any = None) -> dict[str, Any]:
         """Return all transitions as a flat dict of arrays, with the keys and dtypes that training programs expect.
@@ -470,7 +556,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             InvalidArgumentError: If the arguments do not exist, jax is not installed, or elements are whole episodes.
             UnknownKeyError: If the dataset has no observation or action.
         """
-        steps: Any = self._storage
+        steps: Any = self._storage.steps if isinstance(self._storage, DeviceStorage) else self._storage
         if isinstance(steps, PaddedTrajectories):
             raise InvalidArgumentError("the elements are whole episodes", hint="open the dataset without split_trajs")
         if layout != "d4rl" and self.final_unknown is None:
@@ -574,10 +660,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         result = DatasetStorage(StoredDataset(folder))
         if in_place:
             self.stored = result.stored
-            for name in ("specs", "metadata"):
-                self.__dict__.pop(name, None)
-            steps = self._visible_steps()
-            self.set_storage(PaddedTrajectories(steps) if self.split_trajs else steps)
+            self.__dict__.pop("metadata", None)
+            self._replace_steps()
         return result
 
     def derive(
@@ -659,6 +743,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         shown = f"{len(self.episodes):,} episodes, {self.episodes.steps:,} steps"
         if self.selection != Selection():
             shown += f", a part: {self.selection}"
+        if self._shown_keys is not None:
+            shown += f", fields: {', '.join(map(dotted_name, self._storage.keys()))}"  # type: ignore[attr-defined]  # all have it
+        if self._device is not None:
+            shown += f", on {self._device}"
         return (
             f"{type(self).__name__}({self.dataset_id!r}, {shown}{', split_trajs=True' if self.split_trajs else ''}, "
             f"batch_size={self.batch_size}, data_path={str(self.data_path)!r})"

@@ -12,7 +12,7 @@ rewards and flags [N].
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-__all__ = ["FlatLayout", "Framework", "flat_dict"]
+__all__ = ["FlatLayout", "Framework", "flat_dict", "gather"]
 
 FlatLayout = Literal["d4rl", "corl", "ogbench", "rlpd"]
 Framework = Literal["numpy", "torch", "jax"]
@@ -71,6 +71,30 @@ def flat_dict(storage: Any, layout: FlatLayout, framework: Framework = "numpy", 
         columns["dones"] = ends
         columns["actions"] = _mapped(columns["actions"], _clipped)
     return {name: _mapped(value, convert) for name, value in columns.items()}
+
+
+def gather(arrays: Any, rows: Any) -> Any:
+    """Return the given rows of arrays: a batch of a whole dataset that is in memory.
+
+        >>> data = dataset.as_dict("corl", "torch", "cuda")
+        >>> batch = gather(data, torch.randint(len(dataset), (256,), device="cuda"))
+
+    A pure function without a Python loop over rows and without a decision on values, for programs that compile their
+    whole step: it runs in ``torch.compile(fullgraph=True)``, in a CUDA graph and in `jax.jit`.
+
+    Args:
+        arrays: Arrays of numpy, torch or jax, [N, ...] each, or a nested dict of them, as `as_dict` returns them.
+        rows: Rows, integers [...] in [0, N), an array of the same library on the same device. A row that is out of range
+            raises an error on the CPU; jax returns the nearest row instead.
+
+    Returns:
+        The rows, [*rows, ...], in the structure of `arrays`.
+    """
+    if isinstance(arrays, Mapping):
+        return {name: gather(value, rows) for name, value in arrays.items()}
+    if isinstance(arrays, Tensor):
+        return arrays.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *arrays.shape[1:])
+    return arrays[rows]
 
 
 def _column(storage: Any, key: Key) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Generator, Tensor
 
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import Share, check_any_valid, empty_storage_error
 from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
@@ -54,7 +55,17 @@ class RandomSampler(Sampler):
             raise empty_storage_error()
         if storage.torn:
             return self._valid_rows(storage, count, batch_size), {}
-        return self._share.rows(torch.randint(count, (batch_size,), generator=self.generator)), {}
+        device = storage.rows_device
+        if device is not None:
+            self._check_generator(device)
+        return self._share.rows(torch.randint(count, (batch_size,), generator=self.generator, device=device)), {}
+
+    def _check_generator(self, device: torch.device) -> None:
+        if self.generator is not None and self.generator.device.type != device.type:
+            raise InvalidArgumentError(
+                f"the generator is on {self.generator.device}; expected one on {device}, where the rows are drawn",
+                hint=f"generator=torch.Generator({device.type!r})",
+            )
 
     def _valid_rows(self, storage: Storage, count: int, batch_size: int) -> Tensor:
         """Draw from the `count` rows of this share, without the torn ones."""

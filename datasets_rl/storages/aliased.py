@@ -9,10 +9,9 @@ from tensordict import TensorDict
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.format.schema import Schema
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.index import EndKey
-from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.ted.keys import NEXT_DONE, Key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import Windows
@@ -28,7 +27,7 @@ class AliasedStorage(EpisodicStorage):
         names: Maps each second name to the key of the field; an alias of a missing field is ignored.
     """
 
-    def __init__(self, steps: DatasetStorage | SubsetStorage | AliasedStorage, names: Mapping[Key, Key]) -> None:
+    def __init__(self, steps: EpisodicStorage, names: Mapping[Key, Key]) -> None:
         super().__init__(len(steps))
         self.steps = steps
         self.masked = steps.masked
@@ -42,6 +41,11 @@ class AliasedStorage(EpisodicStorage):
 
     @property
     @override
+    def schema(self) -> Schema:
+        return self.steps.schema
+
+    @property
+    @override
     def filled_count(self) -> int:
         return len(self.steps)
 
@@ -51,6 +55,13 @@ class AliasedStorage(EpisodicStorage):
         for name, key in self.names.items():
             data[name] = data[key]
         return data
+
+    @override
+    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
+        data = self.steps.take_fields(rows, list(dict.fromkeys(self.names.get(key, key) for key in keys)))
+        for name in self.names.keys() & set(keys):
+            data[name] = data[self.names[name]]
+        return data if set(self.names.values()) <= set(keys) else data.select(*keys)
 
     @override
     def column(self, key: Key) -> Tensor:

@@ -176,6 +176,18 @@ class Storage(Stateful, ABC):
         """Return the steps of these rows, int64 [B], as one batch [B] that does not share memory with the storage."""
         return self.get(rows if self.ndim == 1 else self.unravel(rows))
 
+    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> Any:
+        """Return some fields of these rows, int64 [B], as one batch [B]; see `take`.
+
+        Args:
+            rows: The rows.
+            keys: Keys of the fields.
+
+        Raises:
+            KeyError: If there is no such key.
+        """
+        return self.take(rows).select(*keys)
+
     @abstractmethod
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write data into slots.
@@ -342,6 +354,11 @@ class Storage(Stateful, ABC):
     def read_only(self) -> bool:
         """Whether the data can never change."""
         return False
+
+    @property
+    def rows_device(self) -> torch.device | None:
+        """The device on which samplers should draw rows, if they can; None for main memory."""
+        return None
 
     def __getitem__(self, index: Any) -> Any:
         return self.get(index)

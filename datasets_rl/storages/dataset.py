@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from datasets_rl.format.image_cache import ImageCache
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.npy import advise_random_reads
 from datasets_rl.format.reader import Items, StoredDataset
-from datasets_rl.format.schema import ROWS_FILE
+from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.index import EndKey
@@ -82,7 +82,6 @@ class DatasetStorage(EpisodicStorage):
         schema = stored.schema
         self._cache = self._new_image_cache() if any(field.encoded for field in schema) else None
         self._slots = {slot.name: slot for slot in row_slots(schema)}
-        self._views = RowViews([*self._slots.values()], schema.window_bytes)
         next_slots = [replace(slot, name=slot.name[1:]) for slot in self._slots.values() if slot.name[0] == NEXT]
         self._next_views = RowViews([*next_slots, self._slots[EPISODE]], schema.window_bytes)
         self._window_views: dict[tuple[Key, ...], RowViews] = {}
@@ -95,6 +94,8 @@ class DatasetStorage(EpisodicStorage):
             for field in schema.wide
         }
         self._finals: dict[Key, _Items] | None = None
+        self._plans: dict[tuple[Key, ...], _BatchPlan] = {}
+        self._whole = self._plan_of(tuple(self.keys()))
         self._final_known = torch.from_numpy(stored.episodes["final_known"][:, None].copy()) if self.masked else None
 
     def _new_image_cache(self) -> ImageCache | None:
@@ -105,6 +106,11 @@ class DatasetStorage(EpisodicStorage):
     @override
     def episodes(self) -> EpisodeTable:
         return self.stored.episodes
+
+    @property
+    @override
+    def schema(self) -> Schema:
+        return self.stored.schema
 
     @property
     @override
@@ -123,48 +129,108 @@ class DatasetStorage(EpisodicStorage):
         """
         rows = as_rows(index, len(self))
         if rows.ndim == 1:
-            return self._gather(rows)
-        return self._gather(rows.reshape(-1)).reshape(rows.shape)
+            return self._gather(rows, self._whole)
+        return self._gather(rows.reshape(-1), self._whole).reshape(rows.shape)
 
-    def _gather(self, rows: Tensor) -> TensorDict:
+    @override
+    def take(self, rows: Tensor) -> TensorDict:
+        return self._gather(rows, self._whole) if rows.ndim == 1 else self.get(rows)
+
+    @override
+    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
+        plan = self._plan_of(tuple(keys))
+        return self._gather(rows, plan) if rows.ndim == 1 else self._gather(rows.reshape(-1), plan).reshape(rows.shape)
+
+    def _plan_of(self, keys: tuple[Key, ...]) -> _BatchPlan:
+        """Return how the fields of a batch are read; a plan is made once for the same keys."""
+        if keys not in self._plans:
+            self._plans[keys] = self._new_plan(keys)
+        return self._plans[keys]
+
+    def _new_plan(self, keys: tuple[Key, ...]) -> _BatchPlan:
+        wide = tuple(
+            _WidePart(field, items, root=field.key in keys, following=field.shared and (NEXT, *field.key) in keys)
+            for field, items in self._wide.values()
+        )
+        next_states = tuple(key for key in keys if key[0] == NEXT and self._is_shared(key[1:]))
+        with_mask = NEXT_FINAL_KNOWN in keys
+        done_is_terminated = NEXT_DONE in keys and not self.truncated_as_done
+        needed = {NEXT_DONE} if next_states or with_mask else set()
+        if done_is_terminated:
+            needed |= {NEXT_DONE, NEXT_TERMINATED}
+        episode = self._slots[EPISODE]
+        slots = [slot for slot in self._slots.values() if slot.name in keys or slot.name in needed]
+        read = [*slots, episode] if needed or not slots else slots
+        # Only the words of 8 bytes from the first field to the last one are gathered.
+        start, stop = min(slot.offset // _WORD for slot in read), max(-(-slot.end // _WORD) for slot in read)
+        size = (stop - start) * _WORD
+        return _BatchPlan(
+            windows=self._windows[:, start:stop],
+            views=RowViews([replace(slot, offset=slot.offset - start * _WORD) for slot in slots], size),
+            root_flags=tuple(key for key in ROOT_FLAGS if key in keys),
+            wide=tuple(part for part in wide if part.root or part.following),
+            next_states=next_states,
+            with_mask=with_mask,
+            episode=RowViews(
+                [replace(episode, offset=episode.offset - start * _WORD)] if episode in read else [], size
+            ),
+            done_is_terminated=done_is_terminated,
+            hidden=tuple(needed.difference(keys)),
+        )
+
+    def _gather(self, rows: Tensor, plan: _BatchPlan) -> TensorDict:
         try:
-            windows = self._windows.index_select(0, rows)
+            windows = plan.windows.index_select(0, rows)
         except IndexError:
             rows = wrap_negative_rows(rows, len(self))
-            windows = self._windows.index_select(0, rows)
+            windows = plan.windows.index_select(0, rows)
         count = rows.shape[0]
-        leaves: dict[Key, Tensor] = dict(zip(ROOT_FLAGS, torch.zeros((3, count, 1), dtype=torch.bool), strict=True))
-        self._views(windows, leaves)
-        done = leaves[NEXT_DONE]
-        for field, items in self._wide.values():
-            if not field.shared:
-                leaves[field.key] = items.index_select(0, rows)
-            elif field.encoded:  # one call, so that an image in both is decoded once
-                # After the last row of an episode comes its final image, which `_fill_final_states` reads.
-                next_rows = torch.where(done.view(-1), rows, self._next_rows(rows))
-                both = items.index_select(0, torch.cat([rows, next_rows]))
-                leaves[field.key], leaves[(NEXT, *field.key)] = both[:count], both[count:]
-            else:
-                leaves[field.key] = items.index_select(0, rows)
-                leaves[(NEXT, *field.key)] = items.index_select(0, self._next_rows(rows))
-        if self._final_known is not None:
+        leaves: dict[Key, Tensor] = {}
+        if plan.root_flags:
+            flags = torch.zeros((len(plan.root_flags), count, 1), dtype=torch.bool)
+            leaves.update(zip(plan.root_flags, flags, strict=True))
+        plan.views(windows, leaves)
+        for part in plan.wide:
+            self._read_wide(part, rows, leaves)
+        if plan.with_mask:
             leaves[NEXT_FINAL_KNOWN] = torch.ones((count, 1), dtype=torch.bool)
-        if done.any():
-            self._fill_final_states(leaves, done)
-        if not self.truncated_as_done:
+        if (plan.next_states or plan.with_mask) and (done := leaves[NEXT_DONE]).any():
+            # The row after the last row of an episode belongs to the next episode.
+            last = done.view(-1).nonzero().squeeze(1)
+            self._fill_final_states(leaves, last, windows.index_select(0, last), plan)
+        if plan.done_is_terminated:
             leaves[NEXT_DONE] = leaves[NEXT_TERMINATED].clone()
+        for key in plan.hidden:
+            del leaves[key]
         return nest_leaves(leaves, torch.Size((count,)))
+
+    def _read_wide(self, part: _WidePart, rows: Tensor, leaves: dict[Key, Tensor]) -> None:
+        key, items = part.field.key, part.items
+        if not part.following:
+            leaves[key] = items.index_select(0, rows)
+            return
+        next_rows = self._next_rows(rows)
+        if part.field.encoded:
+            # After the last row of an episode comes its final image, which `_fill_final_states` reads.
+            next_rows = torch.where(leaves[NEXT_DONE].view(-1), rows, next_rows)
+        if part.root and part.field.encoded:  # one call, so that an image in both is decoded once
+            both = items.index_select(0, torch.cat([rows, next_rows]))
+            leaves[key], leaves[(NEXT, *key)] = both[: len(rows)], both[len(rows) :]
+            return
+        if part.root:
+            leaves[key] = items.index_select(0, rows)
+        leaves[(NEXT, *key)] = items.index_select(0, next_rows)
 
     def _next_rows(self, rows: Tensor) -> Tensor:
         return (rows + 1).clamp_(max=len(self) - 1)
 
-    def _fill_final_states(self, leaves: dict[Key, Tensor], done: Tensor) -> None:
-        # The row after the last row of an episode belongs to the next episode.
-        last = done.view(-1).nonzero().squeeze(1)
-        episodes = leaves[EPISODE].index_select(0, last)
-        for key, final in self._final_states().items():
-            leaves[(NEXT, *key)].index_copy_(0, last, final.index_select(0, episodes))
-        if self._final_known is not None:
+    def _fill_final_states(self, leaves: dict[Key, Tensor], last: Tensor, windows: Tensor, plan: _BatchPlan) -> None:
+        found: dict[Key, Tensor] = {}
+        plan.episode(windows, found)
+        final_states, episodes = self._final_states(), found[EPISODE]
+        for key in plan.next_states:
+            leaves[key].index_copy_(0, last, final_states[key[1:]].index_select(0, episodes))
+        if plan.with_mask and self._final_known is not None:
             leaves[NEXT_FINAL_KNOWN].index_copy_(0, last, self._final_known.index_select(0, episodes))
 
     def _final_states(self) -> dict[Key, _Items]:
@@ -367,6 +433,38 @@ class _DecodedImages:
 
 
 _Items: TypeAlias = "Tensor | _DecodedImages"
+
+
+@dataclass(frozen=True, slots=True)
+class _WidePart:
+    """A wide field of a batch."""
+
+    field: Field
+    items: _Items
+    root: bool
+    """Whether the batch contains the field."""
+    following: bool
+    """Whether the batch contains the field under "next"."""
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchPlan:
+    """How the fields of a batch are read; compiled once for a set of keys."""
+
+    windows: Tensor
+    """The words of each window that contain the narrow fields, int64 [N, W]."""
+    views: RowViews
+    root_flags: tuple[Key, ...]
+    wide: tuple[_WidePart, ...]
+    next_states: tuple[Key, ...]
+    """Keys of fields under "next" whose last value of an episode is its final state."""
+    with_mask: bool
+    """Whether the batch contains ``("next", "final_known")``."""
+    episode: RowViews
+    """The view of the number of the episode, which only steps at the ends of episodes need."""
+    done_is_terminated: bool
+    hidden: tuple[Key, ...]
+    """Keys of narrow fields that are read but are not fields of the batch."""
 
 
 def _as_indexable(items: Items, cache: ImageCache | None, *, scattered: bool = False) -> _Items:

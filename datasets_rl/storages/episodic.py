@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tensordict import TensorDict
 from torch import Tensor
 from typing_extensions import override
 
+from datasets_rl.format.schema import Schema
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.index import EndKey
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, keys_named
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories, windows_within
 
@@ -32,6 +36,33 @@ class EpisodicStorage(Storage, ABC):
     @override
     def read_only(self) -> bool:
         return True
+
+    @property
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The fields of the stored dataset."""
+
+    @abstractmethod
+    def get(self, index: Any) -> TensorDict:
+        """Return the transitions at an index, see `Storage.get`."""
+
+    @abstractmethod
+    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
+        """Return some fields of these rows, int64 [...], as one batch; see `Storage.take_fields`."""
+
+    @abstractmethod
+    def keys(self) -> list[Key]:
+        """Return the keys of a batch."""
+
+    def keys_named(self, names: tuple[str | Key, ...]) -> tuple[Key, ...]:
+        """Return the keys of fields by their names, see `datasets_rl.ted.keys.keys_named`."""
+        if names not in self._named:
+            self._named[names] = tuple(keys_named(names, self.keys()))
+        return self._named[names]
+
+    @cached_property
+    def _named(self) -> dict[tuple[str | Key, ...], tuple[Key, ...]]:
+        return {}
 
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None

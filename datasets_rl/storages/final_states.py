@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.aliased import AliasedStorage
-from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.fields import FieldsStorage
 from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.ted.keys import NEXT_TERMINATED
 
@@ -30,9 +31,7 @@ def check_final_unknown(final_unknown: str | None) -> None:
         raise InvalidArgumentError(f"final_unknown is {final_unknown!r}; expected one of {choices}")
 
 
-def select_final_known(
-    steps: DatasetStorage | SubsetStorage | AliasedStorage, final_unknown: FinalUnknown | None
-) -> DatasetStorage | SubsetStorage | AliasedStorage:
+def select_final_known(steps: EpisodicStorage, final_unknown: FinalUnknown | None) -> EpisodicStorage:
     """Return the steps, or a view of them without the transitions whose next observation is unknown.
 
         episode        0  1  2  3   f unknown          0  1  2   truncated; the next observation is that of row 3
@@ -52,8 +51,12 @@ def select_final_known(
         return steps
     if isinstance(steps, AliasedStorage):
         return AliasedStorage(select_final_known(steps.steps, final_unknown), steps.names)
+    if isinstance(steps, FieldsStorage):
+        kept = select_final_known(steps.steps, final_unknown)
+        return FieldsStorage(kept, [key for key in steps.fields if key in kept.keys()])  # noqa: SIM118 - a storage is not a dict
     table = steps.episodes
     unknown = table.stops[~table["final_known"]] - 1
+    whole: Any
     whole, rows = (steps.dataset, steps.rows) if isinstance(steps, SubsetStorage) else (steps, np.arange(len(steps)))
     if final_unknown == "drop_truncated":
         terminated = whole.pick(NEXT_TERMINATED, torch.from_numpy(rows[unknown]))[:, 0].numpy()

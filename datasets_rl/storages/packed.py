@@ -46,6 +46,11 @@ class RowSlot:
     memory_dtype: torch.dtype | None = None
     """The dtype of the result; None if it equals `dtype`."""
 
+    @property
+    def end(self) -> int:
+        """Bytes from the start of the window to the end of the leaf."""
+        return self.offset + self.dtype.itemsize * math.prod(self.shape)
+
 
 def row_slots(schema: Schema) -> list[RowSlot]:
     """Return the positions of the narrow fields of a stored dataset, and of the next value of every shared field."""
@@ -125,20 +130,20 @@ def _dtype_group(dtype: torch.dtype, slots: Sequence[RowSlot], window_bytes: int
     return _DtypeGroup(dtype, tuple(sizes + [rest] * bool(rest)), tuple(leaves), scalars)
 
 
-def nest_leaves(leaves: dict[Key, Tensor], batch_size: torch.Size) -> TensorDict:
+def nest_leaves(leaves: dict[Key, Tensor], batch_size: torch.Size, device: torch.device | None = None) -> TensorDict:
     """Build a nested TensorDict from leaves whose leading axes are the batch size.
 
     The checks of the public constructor cost as much as ten gathers of a small batch; the leaves are the result of one
     split and do not need them.
     """
-    return _build_tree(nest_keys(leaves), batch_size)
+    return _build_tree(nest_keys(leaves), batch_size, device)
 
 
-def _build_tree(tree: dict[Any, Any], batch_size: torch.Size) -> TensorDict:
+def _build_tree(tree: dict[Any, Any], batch_size: torch.Size, device: torch.device | None) -> TensorDict:
     for name, value in tree.items():
         if type(value) is dict:
-            tree[name] = _build_tree(value, batch_size)
+            tree[name] = _build_tree(value, batch_size, device)
     built: TensorDict = TensorDict._new_unsafe(  # noqa: SLF001 - see `nest_leaves`
-        source=tree, batch_size=batch_size, device=None, names=None
+        source=tree, batch_size=batch_size, device=device, names=None
     )
     return built

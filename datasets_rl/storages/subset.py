@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.schema import Schema
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.packed import nest_leaves
 from datasets_rl.ted.keys import (
     EPISODE,
-    NEXT,
     NEXT_DONE,
     NEXT_FINAL_KNOWN,
     NEXT_REWARD,
@@ -74,8 +73,6 @@ class SubsetStorage(EpisodicStorage):
         self.masked = not self._episodes["final_known"].all()
         if self.masked:
             self.fields[NEXT_FINAL_KNOWN] = None
-        visible = {*self.fields, *([NEXT_FINAL_KNOWN] if dataset.masked else [])}
-        self._unchanged = visible == set(dataset.keys()) and not any(self.fields.values())
 
     @property
     @override
@@ -90,23 +87,32 @@ class SubsetStorage(EpisodicStorage):
 
     @property
     @override
+    def schema(self) -> Schema:
+        return self.dataset.schema
+
+    @property
+    @override
     def filled_count(self) -> int:
         return self._rows.shape[0]
 
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index into [0, M), as strict TED."""
-        positions = wrap_negative_rows(as_rows(index, len(self)), len(self))
-        data = self.dataset.get(self._rows[positions])
-        cut = self._cut[positions].unsqueeze(-1)
-        for key in self._cut_keys:
-            data[key].logical_or_(cut)
-        data[EPISODE] = self._numbers.take(positions)
-        if self._unchanged:
-            if self.dataset.masked and not self.masked:
-                data[NEXT].del_("final_known")
-            return data
-        leaves = {key: _convert_dtype(data[key], dtype) for key, dtype in self.fields.items()}
-        return nest_leaves(leaves, data.batch_size)
+        return self.take_fields(wrap_negative_rows(as_rows(index, len(self)), len(self)), tuple(self.fields))
+
+    @override
+    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
+        data = self.dataset.take_fields(self._rows[rows], keys)
+        cut_keys = [key for key in self._cut_keys if key in keys]
+        if cut_keys:
+            cut = self._cut[rows].unsqueeze(-1)
+            for key in cut_keys:
+                data[key].logical_or_(cut)
+        if EPISODE in keys:
+            data[EPISODE] = self._numbers.take(rows)
+        for key in keys:
+            if (dtype := self.fields[key]) is not None:
+                data[key] = data[key].to(dtype)
+        return data
 
     def column(self, key: Key) -> Tensor:
         """Return one field of all M rows, [M, ...], a copy."""

@@ -10,11 +10,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.base import Storage
-from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrap_negative_rows
+from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
+from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.index import EndKey
-from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.ted.keys import MASK, Key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories
@@ -34,7 +33,7 @@ class PaddedTrajectories(Storage):
         steps: The steps of all episodes.
     """
 
-    def __init__(self, steps: DatasetStorage | SubsetStorage | AliasedStorage) -> None:
+    def __init__(self, steps: EpisodicStorage) -> None:
         self.steps = steps
         super().__init__(len(steps.episodes))
         self.masked = steps.masked

@@ -10,10 +10,10 @@ A key is a tuple of names, ``("next", "reward")``. On disk and on the command li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 
 __all__ = [
     "ACTION",
@@ -34,6 +34,7 @@ __all__ = [
     "Key",
     "as_key",
     "dotted_name",
+    "keys_named",
     "nest_keys",
 ]
 
@@ -91,3 +92,29 @@ def as_key(key: str | Iterable[Any]) -> Key:
     if not parts or not all(parts):
         raise InvalidArgumentError(f"{key!r} is not a key; expected a name, 'a.b', or a tuple of names")
     return parts
+
+
+def keys_named(names: str | Iterable[str | Key], known: Sequence[Key]) -> list[Key]:
+    """Return the keys of fields by their names, in the order of `known`, each once.
+
+    If a batch has ``("next", "final_known")``, a choice with a next observation contains it: without the mask, a next
+    observation that is unknown cannot be told from one that is known.
+
+    Args:
+        names: One name, or several: each the key of a field, or the first names of the keys of several fields.
+        known: The keys of all fields.
+
+    Raises:
+        UnknownKeyError: If no field has one of the names; the error lists all such names.
+        InvalidArgumentError: If there is no name, or one is not a key.
+    """
+    chosen = [as_key(name) for name in ([names] if isinstance(names, str) else names)]
+    if not chosen:
+        raise InvalidArgumentError("keys are empty; expected the key of at least one field")
+    unknown = [name for name in chosen if not any(key[: len(name)] == name for key in known)]
+    if unknown:
+        raise UnknownKeyError([dotted_name(name) for name in unknown], [dotted_name(key) for key in known])
+    keys = {key for key in known if any(key[: len(name)] == name for name in chosen)}
+    if any(key[0] == NEXT and key[1:] in known and key[1:] not in ROOT_FLAGS for key in keys):
+        keys.add(NEXT_FINAL_KNOWN)
+    return [key for key in known if key in keys]

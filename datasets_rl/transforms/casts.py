@@ -105,6 +105,8 @@ class DoubleToFloat(DTypeCastTransform):
 class DeviceCastTransform(Transform):
     """Rearrange a batch to a device.
 
+    A whole batch in main memory is first copied to one block, page-locked for a GPU, which moves by one copy.
+
     Args:
         device: Device of the result.
         orig_device: Device to which `inv` moves data that is written to the buffer; the data is not moved by default.
@@ -131,7 +133,10 @@ class DeviceCastTransform(Transform):
     @override
     def transform_batch(self, batch: Any) -> Any:
         if not self.in_keys:
-            return batch.to(self.device, non_blocking=True)
+            if self.device.type == "cpu" or not _is_in_main_memory(batch):
+                return batch.to(self.device, non_blocking=True)
+            block = batch.consolidate(pin_memory=torch.cuda.is_available())
+            return block.to(self.device, non_blocking=True).copy()  # a block is locked; its copy has the same tensors
         # A TensorDict with a device moves every entry that is set to that device.
         return super().transform_batch(batch.clear_device_())
 
@@ -168,6 +173,11 @@ class DeviceCastTransform(Transform):
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"device": str(self.device), **({"orig_device": str(self.orig_device)} if self.orig_device else {})}
+
+
+def _is_in_main_memory(batch: Any) -> bool:
+    leaves = [*batch.values(include_nested=True, leaves_only=True)]
+    return bool(leaves) and all(isinstance(leaf, Tensor) and leaf.is_cpu for leaf in leaves)
 
 
 class PinMemoryTransform(Transform):

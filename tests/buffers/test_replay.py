@@ -190,6 +190,48 @@ def test_prefetched_batches_are_assembled_concurrently(buffer):
     assert threading.current_thread().name not in names
 
 
+@pytest.mark.parametrize("pause", [0, 0.002])
+def test_threads_are_used_while_batches_take_long(buffer, pause):
+    """To exchange a batch with a thread costs more than to make one in less than 0.25 ms."""
+    made_by = []
+
+    def transform(data):
+        time.sleep(pause)
+        made_by.append(threading.current_thread() is threading.main_thread())
+        return data
+
+    made = buffer(prefetch=2, transform=transform)
+    first = [rows(made.sample()) for _ in range(30)]
+
+    assert made._prefetch.uses_threads == (pause > 0)
+    assert made_by[-1] == (pause == 0)
+    assert len(made_by) - len(first) <= 2  # as many are ahead as with threads
+    before, pause = pause, 0.002 - pause
+    for _ in range(30):
+        made.sample()
+    assert made._prefetch.uses_threads == (before == 0)
+    made._prefetch.close()
+
+
+def test_an_error_without_threads_is_that_of_its_batch(buffer):
+    failing = []
+
+    def transform(data):
+        if failing and failing.pop():
+            raise RuntimeError("the transform failed")
+        return data
+
+    made = buffer(prefetch=2, transform=transform)
+    while made._prefetch.uses_threads:
+        made.sample()
+    failing.append(True)  # of the third batch from here
+    for _ in range(2):
+        made.sample()
+    with pytest.raises(RuntimeError, match="the transform failed"):
+        made.sample()
+    assert len(made.sample()) == 5
+
+
 def test_changes_reach_the_next_batch(buffer):
     """Prefetched batches were drawn before the change, so they are discarded."""
     made = buffer(prefetch=2)

@@ -12,6 +12,8 @@ from stored_data import Model, plain, trajectory, write_dataset
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages import DatasetStorage
+from datasets_rl.storages.device import DeviceStorage
+from datasets_rl.storages.fields import FieldsStorage
 from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 
@@ -209,6 +211,34 @@ class TestSubsetStorage(StorageContract):
     def test_rows_must_be_increasing_and_unique(self, stored, rows):
         with pytest.raises(InvalidArgumentError, match="ascending"):
             SubsetStorage(DatasetStorage(stored), np.array(rows, np.int64))
+
+
+SOME = (("observation",), ("next", "observation"), ("next", "final_known"), ("action",))
+
+
+class TestFieldsStorage(TestDatasetStorage):
+    @pytest.fixture
+    def storage(self, stored):
+        return FieldsStorage(DatasetStorage(stored), SOME)
+
+    def elements(self):
+        return [{key: one[key] for key in SOME} for one in super().elements()]
+
+
+class TestDeviceStorage(TestDatasetStorage):
+    @pytest.fixture
+    def storage(self, stored):
+        return DeviceStorage(DatasetStorage(stored), "cpu")
+
+
+class TestSubsetOnADevice(TestSubsetStorage):
+    @pytest.fixture
+    def storage(self, stored):
+        return DeviceStorage(SubsetStorage(DatasetStorage(stored), ROWS), "cpu")
+
+    test_rows_must_be_increasing_and_unique = None
+    test_a_selected_end_keeps_its_flags_and_its_final_state = None
+    test_an_episode_ends_where_rows_are_missing_with_the_true_observation_after_it = None
 
 
 FIELDS = {("observation",): torch.float64, ("next", "reward"): None, ("next", "truncated"): None}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from stored_data import Column, Model, columns, trajectory, write_dataset
 
-from datasets_rl import InvalidArgumentError, MissingDependencyError, Selection, open_dataset
+from datasets_rl import InvalidArgumentError, MissingDependencyError, Selection, gather, open_dataset
 
 TRAJECTORIES = [
     trajectory(4, terminated=True),
@@ -153,6 +153,50 @@ def test_invalid_arguments_are_refused(dataset, tmp_path):
         open_dataset(tmp_path, split_trajs=True).as_dict("corl")
 
 
+class TestGather:
+    @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+    @pytest.mark.parametrize("rows", [[11, 0, 3, 3], [[4, 5], [6, 7]], []], ids=str)
+    def test_it_returns_the_rows_of_every_array(self, dataset, framework, rows):
+        if framework == "jax":
+            pytest.importorskip("jax", reason="pip install jax")
+            import jax.numpy as library
+        else:
+            library = np if framework == "numpy" else torch
+        arrays, numbers = dataset.as_dict("corl", framework), expected("corl")
+        index = np.array(rows, np.int64)
+
+        batch = gather({"nested": arrays}, library.asarray(index))["nested"]
+        assert batch.keys() == numbers.keys()
+        assert all(type(batch[name]) is type(arrays[name]) or framework == "numpy" for name in batch)
+        assert all(np.array_equal(np.asarray(batch[name]), numbers[name][index]) for name in numbers)
+
+    def test_a_row_out_of_range_is_an_error_in_main_memory(self, dataset):
+        for framework, library in (("numpy", np), ("torch", torch)):
+            with pytest.raises(IndexError):
+                gather(dataset.as_dict("corl", framework), library.asarray([12]))
+
+    @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+    def test_it_is_compiled_without_a_graph_break(self, dataset, backend):
+        torch._dynamo.reset()
+        arrays, rows = dataset.as_dict("ogbench", "torch"), torch.tensor([3, 0, 11])
+
+        batch = torch.compile(gather, fullgraph=True, backend=backend)(arrays, rows)
+        assert all(torch.equal(batch[name], array[rows]) for name, array in arrays.items())
+
+    def test_it_depends_on_no_value(self, dataset):
+        arrays = dataset.as_dict("corl", "torch", "meta")
+
+        assert gather(arrays, torch.empty(5, dtype=torch.int64, device="meta"))["observations"].shape == (5, 3)
+
+    def test_it_is_compiled_by_jax(self, dataset):
+        jax = pytest.importorskip("jax", reason="pip install jax")
+        arrays, rows = dataset.as_dict("corl", "jax"), np.array([3, 0, 11])
+
+        batch = jax.jit(gather)(arrays, rows)
+        assert all(np.array_equal(batch[name], np.asarray(array)[rows]) for name, array in arrays.items())
+
+
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_tensors_are_on_the_device(dataset):
     assert {value.device.type for value in dataset.as_dict("corl", "torch", "cuda").values()} == {"cuda"}

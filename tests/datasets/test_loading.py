@@ -11,7 +11,7 @@ from d4rl_files import mujoco
 
 from datasets_rl import Selection, downloading, growth, load, open_dataset, planning, sources
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, dataset_class
-from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError
+from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError, UnknownKeyError
 
 NAME = "bullet-maze2d-open-v0"
 FIELDS = Selection(keys=("observation",))
@@ -43,6 +43,17 @@ def test_a_folder_opens_as_text_as_a_path_and_below_the_working_directory(monkey
         assert isinstance(opened, StoredExperienceReplay)
         assert opened.manifest.id == "demo/pendulum"
         assert len(opened.sample()) == 3
+
+
+def test_a_dataset_is_opened_with_some_fields_and_on_a_device():
+    some = load("demo/pendulum", 4, keys=["action", ("next", "reward")], device="cpu")
+
+    assert {*some.sample(include_info=False).keys(True, True)} == {"action", ("next", "reward")}
+    assert {*some.specs.keys(True, True)} - {"next"} == {"action", ("next", "reward")}
+    assert some.storage.rows_device == torch.device("cpu")
+    assert torch.equal(some["action"], load("demo/pendulum")["action"])
+    with pytest.raises(UnknownKeyError, match="did you mean action"):
+        load("demo/pendulum", keys="acton")
 
 
 def test_a_folder_in_the_working_directory_never_replaces_an_id(home, tmp_path, monkeypatch):

@@ -168,6 +168,24 @@ class TestCasts:
         assert DeviceCastTransform("cpu")(one(a=1)).device == torch.device("cpu")
         assert DeviceCastTransform("meta", in_keys=["a"])(one(a=1, b=2))["a"].device.type == "meta"
 
+    def test_a_batch_is_moved_as_one_block(self):
+        batch = TensorDict({"a": torch.ones(4, 3), "next": {"b": torch.zeros(4, 1, dtype=torch.bool)}}, [4])
+        moved = DeviceCastTransform("meta")(batch.copy())
+
+        a, b = moved["a"].untyped_storage(), moved["next", "b"].untyped_storage()
+        assert a.nbytes() == b.nbytes() >= 4 * 3 * 4 + 4
+        moved["c"] = torch.ones(4)
+        assert moved["next", "b"].shape == (4, 1)
+        assert not batch["a"].is_meta
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    def test_a_batch_on_a_gpu_has_the_values_of_its_block(self):
+        moved = DeviceCastTransform("cuda")(one(a=1, b=2))
+
+        assert (moved["a"].item(), moved["b"].item()) == (1, 2)
+        assert moved["a"].untyped_storage().data_ptr() == moved["b"].untyped_storage().data_ptr()
+
     def test_written_data_is_restored_when_sampled(self):
         transform = DeviceCastTransform("meta", "cpu")
 

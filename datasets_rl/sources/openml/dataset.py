@@ -14,7 +14,6 @@ from datasets_rl.sources import Selection
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.final_states import FinalUnknown
-from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.ted.keys import ACTION, OBSERVATION, Key
 from datasets_rl.writers.base import Writer
 
@@ -87,8 +86,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
     def specs(self) -> CompositeSpec:
         """Specs of a step; the action, and therefore ``y``, is one of the classes."""
         steps: Any = self._storage
-        shown = steps.steps.fields if isinstance(steps.steps, SubsetStorage) else None
-        specs = from_manifest(self.manifest, shown)
+        specs = from_manifest(self.manifest, getattr(steps.steps, "fields", None))
         for name, key in steps.names.items():
             specs[name] = specs[key].clone()
         return specs

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import Unpack
+from typing_extensions import Unpack, override
 
 from datasets_rl import store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
@@ -223,6 +223,14 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             batch_size=size,
         )
         yield from batches
+
+    @override
+    def _replace_steps(self) -> None:
+        if self.streaming:
+            raise InvalidArgumentError(
+                f"{self.dataset_id} is streamed; expected a stored dataset", hint="open it with download=True"
+            )
+        super()._replace_steps()
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
         """Return the strings of the integer codes of a text field; for a stream, the strings read so far.

@@ -1,0 +1,156 @@
+"""The choices of one call of `sample`: the rows and the fields of the batch, and its form.
+
+as_="tensordict"    {"observation": ..., "next": {"reward": ...}}    a TensorDict
+as_="dict"          {"observation": ..., "next.reward": ...}         its tensors
+as_="numpy"         {"observation": ..., "next.reward": ...}         arrays of the same memory
+as_="jax"           {"observation": ..., "next.reward": ...}         arrays on the default device of jax
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from tensordict import is_non_tensor, is_tensor_collection
+from torch import Tensor
+
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.storages.base import Storage
+from datasets_rl.ted.keys import NEXT, Key, as_key, keys_named
+
+__all__ = ["BatchForm", "as_form", "check_form", "given_rows", "select_fields"]
+
+BatchForm = Literal["tensordict", "dict", "numpy", "jax"]
+"""What `sample` returns a batch as."""
+
+
+def check_form(form: Any) -> None:
+    """Check the argument `as_` of `sample`.
+
+    Raises:
+        InvalidArgumentError: If there is no such form.
+        MissingDependencyError: If it is "jax", which is not installed.
+    """
+    if form not in get_args(BatchForm):
+        raise InvalidArgumentError(f"as_ is {form!r}; expected one of {', '.join(map(repr, get_args(BatchForm)))}")
+    if form == "jax":
+        _jax()
+
+
+def as_form(batch: Any, form: BatchForm) -> Any:
+    """Return a batch in another form.
+
+    Args:
+        batch: A TensorDict.
+        form: See the module.
+
+    Raises:
+        InvalidArgumentError: If the batch is no TensorDict.
+    """
+    if not is_tensor_collection(batch):
+        raise InvalidArgumentError(
+            f"as_ is {form!r}, and the batch is a {type(batch).__name__}; expected a TensorDict",
+            hint="leave as_ out, or convert the batch in a transform",
+        )
+    if form == "tensordict":
+        return batch
+    arrays: dict[str, Any] = {}
+    _add_leaves(batch, "", _CONVERTERS[form], arrays)
+    # One call for all: each costs as much as the gather of a small batch.
+    return _jax().device_put(arrays) if form == "jax" else arrays
+
+
+def _add_leaves(batch: Any, prefix: str, convert: Callable[[Tensor], Any], arrays: dict[str, Any]) -> None:
+    """Add the converted leaves of a TensorDict to a flat dict."""
+    for name, value in batch.items():
+        if isinstance(value, Tensor):
+            arrays[prefix + name] = convert(value)
+        elif is_tensor_collection(value) and not is_non_tensor(value):
+            _add_leaves(value, f"{prefix}{name}.", convert, arrays)
+        else:
+            arrays[prefix + name] = value
+
+
+def _for_jax(leaf: Tensor) -> Any:
+    return leaf.numpy(force=True) if leaf.is_cpu else _jax().dlpack.from_dlpack(leaf.detach().contiguous())
+
+
+_CONVERTERS: dict[str, Callable[[Tensor], Any]] = {
+    "dict": lambda leaf: leaf,
+    "numpy": lambda leaf: leaf.numpy(force=True),
+    "jax": _for_jax,
+}
+
+
+def _jax() -> Any:
+    try:
+        import jax
+    except ImportError as error:
+        raise MissingDependencyError("jax", "jax", "sample(as_='jax')") from error
+    return jax
+
+
+def given_rows(rows: Any, storage: Storage) -> Any:
+    """Return the index of given rows of a storage, as a sampler returns it.
+
+    Rows in main memory are checked. Rows on an accelerator are not, because the check would wait for it.
+
+    Args:
+        rows: Integers [B]; for a storage of several leading axes [B, ndim], as ``batch["index"]``.
+        storage: The storage that has the rows.
+
+    Raises:
+        InvalidArgumentError: If they have another shape, are no integers, or are out of range.
+    """
+    index = rows if isinstance(rows, Tensor) else _integers(rows)
+    axes, expected = (1, "[B]") if storage.ndim == 1 else (2, f"[B, {storage.ndim}]")
+    if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
+        raise InvalidArgumentError(f"rows are {index.dtype}; expected integers", hint="mask.nonzero() of a mask [N]")
+    if index.ndim != axes or (axes > 1 and index.shape[1] != storage.ndim):
+        raise InvalidArgumentError(
+            f"rows have the shape {list(index.shape)}; expected {expected}",
+            hint="an index of another shape is read by buffer[rows]",
+        )
+    if index.is_cpu:
+        sizes = torch.as_tensor(getattr(storage, "shape", (len(storage),)))
+        places = index.unsqueeze(1) if axes == 1 else index
+        outside = ((places < 0) | (places >= sizes)).any(1).nonzero().view(-1)
+        if len(outside):
+            row = index[outside[0]].tolist()
+            raise InvalidArgumentError(
+                f"{len(outside):,} of {len(index):,} rows are out of range, the first at position {int(outside[0])}: "
+                f"{row}; expected integers in [0, {', '.join(f'{int(size):,}' for size in sizes)})"
+            )
+    return storage.ravel(index.to(torch.int64))
+
+
+def _integers(rows: Any) -> Tensor:
+    array = np.asarray(rows)
+    if not array.size:
+        return torch.zeros(array.shape, dtype=torch.int64)
+    if array.dtype.kind not in "iu":
+        kind = "mixed types" if array.dtype.kind == "O" else str(array.dtype)
+        raise InvalidArgumentError(f"rows are of {kind}; expected integers")
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def select_fields(batch: Any, names: Iterable[str | Key], info: Mapping[Any, Any]) -> Any:
+    """Return some fields of a batch, and its info, except info that replaces fields under "next".
+
+    Args:
+        batch: A TensorDict.
+        names: Names of the fields, see `datasets_rl.ted.keys.keys_named`.
+        info: The info of the sampler, by its key in the batch.
+
+    Raises:
+        UnknownKeyError: If the batch has no such field.
+        InvalidArgumentError: If the batch is no TensorDict.
+    """
+    if not is_tensor_collection(batch):
+        raise InvalidArgumentError(f"keys were given, and the batch is a {type(batch).__name__}; expected a TensorDict")
+    present = [as_key(key) for key in batch.keys(include_nested=True, leaves_only=True)]
+    chosen = keys_named(names, present)
+    entries = [key for key in map(as_key, info) if key[0] != NEXT and key in present]
+    return batch.select(*dict.fromkeys([*chosen, *entries]))

@@ -1,0 +1,269 @@
+"""The steps of a dataset in the memory of one device, where batches are drawn and gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from typing_extensions import override
+
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.schema import WIDE_BYTES, Schema
+from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
+from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.index import EndKey
+from datasets_rl.storages.packed import RowSlot, RowViews, nest_leaves
+from datasets_rl.ted.keys import NEXT, NEXT_DONE, Key, as_key, dotted_name
+from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["DeviceStorage"]
+
+_WORD = 8
+_CHUNK_BYTES = 1 << 26
+"""Bytes that are moved at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the fields of a batch are read; compiled once for a set of keys."""
+
+    windows: Tensor
+    """The words of each record and the one after it that contain the fields, int64 [N + E, W]."""
+    views: RowViews
+    wide: tuple[tuple[Key, Tensor, int], ...]
+    """Key, items, and the number of rows from the row of the step to the row to read: 1 under "next"."""
+
+
+class DeviceStorage(EpisodicStorage):
+    """The steps of a dataset, copied to one device: the memory of an accelerator, or main memory.
+
+    Fields lie in packed records, as in the files. After the last record of each episode follows a record with its final
+    state, so that the next state of every step is in the next record:
+
+        records      s_0 a_0 | s_1 a_1 | s_2     | s_3 a_3 | s_4 a_4 | s_5
+        row            0         1       (final)   2         3         (final)
+        position       0         1                 3         4
+
+    A batch takes one gather of positions, one of records, and one of each wide field. Nothing depends on the values: no
+    batch waits for the device, and shapes are static, so that sampling can be captured in a CUDA graph. Rows that are on
+    the device already are not checked.
+
+    Args:
+        steps: The steps to copy, with the fields to copy.
+        device: The device.
+
+    Raises:
+        InvalidArgumentError: If a field consists of encoded images, which are decoded in main memory.
+    """
+
+    def __init__(self, steps: EpisodicStorage, device: torch.device | str) -> None:
+        super().__init__(len(steps))
+        self.steps = steps
+        self.masked = steps.masked
+        self.device = torch.empty(0, device=device).device
+        _check_not_encoded(steps, self.device)
+        first = _leaves_of(steps.take(torch.zeros(1, dtype=torch.int64)))
+        self._keys = tuple(first)
+        self._shared = {key for key in first if _is_shared(key, first, steps.schema)}
+        self._stored = tuple(key for key in first if key[1:] not in self._shared or key[0] != NEXT)
+        wide = [key for key in self._stored if first[key].nbytes >= WIDE_BYTES]
+        narrow = {key: first[key] for key in self._stored if key not in wide}
+        self._slots, self._record_bytes = _layout(narrow, self._shared)
+        self._step_bytes = self._record_bytes + sum(first[key].nbytes for key in wide)
+        table = steps.episodes
+        rows = len(steps) + len(table)
+        episodes = torch.from_numpy(np.repeat(np.arange(len(table)), table.lengths))
+        self._positions = (torch.arange(len(steps)) + episodes).to(self.device)
+        # The last record completes the window of the one before it.
+        self._records = torch.zeros((rows + 1, self._record_bytes // _WORD), dtype=torch.int64, device=self.device)
+        self._wide = {key: first[key].new_zeros((rows, *first[key].shape[1:]), device=self.device) for key in wide}
+        self._plans: dict[tuple[Key, ...], _Plan] = {}
+        self._copy()
+
+    def _copy(self) -> None:
+        """Copy the steps and the final states in chunks."""
+        table = self.steps.episodes
+        lasts = torch.from_numpy(table.stops - 1)
+        final_positions = (lasts + 1 + torch.arange(len(table))).to(self.device)
+        final_keys = {(NEXT, *key): key for key in self._shared}
+        size = max(1, _CHUNK_BYTES // self._step_bytes)
+        for rows, positions, keys in (
+            (torch.arange(len(self)), self._positions, {key: key for key in self._stored}),
+            (lasts, final_positions, final_keys),
+        ):
+            for start in range(0, len(rows), size):
+                chunk, places = rows[start : start + size], positions[start : start + size]
+                if keys:
+                    batch = _leaves_of(self.steps.take_fields(chunk, tuple(keys)))
+                    self._write(places, {key: batch[name] for name, key in keys.items()})
+
+    def _write(self, positions: Tensor, leaves: Mapping[Key, Tensor]) -> None:
+        """Write fields, [B, ...], to positions, int64 [B], in one block of page-locked memory where there is one."""
+        pinned = self.device.type == "cuda"
+        words = self._record_bytes // _WORD
+        records = torch.zeros((len(positions), words), dtype=torch.int64, pin_memory=pinned)
+        targets: dict[Key, Tensor] = {}
+        RowViews([slot for slot in self._slots if slot.name in leaves], self._record_bytes)(records, targets)
+        for key, target in targets.items():
+            target.copy_(leaves[key])
+        if words:
+            self._records.index_copy_(0, positions, records.to(self.device, non_blocking=pinned))
+        for key in self._wide.keys() & leaves.keys():
+            self._wide[key].index_copy_(0, positions, leaves[key].to(self.device))
+
+    @property
+    @override
+    def episodes(self) -> EpisodeTable:
+        return self.steps.episodes
+
+    @property
+    @override
+    def schema(self) -> Schema:
+        return self.steps.schema
+
+    @property
+    @override
+    def filled_count(self) -> int:
+        return len(self.steps)
+
+    @property
+    @override
+    def rows_device(self) -> torch.device | None:
+        return self.device
+
+    @override
+    def get(self, index: Any) -> TensorDict:
+        on_device = isinstance(index, Tensor) and not index.is_cpu and index.device == self.device
+        if on_device and index.dtype == torch.int64:
+            return self.take(index)
+        rows = as_rows(index, len(self))
+        return self.take(wrap_negative_rows(rows, len(self)))
+
+    @override
+    def take(self, rows: Tensor) -> TensorDict:
+        return self.take_fields(rows, self._keys)
+
+    @override
+    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
+        plan = self._plan_of(tuple(keys))
+        flat = rows.to(self.device, non_blocking=True).reshape(-1)
+        positions = self._positions.index_select(0, flat)
+        leaves: dict[Key, Tensor] = {}
+        plan.views(plan.windows.index_select(0, positions), leaves)
+        for key, items, offset in plan.wide:
+            leaves[key] = items.index_select(0, positions + offset if offset else positions)
+        batch = nest_leaves(leaves, torch.Size(flat.shape), self.device)
+        return batch if rows.ndim == 1 else batch.reshape(rows.shape)
+
+    def _plan_of(self, keys: tuple[Key, ...]) -> _Plan:
+        if keys not in self._plans:
+            self._plans[keys] = self._new_plan(keys)
+        return self._plans[keys]
+
+    def _new_plan(self, keys: tuple[Key, ...]) -> _Plan:
+        following = [
+            replace(slot, name=(NEXT, *slot.name), offset=slot.offset + self._record_bytes)
+            for slot in self._slots
+            if slot.name in self._shared
+        ]
+        slots = [slot for slot in (*self._slots, *following) if slot.name in keys]
+        start = min((slot.offset // _WORD for slot in slots), default=0)
+        stop = max((-(-slot.end // _WORD) for slot in slots), default=0)
+        record = self._record_bytes // _WORD
+        windows = self._records.as_strided((len(self._records) - 1, stop - start), (record, 1), start)
+        shifted = [replace(slot, offset=slot.offset - start * _WORD) for slot in slots]
+        wide = [(key, self._wide[key], 0) for key in self._wide.keys() & set(keys)]
+        wide += [((NEXT, *key), items, 1) for key, items in self._wide.items() if (NEXT, *key) in keys]
+        return _Plan(windows, RowViews(shifted, (stop - start) * _WORD), tuple(wide))
+
+    @override
+    def pick(self, key: Key, rows: Tensor) -> Tensor:
+        if key not in self._keys:
+            raise UnknownKeyError(dotted_name(key), [dotted_name(known) for known in self._keys])
+        leaf: Tensor = self.take_fields(rows, (key,))[key]
+        return leaf
+
+    @override
+    def column(self, key: Key) -> Tensor:
+        """Return one field of all rows, [N, ...], a copy on the device."""
+        return self.pick(key, torch.arange(len(self), device=self.device))
+
+    @override
+    def windows_around(
+        self, rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if end_key not in {None, NEXT_DONE}:
+            window, outside = self.steps.windows_around(rows.cpu(), before, after, end_key=end_key)
+            return window.to(self.device), outside.to(self.device)
+        rows = rows.to(self.device, non_blocking=True)
+        # Each episode before a row moves it by one position.
+        episodes = self._positions.index_select(0, rows) - rows
+        firsts, lasts = (bounds.index_select(0, episodes).unsqueeze(1) for bounds in self._ends)
+        unclamped = rows.unsqueeze(1) + torch.arange(-before, after + 1, device=self.device)
+        window = unclamped.maximum(firsts).minimum(lasts)
+        return window, window != unclamped
+
+    @cached_property
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """The first and the last row of each episode, int64 [E] each, on the device."""
+        table = self.episodes
+        firsts, lasts = torch.from_numpy(table.starts.copy()), torch.from_numpy(table.stops - 1)
+        return firsts.to(self.device), lasts.to(self.device)
+
+    @override
+    def keys(self) -> list[Key]:
+        return list(self._keys)
+
+    @override
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        self.steps.set(cursor, data, set_cursor=set_cursor)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeviceStorage, (self.steps, self.device)
+
+    def __repr__(self) -> str:
+        return f"DeviceStorage({self.steps!r}, {str(self.device)!r})"
+
+
+def _leaves_of(batch: TensorDict) -> dict[Key, Tensor]:
+    leaves: Any = batch.items(include_nested=True, leaves_only=True)
+    return {as_key(key): leaf for key, leaf in leaves}
+
+
+def _is_shared(key: Key, leaves: Mapping[Key, Tensor], schema: Schema) -> bool:
+    """Return whether the value of a field under "next" is its value in the next row, or the final state."""
+    following = leaves.get((NEXT, *key))
+    return key in schema and schema[key].shared and following is not None and following.dtype == leaves[key].dtype
+
+
+def _layout(leaves: Mapping[Key, Tensor], shared: Collection[Key]) -> tuple[list[RowSlot], int]:
+    """Return the positions of fields in a record, and its bytes: shared fields first, then the largest items.
+
+    Args:
+        leaves: The fields of one step, [1, ...].
+        shared: Keys of the fields that are also read from the next record.
+    """
+    slots, end = [], 0
+    for key, leaf in sorted(leaves.items(), key=lambda item: (item[0] not in shared, -item[1].itemsize)):
+        offset = -(-end // leaf.itemsize) * leaf.itemsize
+        slots.append(RowSlot(key, offset, leaf.dtype, tuple(leaf.shape[1:])))
+        end = offset + leaf.nbytes
+    return slots, -(-end // _WORD) * _WORD
+
+
+def _check_not_encoded(steps: EpisodicStorage, device: torch.device) -> None:
+    keys = steps.keys()
+    encoded = [field for field in steps.schema if field.encoded and {field.key, (NEXT, *field.key)} & {*keys}]
+    if encoded:
+        others = [dotted_name(key) for key in keys if not any(key[-len(field.key) :] == field.key for field in encoded)]
+        raise InvalidArgumentError(
+            f"{', '.join(field.name for field in encoded)} is stored as PNG or JPEG images, which cannot be kept on {device}: "
+            "they are decoded in main memory",
+            hint=f"choose other fields, keys={others}; or store the images decoded",
+        )
