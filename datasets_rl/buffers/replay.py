@@ -27,7 +27,7 @@ from datasets_rl.buffers.arguments import (
     transforms_of,
 )
 from datasets_rl.buffers.batch import move_time_first, pin_batch, split_data, stack_items
-from datasets_rl.buffers.batches import can_read_runs, runs_of_batches
+from datasets_rl.buffers.batches import Run, can_read_runs, runs_of_batches
 from datasets_rl.buffers.compiled import GraphHandle, call_uncompiled, can_compile, sample_in_graph
 from datasets_rl.buffers.conditional import ConditionalUpdate, ConditionalUpdateResult
 from datasets_rl.buffers.delayed import delay
@@ -638,18 +638,22 @@ class ReplayBuffer(Stateful):
             and not self._has_own_rows
         )
 
-    def _draw_run(self, batches: int, batch_size: int | None, *, to_end: bool) -> list[Drawn]:
+    def _draw_run(self, batches: int, batch_size: int | None, *, to_end: bool) -> Run:
         """Draw batches from a read-only storage; with `to_end`, at most until the sampler runs out."""
         size: Any = batch_size if batch_size is not None else self.batch_size
         self._check_batch_size(size)
-        storage, run = self._storage, []
+        storage, drawn = self._storage, []
         with self._lock:
+            if batches > 1 and self._sample_unit is None:
+                sampled = self._sampler.sample_batches(storage, size, batches)
+                if sampled is not None:
+                    return Run([Drawn(storage, *sampled)], [False] * batches, [size] * batches)
             for _ in range(batches):
                 index, info = self._choose_rows(storage, size)
-                run.append(Drawn(storage, index, info, last=self._sampler.ran_out))
-                if to_end and run[-1].last:
+                drawn.append(Drawn(storage, index, info, last=self._sampler.ran_out))
+                if to_end and drawn[-1].last:
                     break
-        return run
+        return Run.of_batches(drawn)
 
     def _check_batch_size(self, size: Any) -> None:
         """Check a batch size.

@@ -170,13 +170,14 @@ def _without_index(data: Any) -> Any:
 def _as_entries(info: dict[Any, Any], data: Any) -> dict[Any, Tensor]:
     """Return the info that has one value per element of a batch, as entries of the batch; other info is left out."""
     shape, device = data.shape, data.device
+    axes = len(shape)
     entries: dict[Any, Tensor] = {}
     for key, item in info.items():
         value = torch.stack(item, -1) if isinstance(item, tuple) else item
-        if value.ndim < len(shape):
+        if value.ndim < axes:
             # If elements are whole trajectories, the info of an element applies to each of its steps.
             value = expand_as_right(value, data).contiguous()
-        if value.shape[: len(shape)] == shape:
+        if value.shape[:axes] == shape:
             entries[key] = value if device is None or device == value.device else value.to(device, non_blocking=True)
     return entries
 
@@ -185,12 +186,14 @@ def _set_entries(data: Any, new_entries: dict[Any, Tensor]) -> dict[Any, Any]:
     """Set entries of a batch, and return the entries that they replaced."""
     replaced: dict[Any, Any] = {}
     for key, value in new_entries.items():
-        *path, name = (key,) if isinstance(key, str) else key
-        node = data
-        for part in path:
-            node = node.get(part, None)
+        node, name = data, key
+        if not isinstance(key, str):
+            *path, name = key
+            for part in path:
+                node = node._tensordict.get(part) if type(node) is TensorDict else node.get(part, None)  # noqa: SLF001
+        # The checks of the public methods cost more than the sampling itself.
         if type(node) is TensorDict and not node.is_locked:
-            entries = node._tensordict  # noqa: SLF001 - the checks of `set` cost more than the sampling itself
+            entries = node._tensordict  # noqa: SLF001 - see above
             if name in entries:
                 replaced[key] = entries[name]
             entries[name] = value

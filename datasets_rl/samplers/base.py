@@ -74,6 +74,20 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
             InvalidArgumentError: If the storage has no steps to sample.
         """
 
+    def sample_batches(self, storage: Storage, batch_size: int, count: int) -> tuple[Tensor, dict[Any, Any]] | None:
+        """Sample several batches at once, with the results of as many calls of `sample`, if that is faster.
+
+        Args:
+            storage: The storage to sample from.
+            batch_size: Number of steps of a batch, B.
+            count: Number of batches, n.
+
+        Returns:
+            The rows of all batches, int64 [n B], and their info, [n B, ...]; None if each batch is sampled separately.
+        """
+        del storage, batch_size, count
+        return None
+
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
         """Return the info that `sample` would return for some rows, without sampling and without a change of state.
 

@@ -63,6 +63,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         InvalidArgumentError: If arguments are mutually exclusive or out of range.
     """
 
+    draws_ahead = False
     _start_rows: tuple[Slices, NDArray[np.int64]] | None = None
     """The slices, and all rows at which one of them may start."""
 

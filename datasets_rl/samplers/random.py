@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
@@ -66,6 +67,12 @@ class RandomSampler(Sampler):
                 f"the generator is on {self.generator.device}; expected one on {device}, where the rows are drawn",
                 hint=f"generator=torch.Generator({device.type!r})",
             )
+
+    @override
+    def sample_batches(self, storage: Storage, batch_size: int, count: int) -> tuple[Tensor, dict[Any, Any]] | None:
+        if type(self).sample is not RandomSampler.sample:
+            return None
+        return self.sample(storage, batch_size * count)  # the generator yields the same numbers in one call or several
 
     def _valid_rows(self, storage: Storage, count: int, batch_size: int) -> Tensor:
         """Draw from the `count` rows of this share, without the torn ones."""

@@ -134,6 +134,8 @@ class SliceSampler(Sampler):
         InvalidArgumentError: If arguments are mutually exclusive or out of range. The message lists all problems.
     """
 
+    draws_ahead = True
+
     def __init__(
         self,
         *,
@@ -219,6 +221,18 @@ class SliceSampler(Sampler):
         count, length = self._slice_count_and_length(batch_size)
         slices = self._slices(storage, length)
         return self._batch_of_slices(storage, slices, *slices.at(self._choose_slices(slices, count)))
+
+    @override
+    def sample_batches(self, storage: Storage, batch_size: int, count: int) -> tuple[Tensor, dict[Any, Any]] | None:
+        own, base = type(self), SliceSampler
+        if own.sample is not base.sample or own._choose_slices is not base._choose_slices:  # noqa: SLF001 - its own
+            return None
+        slice_count, length = self._slice_count_and_length(batch_size)
+        slices = self._slices(storage, length)
+        if not slices.whole:  # then batches have several sizes
+            return None
+        numbers = self._choose_slices(slices, slice_count * count)
+        return self._batch_of_slices(storage, slices, *slices.at(numbers))
 
     def _choose_slices(self, slices: Slices, count: int) -> Index:
         """Return the numbers of the slices of a batch, at most `count`.

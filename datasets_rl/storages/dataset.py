@@ -25,13 +25,13 @@ from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
+from datasets_rl.storages.records import Records
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT,
     NEXT_DONE,
     NEXT_FINAL_KNOWN,
     NEXT_TERMINATED,
-    ROOT_FLAGS,
     Key,
     dotted_name,
 )
@@ -80,6 +80,7 @@ class DatasetStorage(EpisodicStorage):
     def _open(self) -> None:
         stored = self.stored
         schema = stored.schema
+        self._length = len(stored)
         self._cache = self._new_image_cache() if any(field.encoded for field in schema) else None
         self._slots = {slot.name: slot for slot in row_slots(schema)}
         next_slots = [replace(slot, name=slot.name[1:]) for slot in self._slots.values() if slot.name[0] == NEXT]
@@ -89,6 +90,7 @@ class DatasetStorage(EpisodicStorage):
         # Files larger than the memory are read row by row; smaller ones load faster with read-ahead.
         scattered = stored.manifest.bytes > memory_bytes() / 2
         self._windows = _record_windows(stored, scattered=scattered)
+        self._records = Records(stored, self._windows)
         self._wide = {
             field.key: (field, _as_indexable(stored.items(field.key), self._cache, scattered=scattered))
             for field in schema.wide
@@ -96,7 +98,6 @@ class DatasetStorage(EpisodicStorage):
         self._finals: dict[Key, _Items] | None = None
         self._plans: dict[tuple[Key, ...], _BatchPlan] = {}
         self._whole = self._plan_of(tuple(self.keys()))
-        self._final_known = torch.from_numpy(stored.episodes["final_known"][:, None].copy()) if self.masked else None
 
     def _new_image_cache(self) -> ImageCache | None:
         size = Settings.from_env().image_cache * 1_000_000 if self.image_cache is None else self.image_cache
@@ -115,7 +116,7 @@ class DatasetStorage(EpisodicStorage):
     @property
     @override
     def filled_count(self) -> int:
-        return len(self.stored)
+        return self._length
 
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index, as strict TED.
@@ -131,6 +132,9 @@ class DatasetStorage(EpisodicStorage):
         if rows.ndim == 1:
             return self._gather(rows, self._whole)
         return self._gather(rows.reshape(-1), self._whole).reshape(rows.shape)
+
+    def __len__(self) -> int:
+        return self._length
 
     @override
     def take(self, rows: Tensor) -> TensorDict:
@@ -148,56 +152,38 @@ class DatasetStorage(EpisodicStorage):
         return self._plans[keys]
 
     def _new_plan(self, keys: tuple[Key, ...]) -> _BatchPlan:
-        wide = tuple(
+        parts = (
             _WidePart(field, items, root=field.key in keys, following=field.shared and (NEXT, *field.key) in keys)
             for field, items in self._wide.values()
         )
-        next_states = tuple(key for key in keys if key[0] == NEXT and self._is_shared(key[1:]))
-        with_mask = NEXT_FINAL_KNOWN in keys
+        wide = tuple(part for part in parts if part.root or part.following)
+        following = any(part.following for part in wide)
         done_is_terminated = NEXT_DONE in keys and not self.truncated_as_done
-        needed = {NEXT_DONE} if next_states or with_mask else set()
+        needed = {NEXT_DONE, EPISODE} if following else set()
         if done_is_terminated:
             needed |= {NEXT_DONE, NEXT_TERMINATED}
-        episode = self._slots[EPISODE]
-        slots = [slot for slot in self._slots.values() if slot.name in keys or slot.name in needed]
-        read = [*slots, episode] if needed or not slots else slots
-        # Only the words of 8 bytes from the first field to the last one are gathered.
-        start, stop = min(slot.offset // _WORD for slot in read), max(-(-slot.end // _WORD) for slot in read)
-        size = (stop - start) * _WORD
+        slots = self._records.slots([*self._slots.values()])
         return _BatchPlan(
-            windows=self._windows[:, start:stop],
-            views=RowViews([replace(slot, offset=slot.offset - start * _WORD) for slot in slots], size),
-            root_flags=tuple(key for key in ROOT_FLAGS if key in keys),
-            wide=tuple(part for part in wide if part.root or part.following),
-            next_states=next_states,
-            with_mask=with_mask,
-            episode=RowViews(
-                [replace(episode, offset=episode.offset - start * _WORD)] if episode in read else [], size
-            ),
+            views=RowViews([slot for slot in slots if slot.name in needed.union(keys)], self._records.row_bytes),
+            wide=wide,
+            following=following,
             done_is_terminated=done_is_terminated,
             hidden=tuple(needed.difference(keys)),
         )
 
     def _gather(self, rows: Tensor, plan: _BatchPlan) -> TensorDict:
         try:
-            windows = plan.windows.index_select(0, rows)
+            records, ends = self._records.gather(rows)
         except IndexError:
             rows = wrap_negative_rows(rows, len(self))
-            windows = plan.windows.index_select(0, rows)
+            records, ends = self._records.gather(rows)
         count = rows.shape[0]
         leaves: dict[Key, Tensor] = {}
-        if plan.root_flags:
-            flags = torch.zeros((len(plan.root_flags), count, 1), dtype=torch.bool)
-            leaves.update(zip(plan.root_flags, flags, strict=True))
-        plan.views(windows, leaves)
+        plan.views(records, leaves)
         for part in plan.wide:
             self._read_wide(part, rows, leaves)
-        if plan.with_mask:
-            leaves[NEXT_FINAL_KNOWN] = torch.ones((count, 1), dtype=torch.bool)
-        if (plan.next_states or plan.with_mask) and (done := leaves[NEXT_DONE]).any():
-            # The row after the last row of an episode belongs to the next episode.
-            last = done.view(-1).nonzero().squeeze(1)
-            self._fill_final_states(leaves, last, windows.index_select(0, last), plan)
+        if ends and plan.following:
+            self._fill_final_states(leaves, plan)
         if plan.done_is_terminated:
             leaves[NEXT_DONE] = leaves[NEXT_TERMINATED].clone()
         for key in plan.hidden:
@@ -224,14 +210,14 @@ class DatasetStorage(EpisodicStorage):
     def _next_rows(self, rows: Tensor) -> Tensor:
         return (rows + 1).clamp_(max=len(self) - 1)
 
-    def _fill_final_states(self, leaves: dict[Key, Tensor], last: Tensor, windows: Tensor, plan: _BatchPlan) -> None:
-        found: dict[Key, Tensor] = {}
-        plan.episode(windows, found)
-        final_states, episodes = self._final_states(), found[EPISODE]
-        for key in plan.next_states:
-            leaves[key].index_copy_(0, last, final_states[key[1:]].index_select(0, episodes))
-        if plan.with_mask and self._final_known is not None:
-            leaves[NEXT_FINAL_KNOWN].index_copy_(0, last, self._final_known.index_select(0, episodes))
+    def _fill_final_states(self, leaves: dict[Key, Tensor], plan: _BatchPlan) -> None:
+        # The row after the last row of an episode belongs to the next episode.
+        last = leaves[NEXT_DONE].view(-1).nonzero().squeeze(1)
+        episodes = leaves[EPISODE].index_select(0, last)
+        for part in plan.wide:
+            if part.following:
+                final = self._final_states()[part.field.key].index_select(0, episodes)
+                leaves[(NEXT, *part.field.key)].index_copy_(0, last, final)
 
     def _final_states(self) -> dict[Key, _Items]:
         if self._finals is None:
@@ -275,7 +261,7 @@ class DatasetStorage(EpisodicStorage):
 
     @override
     def take_next(self, rows: Tensor) -> TensorDict:
-        if self._wide or self._final_known is not None:
+        if self._wide or self.masked:
             return super().take_next(rows)  # type: ignore[no-any-return]  # batches are TensorDicts
         leaves: dict[Key, Tensor] = {}
         self._next_views(self._windows.index_select(0, rows), leaves)
@@ -451,17 +437,11 @@ class _WidePart:
 class _BatchPlan:
     """How the fields of a batch are read; compiled once for a set of keys."""
 
-    windows: Tensor
-    """The words of each window that contain the narrow fields, int64 [N, W]."""
     views: RowViews
-    root_flags: tuple[Key, ...]
+    """The views of the narrow fields of a gathered row."""
     wide: tuple[_WidePart, ...]
-    next_states: tuple[Key, ...]
-    """Keys of fields under "next" whose last value of an episode is its final state."""
-    with_mask: bool
-    """Whether the batch contains ``("next", "final_known")``."""
-    episode: RowViews
-    """The view of the number of the episode, which only steps at the ends of episodes need."""
+    following: bool
+    """Whether the batch contains a wide field under "next", whose last value of an episode is its final state."""
     done_is_terminated: bool
     hidden: tuple[Key, ...]
     """Keys of narrow fields that are read but are not fields of the batch."""

@@ -22,9 +22,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.format.schema import Field, Schema
-from datasets_rl.ted.keys import NEXT, Key, nest_keys
+from datasets_rl.ted.keys import NEXT, Key
 
-__all__ = ["RowSlot", "RowViews", "nest_leaves", "row_slots", "torch_dtype"]
+__all__ = ["RowSlot", "RowViews", "nest_leaves", "row_slots", "torch_dtype", "unchecked"]
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -136,14 +136,21 @@ def nest_leaves(leaves: dict[Key, Tensor], batch_size: torch.Size, device: torch
     The checks of the public constructor cost as much as ten gathers of a small batch; the leaves are the result of one
     split and do not need them.
     """
-    return _build_tree(nest_keys(leaves), batch_size, device)
+    entries: dict[str, Any] = {}
+    nested: dict[str, dict[Key, Tensor]] = {}
+    for key, leaf in leaves.items():
+        if len(key) == 1:
+            entries[key[0]] = leaf
+        else:
+            nested.setdefault(key[0], {})[key[1:]] = leaf
+    for name, below in nested.items():
+        entries[name] = nest_leaves(below, batch_size, device)
+    return unchecked(entries, batch_size, device)
 
 
-def _build_tree(tree: dict[Any, Any], batch_size: torch.Size, device: torch.device | None) -> TensorDict:
-    for name, value in tree.items():
-        if type(value) is dict:
-            tree[name] = _build_tree(value, batch_size, device)
+def unchecked(entries: dict[Any, Any], batch_size: torch.Size, device: torch.device | None = None) -> TensorDict:
+    """Return a TensorDict of tensors and TensorDicts that have the batch size and the device, without its checks."""
     built: TensorDict = TensorDict._new_unsafe(  # noqa: SLF001 - see `nest_leaves`
-        source=tree, batch_size=batch_size, device=device, names=None
+        source=entries, batch_size=batch_size, device=device, names=None, nested=False
     )
     return built

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -39,6 +40,8 @@ __all__ = ["CatFrames"]
 Padding = Literal["same", "constant", "zeros"]
 
 
+_RGB = 3
+"""Number of channels of the images whose stacks have a loop of their own."""
 _MAX_UNCHECKED_FRAMES = 1_000
 """Number of frames per stack above which the required memory is compared with the memory of the machine."""
 
@@ -237,8 +240,7 @@ class CatFrames(OverTime):
             )
         if -self.dim == count + 1:
             return frames
-        # Rearrange the axis of frames before the axis of concatenation, and merge the two.
-        return frames.movedim(axis, self.dim - 1).flatten(self.dim - 1, self.dim)
+        return _concatenate_frames(frames, axis, self.dim)
 
     def inv(self, data: Any) -> Any:
         """Stack the frames of data that is written to the buffer, with `as_inverse`; else return the data unchanged."""
@@ -277,6 +279,31 @@ class CatFrames(OverTime):
     def _repr_arguments(self) -> dict[str, Any]:
         arguments = {"N": self.N, "dim": self.dim, "padding": self.padding}
         return {**arguments, **({"future": True} if self.future else {})}
+
+
+def _concatenate_frames(frames: Tensor, axis: int, dim: int) -> Tensor:
+    """Concatenate the frames along an axis of a frame, which is not its first; a view where the layout allows one.
+
+    Args:
+        frames: The frames, [*batch, N, ...].
+        axis: The axis of the frames, the number of axes of the batch.
+        dim: Axis of a frame, negative.
+    """
+    count, channels = frames.shape[axis], frames.shape[dim]
+    moved = frames.movedim(axis, dim - 1)
+    if channels == 1 or frames.ndim + dim == axis + 1:
+        return moved.flatten(dim - 1, dim)
+    if dim == -1 and channels == _RGB and frames.dtype is torch.uint8 and type(frames) is Tensor and frames.is_cpu:
+        from datasets_rl.transforms._interleave import interleave  # deferred: it loads numba
+
+        out = np.empty((math.prod(frames.shape[:axis]), math.prod(frames.shape[axis + 1 : -1]), count * channels), "u1")
+        interleave(frames.reshape(len(out), count, -1).numpy(), out)
+        return torch.from_numpy(out).view(*moved.shape[:-2], count * channels)
+    # A copy of each frame takes a third of the time of one copy with the axes in another order.
+    result = torch.empty(moved.shape, dtype=frames.dtype, device=frames.device)
+    for number, frame in enumerate(frames.unbind(axis)):
+        result.select(dim - 1, number).copy_(frame)
+    return result.flatten(dim - 1, dim)
 
 
 def _unknown_frames(known: Tensor | None, shape: Sequence[int]) -> Tensor:

@@ -3,21 +3,26 @@
 import pytest
 import torch
 
-GOALS = {256: 4.0, 4096: 5.5}
+GOALS = {256: (5.0, 9.0), 4096: (9.0, 9.5)}
+"""Times TorchRL's speed, by batch size: of sample(), and of a batch of batches()."""
 
 
 @pytest.mark.parametrize("batch_size", list(GOALS))
 def test_sampling_is_several_times_faster_than_torchrl(ours, theirs, batch_size, compare, expect):
+    """Measured: 6.0 and 11 times for 256 steps, 15 and 17 times for 4096."""
+    run = ours.batches(batch_size=batch_size)
     took = compare(
         {
-            "ours": lambda: ours.sample(batch_size),
+            "sample": lambda: ours.sample(batch_size),
+            "batches": lambda: next(run),
             "torchrl": lambda: theirs.sample(batch_size),
         },
-        repeat=100 if batch_size < 1000 else 40,
+        # Several runs, each of which begins with the gather of all its batches.
+        repeat=192 if batch_size < 1000 else 48,
     )
 
-    ratio = took["torchrl"] / took["ours"]
-    expect(f"sample({batch_size}), times TorchRL's speed", ratio, at_least=GOALS[batch_size])
+    for name, goal in zip(("sample", "batches"), GOALS[batch_size], strict=True):
+        expect(f"{name}, {batch_size} steps, times TorchRL's speed", took["torchrl"] / took[name], at_least=goal)
 
 
 def test_a_batch_of_short_episodes_costs_little_more(ours, compare, expect):
@@ -28,16 +33,3 @@ def test_a_batch_of_short_episodes_costs_little_more(ours, compare, expect):
     took = compare({"random rows": lambda: ours.storage.get(batch), "only ends": lambda: ours.storage.get(ends)})
 
     expect("256 ends, of the time of 256 random rows", took["only ends"] / took["random rows"], at_most=3)
-
-
-@pytest.mark.parametrize(("batch_size", "batches", "limit"), [(256, 256, 0.7), (4096, 32, 1.05)])
-def test_a_run_of_batches_costs_less_than_its_samples(ours, batch_size, batches, limit, compare, expect):
-    took = compare(
-        {
-            "sample": lambda: [ours.sample(batch_size) for _ in range(batches)],
-            "batches": lambda: list(ours.batches(batches, batch_size)),
-        },
-        repeat=4,
-    )
-
-    expect(f"batches of {batch_size}, of the time of sample()", took["batches"] / took["sample"], at_most=limit)

@@ -8,9 +8,11 @@ from tensordict import TensorDict
 from datasets_rl import (
     LazyTensorStorage,
     PrioritizedSampler,
+    RandomSampler,
     SampledBatches,
     SamplerWithoutReplacement,
     SliceSampler,
+    SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
     open_dataset,
 )
@@ -111,3 +113,38 @@ def test_batches_need_a_size(folder):
         next(open_dataset(folder).batches(3))
     with pytest.raises(InvalidArgumentError, match="batch_size is 0"):
         next(open_dataset(folder).batches(3, batch_size=0))
+
+
+class _Descending(RandomSampler):
+    def sample(self, storage, batch_size):
+        rows, info = super().sample(storage, batch_size)
+        return rows.sort(descending=True).values, info
+
+
+class _Ascending(SliceSampler):
+    def sample(self, storage, batch_size):
+        rows, info = super().sample(storage, batch_size)
+        return rows, {**info, "rank": rows.argsort()}
+
+
+@pytest.mark.parametrize("sampler", [_Descending, lambda: _Ascending(slice_len=2)])
+def test_a_run_has_the_batches_of_a_sampler_that_changes_each_batch(folder, sampler):
+    sampled, run = compared(folder, 40, sampler=sampler)
+
+    assert all(equal(one, other) for one, other in zip(sampled, run, strict=True))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: SliceSampler(num_slices=4),
+        lambda: SliceSampler(slice_len=8, strict_length=False),
+        lambda: SliceSampler(slice_len=8, strict_length=False, pad_output=True),
+        lambda: SliceSamplerWithoutReplacement(slice_len=2),
+    ],
+    ids=["by number", "short", "padded", "epochs"],
+)
+def test_a_run_has_the_slices_of_sample(folder, sampler):
+    sampled, run = compared(folder, 40, sampler=sampler)
+
+    assert all(equal(one, other) for one, other in zip(sampled, run, strict=True))

@@ -22,6 +22,7 @@ from datasets_rl.sources.local.files import ArrayFile, RowReader, open_arrays
 from datasets_rl.sources.local.layout import ColumnSlice, EpisodeBounds, Plan, find_episodes, is_empty, plan_layout
 from datasets_rl.sources.selection import Selection
 from datasets_rl.ted.episode import Episode, TextStates
+from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 
 _BLOCK_BYTES = 8 << 20
@@ -102,7 +103,7 @@ class LocalReader(EpisodeReader):
             if field and (spec := _spec_of_field(part, field))
         }
 
-    def episodes(self, part: Any = None) -> Iterator[Episode]:
+    def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         """Yield the episodes of files, in order.
 
         Args:
@@ -157,7 +158,9 @@ class LocalReader(EpisodeReader):
             except ConversionError as error:
                 yield from _problems_with_file(error)
 
-    def _read_episodes(self, file: ArrayFile, plan: Plan, bounds: EpisodeBounds, number: int) -> Iterator[Episode]:
+    def _read_episodes(
+        self, file: ArrayFile, plan: Plan, bounds: EpisodeBounds, number: int
+    ) -> Iterator[Episode | EpisodeBatch]:
         parts = [part for part in plan.parts if part.column.key in self._kept]
         names = [part.array for part in parts if part.array]
         after = {key: name for key, name in plan.following.items() if key in self._kept}
@@ -167,21 +170,33 @@ class LocalReader(EpisodeReader):
         self._counts += bounds.found
         self._counts["unwritten-chunks"] += file.unwritten
         self._count_decisions(plan, bounds)
-        start = 0
-        for episode, length in enumerate(bounds.lengths.tolist()):
-            own = number if plan.by == "file" else int(bounds.numbers[episode])
-            metadata: dict[str, Any] = {"source": np.int64(own), "file": np.int64(number)}
+        own = np.full(len(bounds.lengths), number) if plan.by == "file" else bounds.numbers
+        metadata = {"source": own.astype(np.int64), "file": np.full(len(own), number, np.int64)}
+        stops = np.cumsum(bounds.lengths)
+        episode = 0
+        while episode < len(stops):
+            begin = int(stops[episode] - bounds.lengths[episode])
+            end = int(np.searchsorted(stops, begin + block, "right")) if reading.can_read_batches else 0
+            if end - episode > 1:
+                batch = reading.read_batch(range(episode, end), begin, metadata)
+                self._counts["not-finite"] += sum(
+                    _count_not_finite(values)
+                    for columns in (batch.steps, batch.states, batch.final_states)
+                    for values in columns.values()
+                )
+                if len(batch):
+                    yield batch
+                episode = end
+                continue
+            length, labels = int(bounds.lengths[episode]), {name: values[episode] for name, values in metadata.items()}
             for first in range(0, length, block):
                 last = min(first + block, length)
-                rows = slice(start + first, start + last)
-                steps, states = reading.read_steps(episode, rows, ends=last == length)
-                steps[NEXT_TERMINATED] = bounds.terminated[rows, None]
-                steps[NEXT_TRUNCATED] = bounds.truncated[rows, None]
+                steps, states = reading.read_steps(episode, slice(begin + first, begin + last), ends=last == length)
                 self._counts["not-finite"] += sum(
                     _count_not_finite(values) for values in chain(steps.values(), states.values())
                 )
-                yield Episode(steps, states, last < length, metadata)
-            start += length
+                yield Episode(steps, states, last < length, labels)
+            episode += 1
         reading.finish()
         self._counts["next-observation-rounded"] += int(reading.rounded.sum())
 
@@ -233,7 +248,109 @@ class _FileReader:
             else:
                 values = self._read_rows(part, rows, episode * self._where.extra + self._where.lead, 0)
                 steps[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
-        return steps, states
+        return steps | self._flags(rows), states
+
+    def _flags(self, rows: slice) -> dict[Key, Any]:
+        bounds = self._where
+        return {NEXT_TERMINATED: bounds.terminated[rows, None], NEXT_TRUNCATED: bounds.truncated[rows, None]}
+
+    @property
+    def can_read_batches(self) -> bool:
+        """Whether `read_batch` supports the arrays: numbers, and observations that all have final states, or none."""
+        known = {self._has_final_states(part) for part in self._parts if part.column.key[0] == OBSERVATION[0]}
+        return len(known) < 2 and not any(part.column.text for part in self._parts)
+
+    def _has_final_states(self, part: ColumnSlice) -> bool:
+        return part.column.key in self._after or bool(self._where.extras[part.array])
+
+    def read_batch(self, episodes: range, begin: int, metadata: Mapping[str, NDArray[Any]]) -> EpisodeBatch:
+        """Return whole episodes, without those that have no step.
+
+        Args:
+            episodes: The numbers of the episodes.
+            begin: The first step of the first episode.
+            metadata: Metadata of all episodes of the file.
+        """
+        numbers = np.arange(episodes.start, episodes.stop)
+        numbers = numbers[self._where.lengths[numbers] > 0]
+        lengths = self._where.lengths[numbers]
+        rows = slice(begin, begin + int(lengths.sum()))
+        lasts = np.cumsum(lengths) - 1
+        steps: dict[Key, Any] = {}
+        states: dict[Key, Any] = {}
+        finals: dict[Key, Any] = {}
+        known = False
+        for part in self._parts if len(numbers) else ():
+            key = part.column.key
+            if part.constant is not None:
+                steps[key] = np.full((rows.stop - rows.start, 1), part.constant, part.column.dtype)
+            elif part.state:
+                states[key], finals[key] = self._read_states(part, rows, numbers, lasts)
+                known |= key[0] == OBSERVATION[0] and self._has_final_states(part)
+            else:
+                shifts = self._where.extra * numbers + self._where.lead
+                values = self._read_shifted(self._rows[part.array], part, rows, shifts, lengths)
+                steps[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
+        return EpisodeBatch(
+            lengths,
+            steps | self._flags(rows),
+            states,
+            finals,
+            final_known=np.full(len(numbers), known),
+            metadata={name: values[numbers] for name, values in metadata.items()},
+        )
+
+    def _read_states(
+        self, part: ColumnSlice, rows: slice, numbers: NDArray[Any], lasts: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the states before each step of whole episodes, and their final states, zeros if unknown."""
+        lengths, key = np.diff(lasts, prepend=-1), part.column.key
+        extra = self._where.extras[part.array]
+        if extra:
+            every = self._read_shifted(self._rows[part.array], part, rows, numbers, lengths, extra=1)
+            is_final = np.zeros(len(every), np.bool_)
+            is_final[np.cumsum(lengths + 1) - 1] = True
+            values, finals = every[~is_final], every[is_final]
+        else:
+            values = self._read_shifted(self._rows[part.array], part, rows, numbers * 0, lengths)
+            finals = np.zeros((len(numbers), *values.shape[1:]), values.dtype)
+        if key in self._after:
+            after = self._read_shifted(self._after[key], part, rows, self._where.extra * numbers, lengths)
+            before = np.concatenate([values[:1], after[:-1]])
+            before[lasts[:-1] + 1] = values[lasts[:-1] + 1]
+            self._check_next_states(key, before, values, rows)
+            finals = finals if extra else after[lasts]
+        return values, finals
+
+    def _read_shifted(
+        self,
+        reader: RowReader,
+        part: ColumnSlice,
+        rows: slice,
+        shifts: NDArray[Any],
+        lengths: NDArray[Any],
+        *,
+        extra: int = 0,
+    ) -> NDArray[Any]:
+        """Return the rows of whole episodes, each with `extra` further rows.
+
+        Args:
+            reader: The reader of the array.
+            part: The column of the array.
+            rows: The range of the steps of the episodes.
+            shifts: Difference between the number of a row and that of its step, for each episode, [E].
+            lengths: Number of steps of each episode, [E].
+            extra: Number of rows after those of the steps.
+        """
+        begins = rows.start + np.cumsum(lengths) - lengths + shifts
+        first, last = int(begins[0]), int(begins[-1] + lengths[-1]) + extra
+        values = self._as_column_values(part, reader.read(first, last))
+        if last - first == int(lengths.sum()) + extra * len(lengths):
+            return values
+        wanted = np.zeros(len(values) + 1, np.int8)  # an episode begins after another's rows, or where they end
+        np.add.at(wanted, begins - first, 1)
+        np.add.at(wanted, begins - first + lengths + extra, -1)
+        return values[np.cumsum(wanted[:-1]) > 0]
 
     def finish(self) -> None:
         """Read every array to its end, because formats with a checksum compare it there.
@@ -262,7 +379,14 @@ class _FileReader:
         key = column_slice.column.key
         after = self._as_column_values(column_slice, self._after[key].read(rows.start + shift, rows.stop + shift))
         before = self._reached.pop(key, values[:1])
-        jumps, rounded = find_jumps(np.concatenate([before, after[:-1]]), values[: len(after)])
+        self._check_next_states(key, np.concatenate([before, after[:-1]]), values[: len(after)], rows)
+        if not ends:
+            self._reached[key] = after[-1:]
+        return np.concatenate([values, after[-1:]]) if ends and len(values) == len(after) else values
+
+    def _check_next_states(self, key: Key, previous: NDArray[Any], values: NDArray[Any], rows: slice) -> None:
+        """Compare the states after the previous rows with those of the rows; they may differ by rounding."""
+        jumps, rounded = find_jumps(previous, values)
         self.rounded[rows] |= rounded
         wrong = np.flatnonzero(jumps)
         if len(wrong):
@@ -273,9 +397,6 @@ class _FileReader:
                 [f"{problem} ({len(wrong):,} such rows)"],
                 hint="state in [episodes] how the files mark the ends of episodes",
             )
-        if not ends:
-            self._reached[key] = after[-1:]
-        return np.concatenate([values, after[-1:]]) if ends and len(values) == len(after) else values
 
     @staticmethod
     def _as_column_values(column_slice: ColumnSlice, values: Any) -> NDArray[Any]:

@@ -1,0 +1,124 @@
+"""The gather of records as one compiled loop; imported only when needed.
+
+Rows that are drawn at random are in no cache. The loop requests the memory of later rows before it copies the current
+one, so that it waits for many rows at a time: two thirds of the time of torch's `index_select`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np import arrayobj
+
+from datasets_rl.compiled import compile_for
+
+__all__ = ["gather_records"]
+
+_WORDS_AHEAD, _ROWS_AHEAD = 1024, 32
+"""Memory that is requested ahead, which must stay in the smallest cache until it is copied."""
+_LINE = 8
+"""Words of a cache line."""
+_RECORDS = numba.types.Array(numba.int64, 1, "C", readonly=True)
+_FINALS = numba.types.Array(numba.int64, 2, "C", readonly=True)
+_KNOWN = numba.types.Array(numba.boolean, 1, "C", readonly=True)
+_NUMBERS = (numba.int64,) * 4
+
+
+@intrinsic
+def _prefetch_line(typing_context: Any, words: Any, number: Any) -> Any:
+    """Request the cache line of a word, without waiting for it."""
+    del typing_context, number
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer_to(context, builder, signature, arguments, 0)
+        flag = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        builder.call(function, [pointer, flag(0), flag(3), flag(1)])  # for reading, into all caches, data
+        return context.get_dummy_value()
+
+    return numba.void(words, numba.int64), generate
+
+
+@intrinsic
+def _copy_words(typing_context: Any, words: Any, start: Any, out: Any, out_start: Any, count: Any) -> Any:
+    """Copy words; the compiler does not recognize a loop of single words as a copy."""
+    del typing_context, start, out_start, count
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source = _pointer_to(context, builder, signature, arguments, 0)
+        target = _pointer_to(context, builder, signature, arguments, 2)
+        cgutils.raw_memcpy(builder, target, source, arguments[4], 8)  # type: ignore[no-untyped-call]  # numba has no types
+        return context.get_dummy_value()
+
+    return numba.void(words, numba.int64, out, numba.int64, numba.int64), generate
+
+
+def _pointer_to(context: Any, builder: Any, signature: Any, arguments: Any, number: int) -> Any:
+    """Return a pointer to an element of the array that is argument `number`; the next argument is its index."""
+    make_array: Any = arrayobj.make_array  # numba has no types
+    array = make_array(signature.args[number])(context, builder, arguments[number])
+    return builder.bitcast(builder.gep(array.data, [arguments[number + 1]]), ir.IntType(8).as_pointer())
+
+
+_prefetch: Any = _prefetch_line  # its first argument is passed by the compiler
+_copy: Any = _copy_words
+
+
+@compile_for(numba.int64(_RECORDS, _FINALS, _KNOWN, numba.int64[::1], numba.int64[:, ::1], *_NUMBERS))
+def gather_records(
+    records: Any, finals: Any, known: Any, rows: Any, out: Any, stride: int, width: int, done: int, episode: int
+) -> int:
+    """Gather the window of each row: its record, and what follows it.
+
+    Args:
+        records: All records, words [(N + 1) * stride].
+        finals: The final states of each episode, words [E, width - stride].
+        known: Whether the final states of each episode are known, bool [E].
+        rows: The rows, [B].
+        out: Output, words [B, width + 2]. After each window come the number of its episode, and a word whose first
+            bytes are 0, 0, 0, and whether the next states are known.
+        stride: Words of a record.
+        width: Words of a window.
+        done: Byte of a record that is 1 at the end of an episode.
+        episode: Byte of a record at which its episode is, an int32.
+
+    Returns:
+        The number of rows that end an episode; -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E).
+        Then `out` is incomplete.
+    """
+    count, total = len(rows), len(records) // stride - 1
+    done_word, done_shift = done // 8, done % 8 * 8
+    episode_word, episode_shift = episode // 8, episode % 8 * 8
+    ahead = min(max(_WORDS_AHEAD // width, 1), _ROWS_AHEAD)
+    ends = 0
+    for number in range(count):
+        if number + ahead < count:
+            later = rows[number + ahead]
+            if 0 <= later < total:
+                for word in range(later * stride, later * stride + width, _LINE):
+                    _prefetch(records, word)
+                _prefetch(records, later * stride + width - 1)
+        row = rows[number]
+        if row < 0 or row >= total:
+            return -1
+        start = row * stride
+        of_episode = (records[start + episode_word] >> episode_shift) & 0xFFFFFFFF
+        flags = 1
+        if (records[start + done_word] >> done_shift) & 1:
+            if of_episode >= len(known):
+                return -2
+            ends += 1
+            flags = numba.int64(known[of_episode])
+            _copy(records, start, out, number * (width + 2), stride)
+            for word in range(width - stride):
+                out[number, stride + word] = finals[of_episode, word]
+        else:
+            _copy(records, start, out, number * (width + 2), width)
+        out[number, width] = of_episode
+        out[number, width + 1] = flags << 24
+    return ends

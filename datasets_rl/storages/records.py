@@ -1,0 +1,132 @@
+"""Gathered records of a stored dataset: a batch, apart from the fields in files of their own.
+
+    rows.npy        | s_i a_i r_i flags | s_i+1 a_i+1 r_i+1 flags |
+    gathered row    | s_i a_i r_i flags | s_i+1 | episode | root flags |
+
+After the last record of an episode come its final states, instead of the start of the next episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datasets_rl.errors import IntegrityError
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import ROWS_FILE
+from datasets_rl.storages.packed import RowSlot
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_FINAL_KNOWN, ROOT_FLAGS
+
+__all__ = ["Records"]
+
+_WORD = 8
+_ADDED_WORDS = 2
+_KNOWN_FLAG = len(ROOT_FLAGS)
+"""Position of the flag of known final states, after the root flags, which are 0."""
+_ROWS_BEFORE_LOADING, _COUNTED_ROWS = 1 << 16, 1 << 12
+"""The compiled loop takes half a second to load: only for a program that reads more rows. A read counts at most once."""
+
+
+class Records:
+    """The gather of the records of some rows.
+
+    Torch gathers the first batches, and a compiled loop all others: it is faster, and its results are equal.
+
+    Args:
+        stored: The opened dataset.
+        windows: Each record and the start of the next one, words of 8 bytes [N, W]. They overlap.
+    """
+
+    def __init__(self, stored: StoredDataset, windows: Tensor) -> None:
+        schema = stored.schema
+        self._stored, self._windows = stored, windows
+        self._stride, self._width = windows.stride(0), windows.shape[1]
+        self._done, self._episode = schema[NEXT_DONE].offset, schema[EPISODE].offset
+        self._loop: Callable[..., int] | None = None
+        self._rows_read = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a gathered row."""
+        return (self._width + _ADDED_WORDS) * _WORD
+
+    def slots(self, slots: Sequence[RowSlot]) -> list[RowSlot]:
+        """Return the slots of a gathered row, from those of a window."""
+        end = self._width * _WORD
+        flags = [
+            RowSlot(key, end + _WORD + number, torch.bool, (1,))
+            for number, key in enumerate([*ROOT_FLAGS, NEXT_FINAL_KNOWN])
+        ]
+        episode = RowSlot(EPISODE, end, torch.int64, ())
+        return [*flags, *(episode if slot.name == EPISODE else slot for slot in slots)]
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, int]:
+        """Gather the records of some rows.
+
+        Args:
+            rows: Row numbers, int64 [B], on the CPU.
+
+        Returns:
+            Gathered rows, words of 8 bytes [B, W + 2], and how many of them end an episode.
+
+        Raises:
+            IndexError: If a row is outside of [0, N).
+            IntegrityError: If the episode of a row does not exist.
+        """
+        count, width = rows.shape[0], self._width
+        self._rows_read += min(count, _COUNTED_ROWS)
+        if not count or self._rows_read <= _ROWS_BEFORE_LOADING:
+            return self._gather_by_torch(rows)
+        if self._loop is None:
+            from datasets_rl.storages.record_kernel import gather_records  # deferred: it loads numba
+
+            self._loop = gather_records
+        words = np.empty((count, width + _ADDED_WORDS), np.int64)  # torch takes longer to allocate
+        ends = self._loop(
+            *self._arrays, rows.contiguous().numpy(), words, self._stride, width, self._done, self._episode
+        )
+        if ends == -1:
+            raise IndexError(f"a row is out of range; there are {len(self._windows):,} rows")
+        if ends == -2:
+            raise self._unknown_episode()
+        return torch.from_numpy(words), ends
+
+    def _gather_by_torch(self, rows: Tensor) -> tuple[Tensor, int]:
+        width, (_, finals, known) = self._width, self._arrays
+        words = torch.empty((len(rows), width + _ADDED_WORDS), dtype=torch.int64)
+        words[:, :width] = self._windows.index_select(0, rows)
+        flags = words.view(torch.bool)
+        words[:, width] = words.view(torch.int32)[:, self._episode // 4]
+        words[:, width + 1] = 0
+        flags[:, (width + 1) * _WORD + _KNOWN_FLAG] = True
+        last = flags[:, self._done].nonzero().squeeze(1)
+        if len(last):
+            episodes = words[:, width].index_select(0, last).numpy()
+            if episodes.max() >= len(known) or episodes.min() < 0:
+                raise self._unknown_episode()
+            words[last, self._stride : width] = torch.from_numpy(finals[episodes])
+            flags[last, (width + 1) * _WORD + _KNOWN_FLAG] = torch.from_numpy(known[episodes])
+        return words, len(last)
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """The records, words [(N + 1) * R], the final states, words [E, W - R], and which are known, [E]."""
+        stored, size = self._stored, self._width - self._stride
+        records = self._windows.as_strided(((len(self._windows) + 1) * self._stride,), (1,)).numpy()
+        finals = np.zeros((len(stored.episodes), 0), np.int64)
+        if size:
+            file = next(field.final_file for field in stored.schema.narrow if field.shared)
+            finals = np.asarray(stored.map(file)).view(np.int64).reshape(-1, size)
+        known = np.array(stored.episodes["final_known"])
+        for array in (records, finals, known):
+            array.setflags(write=False)  # numba takes a read-only array for another type
+        return records, finals, known
+
+    def _unknown_episode(self) -> IntegrityError:
+        problem = f"a row belongs to no episode; there are {len(self._stored.episodes):,} episodes"
+        return IntegrityError(str(self._stored.folder / ROWS_FILE), [problem])
