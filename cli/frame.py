@@ -258,10 +258,10 @@ def _allowed_values(context: Any, name: str) -> str:
     act = importlib.import_module(f"{commands.__name__}.{context.info_name}").run
     hint = typing.get_type_hints(act, include_extras=True).get(name)
     kind, *declared = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
-    inner = [one for one in typing.get_args(kind) if one is not type(None)]
+    if typing.get_origin(kind) is not Literal:
+        kind = next((one for one in typing.get_args(kind) if one is not type(None)), kind)
     if typing.get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, inner))}"
-    kind = inner[0] if inner else kind
+        return f"one of {', '.join(map(str, typing.get_args(kind)))}"
     if inspect.isclass(kind) and issubclass(kind, enum.Enum):
         return f"one of {', '.join(str(one.value) for one in kind)}"
     least = getattr(declared[0], "min", None) if declared else None

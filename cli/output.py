@@ -5,7 +5,8 @@ On a terminal no table is wider than the window:
     it fits                          a line for each row, columns two blanks apart
     its words fit, its cells do not  the widest columns shrink, and their cells wrap between words
     not even its words fit           each row becomes a record: a line for each cell, after its heading
-    it is a listing                  a line for each row; what does not fit of the last column ends in an ellipsis
+    it is a listing                  a line for each row; columns that do not fit are left out, from the right, and what
+                                     does not fit of the last column ends in an ellipsis
 
 Into a pipe go tab-separated rows, whole and unpadded.
 """
@@ -37,7 +38,12 @@ class Table:
     title: str = ""
     """Without a title the table is the whole answer: into a pipe go its rows, without its header."""
     listing: bool = False
-    """On a terminal a row is a line, the last column is shortened, and empty columns are left out."""
+    """On a terminal a row is a line, empty columns and those that do not fit are left out, and the last column, a text,
+    is shortened. Columns are in the order of their importance."""
+    piped: tuple[tuple[str, ...], ...] | None = None
+    """Rows for a pipe, where numbers are plain; by default the rows."""
+    legend: str = ""
+    """Line on a terminal that explains the marks in the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,17 @@ def count_text(number: int, unit: str) -> str:
     return f"{number:,} {unit}{'s' * (number != 1)}"
 
 
+def short_count_text(number: int | None) -> str:
+    """Write a count for the column of a table: ``6,729``, ``403k``, ``1.0M``, ``50M``; a dash if it is not known."""
+    if number is None:
+        return "-"
+    if number < 100_000:
+        return f"{number:,}"
+    if number < 999_500:
+        return f"{number / 1e3:.0f}k"
+    return f"{number / 1e6:.1f}M" if number < 9_950_000 else f"{number / 1e6:,.0f}M"
+
+
 def size_text(size: int | None) -> str:
     """Write a number of bytes for readers, in powers of 1000: ``4.8 MB``."""
     if size is None:
@@ -190,6 +207,8 @@ def _finite_json(value: Any) -> Any:
 
 def _printable_text(text: str) -> str:
     # Manifests and servers are not ours: what they say must not steer the terminal.
+    if text.isprintable():
+        return text
     return "".join(one if one.isprintable() or one == "\n" else _escape_character(one) for one in text)
 
 
@@ -227,7 +246,8 @@ def _piped_lines(block: Block) -> list[str]:
         return ["\t".join(map(_cell_text, pair)) for pair in block.pairs if pair[1]]
     if isinstance(block, Bars):
         return [f"{_cell_text(label)}\t{count}" for label, count in block.rows]
-    rows = (block.header, *block.rows) if block.title else block.rows
+    rows = block.rows if block.piped is None else block.piped
+    rows = (block.header, *rows) if block.title else rows
     return ["\t".join(map(_cell_text, row)) for row in rows]
 
 
@@ -244,6 +264,7 @@ def _fitted_lines(block: Block, width: int, *, bold: bool) -> list[str]:
         rows = [tuple(map(_cell_text, row)) for row in block.rows]
         lay = _listing_lines if block.listing else _table_lines
         shown = lay(tuple(map(_cell_text, block.header)), rows, room, bold=bold)
+        shown += _wrap_text(block.legend, room) if block.legend else []
     elif block.title:
         shown = [line for text in block.lines for line in _wrap_text(_printable_text(text), room)]
     else:
@@ -339,27 +360,51 @@ def _listing_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], wid
     """
     cells = [header, *rows]
     shown = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]
+    last = len(header) - 1
+    natural = [max(map(_text_width, column)) for column in zip(*cells, strict=True)]
+    shown = _fitting_columns(shown, natural, width, last)
     cells = [tuple(row[n] for n in shown) for row in cells]
-    widths = [max(map(_text_width, column)) for column in zip(*cells, strict=True)]
-    others = sum(_GAP + one for one in widths[1:-1]) + _GAP + min(widths[-1], width // 3)
-    widths[0] = min(widths[0], max(width - others, _NUMBER))
+    widths = [natural[n] for n in shown]
+    shortens = shown[-1] == last
+    room = width - sum(_GAP + one for one in widths[1:-1]) - _GAP
+    beside = room - (min(widths[-1], width // 3) if shortens else widths[-1])
+    widths[0] = min(widths[0], max(beside, min(width // 2, room - min(widths[-1], _LEAST)), _NUMBER))
     starts = [*accumulate(_GAP + one for one in widths)]
     lines = []
     for number, row in enumerate(cells):
-        found = _listing_row_lines(row, starts, width)
+        found = _listing_row_lines(row, starts, width, shortens=shortens)
         lines += found if number else [_emphasize(line, bold=bold) for line in found]
     return lines
 
 
-def _listing_row_lines(row: Sequence[str], starts: Sequence[int], width: int) -> list[str]:
+def _fitting_columns(columns: Sequence[int], widths: Sequence[int], width: int, last: int) -> list[int]:
+    """Return the columns that fit beside first cells of up to half of the width, from the left.
+
+    The last column of the table, which can be shortened, follows the others if they fit, or if there is room for it.
+    """
+    first, *others = columns
+    room = width - min(widths[first], width // 2)
+    kept = [first]
+    for column in (one for one in others if one != last):
+        if widths[column] + _GAP > room:
+            break
+        kept.append(column)
+        room -= widths[column] + _GAP
+    if last in others and (len(kept) == len(others) or room >= _GAP + min(widths[last], _LEAST)):
+        kept.append(last)
+    return kept
+
+
+def _listing_row_lines(row: Sequence[str], starts: Sequence[int], width: int, *, shortens: bool) -> list[str]:
     first, *rest = row
     line, needed = first, 0
     for cell, start in zip(rest, starts, strict=False):
         needed = _text_width(line)
         line = _pad_text(line, max(start, needed + _GAP)) + cell
+    needed = needed if shortens else _text_width(line)
     if needed <= width or _text_width(first) <= _NUMBER:
         return [_shorten(line.rstrip(), width)]
-    return [*_fold_word(first, width), *_listing_row_lines(["", *rest], starts, width)]
+    return [*_fold_word(first, width), *_listing_row_lines(["", *rest], starts, width, shortens=shortens)]
 
 
 def _shorten(text: str, width: int) -> str:

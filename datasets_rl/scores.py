@@ -9,15 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl import locating
+from datasets_rl.catalog import info
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError
 from datasets_rl.format.manifest import Manifest
-from datasets_rl.remedy import Call, Remedy
+from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Score, find
+from datasets_rl.sources import Score, find, get_source
+
+_OWN = Remedy("give your own with {} and {}", Argument("low"), Argument("high"))
 
 
 def normalized_score(
-    dataset: str | Path, returns: Any, *, root: Path | str | None = None, settings: Settings | None = None
+    dataset: str | Path | None,
+    returns: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    percent: bool = False,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
 ) -> float | NDArray[np.float64]:
     """Return the normalized scores of returns, by the reference scores of a dataset.
 
@@ -25,12 +35,17 @@ def normalized_score(
 
     where `low` is the return of a random policy and `high` that of an expert, as the authors of the dataset published
     them (for D4RL: Fu et al. 2020, arXiv:2004.07219, `REF_MIN_SCORE` and `REF_MAX_SCORE` in its ``infos.py``; they are
-    the same for all versions of a task). This is `get_normalized_score` of D4RL. Papers report this number times 100;
-    here it is not multiplied.
+    the same for all versions of a task). This is `get_normalized_score` of D4RL. Papers report this number times 100,
+    as `percent` does.
 
     Args:
-        dataset: An id with its source, ``d4rl/hopper-medium-v2``, or the folder of a stored dataset.
+        dataset: An id with its source, ``d4rl/hopper-medium-v2``, the folder of a stored dataset, or the file of a
+            mixture whose members share their reference scores. None for returns of something else, with `low` and
+            `high`.
         returns: Undiscounted returns of whole episodes: a number, or a sequence, array or tensor of any shape.
+        low: The return with the score 0, instead of the published one.
+        high: The return with the score 1, instead of the published one.
+        percent: Whether to multiply the scores by 100.
         root: The folder of the source, for reference scores in the dataset itself; by default ``<RLDS_HOME>/<source>``.
         settings: The settings; by default those of the environment.
 
@@ -39,41 +54,85 @@ def normalized_score(
 
     Raises:
         UnknownIdError: If there is no such dataset.
-        InvalidArgumentError: If it has no reference scores, or `returns` are not numbers.
+        InvalidArgumentError: If it has no reference scores, `low` is not below `high`, or `returns` are not numbers.
     """
-    score = reference_score(dataset, root=root, settings=settings)
+    score = reference_score(dataset, low=low, high=high, root=root, settings=settings)
     values = _as_array(returns)
-    scaled = (values - score.low) / (score.high - score.low)
+    scaled = (values - score.low) / (score.high - score.low) * (100 if percent else 1)
     return float(scaled) if values.ndim == 0 else scaled
 
 
-def reference_score(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Score:
-    """Return the returns with normalized scores 0 and 1, from the catalog or else from the stored dataset.
+def reference_score(
+    dataset: str | Path | None,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
+) -> Score:
+    """Return the returns with normalized scores 0 and 1, from the catalog or from the stored dataset.
 
-    Datasets of Minari state them in their own metadata, so that they are known once the dataset is downloaded.
+    Datasets of Minari and of the user state them in their own metadata, so that they are known once they are stored.
 
     Args:
-        dataset: An id with its source, or the folder of a stored dataset.
+        dataset: An id with its source, the folder of a stored dataset, or the file of a mixture; None with `low` and
+            `high`.
+        low: The return with the score 0, instead of the published one.
+        high: The return with the score 1, instead of the published one.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         settings: The settings; by default those of the environment.
 
     Raises:
         UnknownIdError: If there is no such dataset.
-        InvalidArgumentError: If it has no reference scores.
+        InvalidArgumentError: If it has no reference scores, or `low` is not below `high`.
     """
-    catalog_score = None if isinstance(dataset, Path) else find(dataset).score
-    if catalog_score is not None:
-        return catalog_score
+    if low is None or high is None:
+        if dataset is None:
+            raise InvalidArgumentError("without a dataset, low and high are both needed")
+        published = _published_score(dataset, root, settings)
+        if low is None and high is None:
+            return published
+        low, high = (published.low if low is None else low), (published.high if high is None else high)
+        score = Score(low, high, f"{published.origin}, and the return that you gave")
+    else:
+        score = Score(low, high, "the returns that you gave")
+    if not score.low < score.high:
+        raise InvalidArgumentError(f"low is {score.low:g} and high is {score.high:g}; expected low below high")
+    return score
+
+
+def _published_score(dataset: str | Path, root: Path | str | None, settings: Settings | None) -> Score:
+    if str(dataset).endswith(".toml"):
+        return _mixture_score(Path(dataset), settings)
+    entry = None if isinstance(dataset, Path) else find(dataset)
+    if entry is not None and entry.score is not None and "score" not in get_source(entry.source).restated:
+        return entry.score
     try:
         stored = Manifest.read(locating.locate(dataset, root=root, settings=settings)).score
     except NotADatasetError:
-        if isinstance(dataset, Path):
+        if entry is None:
             raise
-        hint = Remedy("some datasets bring their own: {}", Call("download", dataset))
+        if entry.score is not None:
+            return entry.score
+        hint = Remedy("{}, or see whether the dataset brings them: {}", _OWN, Call("download", entry.id))
         raise InvalidArgumentError(f"{dataset} has no reference scores in the catalog", hint=hint) from None
-    if not stored:
-        raise InvalidArgumentError(f"{dataset} has no reference scores: its authors published none")
-    return Score(**stored)
+    if stored:
+        return Score(**stored)
+    if entry is not None and entry.score is not None:
+        return entry.score
+    raise InvalidArgumentError(f"{dataset} has no reference scores: its authors published none", hint=_OWN)
+
+
+def _mixture_score(path: Path, settings: Settings | None) -> Score:
+    mixture = info(path, settings=settings)
+    if mixture.score is None:
+        each = "; ".join(
+            f"{one.info.id}: "
+            + ("none" if one.info.score is None else f"{one.info.score.low:g} and {one.info.score.high:g}")
+            for one in mixture.members
+        )
+        raise InvalidArgumentError(f"the members of {path} do not share reference scores: {each}", hint=_OWN)
+    return mixture.score
 
 
 def _as_array(returns: Any) -> NDArray[np.float64]:

@@ -17,8 +17,19 @@ FOLDERS = {
 }
 
 LAYERS = [
-    {"compiled", "deprecation", "errors", "normalizer", "notebook", "remedy", "returns", "settings", "ted.keys"},
-    {"checkpoint", "disk", "format.schema", "progress"},
+    {
+        "card",
+        "compiled",
+        "deprecation",
+        "errors",
+        "normalizer",
+        "notebook",
+        "remedy",
+        "returns",
+        "settings",
+        "ted.keys",
+    },
+    {"checkpoint", "disk", "format.schema", "format.summary", "progress"},
     {"format.manifest", "specs"},
     {"ted"},
     {

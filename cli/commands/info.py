@@ -12,10 +12,12 @@ import typer
 from datasets_rl.errors import NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
+from ..card import card_blocks, card_json, mixture_result
 from ..options import Shell, dataset_arguments, id_or_folder
 from ..output import Block, Facts, Lines, Result, Table, number_text, size_text
 
 if TYPE_CHECKING:
+    from datasets_rl.catalog import DatasetInfo
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.schema import Field
     from datasets_rl.sources import Entry
@@ -30,22 +32,27 @@ _ELEMENTS = 24
 def run(
     shell: Shell,
     dataset: Annotated[
-        str, typer.Argument(metavar="ID|PATH", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
+        str,
+        typer.Argument(
+            metavar="ID|PATH", show_default=False, help="SOURCE/NAME, a dataset's folder, or a mixture's file."
+        ),
     ],
 ) -> Result:
-    """Show size, license, known issues and scores of a dataset, and, where it is stored, what is in it.
+    """Show environment, spaces, figures, license and scores of a dataset, and, where it is stored, what is in it.
 
     \b
     Examples:
       rlds info d4rl/hopper-medium-v2
       rlds info demo/pendulum --json
-      rlds info ./my-dataset
+      rlds info mix.toml
     """
-    from datasets_rl.format.manifest import Manifest
+    if dataset.endswith(".toml"):
+        from datasets_rl import catalog
 
+        return mixture_result(shell, catalog.info(dataset, settings=shell.settings))
     wanted = id_or_folder(dataset)
     entry, folder = _find_dataset(shell, dataset)
-    manifest = Manifest.read(folder) if folder is not None else None
+    manifest = _read_manifest(folder)
     if entry is None and manifest is not None:
         entry = _find_entry(manifest.id)
     name = manifest.id if manifest is not None else str(wanted)
@@ -73,6 +80,14 @@ def _find_dataset(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None
         return entry, None
 
 
+def _read_manifest(folder: Path | None) -> Manifest | None:
+    if folder is None:
+        return None
+    from datasets_rl.format.manifest import Manifest
+
+    return Manifest.read(folder)
+
+
 def _find_entry(dataset_id: str) -> Entry | None:
     from datasets_rl import sources
 
@@ -84,6 +99,7 @@ def _find_entry(dataset_id: str) -> Entry | None:
 
 def _catalog_json(entry: Entry) -> dict[str, Any]:
     return {
+        **card_json(_card(entry)),
         "title": entry.title,
         "wire_bytes": entry.bytes,
         "license": entry.license,
@@ -94,6 +110,12 @@ def _catalog_json(entry: Entry) -> dict[str, Any]:
         "time_limit": entry.time_limit,
         "deprecated": entry.deprecated,
     }
+
+
+def _card(entry: Entry) -> DatasetInfo:
+    from datasets_rl.catalog import DatasetInfo
+
+    return DatasetInfo(entry.id, entry, None)
 
 
 def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
@@ -143,14 +165,13 @@ def _dtype_text(field: Field) -> str:
 def _result_blocks(
     shell: Shell, name: str, entry: Entry | None, manifest: Manifest | None, folder: Path | None
 ) -> Iterator[Block]:
-    known: Entry | Manifest | None = manifest if manifest is not None else entry
-    if known is not None:
-        yield Facts(_description_facts(known, entry), title=name)
-        if known.known_issues:
-            yield Lines(tuple(known.known_issues), title="known issues")
     if manifest is None:
-        yield Facts((("folder", f"not downloaded; {shell.rlds('download', name)}"),), title="stored")
+        if entry is not None:
+            yield from card_blocks(shell, _card(entry), name)
         return
+    yield Facts(_description_facts(manifest, entry), title=name)
+    if manifest.known_issues:
+        yield Lines(tuple(manifest.known_issues), title="known issues")
     yield Facts(_stored_facts(manifest, folder), title="stored")
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _key_rows(manifest))
     yield Table(("key", "dtype", "shape", "stored in"), rows, title="keys")
@@ -245,9 +266,9 @@ def _version_chain(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _description_facts(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str], ...]:
+def _description_facts(known: Manifest, entry: Entry | None) -> tuple[tuple[str, str], ...]:
     """Return the description in the manifest, whose upstream may differ from that of the catalog; else the catalog's."""
-    score = known.score if isinstance(known.score, Mapping) or known.score is None else asdict(known.score)
+    score = known.score
     if not score and entry is not None and entry.score is not None:
         score = asdict(entry.score)
     return (

@@ -1,25 +1,31 @@
-"""``rlds list``: every id that is known, without a request unless one wants it."""
+"""``rlds list``: every id that is known, with what one chooses by; without a request unless one wants it."""
 
 from __future__ import annotations
 
 import difflib
 import enum
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from datasets_rl.errors import DatasetsRLError
-from datasets_rl.sources import split_derived
-
+from ..errors import Explanation
 from ..options import Shell, read_size
-from ..output import Result, Table, size_text
+from ..output import Result, Table, count_text, short_count_text, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.sources import Entry, Source
+    from datasets_rl.catalog import DatasetInfo, Query
+    from datasets_rl.sources import Source
+    from datasets_rl.store import DatasetPaths
+
+NO_MATCH = 3
+"""The exit code where no dataset matches: that of an unknown id."""
+_MARKS = {"exact": "{}", "estimated": "~{}", "recorded": "{}*"}
+_LEGEND = "~ estimated; * recorded once, the upstream may have changed; others are exact"
 
 
 class Sort(str, enum.Enum):
@@ -30,37 +36,29 @@ class Sort(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class _Row:
-    id: str
-    title: str
-    bytes: int | None
-    time_limit: int | None
-    folder: Path | None
-    known_issues: tuple[str, ...] = ()
-    deprecated: bool = False
-    made: str = ""
-    """How it was made here: "derived" or "in place", and by which recipe; empty for a download."""
+class _Stored:
+    """A stored dataset with everything that it occupies."""
+
+    info: DatasetInfo
+    raw_bytes: int
+    version_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "title": self.title,
-            "wire_bytes": self.bytes,
-            "time_limit": self.time_limit,
-            "downloaded": self.folder is not None,
-            "folder": None if self.folder is None else str(self.folder),
-            "known_issues": list(self.known_issues),
-            "deprecated": self.deprecated,
-            "preprocessed": self.made,
-        }
+        return {**self.info.to_json(), "raw_bytes": self.raw_bytes, "version_bytes": self.version_bytes}
 
-    def cells(self) -> tuple[str, ...]:
-        issues = (
-            f"{len(self.known_issues)} known issue{'s' * (len(self.known_issues) > 1)}" if self.known_issues else ""
+    @property
+    def notes(self) -> tuple[str, ...]:
+        from datasets_rl.sources import Selection
+
+        summary = self.info.summary
+        part = str(Selection.from_json(summary.selection)) if summary is not None and summary.selection else ""
+        notes = (
+            self.info.origin,
+            f"part: {part}" if part else "",
+            f"raw files kept: {size_text(self.raw_bytes)}" if self.raw_bytes else "",
+            f"earlier versions: {size_text(self.version_bytes)}" if self.version_bytes else "",
         )
-        notes = ", ".join(filter(None, (self.made, "deprecated" if self.deprecated else "", issues)))
-        here = "yes" if self.folder is not None else "-"
-        return self.id, size_text(self.bytes), str(self.time_limit or "-"), here, notes
+        return tuple(filter(None, notes))
 
 
 def run(
@@ -69,95 +67,276 @@ def run(
         str, typer.Argument(metavar="[PATTERN]", show_default=False, help="Part of an id, or a glob.")
     ] = "",
     source: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Of this source only.")] = "",
-    downloaded: Annotated[bool, typer.Option("--downloaded", help="Only those that are stored here.")] = False,
+    env: Annotated[
+        str, typer.Option(metavar="TEXT", show_default=False, help="Part of the environment's name, or a glob.")
+    ] = "",
+    kind: Annotated[
+        Literal["pixels", "state"] | None, typer.Option(show_default=False, help="With such observations only.")
+    ] = None,
+    action: Annotated[
+        Literal["discrete", "continuous"] | None, typer.Option(show_default=False, help="With such actions only.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", show_default=False, help="With this word, as expert or locomotion; repeatable."),
+    ] = None,
+    downloaded: Annotated[
+        bool, typer.Option("--downloaded", help="Only those that are stored here, with what they occupy.")
+    ] = False,
     remote: Annotated[bool, typer.Option("--remote", help="Ask the upstreams which ids they have today.")] = False,
     max_size: Annotated[
-        str, typer.Option(metavar="SIZE", show_default=False, help="No more bytes on the wire, as in 500MB or 2GiB.")
+        str, typer.Option(metavar="SIZE", show_default=False, help="No larger download, as in 500MB or 2GiB.")
     ] = "",
-    sort: Annotated[Sort, typer.Option(help="Sort by id, or by bytes on the wire.")] = Sort.NAME,
+    sort: Annotated[Sort, typer.Option(help="Sort by id, best matches first, or by size.")] = Sort.NAME,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False, help="The first N only.")] = None,
 ) -> Result:
-    """List the ids of datasets; no network, unless --remote asks for it.
+    """List datasets with what one chooses by; no network, unless --remote asks for it.
+
+    \b
+    Ends with code 3 where no dataset matches.
 
     \b
     Examples:
-      rlds list 'hopper-*-v2'
+      rlds list hopper --tag expert
+      rlds list --env pong --kind pixels --action discrete
       rlds list --max-size 50MB --sort size
       rlds list --downloaded --json
-      rlds list --remote --source minari
     """
     from datasets_rl import sources
-    from datasets_rl.catalog import matches
+    from datasets_rl.catalog import Query, candidates, search
 
     origins, errors = ((sources.get_source(source),), ()) if source else sources.importable_sources()
     for error in errors:
         shell.printer.note(f"left out: {error.message}")
+    names = (source,) if source else sources.source_names()
     most = read_size(max_size) if max_size else None
-    every = list(
-        _rows(shell, origins, (source,) if source else sources.source_names(), stored_only=downloaded, remote=remote)
-    )
-    matching = [row for row in every if matches(row.id, pattern)]
-    rows = [row for row in matching if most is None or (row.bytes is not None and row.bytes <= most)]
-    unsized = sum(row.bytes is None for row in matching)
-    if most is not None and unsized:
+    query = Query(pattern, env, kind, action, tuple(tag or ()))
+    more = _upstream_ids(shell, origins) if remote else None
+    every = list(candidates(origins, names, shell.settings.home, stored_only=downloaded, more=more))
+    matching = search(query, every)
+    sized = attrgetter("disk_bytes" if downloaded else "download_bytes")
+    rows = [one for one in matching if most is None or ((size := sized(one)) is not None and size <= most)]
+    if most is not None and (unsized := sum(sized(one) is None for one in matching)):
         shell.printer.note(f"{unsized} of unknown size left out")
-    rows.sort(key=lambda row: (row.bytes is None, row.bytes or 0, row.id) if sort is Sort.SIZE else row.id)
+    if sort is Sort.SIZE:
+        rows.sort(key=lambda one: (sized(one) is None, sized(one) or 0, one.id))
     shown = rows[:limit]
-    if len(shown) < len(rows) or not rows:
-        near = [] if matching else _nearest_ids(pattern, [row.id for row in every])
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
-        shell.printer.note(f"{len(shown)} of {len(rows)} datasets shown" if rows else f"no dataset matches{meant}")
-    return Result(
-        {"datasets": [row.to_json() for row in shown], "total": len(rows)},
-        [Table(("id", "size", "limit", "here", "notes"), tuple(row.cells() for row in shown), listing=True)],
-        quiet=[row.id for row in shown],
+    if len(shown) < len(rows):
+        shell.printer.note(f"{len(shown)} of {len(rows)} datasets shown")
+    lay = _stored_result if downloaded else _catalog_result
+    result = lay(shell, shown, len(rows), source)
+    is_chosen = query != Query() or most is not None or not downloaded
+    return result if rows or not is_chosen else _report_no_match(shell, result, query, every, matching)
+
+
+def _upstream_ids(shell: Shell, origins: Sequence[Source]) -> dict[str, Sequence[str]]:
+    from datasets_rl import planning
+
+    return {one.name: planning.list_upstream_ids(one.name, settings=shell.settings) for one in origins}
+
+
+def _catalog_result(shell: Shell, shown: Sequence[DatasetInfo], total: int, _: str) -> Result:
+    header = ("id", "here", "size", "steps", "obs", "action", "episodes", "environment", "license", "title")
+    rows = tuple(_catalog_cells(one) for one in shown)
+    marked = any(cell[:1] == "~" or cell[-1:] == "*" for row in rows for cell in row[2:7])
+    table = Table(header, rows, listing=True, piped=tuple(map(_piped_cells, shown)), legend=_LEGEND if marked else "")
+    # Building the descriptions of all datasets takes as long as the rest.
+    data = {"datasets": [one.to_json() for one in shown], "total": total} if shell.printer.json else {}
+    return Result(data, [table], quiet=[one.id for one in shown])
+
+
+def _catalog_cells(dataset: DatasetInfo) -> tuple[str, ...]:
+    notes = (dataset.origin, "deprecated" if dataset.deprecated else "", dataset.title)
+    return (
+        dataset.id,
+        "yes" if dataset.folder is not None else "-",
+        _marked(dataset, "bytes", dataset.download_bytes, lambda size: "-" if size is None else size_text(size)),
+        _marked(dataset, "steps", dataset.steps, short_count_text),
+        "-" if dataset.observation is None else dataset.observation.short,
+        "-" if dataset.action is None else dataset.action.short,
+        _marked(dataset, "episodes", dataset.episodes, short_count_text),
+        dataset.environment or "-",
+        _license_text(dataset.license),
+        "; ".join(filter(None, notes)),
     )
 
 
-def _rows(
-    shell: Shell, origins: Sequence[Source], names: Sequence[str], *, stored_only: bool, remote: bool
-) -> Iterator[_Row]:
-    from datasets_rl import planning, store
-
-    home = shell.settings.home
-    stored = {folder.relative_to(home).as_posix(): folder for folder in store.stored_folders(home)}
-    for origin in origins:
-        more = planning.list_upstream_ids(origin.name, settings=shell.settings) if remote else ()
-        for one in dict.fromkeys((*origin.ids(), *more)):
-            entry = origin.entry(one)
-            folder = stored.pop(entry.id, None)
-            if folder is not None or not stored_only:
-                yield _row(entry, folder)
-    # Stored datasets that no catalog has: copies from elsewhere, datasets of another version.
-    for dataset_id, folder in stored.items():
-        if dataset_id.partition("/")[0] in names:
-            yield _Row(dataset_id, "", None, None, folder, made=_creation_text(folder))
-
-
-def _row(entry: Entry, folder: Path | None) -> _Row:
-    made = _creation_text(folder)
-    return _Row(
-        entry.id, entry.title, entry.bytes, entry.time_limit, folder, entry.known_issues, entry.deprecated, made
+def _piped_cells(dataset: DatasetInfo) -> tuple[str, ...]:
+    """Return the cells of the listing in full, with plain numbers, and how well they are known."""
+    counts = (dataset.download_bytes, dataset.steps, dataset.episodes)
+    size, steps, episodes = ("-" if count is None else str(count) for count in counts)
+    issues = count_text(len(dataset.known_issues), "known issue") if dataset.known_issues else ""
+    notes = filter(None, (dataset.origin, "deprecated" if dataset.deprecated else "", issues))
+    return (
+        dataset.id,
+        "yes" if dataset.folder is not None else "-",
+        size,
+        steps,
+        "-" if dataset.observation is None else dataset.observation.text,
+        "-" if dataset.action is None else dataset.action.text,
+        episodes,
+        dataset.environment or "-",
+        dataset.license or "-",
+        dataset.title,
+        ", ".join(f"{name} {basis.kind}" for name, basis in dataset.basis.items()),
+        ", ".join(notes),
     )
 
 
-def _creation_text(folder: Path | None) -> str:
-    """Return how a stored dataset was made of another one; empty for a download."""
-    from datasets_rl.format.manifest import Manifest
+def _marked(dataset: DatasetInfo, name: str, value: int | None, write: Callable[[int | None], str]) -> str:
+    basis = dataset.basis.get(name)
+    return write(value) if basis is None else _MARKS[basis.kind].format(write(value))
 
-    if folder is None:
-        return ""
-    try:
-        manifest = Manifest.read(folder)
-    except DatasetsRLError:
-        return "damaged"
-    if not manifest.history:
-        return ""
-    name = manifest.history[-1].get("recipe", {}).get("name", "")
-    how = "derived" if split_derived(manifest.id)[1] else "preprocessed in place"
-    if not folder.as_posix().endswith(f"/{manifest.id}"):
-        how = f"made of {manifest.id}"
-    return f"{how}: {name}".rstrip(": ")
+
+def _license_text(license_: str) -> str:
+    """Return the name of a license; licenses that are not stated, or explained in a sentence, are not one."""
+    name = re.split(r",| by | that ", license_)[0]
+    return "-" if not name or "not stated" in license_ or name.startswith("that of") else name
+
+
+def _stored_result(shell: Shell, shown: Sequence[DatasetInfo], total: int, source: str) -> Result:
+    from datasets_rl import disk, store
+
+    stored = []
+    for one in shown:
+        paths = store.paths_of(one.folder) if one.folder is not None else None
+        raw, versions = (0, 0) if paths is None else (disk.tree_bytes(paths.raw), disk.tree_bytes(paths.versions))
+        stored.append(_Stored(one, raw, versions))
+    unfinished = {} if total != len(shown) else dict(_unfinished(shell, source, {one.id for one in shown}))
+    sums = {
+        "disk_bytes": sum(one.info.disk_bytes or 0 for one in stored),
+        "raw_bytes": sum(one.raw_bytes for one in stored),
+        "version_bytes": sum(one.version_bytes for one in stored),
+        "unfinished_bytes": sum(unfinished.values()),
+        "steps": sum(one.info.steps or 0 for one in stored),
+        "episodes": sum(one.info.episodes or 0 for one in stored),
+    }
+    _print_totals(shell, stored, sums, unfinished)
+    header = ("id", "on disk", "steps", "episodes", "obs", "action", "notes")
+    rows = tuple((*_stored_cells(one.info), "; ".join(one.notes)) for one in stored)
+    piped = tuple((*_stored_piped_cells(one.info), "; ".join(one.notes)) for one in stored)
+    data = {
+        "datasets": [one.to_json() for one in stored],
+        "total": total,
+        "sums": sums,
+        "unfinished": [{"id": name, "bytes": size} for name, size in unfinished.items()],
+    }
+    return Result(data, [Table(header, rows, listing=True, piped=piped)], quiet=[one.id for one in shown])
+
+
+def _stored_cells(dataset: DatasetInfo) -> tuple[str, ...]:
+    return (
+        dataset.id,
+        size_text(dataset.disk_bytes),
+        short_count_text(dataset.steps),
+        short_count_text(dataset.episodes),
+        "-" if dataset.observation is None else dataset.observation.short,
+        "-" if dataset.action is None else dataset.action.short,
+    )
+
+
+def _stored_piped_cells(dataset: DatasetInfo) -> tuple[str, ...]:
+    counts = (dataset.disk_bytes, dataset.steps, dataset.episodes)
+    return (
+        dataset.id,
+        *("-" if count is None else str(count) for count in counts),
+        "-" if dataset.observation is None else dataset.observation.text,
+        "-" if dataset.action is None else dataset.action.text,
+    )
+
+
+def _print_totals(shell: Shell, stored: Sequence[_Stored], sums: dict[str, int], unfinished: dict[str, int]) -> None:
+    for name, size in unfinished.items():
+        again = shell.rlds("download", name)
+        shell.printer.note(f"unfinished: {name}, {size_text(size)}; `{again}` completes it, `rlds remove` deletes it")
+    if stored:
+        counts = (count_text(sums["steps"], "step"), count_text(sums["episodes"], "episode"))
+        shell.printer.note(f"total: {size_text(sums['disk_bytes'])} on disk, {', '.join(counts)}")
+        besides = [
+            f"{size_text(sums[name])} of {text}"
+            for name, text in (("raw_bytes", "raw files"), ("version_bytes", "earlier versions"))
+            if sums[name]
+        ]
+        if besides:
+            shell.printer.note(f"besides: {', '.join(besides)}")
+    else:
+        shell.printer.note(f"no dataset is stored in {shell.settings.home}")
+
+
+def _unfinished(shell: Shell, source: str, stored: set[str]) -> Iterator[tuple[str, int]]:
+    """Yield the datasets that are not stored, but of which files are there: interrupted downloads, and raw files."""
+    from datasets_rl import disk, sources
+
+    names = (source,) if source else sources.source_names()
+    for name in names:
+        root = shell.settings.home / name
+        for one in sorted({*_names_of_work(root), *_names_of_raw(root, name)}):
+            paths = _paths(root, one)
+            size = sum(map(disk.tree_bytes, (paths.raw, paths.work)))
+            if f"{name}/{one}" not in stored and not paths.exists and size:
+                yield f"{name}/{one}", size
+
+
+def _paths(root: Path, name: str) -> DatasetPaths:
+    from datasets_rl.store import DatasetPaths
+
+    return DatasetPaths(root, name)
+
+
+def _names_of_work(root: Path) -> Iterator[str]:
+    from urllib.parse import unquote
+
+    from datasets_rl.disk import WORK_FOLDER
+
+    for folder in (root / WORK_FOLDER).glob("*"):
+        # Without a journal nothing can be completed: the next command deletes the folder.
+        if (folder / "journal.jsonl").exists():
+            yield unquote(folder.name)
+
+
+def _names_of_raw(root: Path, source: str) -> Iterator[str]:
+    from datasets_rl import sources
+
+    # The names of raw folders may have slashes, so that only known ids are recognized.
+    if _paths(root, "x").raw.parent.is_dir():
+        yield from (one for one in sources.get_source(source).ids() if _paths(root, one).raw.is_dir())
+
+
+def _report_no_match(
+    shell: Shell, result: Result, query: Query, every: Sequence[DatasetInfo], matching: Sequence[DatasetInfo]
+) -> Result:
+    """Report that nothing matches, with what is spelled nearly as the query."""
+    near = [] if matching else _nearest(query, every)
+    meant = (
+        f"did you mean {', '.join(near)}?"
+        if near
+        else "`rlds list` shows every dataset, `rlds list --help` the filters"
+    )
+    asked = ", ".join(filter(None, (query.pattern, query.env, query.kind, query.action, *query.tags))) or "the filters"
+    what = f"no dataset matches {asked}"
+    why = "each dataset is left out by the pattern or by a filter" if every else "no dataset is stored"
+    told = Explanation("NoMatch", what, why, meant, NO_MATCH)
+    shell.printer.failed(shell.command, told, document=False)
+    return Result({**result.data, "nearest": near}, code=NO_MATCH)
+
+
+def _nearest(query: Query, every: Sequence[DatasetInfo]) -> list[str]:
+    """Return what is spelled nearly as the first part of a query that no dataset matches."""
+    from datasets_rl.catalog import Query
+
+    if query.pattern and not any(Query(query.pattern).accepts(one) for one in every):
+        return _nearest_ids(query.pattern, [one.id for one in every])
+    if query.env and not any(Query(env=query.env).accepts(one) for one in every):
+        return _nearest_words(query.env, [one.environment for one in every])
+    for tag in query.tags:
+        if not any(Query(tags=(tag,)).accepts(one) for one in every):
+            return _nearest_words(tag, [word for one in every for word in one.tags])
+    return []
+
+
+def _nearest_words(text: str, words: Sequence[str]) -> list[str]:
+    by_lower = {word.lower(): word for word in words if word}
+    return [by_lower[one] for one in difflib.get_close_matches(text.lower(), by_lower, n=3, cutoff=0.5)]
 
 
 def _nearest_ids(pattern: str, ids: Sequence[str]) -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from datasets_rl.errors import ManifestError, NotADatasetError
+from datasets_rl.errors import DatasetsRLError, ManifestError, NotADatasetError
 
 from ..options import Shell, dataset_arguments
 from ..output import Result, Table
@@ -21,44 +22,71 @@ CONTEXT = {"ignore_unknown_options": True}
 def run(
     shell: Shell,
     dataset: Annotated[
-        str, typer.Argument(metavar="ID|PATH", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
+        str,
+        typer.Argument(
+            metavar="ID|PATH", show_default=False, help="SOURCE/NAME, a dataset's folder, or a mixture's file."
+        ),
     ],
     returns: Annotated[
         list[float], typer.Argument(metavar="RETURN...", show_default=False, help="Undiscounted returns of episodes.")
     ],
+    low: Annotated[
+        float | None, typer.Option(metavar="RETURN", show_default=False, help="The return with the score 0.")
+    ] = None,
+    high: Annotated[
+        float | None, typer.Option(metavar="RETURN", show_default=False, help="The return with the score 1.")
+    ] = None,
+    percent: Annotated[bool, typer.Option("--percent", help="Multiply the scores by 100, as papers do.")] = False,
 ) -> Result:
-    """Normalize returns: 0 is a random policy, 1 an expert. Papers print 100 times this.
+    """Normalize returns: 0 is a random policy, 1 an expert. Papers print 100 times this, as --percent does.
 
-    Datasets of Minari bring the two returns with them: download one first.
+    \b
+    The two returns are those that the authors of a dataset, or the field, published; those of
+    your own data are in its dataset.toml, or given by --low and --high.
 
     \b
     Examples:
-      rlds score d4rl/hopper-medium-v2 1800
+      rlds score d4rl/hopper-medium-v2 1800 --percent
       rlds score demo/pendulum -150 -1200 -600
-      rlds score d4rl/hopper-medium-v2 1800 2100 --json
+      rlds score local/gripper 140 --low -10 --high 250 --json
     """
     from datasets_rl.scores import normalized_score, reference_score
 
-    place = dataset_arguments(shell, dataset)
-    reference = reference_score(**place)
+    place = _place(shell, dataset, is_named=low is None or high is None)
+    reference = reference_score(**place, low=low, high=high)
     if _has_changed(place):
         shell.printer.note("it was preprocessed here; the two are returns of the rewards that it had before")
-    scores = [float(normalized_score(returns=value, **place)) for value in returns]
+    scores = [float(normalized_score(returns=value, percent=percent, **place, low=low, high=high)) for value in returns]
     mean = sum(scores) / len(scores)
-    shell.printer.note(f"0 is the return {reference.low:,.2f} and 1 is {reference.high:,.2f}, from {reference.origin}")
+    one = 100 if percent else 1
+    shell.printer.note(
+        f"0 is the return {reference.low:,.2f} and {one} is {reference.high:,.2f}, from {reference.origin}"
+    )
     data = {
         "id": dataset,
         **asdict(reference),
+        "percent": percent,
         "returns": returns,
         "scores": scores,
         "mean": mean,
     }
-    table = Table(
-        ("return", "score"), tuple((f"{value:g}", f"{score:.4f}") for value, score in zip(returns, scores, strict=True))
-    )
+    digits = 2 if percent else 4
+    rows = tuple((f"{value:g}", f"{score:.{digits}f}") for value, score in zip(returns, scores, strict=True))
     if len(scores) > 1:
-        shell.printer.note(f"their mean is {mean:.4f}")
-    return Result(data, [table], quiet=[f"{score:.6g}" for score in scores])
+        shell.printer.note(f"their mean is {mean:.{digits}f}")
+    return Result(data, [Table(("return", "score"), rows)], quiet=[f"{score:.6g}" for score in scores])
+
+
+def _place(shell: Shell, dataset: str, *, is_named: bool) -> dict[str, Any]:
+    """Return the arguments that name the dataset; with both returns given, it need not be stored or known."""
+    if dataset.endswith(".toml"):
+        return {"dataset": Path(dataset), "settings": shell.settings}
+    try:
+        return dataset_arguments(shell, dataset)
+    except DatasetsRLError:
+        if is_named:
+            raise
+        return {"dataset": None, "settings": shell.settings}
 
 
 def _has_changed(path: Mapping[str, Any]) -> bool:
@@ -66,6 +94,8 @@ def _has_changed(path: Mapping[str, Any]) -> bool:
     from datasets_rl import locating
     from datasets_rl.format.manifest import Manifest
 
+    if path["dataset"] is None or str(path["dataset"]).endswith(".toml"):
+        return False
     with suppress(NotADatasetError, ManifestError):
         return bool(Manifest.read(locating.locate(**path)).history)
     return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -13,10 +12,10 @@ from typing import Any
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError
+from datasets_rl.errors import InvalidArgumentError, ManifestError
 from datasets_rl.format.schema import Schema, short_text, upgrade_schema
+from datasets_rl.format.summary import read_document
 from datasets_rl.notebook import facts_html
-from datasets_rl.remedy import Call, Remedy
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
 
 __all__ = [
@@ -37,7 +36,6 @@ FORMAT_NAME = "datasets-rl/ted"
 FORMAT_VERSION = 2
 _FORMER_KEYS = {"faults": "known_issues", "licence": "license"}
 """Keys of format version 1 that version 2 renames, each with its new name."""
-_MAX_BYTES = 256 << 20
 
 
 def converter_version() -> str:
@@ -293,29 +291,6 @@ def _upgrade_from_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**renamed, "schema": upgrade_schema(document.get("schema"))}
 
 
-def read_document(folder: Path) -> Any:
-    """Return the JSON value in the manifest file of a stored dataset, without validating it.
-
-    Raises:
-        NotADatasetError: If the folder has no manifest.
-        ManifestError: If the file cannot be read, is not JSON, or has more than 256 MiB.
-    """
-    path = folder / MANIFEST_FILE
-    try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
-            raise ManifestError(str(path), [f"it is not a regular file of at most {_MAX_BYTES:,} bytes"])
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(
-            folder, hint=Remedy("`{}` shows the stored datasets", Call("list_datasets", downloaded=True))
-        ) from None
-    except OSError as error:
-        raise ManifestError(str(path), [f"it cannot be read: {error}"]) from error
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(str(path), [f"it is not JSON: {error}"]) from error
-
-
 _PLAIN_KEYS = (
     "id",
     "steps",
@@ -384,10 +359,6 @@ _TYPE_NAMES = {str: "text", int: "an integer >= 0", (str, type(None)): "text or 
 
 def _is_count(minimum: int, value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-
-
-def _reject_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _document_problems(document: Mapping[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.sources.base import (
+    Basis,
     Decision,
     Entry,
     EpisodeReader,
@@ -26,12 +27,14 @@ from datasets_rl.sources.base import (
     Selection,
     Shard,
     Source,
+    SpaceSummary,
 )
 from datasets_rl.sources.selection import read_numbers
 
 __all__ = [
     "DERIVED",
     "ID_MAX",
+    "Basis",
     "Decision",
     "Entry",
     "EpisodeReader",
@@ -41,6 +44,7 @@ __all__ = [
     "Selection",
     "Shard",
     "Source",
+    "SpaceSummary",
     "checked_entry",
     "find",
     "get_source",

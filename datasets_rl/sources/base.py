@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from datasets_rl.card import FIGURES, Basis, SpaceSummary
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.sources.selection import Numbers, Option, Selection
 from datasets_rl.ted.keys import Key
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_TRANSITION",
+    "Basis",
     "Decision",
     "Entry",
     "EpisodeReader",
@@ -49,7 +52,9 @@ __all__ = [
     "Selection",
     "Shard",
     "Source",
+    "SpaceSummary",
     "group_by_size",
+    "quality_tags",
 ]
 
 _Item = TypeVar("_Item")
@@ -80,8 +85,22 @@ class Entry:
     """The id within its source."""
     title: str = ""
     """One line for listings."""
+    description: str = ""
+    """What the dataset is, in a few sentences."""
+    environment: str = ""
+    """The environment of the steps, by its id in Gymnasium or its usual name."""
+    observation: SpaceSummary | None = None
+    action: SpaceSummary | None = None
     bytes: int | None = None
     """Download size, if known."""
+    steps: int | None = None
+    """Number of steps, if known."""
+    episodes: int | None = None
+    """Number of episodes, if known."""
+    basis: Mapping[str, Basis] = field(default_factory=dict)
+    """How well each of `FIGURES` is known; those that it does not name are exact."""
+    tags: tuple[str, ...] = ()
+    """Words to choose by, such as "locomotion", "expert" or "human"."""
     license: str = ""
     citation: str = ""
     homepage: str = ""
@@ -120,6 +139,20 @@ class Shard:
     """Files that the shard is read from; several shards may share a file."""
     part: Any = None
     """Part of these files that the shard covers, as a JSON value that only the source interprets."""
+
+
+_QUALITIES = frozenset(
+    {"cloned", "expert", "human", "medium", "mixed", "optimal", "random", "replay", "simple", "suboptimal"}
+)
+
+
+def quality_tags(name: str) -> tuple[str, ...]:
+    """Return the words of an id that say which policy took the steps, in order, each once."""
+    words = re.split(r"[-_/.()]", name.lower())
+    # In ids of mazes, medium is a size.
+    return tuple(
+        dict.fromkeys(word for word in words if word in _QUALITIES and not ("maze" in name and word == "medium"))
+    )
 
 
 def group_by_size(items: Iterable[_Item], sizes: Iterable[int], max_bytes: int) -> Iterator[list[_Item]]:
@@ -306,6 +339,34 @@ class Source(ABC):
         shared = {field: self.catalog.get(field, "") for field in ("license", "citation", "homepage")}
         return Entry(self.name, name, **shared, **fields)
 
+    def figures(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of an `Entry` for the figures that the catalog states.
+
+        Args:
+            stated: Each of `FIGURES` that is known, as a number that is exact, or as ``[number, key]``. The key is one
+                of ``figure_origins`` in the catalog, with the kind and the origin of a `Basis`.
+        """
+        values: dict[str, Any] = {}
+        basis: dict[str, Basis] = {}
+        for name in FIGURES:
+            value = stated.get(name)
+            if isinstance(value, list):
+                value, key = value
+                basis[name] = Basis(*self.catalog["figure_origins"][key])
+            values[name] = value
+        return {**values, "basis": basis}
+
+    def addresses(self, name: str) -> Sequence[str]:
+        """Return the addresses that an id is downloaded from, the first one first; makes no request.
+
+        By default, these are the addresses of the first file that the catalog lists.
+        """
+        try:
+            assets = self.assets(name)
+        except NotImplementedError:
+            return ()
+        return assets[0].urls if assets else ()
+
     def assets(self, name: str) -> Sequence[Asset]:
         """Return the files of an id, if the catalog lists them."""
         raise NotImplementedError(f"the catalog of {self.name} lists no files of {name}; resolve asks the upstream")
@@ -385,6 +446,10 @@ class Source(ABC):
         """Return the error for an id that this source does not have."""
         ids = self.ids()
         close_ids = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
+        if not close_ids:
+            words = {word for one in ids for word in re.split(r"[-_/]", one) if len(word) > 2}
+            near = difflib.get_close_matches(name, words, n=1, cutoff=0.7)
+            close_ids = sorted((one for one in ids if near and near[0] in one), key=lambda one: one.find(near[0]))[:3]
         return UnknownIdError(
             f"{self.name}/{name}",
             [f"{self.name}/{close_id}" for close_id in close_ids],

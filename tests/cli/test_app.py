@@ -122,7 +122,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_to_do(rlds, wor
             ["--engine is 'spark'", "expected one of local, ray", "rlds download --help"],
         ),
         (["score", "demo/pendulum", "x"], ["RETURN is 'x'", "expected a number", "rlds score --help"]),
-        (["list", "--jsn"], ["No such option: --jsn", "the nearest are --json", "rlds list --help"]),
+        (["list", "--jsn"], ["No such option: --jsn", "the nearest are --env, --json", "rlds list --help"]),
         (["download"], ["ID is missing", "the usage is rlds download [OPTIONS] ID...", "rlds download --help"]),
         (
             ["list", "a", "b"],

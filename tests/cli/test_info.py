@@ -156,3 +156,54 @@ def test_unknown_final_observations_are_counted_with_a_remedy_and_their_mask_is_
     mask = {"key": "next.final_known", "dtype": "bool", "shape": [5, 1], "where": "episodes.npy"}
     assert mask in ran.json["stored"]["keys"]
     assert ran.err == ""
+
+
+def test_before_a_download_the_card_has_spaces_figures_and_addresses(rlds):
+    out = rlds("info", "minari/D4RL/door/human-v2").out
+
+    for text in (
+        "AdroitHandDoor-v1",
+        "state [39]",
+        "continuous [28], from -1 to 1",
+        "6,729, as recorded",
+        "about 8.0 MB",
+        "hf://datasets/farama-minari/D4RL/door/human-v2",
+        "return 2,940.58 (ref_min_score and ref_max_score",
+        "manipulation, hand, mujoco, human",
+        "not downloaded; rlds download minari/D4RL/door/human-v2",
+    ):
+        assert text in out
+
+
+def test_the_document_has_the_card_before_and_after_a_download(rlds, stored):
+    before, after = (rlds("info", name, "--json").json for name in ("d4rl/pen-human-v1", "demo/pendulum"))
+
+    assert before["stored"] is None
+    assert before["catalog"]["action"] == {"kind": "continuous", "shape": [24], "n": None, "low": -1, "high": 1}
+    assert before["catalog"]["basis"]["episodes"]["kind"] == "recorded"
+    assert (after["catalog"]["environment"], after["catalog"]["steps"]) == ("Pendulum-v1", 15_000)
+    assert after["stored"]["folder"] == str(stored)
+
+
+def test_a_mixture_shows_its_members_with_their_shares(rlds, stored, tmp_path):
+    path = tmp_path / "mix.toml"
+    path.write_text(
+        '[[member]]\ndataset = "demo/pendulum"\nweight = 3\n[[member]]\ndataset = "d4rl/hopper-medium-v2"\nweight = 1\n'
+    )
+    ran, document = rlds("info", path), rlds("info", path, "--json").json
+
+    assert "not downloaded\t152.8 MB; rlds download d4rl/hopper-medium-v2" in ran.out
+    assert "demo/pendulum\t75.0%\t15,000\t75\tstate[3]\tcont[1]\tyes" in ran.out
+    assert [one["share"] for one in document["members"]] == [0.75, 0.25]
+    assert (document["steps"], document["score"]) == (1_015_000, None)
+    assert document["basis"]["steps"]["kind"] == "estimated"
+    assert "steps\tabout 1,015,000" in ran.out
+    assert document["members"][0]["folder"] == str(stored)
+    assert rlds("info", tmp_path / "none.toml").code == 2
+
+
+def test_a_derived_dataset_that_was_not_made_shows_what_it_would_be_made_of(rlds):
+    ran = rlds("info", "demo/pendulum@best")
+
+    assert ran.out.startswith("demo/pendulum, of which demo/pendulum@best is made\n")
+    assert "folder\tnot made; rlds preprocess demo/pendulum --recipe NAME" in ran.out

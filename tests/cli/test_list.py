@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 from upstreams import hub
 
 from datasets_rl import sources
+from datasets_rl.cli.output import size_text
 
 
 def ids(ran):
@@ -35,11 +37,16 @@ def test_a_pattern_is_a_part_of_the_id_or_a_glob_over_it(rlds, pattern, found):
     assert ids(rlds("list", pattern)) == found
 
 
-def test_a_pattern_without_a_match_is_not_an_error(rlds):
-    ran = rlds("list", "nothing-of-this-name")
+@pytest.mark.parametrize(
+    "words",
+    [("nothing-of-this-name",), ("hopper", "--tag", "nothing"), ("--env", "qqqqqq"), ("pendulum", "--max-size", "1B")],
+)
+def test_without_a_match_the_code_is_that_of_an_unknown_id(rlds, words):
+    ran, document = rlds("list", *words), rlds("list", *words, "--json")
 
-    assert (ran.code, ran.out) == (0, "")
-    assert "no dataset matches\n" in ran.err
+    assert (ran.code, ran.out) == (3, "")
+    assert "no dataset matches" in ran.err
+    assert (document.code, document.json["datasets"], document.json["total"]) == (3, [], 0)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +63,10 @@ def test_a_pattern_without_a_match_is_not_an_error(rlds):
 def test_similar_ids_are_suggested_where_nothing_matches(rlds, pattern, meant):
     ran = rlds("list", pattern)
 
-    assert (ran.code, ran.out) == (0, "")
-    said = ran.err.partition("no dataset matches; did you mean ")[2].rstrip("?\n").split(", ")
+    assert (ran.code, ran.out) == (3, "")
+    said = ran.err.partition("did you mean ")[2].rstrip("?\n").split(", ")
     assert meant in said
+    assert meant in rlds("list", pattern, "--json").json["nearest"]
     assert all(rlds("list", one).out for one in said)
 
 
@@ -125,7 +133,8 @@ def test_unfinished_and_foreign_folders_are_not_listed_as_stored(rlds, home):
 def test_deprecated_ids_and_known_issues_are_marked(rlds):
     row = rlds("list", "d4rl/hopper-medium-v0").out.rstrip("\n").split("\t")
 
-    assert row == ["d4rl/hopper-medium-v0", "54.3 MB", "1000", "-", "deprecated, 2 known issues"]
+    assert row[:3] == ["d4rl/hopper-medium-v0", "-", "54258063"]
+    assert row[-2:] == ["bytes exact, steps estimated, episodes recorded", "deprecated, 2 known issues"]
 
 
 def test_quiet_prints_ids(rlds):
@@ -157,8 +166,143 @@ def test_on_a_terminal_each_dataset_is_a_line_that_fits(rlds, monkeypatch, width
     monkeypatch.setenv("NO_COLOR", "1")
 
     _, *lines = rlds("list").out.splitlines()
+    while "estimated" not in lines.pop():
+        pass  # the legend takes a line, or two
 
     known = sorted(f"{name}/{one}" for name in sources.source_names() for one in sources.get_source(name).ids())
     # An id that fills most of the width has a separate line.
     assert [line.split("  ")[0] for line in lines if line[0] != " "] == known
     assert [line for line in lines if len(line) > width] == []
+
+
+def test_filters_choose_by_environment_kinds_and_tags(rlds):
+    ran = rlds("list", "--env", "pong", "--kind", "pixels", "--action", "discrete", "--tag", "replay", "--json")
+
+    assert [one["id"] for one in ran.json["datasets"]] == [f"atari_dqn/Pong/{run}" for run in range(1, 6)]
+    assert {one["environment"] for one in ran.json["datasets"]} == {"PongNoFrameskip-v0"}
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(("--tag", "expet"), "expert"), (("--env", "hoper"), "Hopper-v2"), (("d4rl", "--tag", "humn"), "human")],
+)
+def test_similar_tags_and_environments_are_suggested(rlds, words, meant):
+    ran = rlds("list", *words, "--json")
+
+    assert (ran.code, meant in ran.json["nearest"]) == (3, True)
+
+
+@pytest.mark.parametrize("words", [("--kind", "image"), ("--action", "both")])
+def test_a_kind_that_does_not_exist_is_wrong_usage_with_the_kinds(rlds, words):
+    ran = rlds("list", *words)
+
+    assert ran.code == 2
+    assert "expected one of" in ran.err
+
+
+def test_each_figure_of_a_document_says_how_well_it_is_known(rlds):
+    (one,) = rlds("list", "hopper-expert-v2", "--json").json["datasets"]
+
+    assert (one["wire_bytes"], one["steps"], one["episodes"]) == (152_427_435, 1_000_000, 1028)
+    assert {name: basis["kind"] for name, basis in one["basis"].items()} == {
+        "bytes": "exact",
+        "steps": "estimated",
+        "episodes": "recorded",
+    }
+    assert "TensorFlow Datasets" in one["basis"]["episodes"]["origin"]
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (40, ["id", "size", "steps"]),
+        (80, ["id", "size", "steps", "obs", "action", "episodes"]),
+        (200, ["id", "size", "steps", "obs", "action", "episodes", "environment", "license", "title"]),
+    ],
+)
+@pytest.mark.usefixtures("terminal")
+def test_on_a_narrow_terminal_the_last_columns_are_left_out(rlds, monkeypatch, width, columns):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    header, first, *others = rlds("list", "hopper-expert", "--source", "d4rl").out.splitlines()
+
+    assert header.split() == columns
+    assert first.split()[:3] == ["d4rl/hopper-expert-v0", "54.1", "MB"]
+    assert max(map(len, [header, first, *others])) <= width
+    assert ("~1.0M" in first, "1,029*" in first) == ("steps" in columns, "episodes" in columns)
+    assert " ".join(others).endswith("~ estimated; * recorded once, the upstream may have changed; others are exact")
+
+
+def test_what_is_stored_is_listed_with_all_that_it_occupies(rlds, stored):
+    rlds("preprocess", "demo/pendulum", "-t", "keep_top_returns:50", "--as", "best")
+    raw = stored.parent / ".raw" / "pendulum"
+    raw.mkdir(parents=True)
+    (raw / "pendulum.hdf5").write_bytes(b"0" * 2_000_000)
+    ran, document = rlds("list", "--downloaded"), rlds("list", "--downloaded", "--json").json
+    rows = [line.split("\t") for line in ran.out.splitlines()]
+    bytes_on_disk = [
+        sum(one.stat().st_size for one in place.glob("*.npy")) for place in (stored, stored.with_name("pendulum@best"))
+    ]
+
+    assert [row[:4] for row in rows] == [
+        ["demo/pendulum", str(bytes_on_disk[0]), "15000", "75"],
+        ["demo/pendulum@best", str(bytes_on_disk[1]), "7400", "37"],
+    ]
+    assert [row[-1] for row in rows] == ["raw files kept: 2.0 MB", "derived: keep_top_returns:50"]
+    assert f"total: {size_text(sum(bytes_on_disk))} on disk, 22,400 steps, 112 episodes" in ran.err
+    assert "besides: 2.0 MB of raw files" in ran.err
+    assert document["sums"] == {
+        "disk_bytes": sum(bytes_on_disk),
+        "raw_bytes": 2_000_000,
+        "version_bytes": 0,
+        "unfinished_bytes": 0,
+        "steps": 22_400,
+        "episodes": 112,
+    }
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_part_and_earlier_versions_are_named(rlds, tmp_path):
+    rlds("download", "local/mine", "--from-local", own_files(tmp_path, 3), "--episodes", "0:2")
+    rlds("preprocess", "demo/pendulum", "-t", "keep_top_returns:50", "--in-place")
+    notes = {line.split("\t")[0]: line.split("\t")[-1] for line in rlds("list", "--downloaded").out.splitlines()}
+
+    assert notes["local/mine"] == "part: episodes=0:2"
+    assert notes["demo/pendulum"].startswith("preprocessed in place: ")
+    assert "earlier versions: 6" in notes["demo/pendulum"]
+
+
+def test_interrupted_downloads_and_raw_files_alone_are_reported(rlds, home):
+    work, raw = home / "minari" / ".work" / "lab%2Fnew-v1", home / "d4rl" / ".raw" / "pen-human-v1"
+    work.mkdir(parents=True)
+    raw.mkdir(parents=True)
+    (work / "journal.jsonl").write_text("0" * 100)
+    (raw / "pen.hdf5").write_bytes(b"0" * 3000)
+    ran, document = rlds("list", "--downloaded"), rlds("list", "--downloaded", "--json").json
+
+    assert (ran.code, ran.out) == (0, "")
+    assert "unfinished: d4rl/pen-human-v1, 3.0 kB; `rlds download d4rl/pen-human-v1` completes it" in ran.err
+    assert document["unfinished"] == [
+        {"id": "d4rl/pen-human-v1", "bytes": 3000},
+        {"id": "minari/lab/new-v1", "bytes": 100},
+    ]
+
+
+def own_files(folder, episodes):
+    """Write a folder of npz files with a description, and return it."""
+    (folder / "own").mkdir()
+    for number in range(episodes):
+        steps = np.arange(4, dtype=np.float32)
+        np.savez(folder / "own" / f"{number}.npz", obs=steps[:, None], action=steps, reward=steps)
+    (folder / "own" / "dataset.toml").write_text(
+        'environment = "Gripper-v1"\n[score]\nlow = -10\nhigh = 30.0\norigin = "20 episodes each"'
+    )
+    return folder / "own"
+
+
+def test_the_environment_of_own_data_is_found(rlds, tmp_path):
+    rlds("download", "local/mine", "--from-local", own_files(tmp_path, 1))
+
+    assert ids(rlds("list", "--env", "gripper")) == ["local/mine"]
+    assert rlds("score", "local/mine", "20", "--percent", "-q").out == "75\n"
+    assert "from 20 episodes each" in rlds("score", "local/mine", "20").err

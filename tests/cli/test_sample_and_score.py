@@ -92,9 +92,9 @@ def test_a_folder_has_its_own_reference_scores(rlds, stored):
 
     assert ran.json["scores"] == pytest.approx([0, 1])
     assert (
-        rlds("score", "minari/D4RL/door/human-v2", 1)
+        rlds("score", "minari/mujoco/hopper/expert-v0", 1)
         .err.splitlines()[-1]
-        .endswith("rlds download minari/D4RL/door/human-v2")
+        .endswith("rlds download minari/mujoco/hopper/expert-v0")
     )
 
 

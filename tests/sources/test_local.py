@@ -430,3 +430,28 @@ def test_verify_reports_a_raw_npz_that_was_damaged_after_the_conversion(folder, 
 
     found = verification.verify(made, deep=True, settings=Settings(home=tmp_path / "home", progress=False))
     assert any("a.npz" in problem and "sha256" in problem for problem in found.problems)
+
+
+def test_scores_and_the_environment_are_stored(folder, convert):
+    np.savez(folder / "a.npz", **one(more=1))
+    made = convert('environment = "Gripper-v1"\n[score]\nlow = -10\nhigh = 30')
+
+    assert made.manifest.score == {"low": -10.0, "high": 30.0, "origin": "dataset.toml"}
+    assert made.manifest.metadata["environment"] == "Gripper-v1"
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ("low = 1", "score.low and score.high are 1 and None; expected two numbers"),
+        ("low = 3\nhigh = 1", "score.low is 3 and score.high is 1; expected a low one below a high one"),
+        ("low = [1]\nhigh = [2]", "expected two numbers"),
+        ("low = 0\nhigh = 1\nhihg = 2", "score.hihg is unknown; expected one of high"),
+        ("low = 0\nhigh = 1\norigin = 3", "score.origin is 3; expected a string"),
+    ],
+)
+def test_an_invalid_score_is_an_error(folder, convert, table, problem):
+    np.savez(folder / "a.npz", **one(more=1))
+
+    with pytest.raises(ConversionError, match=re.escape(problem)):
+        convert(f"[score]\n{table}")

@@ -101,8 +101,9 @@ def test_a_dataset_that_is_not_downloaded_is_an_error_with_a_remedy(tmp_path):
     settings = Settings(home=tmp_path)
 
     with pytest.raises(InvalidArgumentError, match=r"no reference scores in the catalog") as caught:
-        normalized_score("minari/D4RL/door/human-v2", 1.0, settings=settings)
-    assert "datasets_rl.download('minari/D4RL/door/human-v2')" in caught.value.hint
+        normalized_score("minari/mujoco/hopper/expert-v0", 1.0, settings=settings)
+    assert "datasets_rl.download('minari/mujoco/hopper/expert-v0')" in caught.value.hint
+    assert "low=... and high=..." in caught.value.hint
     with pytest.raises(NotADatasetError):
         normalized_score(tmp_path, 1.0)
 
@@ -121,3 +122,45 @@ def test_torch_is_not_loaded():
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
     assert out.strip() == "False"
+
+
+def test_papers_print_a_hundred_times_the_score():
+    assert normalized_score("d4rl/kitchen-mixed-v0", [2, 4], percent=True).tolist() == [50, 100]
+
+
+def test_own_returns_replace_the_published_ones():
+    assert normalized_score(None, 3, low=0, high=6) == 0.5
+    assert normalized_score("minari/mujoco/hopper/expert-v0", 3, low=0, high=6) == 0.5
+    assert normalized_score("d4rl/kitchen-mixed-v0", 2, high=8) == 0.25
+    assert reference_score("d4rl/kitchen-mixed-v0", low=-1) == Score(
+        -1, 4.0, "d4rl/infos.py, REF_MIN_SCORE and REF_MAX_SCORE, and the return that you gave"
+    )
+    for dataset, own in ((None, {"low": 1}), ("demo/pendulum", {"low": 3, "high": 3})):
+        with pytest.raises(InvalidArgumentError, match="low"):
+            normalized_score(dataset, 1.0, **own)
+
+
+def test_a_mixture_has_the_reference_scores_that_its_members_share(tmp_path):
+    path = tmp_path / "mix.toml"
+    path.write_text("".join(f'[[member]]\ndataset = "d4rl/hopper-{name}-v2"\n' for name in ("medium", "expert")))
+    assert normalized_score(path, 3234.3) == 1
+
+    path.write_text('[[member]]\ndataset = "d4rl/hopper-medium-v2"\n[[member]]\ndataset = "openx/bridge"\n')
+    with pytest.raises(InvalidArgumentError, match="openx/bridge: none"):
+        normalized_score(path, 1.0)
+
+
+def test_own_metadata_goes_before_the_catalog_where_the_upstream_states_it(tmp_path):
+    folder = write(
+        tmp_path / "cache",
+        "D4RL/kitchen/partial-v2",
+        episodes(SPACES["box"], (2,)),
+        space=SPACES["box"],
+        ref_min_score=1.0,
+        ref_max_score=3.0,
+    )
+    settings = Settings(home=tmp_path / "home", progress=False)
+    assert normalized_score("minari/D4RL/kitchen/partial-v2", 1, settings=settings) == 0.25
+
+    downloading.download("minari/D4RL/kitchen/partial-v2", from_local=folder, settings=settings)
+    assert normalized_score("minari/D4RL/kitchen/partial-v2", 1, settings=settings) == 0

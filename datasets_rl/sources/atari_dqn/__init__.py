@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, OfflineError
 from datasets_rl.remedy import Argument, Call, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, SpaceSummary
 from datasets_rl.sources.selection import Option, read_numbers
 from datasets_rl.ted.keys import PLAIN
 
@@ -71,10 +71,25 @@ class AtariDQN(Source):
         return self.described(
             name,
             title=f"Atari {game}: 50 million steps of a DQN agent, run {run} of 5",
+            description=catalog["description"],
+            environment=f"{game}NoFrameskip-v0",
+            observation=SpaceSummary("pixels", (84, 84)),
+            action=SpaceSummary("discrete", None, catalog["actions"][game]),
+            **self.figures(catalog["figures"]),
+            tags=("atari", "games", "replay"),
+            score=self._reference_score(game),
             known_issues=tuple(catalog["known_issues"]),
             time_limit=catalog["time_limit"],
             params={"rlu": game in catalog["rlu_games"]},
         )
+
+    @override
+    def addresses(self, name: str) -> Sequence[str]:
+        return (f"{self.catalog['bucket']}/dqn/{name}/replay_logs",)
+
+    def _reference_score(self, game: str) -> Score | None:
+        scores = self.catalog["scores"].get(game)
+        return None if scores is None else Score(*(*scores, self.catalog["score_origin"]))
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """List the checkpoints of a run, each of which is a shard; see `Source.resolve`."""

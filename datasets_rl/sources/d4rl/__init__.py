@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.sources.base import Entry, EpisodeReader, Score, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Score, Source, SpaceSummary
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -34,10 +34,18 @@ class D4RL(Source):
         params = self._family_params(name)
         catalog = self.catalog
         family = catalog["families"][params["family"]]
+        environment, quality = _environment_and_quality(family, name)
+        policy = catalog.get("qualities", {}).get(quality)
+        sizes = _state_and_action_sizes(family, name)
         return self.described(
             name,
-            title=family["title"],
-            bytes=params.get("size"),
+            title=family["title"] if policy is None else f"{family['title']}: {policy}",
+            description=family["description"],
+            environment=environment,
+            observation=_observation_space(family, sizes),
+            action=_action_space(family, sizes),
+            **self.figures({"bytes": params.get("size"), **params.get("figures", {})}),
+            tags=(*family["tags"], *filter(None, quality.split("-"))),
             known_issues=tuple(
                 catalog["known_issues"][issue] for issue in (*family["known_issues"], *params.get("known_issues", ()))
             ),
@@ -48,7 +56,7 @@ class D4RL(Source):
                 "family": params["family"],
                 "continuing": family["continuing"],
                 "path": params["path"],
-                "sizes": _state_and_action_sizes(family, name),
+                "sizes": sizes,
             },
         )
 
@@ -119,6 +127,31 @@ def _state_and_action_sizes(family: Mapping[str, Any], name: str) -> Sequence[in
     """Return the sizes of an observation and an action; None if they are not known."""
     sizes_by_prefix: Mapping[str, Sequence[int]] = family.get("sizes", {})
     return next((sizes for prefix, sizes in sizes_by_prefix.items() if f"{name}-".startswith(f"{prefix}-")), None)
+
+
+def _environment_and_quality(family: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """Return the environment, and the words between its name in the id and the version: ``medium-replay``.
+
+    The words are empty if they do not say which policy took the steps: in ``antmaze-medium-play-v2`` the maze is medium.
+    """
+    environments: Mapping[str, str] = family["environments"]
+    prefixes = [prefix for prefix in environments if f"{name}-".startswith(f"{prefix}-")]
+    prefix = max(prefixes, key=len, default="")
+    quality = name[len(prefix) :].strip("-").rpartition("-v")[0] if family.get("named_by_quality", True) else ""
+    return environments.get(prefix, ""), quality
+
+
+def _observation_space(family: Mapping[str, Any], sizes: Sequence[int] | None) -> SpaceSummary:
+    if "pixels" in family:
+        return SpaceSummary("pixels", tuple(family["pixels"]))
+    shape = family.get("observations") if sizes is None else sizes[:1]
+    return SpaceSummary("state", None if shape is None else tuple(shape))
+
+
+def _action_space(family: Mapping[str, Any], sizes: Sequence[int] | None) -> SpaceSummary:
+    shape = family.get("action_shape") if sizes is None else sizes[1:]
+    low, high = family.get("bounds", (None, None))
+    return SpaceSummary(family.get("actions", "continuous"), None if shape is None else tuple(shape), None, low, high)
 
 
 SOURCE = D4RL()

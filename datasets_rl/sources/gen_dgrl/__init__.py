@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import FetchError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Score,
+    Selection,
+    Shard,
+    Source,
+    SpaceSummary,
+)
 from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.keys import OBSERVATION, PLAIN
 
@@ -34,6 +43,7 @@ __all__ = ["SOURCE", "GenDGRL"]
 _XZ_MAGIC = b"\xfd7zXZ\0"
 _SHARD_STEPS = 50_000  # 600 MB of frames
 _FRAME_BYTES = 3 * 64 * 64
+_ACTIONS = 15
 _STEP_BYTES = 20  # of everything except the frame
 
 
@@ -55,6 +65,18 @@ class GenDGRL(Source):
         return self.described(
             name,
             title=f"Procgen's {game}: {category['title']}",
+            description=catalog["description"],
+            environment=f"procgen-{game}-v0",
+            observation=SpaceSummary("pixels", (3, 64, 64)),
+            action=SpaceSummary("discrete", (1,), _ACTIONS),
+            **self.figures(
+                {
+                    "bytes": [category["steps"] * catalog["step_bytes"], "assumed"],
+                    "steps": [category["steps"], "nominal"],
+                }
+            ),
+            tags=("procgen", "games", "generalization", _quality(category)),
+            score=Score(*(*catalog["scores"][game], catalog["score_origin"])),
             known_issues=tuple(catalog["known_issues"][issue] for issue in category["known_issues"]),
         )
 
@@ -118,6 +140,11 @@ class GenDGRL(Source):
     def _archive_paths(self, name: str) -> list[str]:
         game, category = self._game_and_category(name)
         return [path.format(game=game) for path in category["paths"]]
+
+
+def _quality(category: Mapping[str, Any]) -> str:
+    is_expert = "expert" in category["title"] and "1M_S" not in category["known_issues"]
+    return "expert" if is_expert else "suboptimal"
 
 
 def _with_format(asset: Asset) -> Asset:

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.remedy import Argument, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, group_by_size
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, group_by_size
 from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_episode_numbers_error
 from datasets_rl.sources.selection import read_numbers
 
@@ -38,7 +38,7 @@ class Local(Source):
     """Source of custom datasets: any name for a folder of the user."""
 
     name = "local"
-    restated = frozenset({"license", "citation", "homepage", "known_issues"})
+    restated = frozenset({"license", "citation", "homepage", "known_issues", "score"})
     selects = frozenset({"episodes"})
 
     def ids(self) -> Sequence[str]:
@@ -91,6 +91,8 @@ class Local(Source):
             citation=description.citation,
             homepage=description.homepage,
             known_issues=description.known_issues,
+            environment=description.environment,
+            score=None if description.score is None else Score(*description.score),
         )
         return Listing(
             (inside[FILE], *(asset for _, asset in data.values())),

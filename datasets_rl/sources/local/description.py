@@ -2,6 +2,11 @@
 
     name = "Gripper, second run"        shown in listings
     license = "CC-BY-4.0"
+    environment = "Gripper-v1"          shown in listings, which it can be searched by
+
+    [score]
+    low = -10.0                         the return of a random policy
+    high = 250.0                        that of an expert
 
     [episodes]
     by = "column"                       or file, flags, lengths, ends
@@ -47,9 +52,10 @@ _USUAL: Mapping[Key, tuple[str, ...]] = {
 }
 _MARKS = ("episode_index", "episode_id", "episode")
 _SHORT: Mapping[str, Key] = {key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)}
-_TEXTS = ("name", "format", "alignment", "license", "citation", "homepage")
+_TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "environment")
 _LISTS = ("files", "known_issues")
-_TABLES = ("episodes", "fields")
+_TABLES = ("episodes", "fields", "score")
+_SCORE_ORIGIN = "dataset.toml"
 _FORMER_KEYS = {"faults": "known_issues", "licence": "license"}
 """Keys of version 0.1 of this package, which users' files may still have."""
 _OPTIONS = ("array", "layout", "low", "high", "n")
@@ -84,6 +90,10 @@ class Description:
     license: str = ""
     citation: str = ""
     homepage: str = ""
+    environment: str = ""
+    """The environment of the steps, by its id in Gymnasium or its usual name."""
+    score: tuple[float, float, str] | None = None
+    """Returns with the normalized scores 0 and 1, and where they are from."""
     files: tuple[str, ...] = ()
     """Globs on the paths of the files; by default all files of the format."""
     known_issues: tuple[str, ...] = ()
@@ -114,13 +124,14 @@ class Description:
                 problems.append(f"{name} is {value!r}; expected a list of strings")
         for name, choices in (("format", (*ENDINGS, "")), ("alignment", (*ALIGNMENTS, ""))):
             problems.extend(_choice_problems(name, values[name], choices))
-        episodes, fields = ({} if document.get(name) is None else document[name] for name in _TABLES)
-        for name, table in zip(_TABLES, (episodes, fields), strict=True):
+        episodes, fields, score = ({} if document.get(name) is None else document[name] for name in _TABLES)
+        for name, table in zip(_TABLES, (episodes, fields, score), strict=True):
             if not isinstance(table, Mapping):
                 problems.append(f"{name} is {table!r}; expected a table, [{name}]")
         by, marks = _read_episodes(episodes if isinstance(episodes, Mapping) else {}, problems)
         parsed = tuple(_read_fields(fields if isinstance(fields, Mapping) else {}, (), problems))
         problems.extend(_nesting_problems(parsed))
+        values["score"] = _read_score(score, problems) if score and isinstance(score, Mapping) else None
         if problems:
             raise ConversionError(dataset_id, [f"{FILE}: {problem}" for problem in problems])
         return cls(**values, by=by, marks=marks, fields=parsed)
@@ -236,6 +247,19 @@ def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> tuple[str, 
             else f"episodes has {'by' if by else 'array'}; expected {expected}"
         )
     return by, marks
+
+
+def _read_score(table: Mapping[str, Any], problems: list[str]) -> tuple[float, float, str] | None:
+    known = len(problems)
+    problems.extend(_key_problems(table, ("low", "high", "origin"), "score."))
+    low, high, origin = table.get("low"), table.get("high"), table.get("origin", _SCORE_ORIGIN)
+    if not isinstance(origin, str):
+        problems.append(f"score.origin is {origin!r}; expected a string")
+    if any(isinstance(bound, list) or not _is_number_list(bound) for bound in (low, high)):
+        problems.append(f"score.low and score.high are {low!r} and {high!r}; expected two numbers")
+    elif not low < high:  # type: ignore[operator]  # two numbers
+        problems.append(f"score.low is {low} and score.high is {high}; expected a low one below a high one")
+    return None if len(problems) > known else (float(low), float(high), origin)  # type: ignore[arg-type]
 
 
 def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> Iterator[Field]:

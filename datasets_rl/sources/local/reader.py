@@ -89,7 +89,7 @@ class LocalReader(EpisodeReader):
         self.columns = self._plan.columns
         self._kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
         self.steps = None
-        self.metadata: Mapping[str, Any] = {}
+        self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
         self.decisions: list[Decision] = []
         self._counts: Counter[str] = Counter()
 

@@ -21,7 +21,18 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, group_by_size
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Score,
+    Selection,
+    Shard,
+    Source,
+    SpaceSummary,
+    group_by_size,
+    quality_tags,
+)
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:
@@ -72,8 +83,37 @@ class Minari(Source):
         """
         if not _ID.fullmatch(name):
             raise self.unknown(name)
+        facts = self._facts(name)
+        return self.described(
+            name,
+            title=facts.get("title", ""),
+            description=facts.get("description", ""),
+            environment=facts.get("environment", ""),
+            observation=SpaceSummary.of(facts.get("observation")),
+            action=SpaceSummary.of(facts.get("action")),
+            **self.figures(facts.get("figures", {})),
+            tags=(*facts.get("tags", ()), *quality_tags(name)),
+            score=self._reference_score(facts),
+        )
+
+    @override
+    def addresses(self, name: str) -> Sequence[str]:
+        return _dataset_urls(name)
+
+    def _facts(self, name: str) -> dict[str, Any]:
+        """Return what the catalog states about an id, and about the group of ids that it belongs to."""
         catalog = self.catalog
-        return self.described(name, title=catalog["ids"].get(name, ""))
+        group: dict[str, Any] = next(
+            (facts for prefix, facts in catalog["groups"].items() if name.startswith(prefix)), {}
+        )
+        listed = catalog["ids"].get(name)
+        return {} if listed is None else {**group, **listed}
+
+    def _reference_score(self, facts: Mapping[str, Any]) -> Score | None:
+        if "score" not in facts:
+            return None
+        low, high, origin = facts["score"]
+        return Score(low, high, self.catalog["score_origins"][origin])
 
     @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
@@ -218,7 +258,7 @@ def _parse_metadata(text: str, entry: Entry, name: str) -> dict[str, Any]:
 
 def _entry_from_metadata(entry: Entry, metadata: Mapping[str, Any]) -> Entry:
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-    score: Score | None = None
+    score = entry.score
     if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low < high:
         score = Score(float(low), float(high), "the dataset's own metadata")
     return replace(entry, title=entry.title or str(metadata.get("description", ""))[:80], score=score)

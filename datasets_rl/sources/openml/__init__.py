@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, MissingDependencyError
 from datasets_rl.remedy import Call, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, SpaceSummary
 from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
@@ -57,13 +57,24 @@ class OpenML(Source):
             if match is None:
                 raise self.unknown(name)
             params = {"name": match["name"], "version": int(match["version"]), **_OTHERS}
+        figures, observation, action = (params.pop(key, None) for key in ("figures", "observation", "action"))
         return self.described(
             name,
             title=params.get("title", ""),
+            description=catalog["description"],
+            observation=SpaceSummary.of(observation or {"kind": "state"}),
+            action=SpaceSummary.of(action or {"kind": "discrete"}),
+            **self.figures(figures or {}),
+            tags=("bandit", "table"),
             known_issues=tuple(catalog["known_issues"][issue] for issue in params.get("known_issues", ())),
             time_limit=1,
             params=params,
         )
+
+    @override
+    def addresses(self, name: str) -> Sequence[str]:
+        dataset = self.entry(name).params["name"]
+        return (f"{self.catalog['base_url']}search?type=data&q={quote(dataset)}",)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Request the number, the description and the columns of the dataset from OpenML; see `Source.resolve`."""

@@ -22,7 +22,16 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.remedy import Argument, Call, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, group_by_size
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Selection,
+    Shard,
+    Source,
+    SpaceSummary,
+    group_by_size,
+)
 from datasets_rl.sources.selection import Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
@@ -78,9 +87,20 @@ class OpenX(Source):
         return self.described(
             name,
             title=f"{train['episodes']:,} episodes of a robot" if train else "",
-            bytes=train.get("bytes"),
+            description=catalog["description"],
+            observation=SpaceSummary("pixels+state"),
+            action=SpaceSummary("continuous"),
+            **self.figures(
+                {figure: [train[figure], "inventory"] for figure in ("bytes", "episodes") if figure in train}
+            ),
+            tags=("robot", "manipulation") if "saytap" not in name and "gnm" not in name else ("robot",),
             params=listed,
         )
+
+    @override
+    def addresses(self, name: str) -> Sequence[str]:
+        hub = [self.catalog["hub"]] if self.catalog["ids"].get(name, {}).get("hub") else []
+        return [address.format(id=name) for address in (*self.catalog["rlds"], *hub)]
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Group the files of the newest version into shards; see `Source.resolve`."""

@@ -7,7 +7,7 @@ An id is the prefix of the paths of its files; a file belongs to the longest id 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,17 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.remedy import Argument, Call, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, group_by_size
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Selection,
+    Shard,
+    Source,
+    SpaceSummary,
+    group_by_size,
+    quality_tags,
+)
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
@@ -42,7 +52,23 @@ class RoboSet(Source):
         catalog = self.catalog
         if name not in catalog["ids"]:
             raise self.unknown(name)
-        return self.described(name, title=catalog["ids"][name], known_issues=tuple(catalog["known_issues"]))
+        task = name.rpartition("/")[2]
+        sizes: Mapping[str, int] = catalog["action_sizes"]
+        size = next((size for prefix, size in sizes.items() if task.startswith(prefix)), None)
+        return self.described(
+            name,
+            title=catalog["ids"][name],
+            description=catalog["description"],
+            environment=task if "_v2d" in task else "",
+            observation=SpaceSummary("state"),
+            action=SpaceSummary("continuous", None if size is None else (size,)),
+            tags=("manipulation", "hand" if name.startswith("DAPG") else "kitchen", *quality_tags(name)),
+            known_issues=tuple(catalog["known_issues"]),
+        )
+
+    @override
+    def addresses(self, name: str) -> Sequence[str]:
+        return (f"hf://datasets/{self.catalog['repository']}/{name.rpartition('/')[0]}",)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """List the files whose paths begin with the id, and group small ones into shards; see `Source.resolve`."""

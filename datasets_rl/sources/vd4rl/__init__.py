@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, group_by_size
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Score,
+    Selection,
+    Shard,
+    Source,
+    SpaceSummary,
+    group_by_size,
+    quality_tags,
+)
 from datasets_rl.sources.selection import Numbers, read_numbers
 
 if TYPE_CHECKING:
@@ -47,13 +58,36 @@ class VD4RL(Source):
         if name not in catalog["ids"] and not _OTHERS.fullmatch(name):
             raise self.unknown(name)
         parts = name.split("/")
+        environment, size = catalog["environments"].get(parts[1], ("", None))
         titles = [{**catalog["tasks"], **catalog["words"]}.get(part, part) for part in parts[1:]]
         return self.described(
             name,
             title=", ".join(titles),
+            description=catalog["description"],
+            environment=environment,
+            observation=SpaceSummary("pixels", (64, 64, 3) if "64px" in parts else (3, 84, 84)),
+            action=SpaceSummary("continuous", None if size is None else (size,), None, -1, 1),
+            **self._known_figures(parts),
+            tags=("locomotion", "dm_control", *([] if parts[0] == "main" else [parts[0]]), *quality_tags(name)),
+            score=Score(*(*catalog["score"], catalog["score_origin"])),
             known_issues=tuple(text for mark, text in catalog["known_issues"].items() if mark in {*parts, "all"}),
             time_limit=catalog["time_limit"],
         )
+
+    @override
+    def addresses(self, name: str) -> Sequence[str]:
+        return (f"hf://datasets/{self.catalog['repository']}/vd4rl/{name}",)
+
+    def _known_figures(self, parts: Sequence[str]) -> dict[str, Any]:
+        catalog = self.catalog
+        steps = next(
+            (catalog["steps"][key] for key in ("/".join(parts[1:3]), parts[2]) if key in catalog["steps"]), None
+        )
+        if parts[0] != "main" or steps is None:
+            return {}
+        episodes = steps // catalog["time_limit"]
+        size = episodes * catalog["episode_bytes"][parts[-1]]
+        return self.figures({"bytes": [size, "files"], "steps": [steps, "paper"], "episodes": [episodes, "paper"]})
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Group the files of the folder, without its subfolders, into shards; see `Source.resolve`."""

@@ -1,0 +1,135 @@
+"""The card of a dataset: what its catalog states before a download, and what the members of a mixture have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl.sources import split_derived
+
+from .options import Shell
+from .output import Block, Facts, Lines, Result, Table, short_count_text, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.catalog import DatasetInfo
+
+_KNOWN = {"exact": "{}", "estimated": "about {}", "recorded": "{}, as recorded"}
+
+
+def card_blocks(shell: Shell, info: DatasetInfo, asked: str) -> Iterator[Block]:
+    """Yield the card of a dataset that is not stored; for a derived dataset, that of the dataset it is made of."""
+    is_derived = bool(split_derived(asked)[1])
+    limit = f", at most {info.time_limit} steps an episode" if info.time_limit else ""
+    yield Facts(
+        (
+            ("title", info.title),
+            ("deprecated", "yes" if info.deprecated else ""),
+            ("description", info.description),
+            ("environment", f"{info.environment}{limit}" if info.environment else limit.removeprefix(", ")),
+            ("observation", "" if info.observation is None else info.observation.text),
+            ("action", "" if info.action is None else info.action.text),
+            ("steps", figure_text(info, "steps")),
+            ("episodes", figure_text(info, "episodes")),
+            ("download", figure_text(info, "bytes") or "unknown size"),
+            ("from", " or ".join(info.addresses)),
+            *score_facts(info),
+            ("tags", ", ".join(info.tags)),
+            ("license", info.license),
+            ("citation", info.citation),
+            ("homepage", info.homepage),
+        ),
+        title=f"{info.id}, of which {asked} is made" if is_derived else info.id,
+    )
+    if info.known_issues:
+        yield Lines(info.known_issues, title="known issues")
+    state = "not made; {}" if is_derived else "not downloaded; {}"
+    again = ("preprocess", info.id, "--recipe", "NAME") if is_derived else ("download", info.id)
+    yield Facts((("folder", state.format(shell.rlds(*again))),), title="stored")
+
+
+def score_facts(info: DatasetInfo) -> tuple[tuple[str, str], ...]:
+    """Return the returns with the normalized scores 0 and 1, and where they are from."""
+    if info.score is None:
+        return ()
+    return (
+        ("score 0", f"return {info.score.low:,.2f}"),
+        ("score 1", f"return {info.score.high:,.2f} ({info.score.origin})"),
+    )
+
+
+def figure_text(info: DatasetInfo, name: str) -> str:
+    """Return a figure with how well it is known and where it is from; empty if it is not known."""
+    value = {"bytes": info.download_bytes, "steps": info.steps, "episodes": info.episodes}[name]
+    if value is None:
+        return ""
+    basis = info.basis[name]
+    number = size_text(value) if name == "bytes" else f"{value:,}"
+    origin = f" ({basis.origin})" if basis.origin else ""
+    return f"{_KNOWN[basis.kind].format(number)}{origin}"
+
+
+def card_json(info: DatasetInfo) -> dict[str, Any]:
+    """Return what a catalog states, as JSON values."""
+    described = info.to_json()
+    stated = ("environment", "observation", "action", "steps", "episodes", "basis", "tags")
+    return {
+        **{name: described[name] for name in stated},
+        "description": info.description,
+        "addresses": list(info.addresses),
+    }
+
+
+def mixture_result(shell: Shell, info: DatasetInfo) -> Result:
+    """Return what a mixture has: its members, and what they have in common."""
+    total = sum(one.weight or 0 for one in info.members)
+    members = [
+        {
+            **one.info.to_json(),
+            "weight": one.weight,
+            "share": one.weight / total if one.weight is not None and total else None,
+        }
+        for one in info.members
+    ]
+    rows = tuple(
+        (
+            one["id"],
+            "-" if one["share"] is None else f"{one['share']:.1%}",
+            short_count_text(one["steps"]),
+            short_count_text(one["episodes"]),
+            "-" if member.info.observation is None else member.info.observation.short,
+            "-" if member.info.action is None else member.info.action.short,
+            "yes" if one["downloaded"] else "-",
+        )
+        for one, member in zip(members, info.members, strict=True)
+    )
+    absent = [one.info for one in info.members if one.info.folder is None]
+    missing = [one.id for one in absent]
+    sizes = [one.download_bytes for one in absent]
+    size = "of unknown size" if None in sizes else size_text(sum(filter(None, sizes)))
+    facts = (
+        ("members", f"{len(members)}"),
+        ("environment", info.environment),
+        ("observation", "differs between members" if info.observation is None else info.observation.text),
+        ("action", "differs between members" if info.action is None else info.action.text),
+        ("steps", figure_text(info, "steps")),
+        ("episodes", figure_text(info, "episodes")),
+        *score_facts(info),
+        ("license", info.license),
+        ("not downloaded", f"{size}; {shell.rlds('download', *missing)}" if missing else ""),
+    )
+    blocks: list[Block] = [
+        Facts(facts, title=f"{info.id}, a mixture"),
+        Table(("id", "share", "steps", "episodes", "obs", "action", "here"), rows, title="members"),
+    ]
+    if info.known_issues:
+        blocks.append(Lines(info.known_issues, title="known issues"))
+    data = {
+        "id": info.id,
+        "members": members,
+        "steps": info.steps,
+        "episodes": info.episodes,
+        "basis": {name: asdict(basis) for name, basis in info.basis.items()},
+        "score": None if info.score is None else asdict(info.score),
+    }
+    return Result(data, blocks, quiet=[one["id"] for one in members])

@@ -1,0 +1,124 @@
+"""What the manifest of a stored dataset states in short. Imports no numpy, so that many datasets are listed at once."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datasets_rl.card import SpaceSummary, summarize_action, summarize_states
+from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.errors import ManifestError, NotADatasetError
+from datasets_rl.remedy import Call, Remedy
+
+__all__ = ["Summary", "read_document"]
+
+_MAX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Statements of a manifest that datasets are listed and chosen by."""
+
+    id: str
+    steps: int
+    episodes: int
+    bytes: int
+    """Bytes of the dataset's files, without the manifest."""
+    observation: SpaceSummary | None = None
+    action: SpaceSummary | None = None
+    environment: str = ""
+    """The id of the environment, if the metadata states it."""
+    license: str = ""
+    citation: str = ""
+    homepage: str = ""
+    known_issues: tuple[str, ...] = ()
+    time_limit: int | None = None
+    score: Mapping[str, Any] = field(default_factory=dict)
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    """The selected part of the upstream's dataset; empty for the whole dataset."""
+    recipes: tuple[str, ...] = ()
+    """The names of the recipes that were applied since the download, in order."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Summary:
+        """Return the summary of the dataset in a folder; only what it needs is validated.
+
+        Raises:
+            NotADatasetError: If the folder has no manifest.
+            ManifestError: If the manifest lacks a statement.
+        """
+        document = read_document(folder)
+        try:
+            return cls._of(document)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            where = str(folder / MANIFEST_FILE)
+            raise ManifestError(where, [f"a statement is missing or malformed: {error!r}"]) from error
+
+    @classmethod
+    def _of(cls, document: Mapping[str, Any]) -> Summary:
+        # Version 1 of the format has other names for some keys.
+        fields = [{**entry, "shared": entry.get("shared", entry.get("carried"))} for entry in document["schema"]]
+        return cls(
+            id=str(document["id"]),
+            steps=int(document["steps"]),
+            episodes=int(document["episodes"]),
+            bytes=sum(int(entry["bytes"]) for entry in document["files"]),
+            observation=summarize_states(fields),
+            action=summarize_action(fields, document.get("specs", {})),
+            environment=_environment(document.get("metadata", {})),
+            license=str(document.get("license", document.get("licence", ""))),
+            citation=str(document.get("citation", "")),
+            homepage=str(document.get("homepage", "")),
+            known_issues=tuple(document.get("known_issues", document.get("faults", ()))),
+            time_limit=document.get("time_limit"),
+            score=document.get("score", {}),
+            selection=document.get("selection", {}),
+            recipes=_recipes(document.get("history", ())),
+        )
+
+
+def read_document(folder: Path) -> Any:
+    """Return the JSON value in the manifest file of a stored dataset, without validating it.
+
+    Raises:
+        NotADatasetError: If the folder has no manifest.
+        ManifestError: If the file cannot be read, is not JSON, or has more than 256 MiB.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+            raise ManifestError(str(path), [f"it is not a regular file of at most {_MAX_BYTES:,} bytes"])
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotADatasetError(
+            folder, hint=Remedy("`{}` shows the stored datasets", Call("list_datasets", downloaded=True))
+        ) from None
+    except OSError as error:
+        raise ManifestError(str(path), [f"it cannot be read: {error}"]) from error
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(str(path), [f"it is not JSON: {error}"]) from error
+
+
+def _environment(metadata: Mapping[str, Any]) -> str:
+    """Return the id of the environment in the metadata, which Minari and recordings state as a specification."""
+    stated = metadata.get("environment")
+    if isinstance(stated, str):
+        return stated
+    try:
+        spec = json.loads(metadata.get("env_spec", "{}"))
+    except (TypeError, ValueError):
+        return ""
+    return str(spec.get("id", "")) if isinstance(spec, Mapping) else ""
+
+
+def _recipes(history: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(str(run.get("recipe", {}).get("name", "")) for run in history)
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
