@@ -12,8 +12,8 @@ import sys
 import time
 import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType, TracebackType
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
@@ -21,14 +21,17 @@ import typer
 from datasets_rl.errors import UnknownFinalWarning
 
 from . import commands
-from .commands import command_names
+from .commands import command_names, subcommand_names
 from .errors import INTERRUPTED, USAGE, Explanation
+from .help_page import add_help
 from .options import GLOBALS, REPORTED, Shell, convert_memory_errors
 from .output import Lines, Result
 
 T = TypeVar("T")
 
 _EPILOG = "Every command also takes --json, -q, -v, --no-color, --root DIR."
+_WITHOUT_DATA = {"completion", "config", "doctor", "help"}
+"""The commands that work with invalid settings, too; they change nothing in the data folder."""
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 # The base of Typer's usage errors; Typer has no public name for it, and carries click inside or beside it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -65,28 +68,44 @@ def run(argv: Sequence[str] | None = None) -> int:
         # Where Typer stopped before the command took its options, the error knows whose it is.
         context = getattr(error, "ctx", None)
         if context is not None and context.parent is not None:
-            shell.command = context.info_name or ""
+            shell.command = _command_path(context)
         return _report_failure(shell, _explain_usage_error(error, words))
     return code
 
 
+_TYPER: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
 def make_app() -> typer.Typer:
     """Return the Typer app with every command of the folder."""
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    )
+    app = typer.Typer(**_TYPER)
     app.callback(invoke_without_command=True, help=_HELP, epilog="Exit codes: rlds help exit-codes")(
-        _make_root_callback()
+        _make_group_callback(None)
     )
     for name in command_names():
         module = importlib.import_module(f"{commands.__name__}.{name}")
-        settings = getattr(module, "CONTEXT", None)
-        more: Sequence[inspect.Parameter] = getattr(module, "source_options", tuple)()
-        app.command(name, epilog=_EPILOG, context_settings=settings)(_wrap_command(module.run, more))
+        if not (below := subcommand_names(name)):
+            _add_command(app, name, module)
+            continue
+        group = typer.Typer(**_TYPER)
+        group.callback(invoke_without_command=True, help=module.HELP, epilog=_EPILOG)(
+            _make_group_callback(getattr(module, "run", None))
+        )
+        for one in below:
+            _add_command(group, one, importlib.import_module(f"{module.__name__}.{one}"))
+        app.add_typer(group, name=name)
     return app
+
+
+def _add_command(app: typer.Typer, name: str, module: ModuleType) -> None:
+    settings = getattr(module, "CONTEXT", None)
+    more: Sequence[inspect.Parameter] = getattr(module, "source_options", tuple)()
+    app.command(name, epilog=_EPILOG, context_settings=settings)(_wrap_command(module.run, more))
 
 
 @functools.cache
@@ -96,12 +115,22 @@ def make_command() -> Any:
     Typer writes ``{ID...}...`` for an argument with the metavar ``ID...``, and its Python type beside it.
     """
     command = typer.main.get_command(make_app())
-    for one in command.commands.values():  # type: ignore[attr-defined]  # an app with commands is a group
+    for one in _commands_below(command):
         for argument in one.params:
             if argument.param_type_name == "argument":
                 argument.get_usage_pieces = functools.partial(_call_first, [argument.metavar])
                 argument.get_help_record = functools.partial(_call_first, (argument.metavar, argument.help))
+    groups = {
+        name: getattr(importlib.import_module(f"{commands.__name__}.{name}"), "GROUP", "") for name in command_names()
+    }
+    add_help(command, groups)
     return command
+
+
+def _commands_below(command: Any) -> Iterator[Any]:
+    for one in getattr(command, "commands", {}).values():
+        yield one
+        yield from _commands_below(one)
 
 
 def _call_first(value: T, _: object) -> T:
@@ -136,10 +165,10 @@ def _help_words(words: Sequence[str]) -> list[str]:
     """Turn ``help COMMAND`` into ``COMMAND --help``, and ``help`` alone into ``--help``; other options may be present."""
     rest = [one for at, one in enumerate(words) if one[:1] != "-" and (at == 0 or words[at - 1] != "--root")]
     if rest[:1] == ["help"] and not {"--version", "-V", "--help", "-h"} & set(words):
-        if len(rest) == 1:
-            return ["--help"]
-        if len(rest) == 2 and rest[1] in command_names():
-            return [rest[1], "--help"]
+        _, *named = rest
+        known = [*command_names()], [*subcommand_names(named[0])] if named else []
+        if len(named) <= 2 and all(one in names for one, names in zip(named, known, strict=False)):
+            return [*named, "--help"]
     return list(words)
 
 
@@ -158,6 +187,8 @@ def _wrap_command(
         shell = _shell_with_options(ctx, arguments)
         if shell.version:
             return _version_result()
+        if shell.command.partition(" ")[0] in _WITHOUT_DATA:
+            return function(shell, **arguments)
         shell.detail(f"the data folder is {shell.settings.home}")
         began = time.perf_counter()
         shell.sweep()
@@ -172,19 +203,25 @@ def _wrap_command(
     return _declare_options(run_command, [*named, *source_options], hidden=True)
 
 
-def _make_root_callback() -> Callable[..., Result | None]:
-    """Make the callback that runs before every command, and alone where none is named."""
+def _make_group_callback(function: Callable[[Shell], Result] | None) -> Callable[..., Result | None]:
+    """Make the callback that runs before every command of a group, and alone where none is named.
 
-    def root(ctx: typer.Context, **arguments: Any) -> Result | None:
+    Args:
+        function: What it runs alone; without one, it prints the help.
+    """
+
+    def group(ctx: typer.Context, **arguments: Any) -> Result | None:
         shell = _shell_with_options(ctx, arguments)
         if ctx.invoked_subcommand is not None:
             return None
         if shell.version:
             return _version_result()
+        if function is not None:
+            return function(shell)
         typer.echo(ctx.get_help())
         raise typer.Exit
 
-    return _declare_options(root, (), hidden=False)
+    return _declare_options(group, (), hidden=function is not None)
 
 
 def _declare_options(
@@ -208,9 +245,15 @@ def _option_type(kind: Any, names: Sequence[str], settings: Mapping[str, Any], *
 
 def _shell_with_options(ctx: typer.Context, arguments: dict[str, Any]) -> Shell:
     shell: Shell = ctx.obj
-    shell.command = ctx.info_name or ""
+    shell.command = _command_path(ctx)
     shell.take(**{name: arguments.pop(name) for name in GLOBALS})
     return shell
+
+
+def _command_path(context: Any) -> str:
+    """Return the words that name a command: ``list``, ``cache move``; ``rlds`` for the program itself."""
+    path: str = context.command_path
+    return path.partition(" ")[2] or path
 
 
 def _version_result() -> Result:
@@ -231,8 +274,8 @@ def _explain_usage_error(error: Exception, words: Sequence[str]) -> Explanation:
         what, why = f"{_parameter_name(parameter)} is {_refused_value(error)}", f"expected {expected}"
     elif near := getattr(error, "possibilities", None):
         why = f"the nearest are {', '.join(sorted(near))}"
-    elif hasattr(getattr(context, "command", None), "commands"):
-        why = why or f"the commands are {', '.join(command_names())}"
+    elif below := getattr(getattr(context, "command", None), "commands", None):
+        why = why or f"the commands are {', '.join(sorted(below))}"
     if context is not None:
         why = why or f"the usage is {' '.join(context.get_usage().split()).removeprefix('Usage: ')}"
     # Where an option lacks its value, Typer does not report whose option it is.
@@ -253,9 +296,10 @@ def _refused_value(error: Exception) -> str:
 
 def _allowed_values(context: Any, name: str) -> str:
     """Return which values the declaration of a parameter allows, empty where it says nothing."""
-    if context is None or context.info_name not in command_names():
+    path = [] if context is None else _command_path(context).split()
+    if not path or path[0] not in command_names():
         return ""
-    act = importlib.import_module(f"{commands.__name__}.{context.info_name}").run
+    act = importlib.import_module(".".join([commands.__name__, *path])).run
     hint = typing.get_type_hints(act, include_extras=True).get(name)
     kind, *declared = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
     if typing.get_origin(kind) is not Literal:

@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,10 +19,17 @@ import typer
 
 from datasets_rl import sources
 from datasets_rl.disk import RECORDED_FOLDER, TRASH_FOLDER, WORK_FOLDER
-from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError, UnknownIdError
+from datasets_rl.errors import (
+    ConfirmationRequiredError,
+    DatasetsRLError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    UnknownIdError,
+)
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
+from . import candidates
 from .errors import SOME_FAILED, Explanation, explain
 from .output import Printer
 from .remedies import command_line
@@ -32,10 +40,28 @@ REPORTED = (DatasetsRLError, MemoryError, OSError)
 """Errors that are explained without a traceback."""
 
 Ids = Annotated[
-    list[str], typer.Argument(metavar="ID...", show_default=False, help="SOURCE/NAME; `rlds list` has all.")
+    list[str],
+    typer.Argument(
+        metavar="ID...", show_default=False, help="SOURCE/NAME; `rlds list` has all.", autocompletion=candidates.all_ids
+    ),
+]
+StoredIds = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID...",
+        show_default=False,
+        help="Stored datasets; `rlds list --downloaded` has all.",
+        autocompletion=candidates.stored_ids,
+    ),
 ]
 Targets = Annotated[
-    list[str], typer.Argument(metavar="ID|PATH...", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
+    list[str],
+    typer.Argument(
+        metavar="ID|PATH...",
+        show_default=False,
+        help="SOURCE/NAME, or a dataset's folder.",
+        autocompletion=candidates.stored_ids,
+    ),
 ]
 
 _CHANGING = {"append", "download", "preprocess", "remove"}
@@ -209,6 +235,20 @@ def convert_memory_errors() -> Iterator[None]:
         if error.errno != errno.ENOMEM:
             raise
         raise MemoryError(f"{error.strerror}: {error.filename or 'memory of the process'}") from error
+
+
+def ask_to_confirm(question: str) -> bool:
+    """Ask a question on the terminal, and return whether the answer is yes.
+
+    Raises:
+        ConfirmationRequiredError: If no terminal is connected.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfirmationRequiredError(question)
+    # Not input(), nor what is built on it: these write to stdout, where only data goes.
+    sys.stderr.write(f"{question}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def combined_exit_code(codes: Sequence[int]) -> int:

@@ -115,7 +115,7 @@ class Printer:
             _write(sys.stdout, [_printable_text(line) for line in result.quiet])
         else:
             for stream, blocks in ((sys.stderr, result.asides), (sys.stdout, result.blocks)):
-                _write(stream, _page_lines(blocks, self._width(stream), bold=self._color()))
+                _write(stream, _page_lines(blocks, self.width(stream), bold=self.color()))
 
     def note(self, text: str) -> None:
         """Say something that is not part of the answer."""
@@ -147,7 +147,7 @@ class Printer:
             [json.dumps(_finite_json({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)],
         )
 
-    def _width(self, stream: TextIO) -> int | None:
+    def width(self, stream: TextIO) -> int | None:
         """Return the columns of the terminal that a stream goes to; None where readers do not look at one."""
         if not stream.isatty() or self.env.get("TERM") == "dumb" or self.env.get("CI"):
             return None
@@ -159,11 +159,12 @@ class Printer:
         except (OSError, ValueError):  # a replaced stream that reports a terminal but has none
             return _USUAL
 
-    def _color(self) -> bool:
+    def color(self) -> bool:
+        """Return whether a terminal may show bold text and colors."""
         return not self.no_color and not self.env.get("NO_COLOR") and self.env.get("TERM") != "dumb"
 
     def _marked(self, mark: str) -> str:
-        return f"\x1b[1;31m{mark}\x1b[0m" if self._color() and sys.stderr.isatty() else mark
+        return f"\x1b[1;31m{mark}\x1b[0m" if self.color() and sys.stderr.isatty() else mark
 
 
 def count_text(number: int, unit: str) -> str:
@@ -234,7 +235,7 @@ def _page_lines(blocks: Sequence[Block], width: int | None, *, bold: bool) -> li
     for block in blocks:
         if block.title:
             title = _cell_text(block.title)
-            lines += [""] * bool(lines) + [title if width is None else _emphasize(title, bold=bold)]
+            lines += [""] * bool(lines) + [title if width is None else emphasize(title, bold=bold)]
         lines += _piped_lines(block) if width is None else _fitted_lines(block, width, bold=bold)
     return lines
 
@@ -255,7 +256,7 @@ def _fitted_lines(block: Block, width: int, *, bold: bool) -> list[str]:
     margin = "  " if block.title else ""
     room = max(width - len(margin), 1)
     if isinstance(block, Facts):
-        shown = _fact_lines(
+        shown = fact_lines(
             [(_cell_text(name), _cell_text(value)) for name, value in block.pairs if value], room, bold=bold
         )
     elif isinstance(block, Bars):
@@ -264,9 +265,9 @@ def _fitted_lines(block: Block, width: int, *, bold: bool) -> list[str]:
         rows = [tuple(map(_cell_text, row)) for row in block.rows]
         lay = _listing_lines if block.listing else _table_lines
         shown = lay(tuple(map(_cell_text, block.header)), rows, room, bold=bold)
-        shown += _wrap_text(block.legend, room) if block.legend else []
+        shown += wrap_text(block.legend, room) if block.legend else []
     elif block.title:
-        shown = [line for text in block.lines for line in _wrap_text(_printable_text(text), room)]
+        shown = [line for text in block.lines for line in wrap_text(_printable_text(text), room)]
     else:
         # Paths, and text for other programs, are copied: they must stay unchanged.
         shown = [_printable_text(line) for line in block.lines]
@@ -280,10 +281,10 @@ def _table_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width
     widths = _shrunk_widths(natural, longest, width - _GAP * (len(columns) - 1))
     if widths is None:
         records = [
-            _fact_lines([pair for pair in zip(header, row, strict=True) if pair[1]], width, bold=bold) for row in rows
+            fact_lines([pair for pair in zip(header, row, strict=True) if pair[1]], width, bold=bold) for row in rows
         ]
         return list(chain.from_iterable([""] * bool(number) + record for number, record in enumerate(records)))
-    head = [_emphasize(line, bold=bold) for line in _row_lines(header, widths)]
+    head = [emphasize(line, bold=bold) for line in _row_lines(header, widths)]
     return head + [line for row in rows for line in _row_lines(row, widths)]
 
 
@@ -299,14 +300,14 @@ def _shrunk_widths(natural: Sequence[int], least: Sequence[int], room: int) -> l
 
 
 def _row_lines(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    wrapped = [_wrap_text(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    wrapped = [wrap_text(cell, width) for cell, width in zip(cells, widths, strict=True)]
     return [
         (" " * _GAP).join(_pad_text(part, width) for part, width in zip(parts, widths, strict=True)).rstrip()
         for parts in zip_longest(*wrapped, fillvalue="")
     ]
 
 
-def _fact_lines(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> list[str]:
+def fact_lines(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> list[str]:
     """Return names with their values at the right, or below where the width does not suffice."""
     start = max((_text_width(name) for name, _ in pairs), default=0) + _GAP
     below = width - start < _LEAST
@@ -314,9 +315,9 @@ def _fact_lines(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> 
         start = _GAP
     lines: list[str] = []
     for name, value in pairs:
-        first, *more = _wrap_text(value, max(width - start, 1))
-        names = [_emphasize(part, bold=bold) for part in _wrap_text(name, width)] if below else []
-        beside = _emphasize(name, bold=bold) + " " * (start - _text_width(name)) if not below else " " * start
+        first, *more = wrap_text(value, max(width - start, 1))
+        names = [emphasize(part, bold=bold) for part in wrap_text(name, width)] if below else []
+        beside = emphasize(name, bold=bold) + " " * (start - _text_width(name)) if not below else " " * start
         lines += [*names, f"{beside}{first}", *(" " * start + line for line in more)]
     return lines
 
@@ -373,7 +374,7 @@ def _listing_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], wid
     lines = []
     for number, row in enumerate(cells):
         found = _listing_row_lines(row, starts, width, shortens=shortens)
-        lines += found if number else [_emphasize(line, bold=bold) for line in found]
+        lines += found if number else [emphasize(line, bold=bold) for line in found]
     return lines
 
 
@@ -411,7 +412,7 @@ def _shorten(text: str, width: int) -> str:
     return text if _text_width(text) <= width else f"{_fold_word(text, width - 1)[0]}…"
 
 
-def _wrap_text(text: str, width: int) -> list[str]:
+def wrap_text(text: str, width: int) -> list[str]:
     """Break a text between words; a word that is longer than a line is folded."""
     lines = [""]
     for word in text.split():
@@ -443,5 +444,6 @@ def _text_width(text: str) -> int:
     return sum(2 if east_asian_width(one) in "WF" else not combining(one) for one in text)
 
 
-def _emphasize(text: str, *, bold: bool) -> str:
+def emphasize(text: str, *, bold: bool) -> str:
+    """Return a text in bold letters, if these are wanted."""
     return f"\x1b[1m{text}\x1b[0m" if bold and text else text

@@ -1,20 +1,40 @@
-"""Settings from environment variables: the folder of the data, and the use of the network."""
+"""Settings from environment variables and from files: the folder of the data, and the use of the network.
+
+    <project>/rlds.toml                  the project file: of the working directory, or of the project around it
+    ~/.config/datasets-rl/config.toml    the user file; RLDS_CONFIG names another one
+
+An option of the command line takes precedence over a variable, a variable over the project file, and the project file
+over the user file. Both files have the same keys, those of `SETTINGS`:
+
+    home = "/data/rl"
+    jobs = 8
+
+    [mirrors]
+    d4rl = ["https://lab.example/d4rl"]
+"""
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError, NotEnoughMemoryError
 from datasets_rl.remedy import Remedy
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
+PROJECT_FILE = "rlds.toml"
+"""The name of the project file."""
+_PROJECT_MARKS = (PROJECT_FILE, "pyproject.toml", ".git")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +64,279 @@ class Settings:
     """RLDS_NO_PROGRESS disables progress bars and lines."""
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
-        """Read the settings from environment variables.
+    def from_env(cls, env: Mapping[str, str] | None = None, files: Sequence[Path] | None = None) -> Settings:
+        """Read the settings from environment variables and, where a variable is not set, from the files.
+
+        Args:
+            env: The variables; by default those of the process.
+            files: The files, in the order of their precedence; by default those of `config_files`.
 
         Raises:
-            InvalidArgumentError: If variables have invalid values; the error names all of them.
+            InvalidArgumentError: If variables or files have invalid values; the error names all of them.
         """
-        env = os.environ if env is None else env
-        problems: list[str] = []
-        home = env.get("RLDS_HOME", "")
-        settings = cls(
-            home=Path(home).expanduser().absolute() if home else _default_home(),
-            offline=_read_flag(env, "RLDS_OFFLINE", problems),
-            timeout=_read_seconds(env, "RLDS_TIMEOUT", 30.0, problems),
-            min_rate=_read_integer(env, "RLDS_MIN_RATE", 100, problems, minimum=0),
-            retries=_read_integer(env, "RLDS_MAX_RETRIES", 5, problems, minimum=0),
-            jobs=_read_integer(env, "RLDS_JOBS", 4, problems, minimum=1),
-            image_cache=_read_integer(env, "RLDS_IMAGE_CACHE", 256, problems, minimum=0),
-            mirrors=_parse_mirrors(env.get("RLDS_MIRRORS", ""), problems),
-            progress=not _read_flag(env, "RLDS_NO_PROGRESS", problems),
+        return cls(**{key: one.value for key, one in setting_values(env, files).items()})
+
+
+@dataclass(frozen=True, slots=True)
+class SettingValue:
+    """The value of a setting, and where it is from."""
+
+    value: Any
+    origin: str
+    """A variable, a file with a line, or "default"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting as users write it: its key in the files, and its environment variable."""
+
+    key: str
+    """The key in the files, and the field of `Settings`."""
+    variable: str
+    expected: str
+    """The values that it takes, for messages."""
+    parse: Callable[[Any], Any]
+    """Converts a value of a file, or a text; raises `ValueError` if it is not valid."""
+    from_variable: Callable[[str], Any] | None = None
+    """Converts the text of the variable, if that differs from the value in a file."""
+    expected_variable: str = ""
+
+
+def _parse_folder(value: Any) -> Path:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ValueError(value)
+    return Path(value).expanduser().absolute()
+
+
+def _parse_flag(value: Any) -> bool:
+    text = str(value).strip().lower() if isinstance(value, (bool, str, int)) else "?"
+    if text not in _TRUE | _FALSE:
+        raise ValueError(value)
+    return text in _TRUE
+
+
+def _parse_seconds(value: Any) -> float:
+    number = float(value) if not isinstance(value, bool) and isinstance(value, (int, float, str)) else math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(value)
+    return number
+
+
+def _integer_parser(minimum: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        text = str(value).strip() if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= minimum):
+            raise ValueError(value)
+        return int(text)
+
+    return parse
+
+
+def _parse_mirrors(value: Any) -> Mapping[str, tuple[str, ...]]:
+    if isinstance(value, str):
+        parts = [piece.partition("=") for piece in map(str.strip, value.split(";")) if piece]
+        value = {source.strip(): urls.split(",") for source, _, urls in parts}
+    if not isinstance(value, Mapping):
+        raise ValueError(value)  # noqa: TRY004 - an invalid value, as of the other parsers
+    return MappingProxyType({source: parse_mirror(source, urls) for source, urls in value.items()})
+
+
+def parse_mirror(source: str, urls: Any) -> tuple[str, ...]:
+    """Return the mirrors of one source: base addresses, as a list, or as a text with commas.
+
+    Raises:
+        ValueError: If there is none, or one has no scheme.
+    """
+    listed = urls.split(",") if isinstance(urls, str) else urls
+    addresses = tuple(str(url).strip() for url in listed if str(url).strip()) if isinstance(listed, list) else ()
+    if not source or not addresses or not all(":" in url for url in addresses):
+        raise ValueError(f"{source}={','.join(addresses)}")
+    return addresses
+
+
+_FLAG = "0 or 1"
+SETTINGS: Mapping[str, Setting] = {
+    one.key: one
+    for one in (
+        Setting("home", "RLDS_HOME", "the path of a folder", _parse_folder),
+        Setting("offline", "RLDS_OFFLINE", _FLAG, _parse_flag),
+        Setting("timeout", "RLDS_TIMEOUT", "a number greater than 0", _parse_seconds),
+        Setting("min_rate", "RLDS_MIN_RATE", "an integer of at least 0", _integer_parser(0)),
+        Setting("retries", "RLDS_MAX_RETRIES", "an integer of at least 0", _integer_parser(0)),
+        Setting("jobs", "RLDS_JOBS", "an integer of at least 1", _integer_parser(1)),
+        Setting("image_cache", "RLDS_IMAGE_CACHE", "an integer of at least 0", _integer_parser(0)),
+        Setting(
+            "mirrors",
+            "RLDS_MIRRORS",
+            "a table of SOURCE = [URL, ...]",
+            _parse_mirrors,
+            expected_variable="SOURCE=URL[,URL...] parts joined by ';'",
+        ),
+        Setting("progress", "RLDS_NO_PROGRESS", _FLAG, _parse_flag, lambda text: not _parse_flag(text)),
+    )
+}
+"""Every setting by its key."""
+
+
+def setting_values(
+    env: Mapping[str, str] | None = None, files: Sequence[Path] | None = None
+) -> dict[str, SettingValue]:
+    """Return the value of every setting with its origin; the arguments are those of `Settings.from_env`.
+
+    Raises:
+        InvalidArgumentError: If variables or files have invalid values; the error names all of them.
+    """
+    env = os.environ if env is None else env
+    problems: list[str] = []
+    values: dict[str, SettingValue] = {}
+    for path in reversed(config_files(env) if files is None else files):
+        values |= _file_values(path, problems)
+    for one in SETTINGS.values():
+        text = env.get(one.variable, "")
+        if text.strip():
+            try:
+                value = (one.from_variable or one.parse)(text)
+            except ValueError:
+                problems.append(f"{one.variable} is {text!r}; expected {one.expected_variable or one.expected}")
+            else:
+                values[one.key] = SettingValue(value, one.variable)
+    if problems:
+        single = len(problems) == 1 and problems[0].startswith("RLDS_")
+        raise InvalidArgumentError(
+            f"{'' if single else 'settings are not valid: '}{'; '.join(problems)}",
+            hint="correct the environment variables, and the lines of files, that are named here",
         )
-        if problems:
-            raise InvalidArgumentError("; ".join(problems), hint="correct the environment variables named here")
-        return settings
+    if "home" not in values:
+        values["home"] = SettingValue(_default_home(), _DEFAULT)
+    defaults = Settings(home=values["home"].value)
+    return {key: values.get(key) or SettingValue(getattr(defaults, key), _DEFAULT) for key in SETTINGS}
+
+
+_DEFAULT = "default"
+
+
+def user_file(env: Mapping[str, str] | None = None) -> Path:
+    """Return the path of the user file, which need not exist."""
+    named = (os.environ if env is None else env).get("RLDS_CONFIG", "")
+    if named.strip():
+        return Path(named).expanduser().absolute()
+    import platformdirs  # takes as long to import as the rest of `import datasets_rl`
+
+    return Path(platformdirs.user_config_dir("datasets-rl", appauthor=False), "config.toml")
+
+
+def project_file(folder: Path | None = None) -> Path:
+    """Return the path of the project file, which need not exist.
+
+    It is in the root of the project around a folder: the nearest folder, from this one upwards, with an rlds.toml, a
+    pyproject.toml or a .git. Outside of projects it is in the folder itself, so that files that others leave in shared
+    folders above have no effect.
+
+    Args:
+        folder: The folder; by default the working directory.
+    """
+    start = _working_folder() if folder is None else folder.absolute()
+    root = next(
+        (one for one in (start, *start.parents) if any(os.path.exists(one / mark) for mark in _PROJECT_MARKS)),  # noqa: PTH110 - False where it may not look
+        start,
+    )
+    return root / PROJECT_FILE
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # it was deleted
+        return Path(os.sep)
+
+
+def config_files(env: Mapping[str, str] | None = None) -> list[Path]:
+    """Return the files that exist, in the order of their precedence."""
+    return [path for path in (project_file(), user_file(env)) if os.path.isfile(path)]  # noqa: PTH113 - see above
+
+
+def _file_values(path: Path, problems: list[str]) -> dict[str, SettingValue]:
+    """Return the settings in a file; problems name the file and the line."""
+    try:
+        text = path.read_text("utf-8")
+        document = parse_document(text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or f"it is not valid TOML: {error}"
+        problems.append(f"{path}: {reason}")
+        return {}
+    values: dict[str, SettingValue] = {}
+    for key, value in document.items():
+        place = f"{path}:{line_of(text, key)}"
+        if key not in SETTINGS:
+            near = difflib.get_close_matches(key.lower().removeprefix("rlds_"), SETTINGS, n=1, cutoff=0.5)
+            meant = f" (did you mean {near[0]}?)" if near else f"; expected one of {', '.join(SETTINGS)}"
+            problems.append(f"{place}: there is no setting {key!r}{meant}")
+            continue
+        try:
+            parsed = SETTINGS[key].parse(_relative_to(path.parent, value) if key == "home" else value)
+        except ValueError:
+            problems += _bad_values(path, text, key, value)
+        else:
+            values[key] = SettingValue(parsed, place)
+    return values
+
+
+def _bad_values(path: Path, text: str, key: str, value: Any) -> Iterator[str]:
+    """Yield the problems of a value: of a table, each invalid entry."""
+    bad = []
+    for source, urls in value.items() if key == "mirrors" and isinstance(value, Mapping) else ():
+        try:
+            parse_mirror(source, urls)
+        except ValueError:
+            bad.append(source)
+            line = line_of(text, source, table=key)
+            yield f"{path}:{line}: {key}.{source} is {urls!r}; expected a list of addresses, as in https://lab/d4rl"
+    if not bad:
+        yield f"{path}:{line_of(text, key)}: {key} is {value!r}; expected {SETTINGS[key].expected}"
+
+
+def _relative_to(folder: Path, value: Any) -> Any:
+    """Return the path in a file as an absolute one: paths are relative to the folder of the file."""
+    return str(folder / Path(value).expanduser()) if isinstance(value, str) and value.strip() else value
+
+
+def parse_document(text: str) -> dict[str, Any]:
+    """Parse the text of a configuration file.
+
+    Raises:
+        ValueError: If it is not valid TOML.
+    """
+    # Most processes have no such file, and need no parser.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def line_of(text: str, key: str, *, table: str = "") -> int:
+    """Return the number of the line of a configuration file that sets a key; 1 if it cannot be found.
+
+    Args:
+        text: The text of the file.
+        key: The key.
+        table: The table that the key is in; by default the top level.
+    """
+    name = rf"[\"']?{re.escape(key)}[\"']?"
+    inside = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*[\"']?([^\"'\].]+)", line):
+            inside = header[1].strip()
+            if not table and inside == key:
+                return number
+        elif re.match(
+            rf"\s*{name}\s*[=.]" if inside == table else rf"\s*{re.escape(table or '.')}\s*[.=].*{name}", line
+        ):
+            return number
+    return 1
 
 
 def _default_home() -> Path:
@@ -74,27 +344,6 @@ def _default_home() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_data_dir("datasets-rl", appauthor=False))
-
-
-def _read_flag(env: Mapping[str, str], name: str, problems: list[str]) -> bool:
-    value = env.get(name, "").strip().lower()
-    if value not in _TRUE | _FALSE:
-        problems.append(f"{name} is {env[name]!r}; expected 0 or 1")
-    return value in _TRUE
-
-
-def _read_seconds(env: Mapping[str, str], name: str, default: float, problems: list[str]) -> float:
-    text = env.get(name, "").strip()
-    if not text:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < math.inf:
-        problems.append(f"{name} is {text!r}; expected a number greater than 0")
-        return default
-    return value
 
 
 def require_memory(needed: int, purpose: str, *, hint: str | Remedy = "") -> None:
@@ -122,22 +371,3 @@ def memory_bytes() -> float:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows
         return math.inf
-
-
-def _read_integer(env: Mapping[str, str], name: str, default: int, problems: list[str], *, minimum: int) -> int:
-    text = env.get(name, "").strip()
-    if text and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= minimum):
-        problems.append(f"{name} is {text!r}; expected an integer of at least {minimum}")
-    return default if not text or problems else int(text)
-
-
-def _parse_mirrors(text: str, problems: list[str]) -> Mapping[str, tuple[str, ...]]:
-    mirrors: dict[str, tuple[str, ...]] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(";"))):
-        source, _, urls = part.partition("=")
-        addresses = tuple(url.strip() for url in urls.split(",") if url.strip())
-        if not source.strip() or not addresses or not all(":" in url for url in addresses):
-            problems.append(f"RLDS_MIRRORS has {part!r}; expected SOURCE=URL[,URL...] parts joined by ';'")
-        else:
-            mirrors[source.strip()] = addresses
-    return MappingProxyType(mirrors)

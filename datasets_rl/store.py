@@ -51,7 +51,8 @@ from datasets_rl.sources import DERIVED
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
 
-_RAW = ".raw"
+RAW_FOLDER = ".raw"
+"""The folder of upstream files, next to the datasets."""
 _RECORD = ".change-"
 _MAX_NAME_BYTES = 150
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
@@ -89,7 +90,7 @@ class DatasetPaths:
     @property
     def raw(self) -> Path:
         """The folder of the upstream files, complete or partial."""
-        return self.root / _RAW / self.name
+        return self.root / RAW_FOLDER / self.name
 
     @property
     def recorded(self) -> Path:
@@ -398,6 +399,26 @@ def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     return freed
 
 
+def prune_raw(paths: DatasetPaths, *, dry_run: bool = False) -> int:
+    """Delete the upstream files of a dataset, complete and partial ones; a later download fetches them again.
+
+    Args:
+        paths: The dataset.
+        dry_run: Only count the bytes.
+
+    Returns:
+        Bytes freed.
+
+    Raises:
+        LockedError: If another process is changing the dataset.
+    """
+    freed = disk.tree_bytes(paths.raw) if paths.raw.exists() else 0
+    if freed and not dry_run:
+        with transaction(paths, str(paths.folder), ["prune raw"], wait=SHORT_WAIT):
+            disk.discard(paths.raw, paths.root)
+    return freed
+
+
 def check_own_files(folder: Path) -> None:
     """Check that the folder of a dataset holds only the files of the dataset, before it is deleted.
 
@@ -603,7 +624,7 @@ def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
 
 
 def _remove_empty_hidden(root: Path) -> None:
-    for folder in (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, _RAW, RECORDED_FOLDER):
+    for folder in (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, RAW_FOLDER, RECORDED_FOLDER):
         with suppress(OSError):
             (root / folder).rmdir()
 

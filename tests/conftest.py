@@ -21,6 +21,9 @@ settings.load_profile("any machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The settings of the developer must not reach the tests.
+os.environ["RLDS_CONFIG"] = os.devnull
+
 # Many tests start Python: the package is compiled once, and not by each of these processes.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

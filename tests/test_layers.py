@@ -47,13 +47,13 @@ LAYERS = [
     {"pipeline"},
     {"buffers", "look", "store"},
     {"locating"},
-    {"catalog"},
+    {"catalog", "inventory", "relocation"},
     {"growth"},
     {"planning"},
-    {"downloading"},
+    {"diagnosis", "downloading"},
     {"datasets", "preprocessing", "reread", "scores", "sources.*.dataset", "verification"},
     {"loading", "mixing", "offline_to_online", "recording", "rlhf"},
-    {"cli", "recipes"},
+    {"__main__", "cli", "recipes"},
 ]
 """From the lowest to the highest. A layer may use those below it; in a layer, modules may use each other without cycles."""
 

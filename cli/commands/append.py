@@ -6,16 +6,32 @@ from typing import Annotated, Any
 
 import typer
 
+from .. import candidates
 from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments
 from ..output import Lines, Result
+
+GROUP = "Prepare"
 
 
 def run(
     shell: Shell,
-    dataset: Annotated[str, typer.Argument(metavar="local/NAME", show_default=False, help="The dataset that grows.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="local/NAME",
+            show_default=False,
+            help="The dataset that grows.",
+            autocompletion=candidates.stored_ids,
+        ),
+    ],
     episodes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID|PATH...", show_default=False, help="Stored datasets with the same fields."),
+        typer.Argument(
+            metavar="ID|PATH...",
+            show_default=False,
+            help="Stored datasets with the same fields.",
+            autocompletion=candidates.stored_ids,
+        ),
     ] = None,
 ) -> Result:
     """Add the episodes of stored datasets to the end of a dataset of your own.

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .. import candidates
 from ..options import Shell, dataset_arguments
 from ..output import Result, Table
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+GROUP = "Look"
 
 _ROUNDS = 7
 _RUN = 64
@@ -22,7 +25,12 @@ _STEPS, _CHUNK, _FRAMES, _SLICE = 3, 16, 4, 32
 
 def run(
     shell: Shell,
-    dataset: Annotated[str, typer.Argument(metavar="ID|PATH", show_default=False, help="A stored dataset.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID|PATH", show_default=False, help="A stored dataset.", autocompletion=candidates.stored_ids
+        ),
+    ],
     size: Annotated[int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Transitions in a batch.")] = 256,
     seconds: Annotated[float, typer.Option(min=0.0, metavar="S", help="Seconds to measure each kind of batch.")] = 0.5,
     threads: Annotated[int, typer.Option(min=1, metavar="N", help="Threads of torch.")] = 1,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.planning import Plan
 
+GROUP = "Get"
+
 
 _SHOWN_URLS = 12
 FULL = exit_code_of(DiskFullError("", 0, 0))

@@ -8,12 +8,16 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
+from .. import candidates
 from ..errors import EXIT_CODES
 from ..options import Shell
 from ..output import Result, Table
 
+GROUP = "Maintain"
+
 _ENVIRONMENT = (
     ("RLDS_HOME", "the folder of all datasets; --root takes precedence"),
+    ("RLDS_CONFIG", "the user's file of settings; `rlds config path` shows the default"),
     ("RLDS_OFFLINE", "1: no network request at all"),
     ("RLDS_MIRRORS", "addresses tried before the upstream's: d4rl=URL[,URL...];SOURCE=URL"),
     ("RLDS_JOBS", "files, and ranges of one big file, fetched at once; 4"),
@@ -40,7 +44,14 @@ _TOPICS = ("environment", "exit-codes")
 
 def run(
     shell: Shell,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC|COMMAND", help="environment, exit-codes, or a command.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC|COMMAND",
+            help="environment, exit-codes, or a command.",
+            autocompletion=candidates.help_topics,
+        ),
+    ],
 ) -> Result:
     """Explain exit codes, environment variables, or a command.
 

@@ -12,6 +12,7 @@ import typer
 from datasets_rl.errors import NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
+from .. import candidates
 from ..card import card_blocks, card_json, mixture_result
 from ..options import Shell, dataset_arguments, id_or_folder
 from ..output import Block, Facts, Lines, Result, Table, number_text, size_text
@@ -27,6 +28,7 @@ _QUANTILES = {"q01", "q50", "q99"}
 _STATISTICS = ("min", "q01", "q50", "q99", "max", "mean", "std")
 _ELEMENTS = 24
 """Elements of a field whose statistics are shown; `--json` has all."""
+GROUP = "Choose"
 
 
 def run(
@@ -34,7 +36,10 @@ def run(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH", show_default=False, help="SOURCE/NAME, a dataset's folder, or a mixture's file."
+            metavar="ID|PATH",
+            show_default=False,
+            help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
+            autocompletion=candidates.all_ids,
         ),
     ],
 ) -> Result:

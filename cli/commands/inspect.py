@@ -11,6 +11,7 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
+from .. import candidates
 from ..options import Shell, dataset_arguments, read_keys
 from ..output import Block, Facts, Result, Table, number_text
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # -1 is the last episode here, and no option.
 CONTEXT = {"ignore_unknown_options": True}
+
+GROUP = "Look"
 
 _ENDS = 5
 """Rows at the start and at the end of a long episode that are shown without --rows."""
@@ -31,7 +34,13 @@ _FLAGS = ("next.done", "next.terminated", "next.truncated")
 def run(
     shell: Shell,
     dataset: Annotated[
-        str, typer.Argument(metavar="ID|PATH", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
+        str,
+        typer.Argument(
+            metavar="ID|PATH",
+            show_default=False,
+            help="SOURCE/NAME, or a dataset's folder.",
+            autocompletion=candidates.stored_ids,
+        ),
     ],
     episode: Annotated[
         int, typer.Option("--episode", "-e", metavar="N", help="Number of the episode; -1 is the last one.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from .. import candidates
 from ..errors import Explanation
 from ..options import Shell, read_size
 from ..output import Result, Table, count_text, short_count_text, size_text
@@ -26,6 +27,8 @@ NO_MATCH = 3
 """The exit code where no dataset matches: that of an unknown id."""
 _MARKS = {"exact": "{}", "estimated": "~{}", "recorded": "{}*"}
 _LEGEND = "~ estimated; * recorded once, the upstream may have changed; others are exact"
+
+GROUP = "Choose"
 
 
 class Sort(str, enum.Enum):
@@ -64,9 +67,17 @@ class _Stored:
 def run(
     shell: Shell,
     pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", show_default=False, help="Part of an id, or a glob.")
+        str,
+        typer.Argument(
+            metavar="[PATTERN]", show_default=False, help="Part of an id, or a glob.", autocompletion=candidates.all_ids
+        ),
     ] = "",
-    source: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Of this source only.")] = "",
+    source: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", show_default=False, help="Of this source only.", autocompletion=candidates.source_names
+        ),
+    ] = "",
     env: Annotated[
         str, typer.Option(metavar="TEXT", show_default=False, help="Part of the environment's name, or a glob.")
     ] = "",

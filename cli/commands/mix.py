@@ -11,11 +11,14 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
+from .. import candidates
 from ..options import Shell, Targets, dataset_arguments
 from ..output import Lines, Result, Table
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.mixture import Mixture
+
+GROUP = "Prepare"
 
 
 def run(
@@ -42,7 +45,12 @@ def run(
     transforms: Annotated[
         list[str] | None,
         typer.Option(
-            "-t", "--transform", metavar="STEP", show_default=False, help="For every dataset; may be repeated."
+            "-t",
+            "--transform",
+            metavar="STEP",
+            show_default=False,
+            help="For every dataset; may be repeated.",
+            autocompletion=candidates.step_names,
         ),
     ] = None,
     missing: Annotated[

@@ -6,19 +6,30 @@ from typing import Annotated
 
 import typer
 
+from .. import candidates
 from ..options import Shell, dataset_arguments
 from ..output import Lines, Result
+
+GROUP = "Get"
 
 
 def run(
     shell: Shell,
-    dataset: Annotated[str, typer.Argument(metavar="ID", show_default=False, help="SOURCE/NAME of a stored dataset.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            show_default=False,
+            help="SOURCE/NAME of a stored dataset.",
+            autocompletion=candidates.stored_ids,
+        ),
+    ],
 ) -> Result:
     """Print the folder of a stored dataset, and nothing else.
 
     \b
     Examples:
-      cd "$(rlds path d4rl/hopper-medium-v2)"
+      cd "$(rlds path demo/pendulum)"
       rlds path demo/pendulum
       rlds path demo/pendulum --json
     """

@@ -14,6 +14,7 @@ import typer
 
 from datasets_rl.errors import DiskFullError, InvalidArgumentError
 
+from .. import candidates
 from ..errors import exit_code_of
 from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments, make_engine, read_size
 from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.schema import Column
     from datasets_rl.preprocessing import Preview, Recipe
+
+GROUP = "Prepare"
 
 FULL = exit_code_of(DiskFullError("", 0, 0))
 _SHOWN = 4
@@ -41,16 +44,33 @@ def run(
     shell: Shell,
     datasets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID|PATH...", show_default=False, help="SOURCE/NAME, or a dataset's folder."),
+        typer.Argument(
+            metavar="ID|PATH...",
+            show_default=False,
+            help="SOURCE/NAME, or a dataset's folder.",
+            autocompletion=candidates.stored_ids,
+        ),
     ] = None,
     recipe: Annotated[
         str,
-        typer.Option("--recipe", "-r", metavar="NAME|FILE", show_default=False, help="Or FILE.toml, or FILE.py:NAME."),
+        typer.Option(
+            "--recipe",
+            "-r",
+            metavar="NAME|FILE",
+            show_default=False,
+            help="Or FILE.toml, or FILE.py:NAME.",
+            autocompletion=candidates.recipe_names,
+        ),
     ] = "",
     transform: Annotated[
         list[str] | None,
         typer.Option(
-            "--transform", "-t", metavar="STEP:ARGS", show_default=False, help="A step, as resize:64; again for more."
+            "--transform",
+            "-t",
+            metavar="STEP:ARGS",
+            show_default=False,
+            help="A step, as resize:64; again for more.",
+            autocompletion=candidates.step_names,
         ),
     ] = None,
     out: Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,10 @@ from datasets_rl.errors import (
 )
 
 from ..errors import exit_code_of
-from ..options import Ids, Outcome, Shell, apply_to_each, combined_exit_code, id_or_folder
+from ..options import Outcome, Shell, StoredIds, apply_to_each, ask_to_confirm, combined_exit_code, id_or_folder
 from ..output import Lines, Result, size_text
+
+GROUP = "Maintain"
 
 REFUSED = exit_code_of(ConfirmationRequiredError(""))
 
@@ -36,7 +37,7 @@ class _StoredFiles:
 
 def run(
     shell: Shell,
-    ids: Ids,
+    ids: StoredIds,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
 ) -> Result:
@@ -54,7 +55,7 @@ def run(
     total = sum(one.value.bytes for one in found if one.value)
     if dry_run or total == 0:
         return _result(found, removed=False, dry_run=dry_run)
-    if not yes and not _ask_to_confirm(f"delete {', '.join(_removed_paths(found))} ({size_text(total)})"):
+    if not yes and not ask_to_confirm(f"delete {', '.join(_removed_paths(found))} ({size_text(total)})"):
         shell.printer.note("nothing was deleted")
         return Result({"datasets": [], "dry_run": False}, code=REFUSED)
 
@@ -97,15 +98,6 @@ def _removal_hint(shell: Shell, folder: Path) -> str:
 
 def _removed_paths(stored_files: list[Outcome[_StoredFiles]]) -> list[str]:
     return [one.item for one in stored_files if one.value and one.value.bytes]
-
-
-def _ask_to_confirm(question: str) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfirmationRequiredError(question)
-    # Not input(), nor what is built on it: these write to stdout, where only data goes.
-    sys.stderr.write(f"{question}? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def _result(outcomes: list[Outcome[_StoredFiles]], *, removed: bool, dry_run: bool) -> Result:

@@ -11,12 +11,15 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
+from .. import candidates
 from ..options import Shell, dataset_arguments
 from ..output import Facts, Result, Table
 from .info import unknown_text
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+GROUP = "Look"
 
 _ROUNDS = 100
 _SECONDS = 1.0
@@ -29,7 +32,10 @@ def run(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH", show_default=False, help="SOURCE/NAME, a dataset's folder, or a mixture's file."
+            metavar="ID|PATH",
+            show_default=False,
+            help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
+            autocompletion=candidates.stored_ids,
         ),
     ],
     size: Annotated[int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Transitions in the batch.")] = 4,

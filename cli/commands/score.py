@@ -12,8 +12,11 @@ import typer
 
 from datasets_rl.errors import DatasetsRLError, ManifestError, NotADatasetError
 
+from .. import candidates
 from ..options import Shell, dataset_arguments
 from ..output import Result, Table
+
+GROUP = "Choose"
 
 # Returns may be negative: -1205.6 is a number here, and no option.
 CONTEXT = {"ignore_unknown_options": True}
@@ -24,7 +27,10 @@ def run(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH", show_default=False, help="SOURCE/NAME, a dataset's folder, or a mixture's file."
+            metavar="ID|PATH",
+            show_default=False,
+            help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
+            autocompletion=candidates.all_ids,
         ),
     ],
     returns: Annotated[

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .. import candidates
 from ..options import Shell, dataset_folders, read_keys
 from ..output import Bars, Block, Facts, Lines, Result, Table, number_text, sparkline
 
 if TYPE_CHECKING:
     from datasets_rl.look import Description, Distribution, EndStatistics, FieldDescription
+
+GROUP = "Look"
 
 _QUANTILES = ("q01", "q10", "q50", "q90", "q99")
 
@@ -24,7 +27,10 @@ def run(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH", show_default=False, help="SOURCE/NAME, a dataset's folder, or a mixture's file."
+            metavar="ID|PATH",
+            show_default=False,
+            help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
+            autocompletion=candidates.stored_ids,
         ),
     ],
     keys: Annotated[

@@ -7,14 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
+from .. import candidates
 from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments
 from ..output import Lines, Result
+
+GROUP = "Maintain"
 
 
 def run(
     shell: Shell,
     datasets: Annotated[
-        list[str], typer.Argument(metavar="ID|PATH...", show_default=False, help="Stored datasets, or their folders.")
+        list[str],
+        typer.Argument(
+            metavar="ID|PATH...",
+            show_default=False,
+            help="Stored datasets, or their folders.",
+            autocompletion=candidates.stored_ids,
+        ),
     ],
 ) -> Result:
     """Rewrite the manifests of stored datasets in the current version of the format.

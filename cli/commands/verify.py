@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +15,8 @@ from ..output import Lines, Result, size_text
 
 if TYPE_CHECKING:
     from datasets_rl.verification import Verification
+
+GROUP = "Get"
 
 BROKEN = exit_code_of(IntegrityError("", ()))
 
@@ -37,6 +39,11 @@ def run(
       rlds verify d4rl/hopper-medium-v2 --deep
       rlds verify ./my-dataset --json
     """
+    return check_datasets(shell, datasets, deep=deep)
+
+
+def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Result:
+    """Return what the checks of datasets, given by id or path, found."""
     from datasets_rl.verification import verify
 
     found = apply_to_each(shell, datasets, lambda one: verify(**dataset_arguments(shell, one), deep=deep))

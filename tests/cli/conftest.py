@@ -41,6 +41,7 @@ def home(tmp_path, monkeypatch) -> Path:
     for name in [name for name in os.environ if name.startswith("RLDS_")] + ["NO_COLOR", "CI", "TERM"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RLDS_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("NO_PROXY", "*")
     return tmp_path / "home"
 

@@ -5,34 +5,106 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
 
 import datasets_rl.cli
 from datasets_rl import downloading
 from datasets_rl.cli.app import main
-from datasets_rl.cli.commands import command_names
+from datasets_rl.cli.commands import GROUPS, command_names, subcommand_names
+from datasets_rl.cli.frame import make_command
+from datasets_rl.cli.help_page import split_help
+from datasets_rl.cli.options import Shell
 from datasets_rl.errors import FetchError
+
+ALL_COMMANDS = [
+    path for name in command_names() for path in ((name,), *((name, below) for below in subcommand_names(name)))
+]
+"""The words that name each command, also those of commands that are folders."""
+
+
+def module_of(path):
+    return importlib.import_module(".".join(["datasets_rl.cli.commands", *path]))
 
 
 def test_the_folder_is_the_list_of_commands():
-    files = Path(datasets_rl.cli.__file__).parent.joinpath("commands").glob("[a-z]*.py")
+    files = Path(datasets_rl.cli.__file__).parent.joinpath("commands").glob("[a-z]*")
 
     assert sorted(path.stem for path in files) == list(command_names())
     assert {"download", "info", "list", "path", "remove", "sample", "score", "verify"} <= set(command_names())
+    assert subcommand_names("cache") == ("ls", "move", "prune", "verify")
 
 
-@pytest.mark.parametrize("name", command_names())
-def test_the_help_of_every_command_has_a_summary_and_three_examples(rlds, name):
-    ran = rlds(name, "--help")
+@pytest.mark.parametrize("path", ALL_COMMANDS, ids=" ".join)
+def test_the_help_of_every_command_has_a_summary_and_three_examples_that_parse(path):
+    command = make_command()
+    for name in path:
+        command = command.commands[name]
+    paragraphs, examples = split_help(command.help)
 
-    assert ran.code == 0
-    assert ran.out.count(f"rlds {name}") >= (3 if name != "path" else 2)
-    assert importlib.import_module(f"datasets_rl.cli.commands.{name}").run.__doc__.splitlines()[0].endswith(".")
+    assert paragraphs[0].endswith(".")
+    assert len(examples) >= 3
+    for example in examples:
+        words = re.search(r"(?:^|\$\()rlds ([^)]*?)(?:$|\)| > .*| \| .*)", example)
+        assert words is not None, example
+        arguments = shlex.split(words[1])
+        assert [word for word in arguments if word in path][: len(path)] == list(path), example
+        parse(make_command(), arguments)
+
+
+def parse(command, words):
+    """Parse a command line without running it."""
+    context = command.make_context("rlds", words, obj=Shell(words))
+    while hasattr(command, "commands"):
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, rest, parent=context)
+        if hasattr(command, "commands") and not context._protected_args:
+            return
+
+
+def test_examples_that_do_not_parse_are_found():
+    with pytest.raises(typer.BadParameter.__mro__[1]):
+        parse(make_command(), ["cache", "prune", "--everything"])
+
+
+def test_every_command_is_in_a_group():
+    assert {name: module_of((name,)).GROUP for name in command_names() if module_of((name,)).GROUP not in GROUPS} == {}
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("path", [(), *ALL_COMMANDS], ids=" ".join)
+def test_no_line_of_a_help_page_is_wider_than_the_window(rlds, path, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = rlds(*path, "--help").out
+
+    assert [line for line in shown.splitlines() if len(line) > columns] == []
+    assert " ".join(shown.split()).startswith(f"Usage: rlds {' '.join(path)}".strip())
+
+
+def test_a_wide_window_shows_summaries_in_one_line_and_a_broken_example_can_be_copied(rlds, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "  sample      Draw a batch" in rlds("--help").out
+    assert max(map(len, rlds("--help").out.splitlines())) > 100
+
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = rlds("mix", "--help").out.split("Examples:")[1].split("Arguments:")[0]
+    assert " ".join(shown.replace("\\\n", "").split()).startswith(
+        "rlds mix d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 --weights 0.7,0.3 > mix.toml rlds mix ./mine"
+    )
+
+
+def test_help_lists_the_commands_under_their_groups(rlds):
+    shown = rlds("--help").out
+
+    headings = [line[:-1] for line in shown.splitlines() if line.endswith(":") and line[:-1] in GROUPS]
+    assert headings == [name for name in GROUPS if name in headings]
+    assert shown.index("Choose:") < shown.index("\n  list ") < shown.index("Get:") < shown.index("\n  download ")
 
 
 def test_help_names_every_command(rlds):
@@ -41,7 +113,14 @@ def test_help_names_every_command(rlds):
     assert all(f"  {name}  " in out for name in command_names())
 
 
+def test_python_m_is_the_command():
+    ran = subprocess.run([sys.executable, "-m", "datasets_rl", "--version"], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == f"rlds {version('datasets-rl')}\n"
+
+
 def test_the_command_help_prints_the_same_help(rlds):
+    assert rlds("help", "cache", "move").out == rlds("cache", "move", "--help").out
     assert rlds("help").out == rlds("--help").out
     assert rlds("help", "list").out == rlds("list", "--help").out
 
@@ -112,7 +191,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_to_do(rlds, wor
     [
         (
             ["sizes"],
-            ["No such command 'sizes'", "the commands are append, bench, cache, download, help, info", "rlds --help"],
+            ["No such command 'sizes'", "the commands are append, bench, cache, completion, config", "rlds --help"],
         ),
         (["list", "--limit", "0"], ["--limit is '0'", "expected an integer of at least 1", "rlds list --help"]),
         (["list", "--limit", "x"], ["--limit is 'x'", "expected an integer of at least 1", "rlds list --help"]),

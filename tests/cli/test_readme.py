@@ -30,7 +30,13 @@ def options() -> dict[str, set[str]]:
 
     root = typer.main.get_command(make_app())
     return {
-        name: {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
+        name: {
+            option
+            for one in (command, *getattr(command, "commands", {}).values())
+            for parameter in one.params
+            for option in parameter.opts
+            if option.startswith("-")
+        }
         for name, command in root.commands.items()
     }
 

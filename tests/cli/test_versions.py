@@ -87,7 +87,9 @@ def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
     would = rlds("cache", "prune", "--versions", "--builds", "--dry-run", "--json").json["freed"]
     assert (would["unfinished builds"], would["earlier versions"] > 500_000) == (100, True)
     assert build.exists()
-    done = rlds("cache", "prune", "--versions", "--builds", "--json").json["freed"]
+    refused = rlds("cache", "prune", "--versions", "--builds")
+    assert (refused.code, build.exists()) == (10, True)
+    done = rlds("cache", "prune", "--versions", "--builds", "--yes", "--json").json["freed"]
     assert {**would, "scratch folders": 0} == {**done, "scratch folders": 0}
     assert not build.exists()
     assert rlds("preprocess", "demo/pendulum", "--undo").code == 2

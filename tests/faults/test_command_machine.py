@@ -110,7 +110,7 @@ class Commands(RuleBasedStateMachine):
 
     @rule(fatal=FATAL)
     def prune(self, fatal):
-        self.do(["cache", "prune", "--versions"], fatal, self.chain[-1:], self.derived)
+        self.do(["cache", "prune", "--versions", "--yes"], fatal, self.chain[-1:], self.derived)
 
     @rule(name=NAMES, fatal=FATAL)
     def remove_a_derived_dataset(self, name, fatal):

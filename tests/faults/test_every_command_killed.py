@@ -71,7 +71,7 @@ SCENARIOS = {
     "undo": Scenario(["preprocess", ID, "--undo"], [IN_PLACE, AGAIN, AGAIN]),
     "remove": Scenario(["remove", ID, "--yes"], [IN_PLACE, ["preprocess", ID, *KEEP, "--as", "x"]]),
     "mix": Scenario(["mix", ID, f"{ID}@x", "-o", "{home}/out/mix.toml"], [["preprocess", ID, *SCALE, "--as", "x"]]),
-    "cache prune": Scenario(["cache", "prune", "--versions"], [IN_PLACE, AGAIN]),
+    "cache prune": Scenario(["cache", "prune", "--versions", "--yes"], [IN_PLACE, AGAIN]),
 }
 TYPICAL = [
     "download --force over a version made in place",
@@ -88,7 +88,7 @@ OTHERS = [
     ["preprocess", ID, "--undo"],
     ["preprocess", ID, "-t", "scale_rewards:5", "--as", "five"],
     ["remove", ID, "--yes"],
-    ["cache", "prune", "--builds"],
+    ["cache", "prune", "--builds", "--yes"],
 ]
 
 

@@ -1,0 +1,117 @@
+"""Candidates for an id, a recipe, a step or a setting, found without importing anything slow.
+
+Each function takes the words of the command line and the one that is completed. Steps and recipes are found in the texts
+of their modules, whose import needs torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from .commands import command_names
+
+
+def all_ids(args: Sequence[str], incomplete: str) -> list[str]:
+    """Return the ids of the catalogs and of the stored datasets; sources first, as long as several are possible."""
+    from datasets_rl import sources
+
+    if "/" not in incomplete:
+        names = [name for name in sources.source_names() if name.startswith(incomplete)]
+        if len(names) > 1:
+            return [f"{name}/" for name in names]
+    origins = [
+        one for one in sources.importable_sources()[0] if f"{one.name}/".startswith(incomplete.partition("/")[0])
+    ]
+    ids = (f"{one.name}/{name}" for one in origins for name in one.ids())
+    return sorted({*ids, *stored_ids(args, incomplete)})
+
+
+def stored_ids(args: Sequence[str], incomplete: str) -> list[str]:
+    """Return the ids of the stored datasets, derived ones too."""
+    del incomplete
+    from datasets_rl import store
+    from datasets_rl.settings import Settings
+
+    home = next((Path(args[at + 1]) for at, one in enumerate(args[:-1]) if one == "--root"), None)
+    home = Settings.from_env().home if home is None else home.expanduser().absolute()
+    return [folder.relative_to(home).as_posix() for folder in store.stored_folders(home)]
+
+
+def source_names(args: Sequence[str], incomplete: str) -> list[str]:
+    """Return the names of the sources."""
+    del args, incomplete
+    from datasets_rl import sources
+
+    return list(sources.source_names())
+
+
+def help_topics(args: Sequence[str], incomplete: str) -> list[str]:
+    """Return what ``rlds help`` explains."""
+    del args, incomplete
+    return ["environment", "exit-codes", *command_names()]
+
+
+def setting_keys(args: Sequence[str], incomplete: str) -> list[str]:
+    """Return the keys of the settings."""
+    del args, incomplete
+    from datasets_rl.settings import SETTINGS
+
+    return [*SETTINGS]
+
+
+def recipe_names(args: Sequence[str], incomplete: str) -> list[str]:
+    """Return the names of the recipes of this package."""
+    del args, incomplete
+    return [path.stem for path in _folder("datasets_rl.recipes").glob("*.toml")]
+
+
+def step_names(args: Sequence[str], incomplete: str) -> list[str]:
+    """Return the names of the steps that recipes can name."""
+    del args, incomplete
+    folder = _folder("datasets_rl") / "preprocessing"
+    left_out = _literals(folder / "transforms.py")
+    steps = {_snake(name) for name in _descendants(folder / "steps", "Step") if name[0] != "_"}
+    library = _folder("datasets_rl") / "transforms"
+    public = _literals(library / "__init__.py")["__all__"] - left_out["_NO_STEPS"]
+    named = {_snake(name.removesuffix("Transform")) for name in _descendants(library, "Transform") & public}
+    return sorted(steps | (named - left_out["SUPERSEDED"]))
+
+
+def _folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    return Path((spec.submodule_search_locations or [""])[0]) if spec is not None else Path()
+
+
+def _descendants(folder: Path, base: str) -> set[str]:
+    """Return the names of the classes in a folder that have an ancestor of this name."""
+    texts = [path.read_text("utf-8") for path in folder.glob("*.py")]
+    parents = {
+        name: set(re.findall(r"\w+", bases))
+        for text in texts
+        for name, bases in re.findall(r"^class (\w+)\(([^)]*)\)", text, re.MULTILINE)
+    }
+    found = {base}
+    while more := {name for name, bases in parents.items() if bases & found} - found:
+        found |= more
+    return found - {base}
+
+
+def _literals(path: Path) -> dict[str, set[str]]:
+    """Return the texts in the constants of a module; of a dictionary, its keys."""
+    found = {}
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            parts = node.value.keys if isinstance(node.value, ast.Dict) else [node.value]
+            constants = (one for part in parts if part is not None for one in ast.walk(part))
+            texts = {one.value for one in constants if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+            found[getattr(target, "id", "")] = texts
+    return found
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -1,0 +1,13 @@
+"""``rlds cache``: the data folder as a whole."""
+
+from __future__ import annotations
+
+GROUP = "Maintain"
+HELP = """List, check, clean or move what the data folder holds.
+
+\b
+Examples:
+  rlds cache ls
+  rlds cache prune --versions --dry-run
+  rlds cache move /mnt/disk2/rl
+"""

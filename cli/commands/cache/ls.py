@@ -1,0 +1,61 @@
+"""``rlds cache ls``: what the data folder holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ...options import Shell
+from ...output import Facts, Result, Table, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.inventory import Inventory, Kept
+
+_HEADER = ("id", "total", "dataset", "versions", "raw", "unfinished")
+
+
+def run(shell: Shell) -> Result:
+    """List what the data folder holds of each dataset: the dataset, earlier versions, raw and unfinished files.
+
+    \b
+    Examples:
+      rlds cache ls
+      rlds cache ls --json
+      rlds --root /mnt/disk2/rl cache ls
+    """
+    from datasets_rl.inventory import take_inventory
+
+    found = take_inventory(shell.settings.home)
+    rows = [_row(one) for one in found.datasets]
+    return Result(
+        {
+            "home": str(found.home),
+            "datasets": [{**asdict(one), "bytes": one.bytes} for one in found.datasets],
+            "trash_bytes": found.trash,
+            "other_bytes": found.other,
+            "bytes": found.bytes,
+            "free_bytes": found.free,
+        },
+        [Table(_HEADER, tuple(rows))] if rows else [],
+        quiet=[one.id for one in found.datasets],
+        asides=[Facts(_summary(found), title=str(found.home))],
+    )
+
+
+def _row(one: Kept) -> tuple[str, ...]:
+    versions = f"{_cell(one.versions)} ({one.earlier})" if one.earlier else "-"
+    return (one.id, size_text(one.bytes), _cell(one.dataset), versions, _cell(one.raw), _cell(one.unfinished))
+
+
+def _cell(size: int) -> str:
+    return size_text(size) if size else "-"
+
+
+def _summary(found: Inventory) -> tuple[tuple[str, str], ...]:
+    return (
+        ("datasets", f"{sum(one.dataset > 0 for one in found.datasets):,}"),
+        ("in all", size_text(found.bytes)),
+        ("being deleted", size_text(found.trash) if found.trash else ""),
+        ("other files", size_text(found.other) if found.other else ""),
+        ("free", size_text(found.free)),
+    )

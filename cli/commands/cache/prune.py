@@ -1,0 +1,155 @@
+"""``rlds cache prune``: what datasets no longer need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from datasets_rl.errors import ConfirmationRequiredError
+
+from ... import candidates
+from ...errors import exit_code_of
+from ...options import Shell, ask_to_confirm, dataset_arguments
+from ...output import Lines, Result, Table, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.store import DatasetPaths
+
+REFUSED = exit_code_of(ConfirmationRequiredError(""))
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Something that can be deleted."""
+
+    kind: str
+    id: str
+    bytes: int
+
+
+def run(
+    shell: Shell,
+    datasets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID|PATH...]",
+            show_default=False,
+            help="With --versions and --raw: of these only.",
+            autocompletion=candidates.stored_ids,
+        ),
+    ] = None,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="Earlier versions of datasets; --undo needs them.")
+    ] = False,
+    builds: Annotated[
+        bool, typer.Option("--builds", help="Unfinished builds, which their command would complete.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Raw files that were kept, and partial downloads of them.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be freed; delete nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> Result:
+    """Delete what killed processes left, and on request what datasets no longer need.
+
+    Every command sweeps the data folder; this one also deletes the scratch folders of buffers whose process is dead.
+    What the options name is listed with its size first, and deleted after a confirmation.
+
+    \b
+    Examples:
+      rlds cache prune
+      rlds cache prune --versions --builds --raw --dry-run
+      rlds cache prune --versions demo/pendulum --yes
+    """
+    from datasets_rl.storages.scratch import sweep_scratch
+
+    prunes = dict(_prunes(shell, datasets or [], versions=versions, builds=builds, raw=raw))
+    items = [item for prune in prunes.values() for item in prune(dry_run=True)]
+    total = sum(item.bytes for item in items)
+    if items and not dry_run and not yes:
+        for item in items:
+            shell.printer.note(f"{item.kind} of {item.id}: {size_text(item.bytes)}")
+        if not ask_to_confirm(f"delete what is listed ({size_text(total)})"):
+            shell.printer.note("nothing was deleted")
+            return Result({"freed": {}, "items": [], "dry_run": False}, code=REFUSED)
+    freed = {"scratch folders": 0 if dry_run else sweep_scratch()}
+    done = items if dry_run else []
+    for kind, prune in prunes.items():
+        deleted = [item for item in items if item.kind == kind] if dry_run else prune(dry_run=False)
+        done += [] if dry_run else deleted
+        freed[kind] = sum(item.bytes for item in deleted)
+    verb = "would be freed" if dry_run else "freed"
+    table = Table(("what", "of", "size"), tuple((one.kind, one.id, size_text(one.bytes)) for one in done))
+    # What killed commands left was swept when this command began, as by every command.
+    return Result(
+        {"freed": freed, "items": [asdict(one) for one in done], "dry_run": dry_run},
+        [*([table] if done else []), Lines(tuple(f"{name}: {size_text(size)} {verb}" for name, size in freed.items()))],
+        quiet=[str(sum(freed.values()))],
+    )
+
+
+_Prune = Callable[..., list[_Item]]
+
+
+def _prunes(
+    shell: Shell, datasets: list[str], *, versions: bool, builds: bool, raw: bool
+) -> Iterator[tuple[str, _Prune]]:
+    """Yield the kinds of things to delete, each with the function that deletes and returns them, or only returns them."""
+    from datasets_rl import store
+
+    if builds:
+        yield "unfinished builds", partial(_prune_builds, shell)
+    if versions:
+        yield "earlier versions", partial(_prune_each, "earlier versions", store.prune, _stored(shell, datasets))
+    if raw:
+        yield "raw files", partial(_prune_each, "raw files", store.prune_raw, _with_raw_files(shell, datasets))
+
+
+def _prune_builds(shell: Shell, *, dry_run: bool) -> list[_Item]:
+    from datasets_rl import store
+
+    home = shell.settings.home
+    roots = sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != ".")
+    freed = {root.name: store.sweep_builds(root, dry_run=dry_run) for root in roots}
+    return [_Item("unfinished builds", name, size) for name, size in freed.items() if size]
+
+
+def _prune_each(
+    kind: str, prune: Callable[..., int], datasets: Mapping[str, DatasetPaths], *, dry_run: bool
+) -> list[_Item]:
+    freed = {name: prune(paths, dry_run=dry_run) for name, paths in datasets.items()}
+    return [_Item(kind, name, size) for name, size in freed.items() if size]
+
+
+def _stored(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
+    """Return the paths of the named datasets or, if none is named, of all stored ones."""
+    from datasets_rl import locating, store
+
+    folders = (
+        [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
+        if datasets
+        else store.stored_folders(shell.settings.home)
+    )
+    return {_place_name(paths): paths for paths in map(store.paths_of, folders)}
+
+
+def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
+    """Return the paths of the named datasets or, if none is named, of all that have raw files."""
+    from datasets_rl.inventory import take_inventory
+    from datasets_rl.store import DatasetPaths
+
+    if datasets:
+        return _stored(shell, datasets)
+    home = shell.settings.home
+    split = [one.id.partition("/") for one in take_inventory(home).datasets]
+    every = {f"{source}/{name}": DatasetPaths(home / source, name) for source, _, name in split}
+    return {name: paths for name, paths in every.items() if paths.raw.is_dir()}
+
+
+def _place_name(paths: DatasetPaths) -> str:
+    """Return the id of a dataset by the place where it is stored."""
+    return f"{paths.root.name}/{paths.name}"

@@ -1,0 +1,34 @@
+"""``rlds cache verify``: is everything that is stored what it should be?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ...options import Shell
+from ...output import Result
+from ..verify import check_datasets
+
+
+def run(
+    shell: Shell,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="The checks of `rlds verify --deep`, which take longer.")
+    ] = False,
+) -> Result:
+    """Check every stored dataset and its earlier versions: manifests, and sizes and checksums of all files.
+
+    \b
+    Examples:
+      rlds cache verify
+      rlds cache verify --deep
+      rlds cache verify --json
+    """
+    from datasets_rl import store
+
+    current = list(store.stored_folders(shell.settings.home))
+    earlier = [version.folder for folder in current for version in store.versions(store.paths_of(folder))]
+    if not current:
+        shell.printer.note(f"no dataset is stored in {shell.settings.home}")
+    return check_datasets(shell, map(str, (*current, *earlier)), deep=deep)

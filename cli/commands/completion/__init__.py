@@ -1,0 +1,13 @@
+"""``rlds completion``: the tab key in bash, fish and zsh."""
+
+from __future__ import annotations
+
+GROUP = "Maintain"
+HELP = """Complete commands, ids, recipes and steps with the tab key.
+
+\b
+Examples:
+  rlds completion install
+  rlds completion install zsh
+  rlds completion uninstall
+"""

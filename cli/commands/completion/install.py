@@ -1,0 +1,33 @@
+"""``rlds completion install``: the script for a shell, where that shell finds it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from ... import shells
+from ...options import Shell
+from ...output import Lines, Result
+
+Name = Annotated[
+    Literal["bash", "fish", "zsh"] | None,
+    typer.Argument(metavar="[SHELL]", show_default=False, help="bash, fish or zsh; by default that of $SHELL."),
+]
+
+
+def run(shell: Shell, name: Name = None) -> Result:
+    """Install the completion of command lines for your shell. Prints the files that it changes.
+
+    Commands, options, ids, recipes and steps are completed in every shell that starts afterwards.
+
+    \b
+    Examples:
+      rlds completion install
+      rlds completion install bash
+      rlds completion install fish --json
+    """
+    found = shells.find_shell(name or "")
+    changed = [str(path) for path in shells.install(found)]
+    shell.printer.note(f"{found} completes rlds in every shell that you start")
+    return Result({"shell": found, "changed": changed}, [Lines(tuple(changed))], quiet=changed)

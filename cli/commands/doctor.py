@@ -1,0 +1,141 @@
+"""``rlds doctor``: does this machine have what a download and a training run need?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
+
+from .. import candidates
+from ..errors import EXIT_CODES, SOME_FAILED, Explanation
+from ..options import Shell
+from ..output import Block, Facts, Lines, Result, Table, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.diagnosis import Check, Reachability
+    from datasets_rl.settings import Settings
+
+GROUP = "Maintain"
+_AREAS = ("environment", "packages", "disk", "network")
+
+
+def run(
+    shell: Shell,
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="[ID|SOURCE]",
+            show_default=False,
+            help="Probe every address of this dataset or source; by default one dataset of each source.",
+            autocompletion=candidates.all_ids,
+        ),
+    ] = "",
+) -> Result:
+    """Check settings, packages, the disk and the network, and say what to do about each problem.
+
+    Nothing is downloaded and nothing is changed. Exit code 0: no problem; otherwise that of a command with the same
+    problem: 2 settings, 4 network, 5 another file, 6 disk space, 7 packages; with several different ones, 1.
+
+    \b
+    Examples:
+      rlds doctor
+      rlds doctor d4rl/hopper-medium-v2
+      rlds doctor minari --json
+    """
+    from datasets_rl import diagnosis
+
+    settings, checks = _settings(shell)
+    reached, errors, needed = diagnosis.reachability(dataset, settings)
+    checks += [
+        *diagnosis.environment_checks(),
+        *diagnosis.package_checks(),
+        *diagnosis.disk_checks(settings.home, needed),
+        *diagnosis.network_checks(settings),
+    ]
+    problems = [_check_problem(one) for one in checks if one.problem is not None]
+    network = [_reach_problem(one) for one in reached if one.problem is not None]
+    network += [_listing_problem(name, shell.explained(error)) for name, error in errors.items()]
+    # If other upstreams answer, the cause is not this machine.
+    remarks = [] if dataset or len(network) == len(reached) + len(errors) else network
+    problems += [] if remarks else network
+    codes = {one["code"] for one in problems}
+    return Result(
+        {
+            "dataset": dataset or None,
+            "healthy": not problems,
+            "problems": problems,
+            "remarks": remarks,
+            "checks": [{**asdict(one), "problem": one.problem.__name__ if one.problem else None} for one in checks],
+            "files": [{**asdict(one), "problem": one.problem.__name__ if one.problem else None} for one in reached],
+        },
+        [*_blocks(checks, reached), *_verdict(problems, remarks)],
+        quiet=[f"{one['what']}: {one['hint']}" for one in problems],
+        code=codes.pop() if len(codes) == 1 else SOME_FAILED * bool(codes),
+    )
+
+
+def _settings(shell: Shell) -> tuple[Settings, list[Check]]:
+    """Return the settings; where they are not valid, the defaults and the problem."""
+    from datasets_rl.diagnosis import Check
+    from datasets_rl.settings import Settings
+
+    try:
+        return shell.settings, [Check("environment", "settings", "valid; `rlds config` lists them")]
+    except InvalidArgumentError as error:
+        problem = Check("environment", "settings", error.message, InvalidArgumentError, str(error.remedy))
+        return Settings.from_env({}, files=()), [problem]
+
+
+def _code(problem: type[Exception]) -> int:
+    return next((row.code for row in EXIT_CODES if issubclass(problem, row.kinds)), SOME_FAILED)
+
+
+def _check_problem(check: Check) -> dict[str, Any]:
+    code = _code(check.problem or DatasetsRLError)
+    return {"what": f"{check.name}: {check.found}", "hint": check.hint, "code": code}
+
+
+def _reach_problem(one: Reachability) -> dict[str, Any]:
+    why = "; ".join(f"{probe.url}: {one.misfit(probe)}" for probe in one.probes)
+    hint = f"try again later, check the proxy, or name a mirror: rlds config set mirrors.{one.dataset.partition('/')[0]} URL"
+    code = _code(one.problem or DatasetsRLError)
+    return {"what": f"{one.dataset}: no address serves {one.file}: {why}", "hint": hint, "code": code}
+
+
+def _listing_problem(dataset: str, told: Explanation) -> dict[str, Any]:
+    return {"what": f"{dataset}: {told.what}: {told.why}", "hint": told.hint, "code": told.code}
+
+
+def _blocks(checks: list[Check], reached: list[Reachability]) -> list[Block]:
+    blocks: list[Block] = []
+    for area in _AREAS:
+        pairs = tuple((one.name, _marked(one)) for one in checks if one.area == area)
+        blocks.append(Facts(pairs, title=area))
+    rows = tuple(_probe_row(one, number) for one in reached for number in range(len(one.probes)))
+    if rows:
+        blocks.append(Table(("dataset", "address", "answer", "time", "size", "resumes"), rows, title="addresses"))
+    return blocks
+
+
+def _marked(check: Check) -> str:
+    hint = f" [{check.hint}]" if check.hint else ""
+    return f"{'PROBLEM: ' if check.problem else ''}{check.found}{hint}"
+
+
+def _probe_row(one: Reachability, number: int) -> tuple[str, ...]:
+    probe = one.probes[number]
+    stands_for = f" (1 of {one.of:,} files)" if one.of > 1 and not number else ""
+    answer = one.misfit(probe) or ("ok" if probe.status is None else str(probe.status))
+    size, resumes = (size_text(probe.size), "yes" if probe.ranges else "no") if not probe.problem else ("-", "-")
+    name = one.dataset if not number else ""
+    return (f"{name}{stands_for}", probe.url, answer, f"{probe.seconds * 1e3:.0f} ms", size, resumes)
+
+
+def _verdict(problems: list[dict[str, Any]], remarks: list[dict[str, Any]]) -> list[Block]:
+    count = f"{len(problems)} problem{'s' * (len(problems) > 1)}" if problems else "no problem"
+    lines = [f"{one['what']}; next: {one['hint']}" for one in problems]
+    left = Lines(tuple(f"{one['what']}; next: {one['hint']}" for one in remarks), title="upstreams that do not answer")
+    return [*([left] if remarks else []), Lines((f"{count} found", *lines), title="verdict")]

@@ -1,0 +1,144 @@
+"""Edits of a configuration file, whose other lines and comments are unchanged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets_rl import disk
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.settings import SETTINGS, line_of, parse_document, parse_mirror
+
+MIRRORS = "mirrors"
+
+
+def parse_setting(key: str, text: str) -> Any:
+    """Return the value of a setting as a file has it: a text, a number, true or false, or a list of addresses.
+
+    Args:
+        key: The key; ``mirrors.SOURCE`` for the mirrors of one source.
+        text: The value as a user types it.
+
+    Raises:
+        InvalidArgumentError: If there is no such setting, or the value is not valid.
+    """
+    table, source = split_key(key)
+    expected = SETTINGS[table].expected if not source else "addresses with commas, as in https://lab.example/d4rl"
+    try:
+        value = parse_mirror(source, text) if source else SETTINGS[key].parse(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{key} is {text!r}; expected {expected}") from error
+    return list(value) if source else str(value) if isinstance(value, Path) else value
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Split a key into the setting and, for mirrors, the source.
+
+    Raises:
+        InvalidArgumentError: If there is no such setting.
+    """
+    name, _, source = key.partition(".")
+    if name not in SETTINGS or bool(source) != (name == MIRRORS):
+        raise InvalidArgumentError(
+            f"there is no setting {key!r}; expected one of {', '.join(_key_text(one) for one in SETTINGS)}"
+        )
+    return name, source
+
+
+def _key_text(key: str) -> str:
+    return f"{key}.SOURCE" if key == MIRRORS else key
+
+
+def set_value(path: Path, key: str, value: Any) -> None:
+    """Set a key in a file, which is created if it does not exist.
+
+    Raises:
+        InvalidArgumentError: If the file is not valid TOML, or the present value cannot be replaced in its line.
+    """
+    table, source = split_key(key)
+    text = _read(path)
+    document = _parse(path, text)
+    lines = text.splitlines()
+    if source:
+        document.setdefault(table, {})[source] = value
+        _set_line(lines, source, value, table=table, known=source in _parse(path, text).get(table, {}))
+    else:
+        known = key in document
+        document[key] = value
+        _set_line(lines, key, value, table="", known=known)
+    _write(path, lines, document, key)
+
+
+def unset_value(path: Path, key: str) -> bool:
+    """Remove a key from a file, which may also be one that is not a setting; return whether the file had the key.
+
+    Raises:
+        InvalidArgumentError: If the file is not valid TOML, or the value is not in one line.
+    """
+    table, _, source = key.partition(".")
+    text = _read(path)
+    document = _parse(path, text)
+    inside = document.get(table, {}) if source else document
+    name = source or key
+    if name not in inside:
+        return False
+    del inside[name]
+    lines = text.splitlines()
+    del lines[line_of(text, name, table=table if source else "") - 1]
+    if source and not inside and (header := _header(lines, table)) >= 0:
+        del lines[header]
+    _write(path, lines, document, key)
+    return True
+
+
+def _set_line(lines: list[str], name: str, value: Any, *, table: str, known: bool) -> None:
+    shown = name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name, ensure_ascii=False)
+    line = f"{shown} = {json.dumps(value, ensure_ascii=False)}"
+    headers = [number for number, one in enumerate(lines) if one.lstrip().startswith("[")]
+    if known:
+        lines[line_of("\n".join(lines), name, table=table) - 1] = line
+    elif not table:
+        lines.insert(headers[0] if headers else len(lines), line)
+    elif (header := _header(lines, table)) >= 0:
+        lines.insert(header + 1, line)
+    else:
+        lines += [*[""] * bool(lines), f"[{table}]", line]
+
+
+def _header(lines: Sequence[str], table: str) -> int:
+    """Return the index of the line that begins a table; -1 if there is none."""
+    return next((number for number, one in enumerate(lines) if one.split("#")[0].strip() == f"[{table}]"), -1)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return parse_document(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{path} is not valid TOML: {error}", hint=f"edit {path}") from error
+
+
+def _write(path: Path, lines: Sequence[str], document: dict[str, Any], key: str) -> None:
+    """Write the edited lines, if they are the document that was meant.
+
+    Raises:
+        InvalidArgumentError: If they are not, because the value spans several lines.
+    """
+    text = "\n".join(lines) + "\n" * bool(lines)
+    try:
+        done = {name: value for name, value in parse_document(text).items() if value != {}}
+    except ValueError:
+        done = {}
+    if done != {name: value for name, value in document.items() if value != {}}:
+        raise InvalidArgumentError(f"{path} has {key} in a form that cannot be edited here", hint=f"edit {path}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.write_text(path, text)

@@ -1,0 +1,129 @@
+"""``rlds cache``: the data folder is listed, pruned, checked and moved."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from datasets_rl import disk
+from datasets_rl.inventory import take_inventory
+
+
+@pytest.fixture
+def full(stored, home):
+    """A home with a version, a derived dataset, raw files, partial downloads, builds, trash and a foreign file."""
+    shutil.copytree(stored, home / "demo" / "pendulum@twice")
+    shutil.copytree(stored, home / "demo" / ".versions" / "pendulum" / "0001-abc")
+    for name, size in (
+        ("demo/.raw/pendulum/pendulum.hdf5", 1000),
+        ("minari/.raw/D4RL/door/expert-v2/data/main.hdf5.part", 2000),
+        ("minari/.raw/D4RL/door/expert-v2/data/main.hdf5.part.json", 10),
+        ("d4rl/.work/hopper-medium-v2/journal.jsonl", 300),
+        ("notes.txt", 5),
+    ):
+        path = home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(size))
+    return home
+
+
+def test_ls_shows_what_is_kept_of_each_dataset(rlds, full):
+    shown = rlds("cache", "ls", "--json").json
+
+    rows = {one["id"]: one for one in shown["datasets"]}
+    assert list(rows) == ["d4rl/hopper-medium-v2", "demo/pendulum", "demo/pendulum@twice", "minari/D4RL/door/expert-v2"]
+    one = rows["demo/pendulum"]
+    assert (
+        one["dataset"]
+        == one["versions"]
+        == rows["demo/pendulum@twice"]["dataset"]
+        == disk.tree_bytes(full / "demo" / "pendulum")
+    )
+    assert (one["earlier"], one["raw"], one["unfinished"]) == (1, 1000, 0)
+    assert rows["minari/D4RL/door/expert-v2"]["unfinished"] == 2010
+    assert rows["d4rl/hopper-medium-v2"]["unfinished"] == 300
+    assert (shown["other_bytes"], shown["bytes"]) == (5, disk.tree_bytes(full))
+    assert sum(one["bytes"] for one in shown["datasets"]) + 5 == shown["bytes"]
+
+
+def test_ls_counts_what_dead_processes_were_deleting(full):
+    path = full / "demo" / disk.TRASH_FOLDER / "x" / "rows.npy"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(40))
+
+    assert take_inventory(full).trash == 40
+
+
+def test_ls_of_an_empty_folder_is_empty(rlds):
+    ran = rlds("cache", "ls")
+
+    assert (ran.code, ran.out) == (0, "")
+
+
+def test_prune_shows_sizes_first_and_deletes_only_after_a_confirmation(rlds, full):
+    words = ["cache", "prune", "--raw", "--versions", "--builds"]
+    before = disk.tree_bytes(full)
+
+    would = rlds(*words, "--dry-run", "--json").json
+    assert {(one["kind"], one["id"]) for one in would["items"]} == {
+        ("earlier versions", "demo/pendulum"),
+        ("raw files", "demo/pendulum"),
+        ("raw files", "minari/D4RL/door/expert-v2"),
+        ("unfinished builds", "d4rl"),
+    }
+    assert (would["freed"]["raw files"], would["freed"]["unfinished builds"]) == (3010, 300)
+    refused = rlds(*words)
+    assert refused.code == 10
+    assert "raw files of demo/pendulum: 1.0 kB" in refused.err
+    assert disk.tree_bytes(full) == before
+    done = rlds(*words, "--yes", "--json").json
+    assert {**done["freed"], "scratch folders": 0} == {**would["freed"], "scratch folders": 0}
+    assert before - disk.tree_bytes(full) == sum(one["bytes"] for one in would["items"])
+    assert rlds("cache", "verify").code == 0
+
+
+def test_prune_of_named_datasets_leaves_the_others(rlds, full):
+    rlds("cache", "prune", "--raw", "demo/pendulum", "--yes")
+
+    assert not (full / "demo" / ".raw").exists()
+    assert (full / "minari" / ".raw").exists()
+
+
+def test_verify_checks_everything_that_is_stored_and_finds_a_flipped_bit_in_an_earlier_version(rlds, full):
+    whole = rlds("cache", "verify", "--json")
+    assert (whole.code, len(whole.json["datasets"])) == (0, 3)
+    damaged = full / "demo" / ".versions" / "pendulum" / "0001-abc" / "rows.npy"
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+
+    ran = rlds("cache", "verify", "--json")
+    assert ran.code == 1
+    assert [one["folder"] for one in ran.json["datasets"] if not one["intact"]] == [str(damaged.parent)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links")
+def test_move_leaves_a_link_and_every_command_works_as_before(rlds, full, tmp_path):
+    before = rlds("cache", "ls").out
+    new = tmp_path / "new disk" / "rl"
+
+    assert rlds("cache", "move", new, "--dry-run").out == f"{new}\n"
+    assert not new.exists()
+    ran = rlds("cache", "move", new)
+    assert (ran.code, ran.out, full.readlink()) == (0, f"{new}\n", new)
+    assert rlds("cache", "ls").out == before
+    assert rlds("cache", "verify").code == 0
+    assert rlds("--root", new, "path", "demo/pendulum").out == f"{new / 'demo' / 'pendulum'}\n"
+    assert rlds("cache", "move", new).err == "the data folder is there already\n"
+
+
+def test_move_into_a_folder_with_files_is_refused(rlds, full, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+
+    ran = rlds("cache", "move", tmp_path / "mine")
+    assert ran.code == 2
+    assert "exists already" in ran.err
+    assert not full.is_symlink()

@@ -1,0 +1,120 @@
+"""``rlds config``: where each setting is from, and its change in a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from datasets_rl.settings import SETTINGS
+
+
+@pytest.fixture
+def user_file(home):
+    return home.parent / "config.toml"
+
+
+@pytest.fixture
+def project(home, monkeypatch):
+    folder = home.parent / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder / "rlds.toml"
+
+
+def origins(rlds):
+    return {one["key"]: (one["value"], one["origin"]) for one in rlds("config", "--json").json["settings"]}
+
+
+def test_every_setting_is_printed_with_its_origin(rlds, home, user_file, monkeypatch):
+    user_file.write_text("jobs = 7\n")
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+
+    shown = origins(rlds)
+    assert list(shown) == list(SETTINGS)
+    assert shown["home"] == (str(home), "RLDS_HOME")
+    assert shown["jobs"] == (7, f"{user_file}:1")
+    assert shown["offline"] == (True, "RLDS_OFFLINE")
+    assert shown["timeout"] == (30.0, "default")
+    assert rlds("config", "--root", "/elsewhere", "--json").json["settings"][0]["origin"] == "--root"
+    assert "jobs = 7" in rlds("config", "-q").out.splitlines()
+
+
+def test_a_set_value_is_used_by_the_next_command(rlds, home, user_file, monkeypatch):
+    monkeypatch.delenv("RLDS_HOME")
+
+    ran = rlds("config", "set", "home", home.parent / "elsewhere")
+    assert (ran.code, ran.out) == (0, f"{user_file}\n")
+    assert str(home.parent / "elsewhere") in rlds("-v", "list", "pendulum").err
+    assert rlds("config", "unset", "home").code == 0
+    assert user_file.read_text() == ""
+
+
+def test_other_lines_and_comments_of_a_file_stay(rlds, user_file):
+    text = '# mine\njobs = 2  # few\n\n[mirrors] # ours\n"d4rl" = ["https://a/b"]\n'
+    user_file.write_text(text)
+
+    for key, value in (("retries", 3), ("mirrors.minari", "https://lab/m,file:///m"), ("mirrors.d4rl", "https://c")):
+        assert rlds("config", "set", key, value).code == 0
+    assert user_file.read_text() == (
+        "# mine\njobs = 2  # few\n\nretries = 3\n[mirrors] # ours\n"
+        'minari = ["https://lab/m", "file:///m"]\nd4rl = ["https://c"]\n'
+    )
+    for key in ("retries", "mirrors.minari", "mirrors.d4rl"):
+        assert rlds("config", "unset", key).code == 0
+    assert user_file.read_text() == "# mine\njobs = 2  # few\n\n"
+
+
+def test_the_first_mirror_makes_the_table(rlds, user_file):
+    rlds("config", "set", "mirrors.d4rl", "https://lab/d4rl")
+
+    assert user_file.read_text() == '[mirrors]\nd4rl = ["https://lab/d4rl"]\n'
+    assert origins(rlds)["mirrors"] == ({"d4rl": ["https://lab/d4rl"]}, f"{user_file}:1")
+
+
+def test_the_project_file_precedes_the_user_file_and_a_note_says_so(rlds, project, user_file):
+    assert rlds("config", "set", "jobs", 3, "--project").out == f"{project}\n"
+
+    ran = rlds("config", "set", "jobs", 5)
+    assert ran.err == f"{project}:1 takes precedence over this file: jobs is 3\n"
+    assert origins(rlds)["jobs"] == (3, f"{project}:1")
+    paths = rlds("config", "path", "--json").json["files"]
+    assert [(one["path"], one["exists"]) for one in paths] == [(str(project), True), (str(user_file), True)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["jbos", "1"], "there is no setting 'jbos'"),
+        (["jobs", "zero"], "jobs is 'zero'"),
+        (["mirrors", "x"], "mirrors.SOURCE"),
+        (["mirrors.d4rl", "lab"], "addresses with commas"),
+        (["jobs.d4rl", "1"], "there is no setting"),
+    ],
+)
+def test_invalid_settings_are_not_written(rlds, user_file, words, message):
+    ran = rlds("config", "set", *words)
+
+    assert (ran.code, user_file.exists()) == (2, False)
+    assert message in ran.err
+
+
+def test_a_file_with_invalid_lines_stops_commands_and_can_be_corrected(rlds, project):
+    project.write_text('jbos = 3\ntimeout = "soon"\n')
+
+    for words in (["list"], ["config"]):
+        ran = rlds(*words)
+        assert ran.code == 2
+        assert f"{project}:1: there is no setting 'jbos'" in ran.err
+        assert f"{project}:2: timeout is 'soon'" in ran.err
+    assert rlds("config", "set", "timeout", "5", "--project").code == 0
+    assert rlds("config", "unset", "jbos", "--project").code == 0
+    assert rlds("list", "pendulum").code == 0
+
+
+def test_what_cannot_be_edited_is_left_alone(rlds, user_file):
+    text = "mirrors = { d4rl = [\n 'https://a' ] }\n"
+    user_file.write_text(text)
+
+    ran = rlds("config", "set", "mirrors.d4rl", "https://b")
+    assert ran.code == 2
+    assert f"edit {user_file}" in ran.err
+    assert user_file.read_text() == text
