@@ -154,6 +154,9 @@ def _run_words(shell: Shell, words: Sequence[str]) -> int:
         answer = make_command().main(args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell)
     if isinstance(answer, Result):
         shell.printer.show(shell.command, answer)
+        if answer.then is not None:
+            sys.stdout.flush()
+            answer.then()
         return answer.code
     # Typer answers with the code of an early exit, as --help makes one; it also turns Ctrl-C into one.
     if answer == INTERRUPTED:

@@ -17,7 +17,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, chain, zip_longest
 from typing import Any, TextIO
@@ -96,6 +96,8 @@ class Result:
     """The exit code."""
     asides: Sequence[Block] = ()
     """What readers need in addition to the answer; it goes to stderr."""
+    then: Callable[[], None] | None = None
+    """What follows once the answer was printed, such as serving at the address that it names."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-EXTRAS = ("gymnasium", "joblib", "minari", "pandas", "scipy", "sklearn")
+EXTRAS = ("gymnasium", "joblib", "minari", "pandas", "scipy", "sklearn", "starlette", "uvicorn")
 BLOCKED = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS!r}))  # a module that is None cannot be imported

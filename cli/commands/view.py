@@ -1,0 +1,123 @@
+"""``rlds view``: a page in the browser with the distributions and the episodes of stored datasets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datasets_rl.errors import InvalidArgumentError
+
+from .. import candidates
+from ..options import Shell, dataset_arguments
+from ..output import Facts, Lines, Result, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.view import Panel
+
+GROUP = "Look"
+
+
+def run(
+    shell: Shell,
+    datasets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID|PATH...",
+            show_default=False,
+            help="Datasets to compare, or a mixture's file, as for `rlds mix`.",
+            autocompletion=candidates.stored_ids,
+        ),
+    ],
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", show_default=False, help="The port; by default a free one from 8765."),
+    ] = None,
+    browser: Annotated[
+        bool | None,
+        typer.Option(
+            "--open/--no-open", show_default=False, help="Open a browser; by default where there is a display."
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default=False, help="Write the page as one HTML file with some episodes, and end."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that exists.")] = False,
+) -> Result:
+    """Look at stored datasets in the browser: distributions, episodes, images, and rows.
+
+    The page is served to this machine only, at an address with a secret token, until Ctrl-C.
+
+    \b
+    Examples:
+      rlds view demo/pendulum
+      rlds view d4rl/hopper-medium-v2 d4rl/hopper-expert-v2
+      rlds view mix.toml --port 9000 --no-open
+      rlds view demo/pendulum --export report.html
+    """
+    panels = [panel for one in datasets for panel in _open_panels(shell, one)]
+    names = [panel.name for panel in panels]
+    if export is not None:
+        return _export(panels, names, export, force=force)
+    from datasets_rl.view import ViewServer
+
+    server = ViewServer(panels, port=port)
+
+    def serve() -> None:
+        if _has_display() if browser is None else browser:
+            import webbrowser
+
+            webbrowser.open(server.url)
+        server.run()
+
+    forward = f"ssh -L {server.port}:localhost:{server.port} HOST"
+    return Result(
+        {"url": server.url, "datasets": names, "pid": os.getpid()},
+        [Lines((server.url,))],
+        quiet=[server.url],
+        asides=[Lines((f"Ctrl-C ends it; from another machine, first: {forward}",))],
+        then=serve,
+    )
+
+
+def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
+    """Return a panel for a dataset, or one for each member of a mixture."""
+    from datasets_rl.view import Panel
+
+    if dataset.endswith(".toml"):
+        from datasets_rl.mixing import load_mixture
+
+        mixed = load_mixture(dataset, download=False, home=shell.settings.home)
+        shares = mixed.sampler.shares.tolist()
+        return [Panel(mixed[number].stored, share=share) for number, share in enumerate(shares)]
+    from datasets_rl import locating
+    from datasets_rl.format.reader import StoredDataset
+
+    return [Panel(StoredDataset(locating.locate(**dataset_arguments(shell, dataset))))]
+
+
+def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool) -> Result:
+    from datasets_rl.view import write_report
+
+    file = export.expanduser()
+    if file.is_dir():
+        raise InvalidArgumentError(f"{export} cannot be written: it is a folder", hint="give a file, as in report.html")
+    if file.exists() and not force:
+        raise InvalidArgumentError(f"{export} exists already", hint="add --force to overwrite it")
+    size = write_report(panels, file)
+    data: dict[str, Any] = {"file": str(export), "bytes": size, "datasets": names}
+    facts = Facts((("file", str(export)), ("size", size_text(size)), ("datasets", ", ".join(names))))
+    return Result(data, [facts], quiet=[str(export)])
+
+
+def _has_display() -> bool:
+    """Return whether a browser that is started here can show a window."""
+    if os.environ.get("CI") or os.environ.get("SSH_CONNECTION"):
+        return False
+    return sys.platform in {"darwin", "win32"} or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

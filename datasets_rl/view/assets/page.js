@@ -1,0 +1,760 @@
+"use strict";
+// The page of stored datasets. Its addresses are in the part after "#", so that a reload keeps the place:
+//   #/                          overview
+//   #/episodes/0?sort=return    the list of episodes of dataset 0
+//   #/episode/0/7/1/3?t=20      episode 7 of dataset 0 beside episode 3 of dataset 1, at step 20
+
+const report = JSON.parse(document.getElementById("report")?.textContent ?? "null");
+const COLORS = 8;
+const main = document.getElementById("main");
+let overview;
+let leave = [];
+
+// ---------------------------------------------------------------------------------------------------- elements
+
+function element(make, tag, attributes, children) {
+  const made = make(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.entries(value).forEach(([key, one]) => made.style.setProperty(key, one));
+    else if (name === "value") made.value = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+const h = (tag, attributes, ...children) => element((name) => document.createElement(name), tag, attributes, children);
+const s = (tag, attributes, ...children) =>
+  element((name) => document.createElementNS("http://www.w3.org/2000/svg", name), tag, attributes, children);
+
+// ---------------------------------------------------------------------------------------------------- numbers
+
+const minus = (text) => text.replace(/^-/, "−").replace(/e-/, "e−");
+function number(value, digits = 4) {
+  if (value === null || value === undefined) return "not finite";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return minus(value.toLocaleString("en-US"));
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-4) return minus(value.toExponential(2));
+  return minus(value.toLocaleString("en-US", { maximumSignificantDigits: digits }));
+}
+function exact(value) {
+  if (value === null) return "not finite";
+  if (typeof value !== "number") return String(value);
+  return minus(value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential() : String(value));
+}
+const plural = (count, unit) => `${number(count)} ${count === 1 ? unit : unit + "s"}`;
+function bytes(size) {
+  let unit = 0;
+  while (size >= 999.5 && unit < 4) { size /= 1000; unit += 1; }
+  return `${unit ? size.toPrecision(3) : size} ${["B", "kB", "MB", "GB", "TB"][unit]}`;
+}
+const percent = (part) => `${number(100 * part, 3)} %`;
+
+function ticks(low, high, count) {
+  const span = high - low;
+  if (!(span > 0) || !Number.isFinite(span)) return [low];
+  const rough = span / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].find((one) => one * power >= rough) * power;
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k += 1) found.push(Number((k * step).toPrecision(12)));
+  return found;
+}
+
+// ---------------------------------------------------------------------------------------------------- data
+
+const kept = new Map();
+async function get(path, query = {}) {
+  const words = Object.entries(query).filter(([, value]) => value !== "" && value !== undefined);
+  if (report) {
+    const address = path + (words.length ? "?" + words.map(([name, value]) => `${name}=${value}`).join("&") : "");
+    const found = report.documents[address] ?? (/episodes(\/\d+)?$/.test(path) ? report.documents[path] : undefined);
+    if (!found) throw new Error("This report does not have that; the live page has every episode.");
+    return found;
+  }
+  const address = `data/${path}?${new URLSearchParams(words)}`;
+  if (kept.has(address)) return kept.get(address);
+  let response;
+  try {
+    response = await fetch(address);
+  } catch {
+    throw new Error("The server has ended. Start it again with the same command, and open the new address.");
+  }
+  const document = await response.json();
+  if (!response.ok) throw new Error(document.error);
+  kept.set(address, document);
+  if (kept.size > 200) kept.delete(kept.keys().next().value);
+  return document;
+}
+
+function frameAddress(dataset, episode, step, field) {
+  const name = field.split("/").map(encodeURIComponent).join("/");
+  if (!report) return { address: `frames/${dataset}/${episode}/${step}/${name}`, step };
+  for (let at = step; at >= 0; at -= 1) {
+    const address = report.frames[`${dataset}/${episode}/${at}/${field}`];
+    if (address) return { address, step: at };
+  }
+  return null;
+}
+
+// ---------------------------------------------------------------------------------------------------- charts
+
+/** A box that draws a chart again when its width changes. */
+function responsive(draw) {
+  const box = h("div", { class: "plot" });
+  let width = 0;
+  const observer = new ResizeObserver(([entry]) => {
+    const now = Math.floor(entry.contentRect.width);
+    if (now && now !== width) { width = now; box.replaceChildren(draw(width)); }
+  });
+  observer.observe(box);
+  leave.push(() => observer.disconnect());
+  return box;
+}
+
+const color = (index) => `var(--c${index % COLORS})`;
+
+function histogramChart(panel, unit) {
+  const used = panel.series.map((series, index) => ({ ...series, index })).filter((series) => series.of);
+  const tip = h("div", { class: "tip", hidden: true });
+  const only = used.length === 1 ? used[0] : null;
+  const aside = only ? `mean ${number(only.mean)}` : "";
+  return h("div", { class: "chart" },
+    h("div", { class: "chart-head" }, h("h3", { title: panel.label }, panel.label), h("span", { class: "quiet" }, aside)),
+    used.length ? responsive((width) => drawHistogram(panel, used, unit, width, tip)) : h("p", { class: "quiet small" }, "no values"),
+    tip,
+    used.filter((series) => series.not_finite).map((series) =>
+      h("p", { class: "small notice" }, `${plural(series.not_finite, "value")} not finite, not drawn`)));
+}
+
+function drawHistogram(panel, used, unit, width, tip) {
+  const height = 132, left = 4, right = 4, top = 8, bottom = 22;
+  const slots = panel.edges ? panel.edges.length - 1 : panel.values.length;
+  const share = (series, slot) => series.counts[slot] / Math.max(1, series.of);
+  const most = Math.max(...used.flatMap((series) => series.counts.map((_, slot) => share(series, slot))), 1e-12);
+  const inner = width - left - right, base = height - bottom;
+  const x = (slot) => left + (inner * slot) / slots;
+  const y = (part) => base - ((base - top) * part) / most;
+  const marks = s("g", {});
+  if (used.length === 1 || panel.values) {
+    const gap = panel.values ? Math.min(8, inner / slots / 5) : slots > 60 ? 0 : 1;
+    const each = Math.min((inner / slots - gap) / used.length, 64);
+    used.forEach((series, place) => series.counts.forEach((count, slot) => {
+      if (!count) return;
+      const from = (x(slot) + x(slot + 1)) / 2 - (each * used.length) / 2 + place * each;
+      const up = Math.min(y(share(series, slot)), base - 1);
+      marks.append(s("rect", { x: from, y: up, width: Math.max(each, 1), height: base - up, rx: Math.min(1.5, each / 4), fill: color(series.index), "fill-opacity": 0.85 }));
+    }));
+  } else {
+    used.forEach((series) => {
+      let path = `M${x(0)},${base}`;
+      series.counts.forEach((_, slot) => { path += `V${y(share(series, slot))}H${x(slot + 1)}`; });
+      marks.append(s("path", { d: path + `V${base}Z`, fill: color(series.index), "fill-opacity": used.length > 3 ? 0.06 : 0.2, stroke: color(series.index), "stroke-width": 1.4 }));
+    });
+  }
+  const svg = s("svg", { width, height, role: "img", "aria-label": `Distribution of ${panel.label}` }, marks,
+    s("line", { class: "grid", x1: left, x2: width - right, y1: base + 0.5, y2: base + 0.5 }), axis(panel, width, x, base + 15));
+  svg.addEventListener("pointerleave", () => { tip.hidden = true; });
+  svg.addEventListener("pointermove", (event) => {
+    const slot = Math.max(0, Math.min(slots - 1, Math.floor(((event.offsetX - left) / inner) * slots)));
+    const range = panel.edges ? `${number(panel.edges[slot], 3)} to ${number(panel.edges[slot + 1], 3)}` : valueName(panel, slot);
+    tip.textContent = `${range}: ` + used.map((series) => `${percent(share(series, slot))}${used.length === 1 ? ` (${plural(series.counts[slot], unit.slice(0, -1))})` : ""}`).join(" · ");
+    tip.style.left = `${Math.max(80, Math.min(width - 80, (x(slot) + x(slot + 1)) / 2))}px`;
+    tip.hidden = false;
+  });
+  return svg;
+}
+
+const valueName = (panel, slot) => (panel.names ? panel.names[slot] || "empty text" : number(panel.values[slot]));
+
+function axis(panel, width, x, y) {
+  const group = s("g", { "aria-hidden": "true" });
+  if (panel.values) {
+    const room = width / panel.values.length;
+    const longest = Math.max(...panel.values.map((_, slot) => Math.min(valueName(panel, slot).length, 14)));
+    const every = Math.max(1, Math.ceil((longest * 6.6 + 6) / room));
+    panel.values.forEach((_, slot) => {
+      if (slot % every) return;
+      const name = valueName(panel, slot);
+      group.append(s("text", { x: (x(slot) + x(slot + 1)) / 2, y, "text-anchor": "middle" }, name.length > 14 ? name.slice(0, 13) + "…" : name));
+    });
+    return group;
+  }
+  const low = panel.edges[0], high = panel.edges.at(-1), slots = panel.edges.length - 1;
+  for (const tick of ticks(low, high, Math.max(2, Math.floor(width / 90)))) {
+    const at = x(((tick - low) / (high - low)) * slots);
+    group.append(s("text", { x: at, y, "text-anchor": at < 20 ? "start" : at > width - 20 ? "end" : "middle" }, number(tick)));
+  }
+  return group;
+}
+
+/** Curves over the steps 0 to T of an episode; `time` holds the step under the cursor. */
+function lineChart(curves, { length, time, title, height = 150, compact = false, colors }) {
+  const readouts = curves.labels.map(() => h("b", {}));
+  let redraw = () => {};
+  const keys = curves.labels.map((label, index) => h("span", { class: "key" },
+    compact || curves.labels.length === 1 ? null : h("span", { class: "swatch", style: { background: color(colors + index) } }), label === title ? null : label.slice(curves.common ?? 0), readouts[index]));
+  const box = responsive((width) => { const drawn = drawCurves(curves, { length, time, width, height, compact, colors }); redraw = drawn.move; redraw(); return drawn.svg; });
+  const update = () => {
+    readouts.forEach((readout, index) => { readout.textContent = valueText(curves, index, time.clamp(length), length); });
+    redraw();
+  };
+  time.listen(update);
+  update();
+  const note = curves.steps_per_point > 1 ? `each point: least and greatest of ${curves.steps_per_point} steps${curves.stride > 1 ? `, every ${curves.stride}th read` : ""}` : "";
+  return h("div", { class: "chart" },
+    compact ? h("div", { class: "legend" }, keys)
+      : [h("div", { class: "chart-head" }, h("h3", { title }, title), h("span", { class: "quiet" }, note)), box, h("div", { class: "legend" }, keys)],
+    compact ? box : null);
+}
+
+function valueText(curves, index, t, length) {
+  if (t === length) return curves.final ? number(curves.final[index]) : curves.unknown ? "unknown" : "–";
+  const point = Math.floor(t / curves.steps_per_point);
+  const low = curves.low[index][point], high = (curves.high ?? curves.low)[index][point];
+  return low === high ? number(low) : `${number(low)} to ${number(high)}`;
+}
+
+function drawCurves(curves, { length, time, width, height, compact, colors }) {
+  const left = compact ? 0 : 46, right = 8, top = 8, bottom = compact ? 4 : 20;
+  const highs = curves.high ?? curves.low;
+  const all = [...curves.low.flat(), ...(curves.high ? curves.high.flat() : []), ...(curves.final ?? [])].filter((value) => value !== null);
+  let low = Math.min(...extremes(all)), high = Math.max(...extremes(all));
+  if (!Number.isFinite(low)) { low = 0; high = 1; }
+  if (low === high) { const pad = Math.abs(low) * 0.1 || 1; low -= pad; high += pad; }
+  const inner = width - left - right, base = height - bottom;
+  const x = (t) => left + (inner * t) / length;
+  const y = (value) => base - ((base - top) * (value - low)) / (high - low);
+  const svg = s("svg", { width, height, role: "img", "aria-label": `Curves of ${curves.labels.join(", ")}` });
+  if (!compact) {
+    const whole = all.every(Number.isInteger);
+    for (const tick of ticks(low, high, 4).filter((one) => !whole || Number.isInteger(one))) {
+      svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), s("text", { x: left - 7, y: y(tick) + 4, "text-anchor": "end" }, number(tick, 3)));
+    }
+    for (const tick of ticks(0, length, Math.max(2, Math.floor(width / 110))).filter(Number.isInteger)) {
+      svg.append(s("text", { x: x(tick), y: base + 15, "text-anchor": "middle" }, number(tick)));
+    }
+  } else {
+    svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: base, y2: base }));
+  }
+  for (const index of curves.labels.keys()) {
+    const stroke = color(compact ? 0 : colors + index), per = curves.steps_per_point;
+    const points = curves.low[index];
+    const at = (k) => x(Math.min(length, k * per)), greatest = highs[index];
+    // Of several steps per point, the line goes through the least and the greatest value, so that single peaks stay sharp.
+    const values = curves.high ? points.flatMap((least, k) => [least, greatest[k]]) : points;
+    svg.append(s("path", { class: curves.high ? "curve dense" : "curve", d: path(values, curves.high ? (k) => at(k >> 1) : at, y), stroke }));
+    if (points.length === 1 && points[0] !== null) svg.append(s("circle", { cx: x(0), cy: y(points[0]), r: 2.5, fill: stroke }));
+    if (curves.final && curves.final[index] !== null) {
+      const last = greatest.at(-1);
+      if (last !== null) svg.append(s("path", { class: "curve final-link", d: `M${x(Math.min(length, (points.length - 1) * per))},${y(last)}L${x(length)},${y(curves.final[index])}`, stroke }));
+      svg.append(s("circle", { class: "final", cx: x(length), cy: y(curves.final[index]), r: 3.4, stroke }, s("title", {}, "after the last action")));
+    }
+  }
+  const line = s("line", { class: "cursor", y1: top - 4, y2: base });
+  const dots = s("g", {});
+  svg.append(line, dots);
+  const seek = (event) => time.set(Math.round(((event.offsetX - left) / inner) * length));
+  svg.addEventListener("pointerdown", (event) => { svg.setPointerCapture(event.pointerId); seek(event); });
+  svg.addEventListener("pointermove", (event) => { if (event.buttons) seek(event); });
+  const move = () => {
+    const t = time.clamp(length);
+    line.setAttribute("x1", x(t)); line.setAttribute("x2", x(t));
+    dots.replaceChildren(...[...curves.labels.keys()].flatMap((index) => {
+      const point = Math.floor(t / curves.steps_per_point);
+      const value = t === length ? curves.final?.[index] : (curves.low[index][point] + highs[index][point]) / 2;
+      return value === null || value === undefined || (t < length && curves.low[index][point] === null) ? [] : [s("circle", { class: "dot", cx: x(t), cy: y(value), r: 3.5, fill: color(compact ? 0 : colors + index) })];
+    }));
+  };
+  return { svg, move };
+}
+
+function extremes(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
+  return [low, high];
+}
+function path(values, x, y) {
+  let text = "", gap = true;
+  values.forEach((value, k) => {
+    if (value === null) { gap = true; return; }
+    text += `${gap ? "M" : "L"}${x(k).toFixed(1)},${y(value).toFixed(1)}`;
+    gap = false;
+  });
+  return text;
+}
+
+// ---------------------------------------------------------------------------------------------------- overview
+
+function legend() {
+  if (overview.datasets.length === 1) return null;
+  return h("div", { class: "legend" }, overview.datasets.map((dataset, index) =>
+    h("span", { class: "key" }, h("span", { class: "swatch", style: { background: color(index) } }), dataset.id, dataset.share === null ? null : h("b", {}, `${percent(dataset.share)} of a batch`))));
+}
+
+function tile(name, value, more) {
+  return h("div", { class: "tile" }, h("span", { class: "name" }, name), h("span", { class: "value" }, value), more ? h("span", { class: "more" }, more) : null);
+}
+const spread = (summary) => (summary.min === summary.max ? "in every episode" : `${number(summary.min)} to ${number(summary.max)}, median ${number(summary.median)}`);
+
+function tiles(dataset, ends) {
+  const { summary } = dataset, made = [tile("Steps", number(dataset.steps), `in ${plural(dataset.episodes, "episode")}`)];
+  for (const [name, title] of [["return", "Mean return"], ["score", "Mean score"], ["length", "Mean length"]]) {
+    if (summary[name]?.mean !== undefined) made.push(tile(title, number(summary[name].mean), spread(summary[name])));
+  }
+  made.push(tile("Terminated", percent(ends.terminated / ends.of), ends.of < dataset.episodes ? `of ${number(ends.of)} sampled episodes` : ends.terminated < ends.of ? "of the episodes; the others are truncated" : "of the episodes"));
+  made.push(tile("Final observations", dataset.final_unknown ? `${number(dataset.final_unknown)} unknown` : "all known", dataset.final_unknown ? `of ${number(dataset.episodes)}; they read as zeros` : null));
+  return h("div", { class: "tiles" }, made);
+}
+
+function comparison(ends) {
+  const datasets = overview.datasets;
+  const mean = (name) => (dataset) => (dataset.summary[name]?.mean === undefined ? "–" : `${number(dataset.summary[name].mean)} ± ${number(dataset.summary[name].std, 3)}`);
+  const lines = [
+    ["Steps", (dataset) => number(dataset.steps)], ["Episodes", (dataset) => number(dataset.episodes)],
+    ["Return", mean("return")], ["Score", mean("score")], ["Length", mean("length")],
+    ["Terminated", (_, index) => percent(ends[index].terminated / ends[index].of)],
+    ["Final observations unknown", (dataset) => number(dataset.final_unknown)], ["On disk", (dataset) => bytes(dataset.bytes)],
+  ];
+  if (datasets.some((dataset) => dataset.share !== null)) lines.unshift(["Share of a batch", (dataset) => percent(dataset.share)]);
+  return h("div", { class: "scroll" }, h("table", {},
+    h("thead", {}, h("tr", {}, h("th", {}), datasets.map((dataset, index) => h("th", { class: "number" }, h("span", { class: "swatch", style: { background: color(index) } }), " ", dataset.id)))),
+    h("tbody", {}, lines.map(([name, value]) => h("tr", {}, h("th", { scope: "row", class: "quiet" }, name), datasets.map((dataset, index) => h("td", { class: "number" }, value(dataset, index))))))));
+}
+
+async function showOverview() {
+  const datasets = overview.datasets;
+  const ends = await Promise.all(datasets.map((_, index) => get(`${index}/ends`)));
+  const single = datasets.length === 1 ? datasets[0] : null;
+  const episodesBox = h("div", { class: "charts" }), stepsBox = h("div", { class: "charts" }), otherBox = h("div", { class: "charts" });
+  const note = h("p", { class: "quiet small" });
+  const others = overview.fields.filter((name) => name !== "next.reward" && name !== "action" && !name.startsWith("action."));
+  const actions = overview.fields.filter((name) => name === "action" || name.startsWith("action."));
+  const columns = ["return", "score", "length"].filter((name) => datasets.some((dataset) => dataset.summary[name]));
+  drawHistograms(episodesBox, columns);
+  drawHistograms(stepsBox, ["next.reward", ...actions.slice(0, 4)]).then((found) => { note.textContent = sampleText(found[0]); });
+  return { content: [
+    h("section", {}, h("h1", {}, single ? single.id : datasets.some((one) => one.share !== null) ? "Mixture" : datasets.map((one) => one.id).join(" and ")),
+      single ? h("p", { class: "quiet" }, [`${bytes(single.bytes)} on disk`, single.selection ? "a part of the upstream's dataset" : "", single.recipes.length ? `preprocessed by ${single.recipes.join(", ")}` : "", single.time_limit ? `time limit of ${number(single.time_limit)} steps` : ""].filter(Boolean).join(" · ")) : null,
+      report ? h("p", { class: "notice" }, "This is a report: it has the distributions, and the episodes with the greatest, the middle and the least returns.") : null,
+      datasets.some((one) => one.share !== null) ? h("p", { class: "quiet small" }, "Members as they are stored, before the transforms of the mixture.") : null,
+      single ? tiles(single, ends[0]) : comparison(ends)),
+    h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Episodes"), h("span", { class: "quiet small" }, "from all episodes"), legend()), episodesBox),
+    h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Rewards and actions"), note, legend()), stepsBox),
+    ...(others.length ? [h("section", {}, fieldPicker(others, otherBox), otherBox)] : []),
+    ...datasets.map((dataset, index) => about(dataset, index))] };
+}
+
+async function drawHistograms(box, names, start = 0) {
+  const current = (box.request = {});
+  try {
+    const found = await Promise.all(names.map((field) => get("histogram", { field, start })));
+    if (box.request === current) box.replaceChildren(...found.flatMap((one) => one.panels.map((panel) => histogramChart(panel, one.unit))));
+    return found;
+  } catch (error) {
+    box.replaceChildren(h("p", { class: "notice" }, error.message));
+    return [];
+  }
+}
+
+function sampleText(found) {
+  if (!found) return "";
+  const parts = found.sampled.map((count, index) => (count < overview.datasets[index].steps ? `a sample of ${number(count)} of ${number(overview.datasets[index].steps)} steps` : `all ${number(count)} steps`));
+  return `from ${[...new Set(parts)].join(", ")}`;
+}
+
+function fieldPicker(names, box) {
+  let start = 0;
+  const select = h("select", { "aria-label": "Field" }, names.map((name) => h("option", { value: name }, name)));
+  const pager = h("span", { class: "toolbar small" });
+  const draw = async () => {
+    const [found] = await drawHistograms(box, [select.value], start);
+    pager.replaceChildren();
+    if (found && found.elements > found.shown) pager.append(...elementPager(start, found.elements, found.shown, (to) => { start = to; draw(); }));
+  };
+  select.addEventListener("change", () => { start = 0; draw(); });
+  select.value = names.find((name) => name.startsWith("observation")) ?? names[0];
+  draw();
+  return h("div", { class: "section-head" }, h("h2", {}, "Other fields"), select, pager);
+}
+
+function elementPager(start, total, shown, go) {
+  if (report) return [h("span", { class: "quiet" }, `the first ${shown} of ${number(total)} elements`)];
+  return [
+    h("button", { type: "button", disabled: start === 0, "aria-label": "Previous elements", onclick: () => go(Math.max(0, start - shown)) }, "‹"),
+    h("span", { class: "quiet" }, `elements ${number(start)} to ${number(Math.min(total, start + shown) - 1)} of ${number(total)}`),
+    h("button", { type: "button", disabled: start + shown >= total, "aria-label": "Next elements", onclick: () => go(start + shown) }, "›"),
+  ];
+}
+
+function about(dataset, index) {
+  const list = (items) => (items.length ? h("ul", {}, items.map((item) => h("li", {}, item))) : null);
+  const facts = [
+    ["Score", dataset.score ? `0 is a return of ${number(dataset.score.low)}, 1 is ${number(dataset.score.high)}: ${dataset.score.origin}` : null],
+    ["Known issues", list(dataset.known_issues)],
+    ["Conversion", list(dataset.decisions.map((one) => `${one.text} (${number(one.count)})`))],
+    ["License", dataset.license], ["Citation", dataset.citation],
+    ["Homepage", dataset.homepage ? h("a", { href: dataset.homepage, rel: "noreferrer noopener", target: "_blank" }, dataset.homepage) : null],
+  ].filter(([, value]) => value);
+  const fields = dataset.fields.map((field) => h("tr", {}, h("td", { class: "mono" }, field.name), h("td", {}, field.dtype), h("td", { class: "mono" }, `[${field.shape.join(", ")}]`),
+    h("td", { class: "quiet" }, field.shared ? "at t and t + 1" : field.name.startsWith("next.") ? "at t + 1" : "at t")));
+  return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, overview.datasets.length > 1 ? ["About ", h("span", { class: "swatch", style: { background: color(index) } }), ` ${dataset.id}`] : "About")),
+    h("dl", { class: "facts" }, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Field", "Type", "Shape of a step", "Value"].map((name) => h("th", {}, name)))), h("tbody", {}, fields))));
+}
+
+// ---------------------------------------------------------------------------------------------------- list
+
+const listQuery = (query) => ({ sort: query.get("sort") ?? "", descending: query.get("descending") ?? "", where: query.get("where") ?? "" });
+function address(path, query) {
+  const words = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined));
+  return `#/${path}${[...words].length ? "?" + words : ""}`;
+}
+
+async function showEpisodes(index, query) {
+  const dataset = overview.datasets[index], list = listQuery(query), offset = Number(query.get("offset") ?? 0);
+  const go = (changes) => { location.hash = address(`episodes/${index}`, { ...list, offset: "", ...changes }); };
+  const filter = h("input", { type: "text", value: list.where, placeholder: "return > 100 and length < 200", "aria-label": "Filter", spellcheck: "false", autocomplete: "off", onchange: () => go({ where: filter.value.trim() }) });
+  const found = await get(`${index}/episodes`, { ...list, offset }).then((page) => [pages(page, go), episodeTable(dataset, index, page, list, go), page.rows.length > 15 ? pages(page, go) : null],
+    (error) => [h("p", { class: "notice" }, error.message)]);
+  return { content: [h("section", {}, h("div", { class: "section-head" }, h("h1", {}, "Episodes"), datasetSelect(index, (to) => { location.hash = address(`episodes/${to}`, {}); })),
+    report ? null : h("div", { class: "toolbar" }, filter, list.where ? h("button", { type: "button", onclick: () => go({ where: "" }) }, "Clear") : null,
+      h("span", { class: "quiet small" }, `columns: ${dataset.columns.join(", ")}`)), found)] };
+}
+
+function datasetSelect(index, go) {
+  if (overview.datasets.length === 1) return null;
+  return h("select", { "aria-label": "Dataset", onchange: (event) => go(Number(event.target.value)) },
+    overview.datasets.map((dataset, at) => h("option", { value: at, selected: at === index }, dataset.id)));
+}
+
+function episodeTable(dataset, index, page, list, go) {
+  const sort = list.sort || "episode", { min, max } = dataset.summary.return ?? {};
+  const heads = dataset.columns.map((name) => {
+    const active = !report && name === sort;
+    const flip = active ? (list.descending ? "" : "1") : name === "episode" || name === "source" ? "" : "1";
+    return h("th", { scope: "col", class: "number", "aria-sort": active ? (list.descending ? "descending" : "ascending") : null },
+      report ? name : h("button", { type: "button", onclick: () => go({ sort: name, descending: flip }) }, name.replace("_", " ")));
+  });
+  const rows = page.rows.map((row) => {
+    const target = address(`episode/${index}/${row.episode}`, list);
+    return h("tr", { class: "link", onclick: (event) => { if (!event.target.closest("a")) location.hash = target; } },
+      dataset.columns.map((name) => h("td", { class: "number" },
+        name === "episode" ? h("a", { href: target, class: "open" }, number(row.episode)) : name === "final_known" ? (row[name] ? "known" : "unknown") : number(row[name], 6),
+        name === "return" && max > min && row.return !== null ? h("span", { class: "bar", style: { width: `${(100 * (row.return - min)) / (max - min)}%` } }) : null)),
+      h("td", {}, row.end));
+  });
+  if (!rows.length) return h("p", { class: "empty" }, "No episode fulfills this filter.");
+  return h("div", { class: "scroll" }, h("table", { id: "list" }, h("thead", {}, h("tr", {}, heads, h("th", { scope: "col" }, "end"))), h("tbody", {}, rows)));
+}
+
+function pages(page, go) {
+  const last = page.offset + page.rows.length;
+  const text = page.rows.length ? `${number(page.offset + 1)} to ${number(last)} of ${plural(page.matching, "episode")}${page.matching < page.total ? `, from ${number(page.total)} in all` : ""}` : "";
+  if (report) return h("p", { class: "quiet small" }, `${plural(page.rows.length, "episode")} of ${number(page.total)}: greatest, middle and least returns`);
+  return h("div", { class: "toolbar" },
+    h("button", { type: "button", disabled: page.offset === 0, onclick: () => go({ offset: Math.max(0, page.offset - 50) }) }, "Previous"),
+    h("button", { type: "button", disabled: last >= page.matching, onclick: () => go({ offset: last }) }, "Next"), h("span", { class: "quiet small" }, text));
+}
+
+// ---------------------------------------------------------------------------------------------------- episode
+
+/** The step under the cursor, from 0 to T; T is the state after the last action. */
+function makeTime(length, start) {
+  const listeners = [];
+  const time = {
+    now: start, length,
+    listen: (listener) => listeners.push(listener),
+    clamp: (own) => Math.min(time.now, own),
+    set(to) {
+      const next = Math.max(0, Math.min(length, to));
+      if (next === time.now || Number.isNaN(next)) return;
+      time.now = next;
+      listeners.forEach((listener) => listener());
+    },
+  };
+  return time;
+}
+
+async function showEpisode(parts, query) {
+  const list = listQuery(query);
+  const chosen = [];
+  for (let at = 0; at + 1 < parts.length; at += 2) chosen.push({ dataset: Number(parts[at]), episode: Number(parts[at + 1]) });
+  const found = await Promise.all(chosen.map(({ dataset, episode }) => get(`${dataset}/episodes/${episode}`, list)));
+  const time = makeTime(Math.max(...found.map((one) => one.length)), 0);
+  time.set(Number(query.get("t") ?? 0));
+  const panes = chosen.map((one, at) => ({ ...one, ...found[at], episode: one.episode }));
+  const go = (changed, at) => {
+    const next = chosen.map((one, place) => (place === at ? { ...one, ...changed } : one));
+    location.hash = address(`episode/${next.map((one) => `${one.dataset}/${one.episode}`).join("/")}`, list);
+  };
+  const close = (at) => { location.hash = address(`episode/${chosen.filter((_, place) => place !== at).map((one) => `${one.dataset}/${one.episode}`).join("/")}`, list); };
+  const bodies = await Promise.all(panes.map((pane, at) => paneElement(pane, { time, list, two: panes.length > 1, change: (changed) => go(changed, at), close: () => close(at) })));
+  const content = [h("div", { class: `panes ${panes.length > 1 ? "two" : ""}` }, bodies), player(time)];
+  let waiting = 0;
+  time.listen(() => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      const own = `episode/${parts.join("/")}`;
+      if (location.hash.split("?")[0] === `#/${own}`) history.replaceState(null, "", address(own, { ...list, t: time.now || "" }));
+    }, 200);
+  });
+  leave.push(() => clearTimeout(waiting));
+  const keys = {
+    ArrowLeft: (event) => time.set(time.now - (event.shiftKey ? 10 : 1)), ArrowRight: (event) => time.set(time.now + (event.shiftKey ? 10 : 1)),
+    Home: () => time.set(0), End: () => time.set(time.length), " ": () => document.getElementById("play").click(),
+    j: () => found[0].next !== null && go({ episode: found[0].next }, 0), k: () => found[0].previous !== null && go({ episode: found[0].previous }, 0),
+  };
+  return { content, keys };
+}
+
+function paneHead(pane, { two, list, change, close }) {
+  const dataset = overview.datasets[pane.dataset];
+  const pick = h("input", { type: "number", min: 0, max: dataset.episodes - 1, value: pane.episode, "aria-label": "Episode", onchange: (event) => change({ episode: Math.max(0, Math.min(dataset.episodes - 1, Number(event.target.value) || 0)) }) });
+  const other = overview.datasets.length > 1 ? (pane.dataset + 1) % overview.datasets.length : pane.dataset;
+  const beside = overview.datasets.length > 1 ? Math.min(pane.episode, overview.datasets[other].episodes - 1) : pane.next ?? pane.previous;
+  const compare = () => { location.hash = address(`episode/${pane.dataset}/${pane.episode}/${other}/${beside}`, list); };
+  return h("section", {},
+    h("div", { class: "pane-title" }, h(two ? "h2" : "h1", {}, "Episode"), report ? h(two ? "h2" : "h1", {}, number(pane.episode)) : pick,
+      datasetSelect(pane.dataset, (to) => change({ dataset: to, episode: Math.min(pane.episode, overview.datasets[to].episodes - 1) })),
+      h("button", { type: "button", title: "Previous in the list (k)", "aria-label": "Previous episode", disabled: pane.previous === null, onclick: () => change({ episode: pane.previous }) }, "‹"),
+      h("button", { type: "button", title: "Next in the list (j)", "aria-label": "Next episode", disabled: pane.next === null, onclick: () => change({ episode: pane.next }) }, "›"),
+      two ? h("button", { type: "button", onclick: close }, "Close") : !report && beside !== null ? h("button", { type: "button", id: "compare", onclick: compare }, "Compare with another") : null),
+    h("div", { class: "episode-head" },
+      h("span", {}, h("span", { class: "quiet" }, "return "), number(pane.return, 6)), pane.score === undefined ? null : h("span", {}, h("span", { class: "quiet" }, "score "), number(pane.score)),
+      h("span", {}, h("span", { class: "quiet" }, "length "), number(pane.length)),
+      h("span", { class: "badge" }, pane.end), pane.final_known ? null : h("span", { class: "badge warn" }, "final observation unknown"),
+      dataset.columns.filter((name) => !["episode", "return", "score", "length", "final_known"].includes(name)).map((name) => h("span", { class: "small quiet" }, `${name.replace("_", " ")} ${number(pane[name])}`))));
+}
+
+async function paneElement(pane, options) {
+  const dataset = overview.datasets[pane.dataset];
+  const pictures = dataset.fields.filter((field) => field.kind === "image");
+  const curves = h("div", { class: "curves" });
+  const drawn = dataset.fields.filter((field) => field.kind === "number").map((field) => field.name);
+  const actions = drawn.filter((name) => name === "action" || name.startsWith("action."));
+  const rest = drawn.filter((name) => name !== "next.reward" && !actions.includes(name));
+  const elements = (name) => dataset.fields.find((field) => field.name === name).elements;
+  const observation = rest.find((name) => name.startsWith("observation")) ?? [...rest].sort((a, b) => elements(b) - elements(a))[0];
+  const first = ["next.reward", ...actions.slice(0, 2)];
+  const made = await Promise.all(first.map((name) => curveBox(pane, name, options)));
+  curves.append(...made);
+  if (rest.length) curves.append(await curvePicker(pane, rest, observation, options));
+  return h("div", { class: "pane" }, paneHead(pane, options),
+    h("div", { class: `look ${pictures.length ? "framed" : ""}` }, pictures.length ? frames(pane, pictures, options.time) : null, curves, rowTable(pane, dataset, pictures, options.time)));
+}
+
+async function curveBox(pane, name, { time }, start = 0) {
+  try {
+    const curves = await get(`${pane.dataset}/episodes/${pane.episode}/curves`, { field: name, start });
+    const field = overview.datasets[pane.dataset].fields.find((one) => one.name === name);
+    curves.unknown = field.shared && curves.final === null;
+    if (curves.labels.length <= 4) {
+      curves.common = curves.labels.length > 1 ? name.length : 0;
+      return lineChart(curves, { length: pane.length, time, title: name, colors: 0 });
+    }
+    const each = curves.labels.map((label, index) => ({ ...curves, labels: [label], low: [curves.low[index]], high: curves.high ? [curves.high[index]] : undefined, final: curves.final ? [curves.final[index]] : null, common: name.length }));
+    return h("div", { class: "chart" }, h("div", { class: "chart-head" }, h("h3", {}, name), h("span", { class: "quiet" }, plural(curves.elements, "element"))),
+      h("div", { class: "multiples" }, each.map((one) => lineChart(one, { length: pane.length, time, title: "", height: 58, compact: true, colors: 0 }))));
+  } catch (error) {
+    return h("p", { class: "notice" }, error.message);
+  }
+}
+
+async function curvePicker(pane, names, chosen, options) {
+  let start = 0;
+  const box = h("div", { class: "curves" }), pager = h("span", { class: "toolbar small" });
+  const select = h("select", { "aria-label": "Field of the curves" }, names.map((name) => h("option", { value: name }, name)));
+  select.value = chosen;
+  const draw = async () => {
+    const { elements } = overview.datasets[pane.dataset].fields.find((one) => one.name === select.value);
+    pager.replaceChildren(...(elements > 12 ? elementPager(start, elements, 12, (to) => { start = to; draw(); }) : []));
+    box.replaceChildren(await curveBox(pane, select.value, options, start));
+  };
+  select.addEventListener("change", () => { start = 0; draw(); });
+  await draw();
+  return h("div", { class: names.length > 1 ? "picked" : "" }, h("div", { class: "toolbar" }, names.length > 1 ? select : null, pager), box);
+}
+
+function frames(pane, pictures, time) {
+  return h("div", { class: "frames" }, pictures.map((field) => {
+    const image = h("img", { alt: `${field.name} at the step under the cursor`, decoding: "sync" });
+    const missing = h("span", { class: "quiet small" }, "unknown");
+    const caption = h("span", {});
+    const ratio = pictureRatio(field.shape);
+    const update = () => {
+      const t = time.clamp(pane.length), final = t === pane.length;
+      const absent = final && (!field.shared || (!pane.final_known && field.name.startsWith("observation")));
+      const found = absent ? null : frameAddress(pane.dataset, pane.episode, t, field.name);
+      image.hidden = !found;
+      missing.hidden = Boolean(found);
+      missing.textContent = field.shared ? "unknown: reads as zeros" : "no value after the last action";
+      if (found && image.getAttribute("src") !== found.address) image.src = found.address;
+      caption.textContent = final ? "after the last action" : found && found.step !== t ? `step ${number(found.step)}, the nearest before ${number(t)}` : `step ${number(t)}`;
+      if (!report && t + 1 < pane.length) new Image().src = frameAddress(pane.dataset, pane.episode, t + 1, field.name).address;
+    };
+    time.listen(update);
+    update();
+    return h("figure", {}, h("div", { class: "picture", style: { "--ratio": ratio } }, image, missing), h("figcaption", {}, h("span", { class: "mono" }, field.name), caption));
+  }));
+}
+
+function pictureRatio(shape) {
+  if (shape.length === 2) return `${shape[1]} / ${shape[0]}`;
+  if ([1, 3, 4].includes(shape[2])) return `${shape[1]} / ${shape[0]}`;
+  return [1, 3].includes(shape[0]) ? `${shape[2]} / ${shape[1]}` : `${shape[2] * shape[0]} / ${shape[1]}`;
+}
+
+function player(time) {
+  const range = h("input", { type: "range", min: 0, max: time.length, value: time.now, "aria-label": "Step", oninput: () => time.set(Number(range.value)) });
+  const where = h("span", { class: "where quiet" });
+  const speed = h("select", { "aria-label": "Steps per second" }, [5, 10, 20, 50].map((value) => h("option", { value, selected: value === 20 }, `${value} / s`)));
+  let timer = 0;
+  const stop = () => { clearInterval(timer); timer = 0; play.textContent = "▶"; play.setAttribute("aria-label", "Play"); };
+  const start = () => {
+    if (time.now >= time.length) time.set(0);
+    play.textContent = "❚❚";
+    play.setAttribute("aria-label", "Pause");
+    timer = setInterval(() => { time.set(time.now + 1); if (time.now >= time.length) stop(); }, 1000 / Number(speed.value));
+  };
+  const play = h("button", { type: "button", id: "play", "aria-label": "Play", onclick: () => (timer ? stop() : start()) }, "▶");
+  speed.addEventListener("change", () => { if (timer) { stop(); start(); } });
+  const update = () => {
+    range.value = time.now;
+    where.textContent = time.now === time.length ? `after step ${number(time.length - 1)}, the last` : `step ${number(time.now)} of ${number(time.length)}`;
+  };
+  time.listen(update);
+  update();
+  leave.push(() => clearInterval(timer));
+  return h("div", { class: "player" }, play,
+    h("button", { type: "button", "aria-label": "One step back", onclick: () => time.set(time.now - 1) }, "‹"), h("button", { type: "button", "aria-label": "One step forward", onclick: () => time.set(time.now + 1) }, "›"),
+    range, where, speed);
+}
+
+// ---------------------------------------------------------------------------------------------------- the row
+
+const CHUNK = 64;
+function rowTable(pane, dataset, pictures, time) {
+  const title = h("h2", {}), aside = h("span", { class: "quiet small" }), box = h("div", { class: "scroll" });
+  let request = 0;
+  const update = async () => {
+    const mine = (request += 1), t = Math.min(time.clamp(pane.length), pane.length - 1), final = t === pane.length - 1;
+    title.textContent = `Row ${number(pane.first_row + t)}`;
+    aside.textContent = `step ${number(t)} of the episode, as a batch has it in TED`;
+    try {
+      const chunk = await get(`${pane.dataset}/episodes/${pane.episode}/rows`, { start: Math.floor(t / CHUNK) * CHUNK });
+      if (mine === request) box.replaceChildren(rowContent(pane, dataset, pictures, chunk, t, final));
+    } catch (error) {
+      if (mine === request) box.replaceChildren(h("p", { class: "empty" }, error.message));
+    }
+  };
+  time.listen(update);
+  update();
+  return h("section", {}, h("div", { class: "section-head" }, title, aside), box);
+}
+
+function rowContent(pane, dataset, pictures, chunk, t, final) {
+  const at = t - chunk.start, lines = new Map();
+  const line = (name) => lines.get(name) ?? lines.set(name, {}).get(name);
+  const unknown = h("span", { class: "absent" }, "unknown, reads as zeros");
+  for (const field of dataset.fields) {
+    const name = field.name.replace(/^next\./, ""), state = chunk.states[field.name];
+    if (field.kind === "image") {
+      line(name).now = picture(pane, t, field.name);
+      const known = pane.final_known || !field.name.startsWith("observation");
+      if (field.shared) line(name).next = final && !known ? unknown.cloneNode(true) : picture(pane, t + 1, field.name);
+    } else if (field.shared) {
+      line(name).now = cell(state[at], field);
+      line(name).next = final && state[at + 1] === null ? unknown.cloneNode(true) : cell(state[at + 1], field);
+    } else if (field.name.startsWith("next.")) line(name).next = cell(chunk.steps[field.name][at], field);
+    else line(name).now = cell(chunk.steps[field.name][at], field);
+    line(name).shared = field.shared;
+  }
+  for (const flag of ["terminated", "truncated", "done"]) line(flag).now = "false";
+  const none = () => h("span", { class: "absent" }, "–");
+  return h("table", { class: "row" },
+    h("thead", {}, h("tr", {}, h("th", {}, "Key"), h("th", {}, `at t = ${number(t)}`), h("th", {}, `next, at t + 1 = ${number(t + 1)}`,
+      final ? h("span", { class: `badge ${pane.final_known ? "good" : "warn"}` }, pane.final_known ? "true final observation" : "final observation unknown") : null))),
+    h("tbody", {}, [...lines].map(([name, { now, next, shared }]) => h("tr", {}, h("th", { scope: "row", class: "mono" }, name), h("td", {}, now ?? none()), h("td", { class: final && shared && !name.startsWith("info") ? "final-cell" : "" }, next ?? none())))));
+}
+
+function cell(value, field) {
+  if (!Array.isArray(value)) return field.dtype === "text" ? value || h("span", { class: "absent" }, "empty text") : exact(value);
+  const rest = field.elements - value.length;
+  return [...value.flatMap((one) => [h("span", { class: "value" }, exact(one)), " "]), rest ? `… and ${number(rest)} more` : null];
+}
+
+function picture(pane, t, name) {
+  const found = frameAddress(pane.dataset, pane.episode, t, name);
+  return found && found.step === t ? h("img", { src: found.address, alt: `${name} at ${t}` }) : h("span", { class: "absent" }, "not in this report");
+}
+
+// ---------------------------------------------------------------------------------------------------- frame of the page
+
+let keysOf = {};
+let shows = 0;
+async function show() {
+  const mine = (shows += 1);
+  const [path, words] = location.hash.replace(/^#\/?/, "").split("?");
+  const [page, ...parts] = path.split("/"), query = new URLSearchParams(words ?? "");
+  leave.forEach((end) => end());
+  leave = [];
+  const dataset = Math.min(Number(parts[0]) || 0, overview.datasets.length - 1);
+  document.getElementById("nav-overview").toggleAttribute("aria-current", !page);
+  document.getElementById("nav-episodes").toggleAttribute("aria-current", Boolean(page));
+  document.getElementById("nav-episodes").href = page ? address(`episodes/${dataset}`, listQuery(query)) : "#/episodes/0";
+  main.setAttribute("aria-busy", "true");
+  try {
+    const { content, keys } = await (page === "episode" ? showEpisode(parts, query) : page === "episodes" ? showEpisodes(dataset, query) : showOverview());
+    if (mine !== shows) return; // another page was asked for in the meantime
+    main.replaceChildren(...content);
+    keysOf = keys ?? {};
+    if (page !== "episode" || !document.activeElement?.closest?.("main")) main.focus({ preventScroll: true });
+  } catch (error) {
+    if (mine !== shows) return;
+    main.replaceChildren(h("p", { class: "notice" }, error.message));
+    keysOf = {};
+  }
+  main.removeAttribute("aria-busy");
+}
+
+function pressed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const typing = event.target.closest?.("input:not([type=range]), select, textarea");
+  if (typing || (event.key === " " && event.target.closest?.("button, a"))) return;
+  const general = { o: () => { location.hash = "#/"; }, e: () => { location.hash = document.getElementById("nav-episodes").hash; }, "?": () => document.getElementById("keys").showModal() };
+  const act = keysOf[event.key] ?? general[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act(event);
+}
+
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  try { if (theme) localStorage.setItem("theme", theme); } catch { /* no storage in this browser */ }
+}
+
+async function start() {
+  try { setTheme(localStorage.getItem("theme")); } catch { /* as above */ }
+  document.getElementById("theme").addEventListener("click", () => {
+    const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    setTheme(dark ? "light" : "dark");
+  });
+  document.getElementById("help").addEventListener("click", () => document.getElementById("keys").showModal());
+  document.addEventListener("keydown", pressed);
+  try {
+    overview = await get("overview");
+  } catch (error) {
+    main.replaceChildren(h("p", { class: "notice" }, error.message));
+    return;
+  }
+  const names = overview.datasets.map((dataset) => dataset.id);
+  document.title = names.join(" · ");
+  document.getElementById("brand").textContent = names.length > 2 ? plural(names.length, "dataset") : names.join(" · ");
+  addEventListener("hashchange", show);
+  await show();
+}
+
+start();

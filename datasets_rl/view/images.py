@@ -1,0 +1,98 @@
+"""Which fields are images, and an image as bytes that a browser shows."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.format.schema import Column
+
+__all__ = ["as_pixels", "encode", "is_image", "media_type"]
+
+_CHANNELS = {1, 3, 4}
+_MAX_STACKED = 16
+"""Number of frames up to which a stack, [frames, height, width], is shown side by side."""
+
+
+def is_image(field: Column) -> bool:
+    """Return whether a field is shown as an image.
+
+    These are encoded images, and arrays of the shapes [height, width], [height, width, channels], [channels, height,
+    width] and, of uint8, [frames, height, width].
+    """
+    return field.encoded or (not field.text and _layout(field.shape, field.dtype) is not None)
+
+
+def _layout(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
+    """Return what the axes of an image are; None if it is not one."""
+    pixels = dtype == np.uint8
+    least = 4 if pixels else 8
+    if len(shape) == 2:
+        return "HW" if min(shape) >= max(least, 8) else None
+    if len(shape) != 3:
+        return None
+    if shape[2] in _CHANNELS and min(shape[:2]) >= least:
+        return "HWC"
+    if shape[0] in {1, 3} and min(shape[1:]) >= least:
+        return "CHW"
+    return "SHW" if pixels and shape[0] <= _MAX_STACKED and min(shape[1:]) >= 16 else None
+
+
+def as_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return an array as gray, RGB or RGBA pixels, uint8 [height, width] or [height, width, channels].
+
+    Values of other dtypes than uint8, such as depths, are scaled so that the least one is black and the greatest one
+    white.
+    """
+    layout = _layout(values.shape, values.dtype)
+    if values.dtype != np.uint8:
+        values = _scaled(values)
+    if layout == "CHW":
+        values = values.transpose(1, 2, 0)
+    elif layout == "SHW":
+        values = values.transpose(1, 0, 2).reshape(values.shape[1], -1)
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[:, :, 0]
+    return np.ascontiguousarray(values)
+
+
+def _scaled(values: NDArray[Any]) -> NDArray[np.uint8]:
+    numbers = values.astype(np.float64)
+    finite = np.isfinite(numbers)
+    low, high = (numbers[finite].min(), numbers[finite].max()) if finite.any() else (0.0, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = np.where(finite, (numbers / 2 - low / 2) / max(high / 2 - low / 2, np.finfo(float).tiny), 0)
+    return (parts * 255).round().astype(np.uint8)
+
+
+def encode(values: NDArray[Any], *, max_side: int | None = None) -> bytes:
+    """Return an array that is an image as the bytes of a file.
+
+    Args:
+        values: The image, in any of the shapes of `is_image`.
+        max_side: The maximum height and width of a copy that may lose detail: the smaller one of a PNG and a JPEG file.
+            By default the file is a PNG of the original size.
+    """
+    from PIL import Image
+
+    image = Image.fromarray(as_pixels(values))
+    if max_side is None:
+        return _file(image, "PNG", compress_level=1)
+    if max(image.size) > max_side:
+        image.thumbnail((max_side, max_side))
+    opaque = image.convert("RGB") if image.mode == "RGBA" else image
+    return min(_file(image, "PNG", optimize=True), _file(opaque, "JPEG", quality=85, subsampling=0), key=len)
+
+
+def _file(image: Any, form: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def media_type(data: bytes) -> str:
+    """Return the media type of the bytes of a PNG or JPEG file."""
+    return "image/png" if data.startswith(b"\x89PNG") else "image/jpeg"

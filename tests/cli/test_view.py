@@ -1,0 +1,114 @@
+"""`rlds view`: the address, the end by Ctrl-C, the port, and the exported file."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+
+import httpx
+import pytest
+
+
+@pytest.fixture
+def view(command, process_env):
+    """Start `rlds view` and return its process and its address; it is killed with the test."""
+    started = []
+
+    def start(*words):
+        line = [command, "view", *map(str, words), "--port", "0"]
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=process_env)
+        started.append(process)
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def exported(file):
+    """Return the documents in an exported file."""
+    return json.loads(file.read_text().split('id="report">')[1].split("</script>")[0])["documents"]
+
+
+@pytest.mark.usefixtures("stored")
+def test_the_address_is_printed_and_ctrl_c_ends_the_server_cleanly(view):
+    process, url = view("demo/pendulum", "--no-open")
+    with httpx.Client(base_url=url, trust_env=False) as client:  # a connection that stays open, as that of a browser
+        facts = client.get("data/overview").json()["datasets"]
+
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+
+    assert [(one["id"], one["steps"]) for one in facts] == [("demo/pendulum", 15_000)]
+    assert (process.returncode, out) == (0, "")
+    assert err.startswith("Ctrl-C ends it; from another machine, first: ssh -L ")
+
+
+def test_a_mixture_is_viewed_by_its_members_with_their_shares(rlds, stored, tmp_path):
+    file = tmp_path / "report.html"
+    rlds("mix", stored, stored, "--weights", "3,1", "-o", tmp_path / "mix.toml")
+
+    ran = rlds("view", tmp_path / "mix.toml", "--export", file)
+
+    assert ran.code == 0
+    facts = exported(file)["overview"]["datasets"]
+    assert [(one["id"], one["share"]) for one in facts] == [("demo/pendulum", 0.75), ("demo/pendulum", 0.25)]
+
+
+@pytest.mark.usefixtures("stored")
+def test_the_exported_file_has_all_that_it_needs(rlds, tmp_path):
+    file = tmp_path / "report.html"
+
+    ran = rlds("view", "demo/pendulum", "--export", file, "--json")
+
+    documents = exported(file)
+    assert (ran.code, ran.json["bytes"]) == (0, file.stat().st_size)
+    assert documents["overview"]["datasets"][0]["episodes"] == 75
+    assert len(documents["0/episodes"]["rows"]) == 9
+    assert "page.css" not in file.read_text()
+    assert "script-src 'sha256-" in file.read_text()
+
+
+@pytest.mark.usefixtures("stored")
+def test_an_existing_file_is_overwritten_only_on_request(rlds, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text("mine")
+
+    refused = rlds("view", "demo/pendulum", "--export", file)
+
+    assert (refused.code, file.read_text()) == (2, "mine")
+    assert "add --force to overwrite it" in refused.err
+    assert rlds("view", "demo/pendulum", "--export", file, "--force").code == 0
+    assert rlds("view", "demo/pendulum", "--export", tmp_path).code == 2
+    assert rlds("view", "demo/pendulum", "--export", tmp_path / "no" / "r.html").code == 1
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_port_in_use_is_wrong_usage_and_says_what_to_do(rlds, view):
+    _, url = view("demo/pendulum", "--no-open")
+    port = httpx.URL(url).port
+
+    ran = rlds("view", "demo/pendulum", "--port", port, "--no-open")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert f"the port {port} cannot be used" in ran.err
+    assert "choose another port" in ran.err
+
+
+def test_a_dataset_that_is_not_stored_is_named_before_a_server_starts(rlds):
+    ran = rlds("view", "demo/pendulum")
+
+    assert ran.code == 3
+    assert "next: rlds download demo/pendulum" in ran.err
+
+
+@pytest.mark.usefixtures("stored")
+def test_without_the_extra_the_error_has_the_pip_line(rlds, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+
+    ran = rlds("view", "demo/pendulum", "--no-open")
+
+    assert ran.code == 7
+    assert "pip install 'datasets-rl[view]'" in ran.err

@@ -1,0 +1,152 @@
+"""The server of the page: who may read it, and what it refuses."""
+
+from __future__ import annotations
+
+import threading
+
+import httpx
+import pytest
+import view_data
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.view import Panel, ViewServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    panels = [Panel(view_data.state_dataset(folder / "a")), Panel(view_data.mixed_dataset(folder / "b"))]
+    made = ViewServer(panels, port=0)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    yield made
+    made.stop()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with httpx.Client(base_url=server.url, trust_env=False) as made:
+        yield made
+
+
+def test_the_page_and_its_files_need_no_other_host(client):
+    page, style, script = (client.get(name) for name in ("", "page.css", "page.js"))
+
+    assert [answer.status_code for answer in (page, style, script)] == [200] * 3
+    assert [answer.headers["content-type"].partition(";")[0] for answer in (page, style, script)] == [
+        "text/html",
+        "text/css",
+        "text/javascript",
+    ]
+    assert "//" not in page.text.replace("http://www.w3.org/2000/svg", "")
+    assert "@import" not in style.text
+    assert "url(" not in style.text
+
+
+@pytest.mark.parametrize("path", ["/", "/x/", "/x/data/overview", "//data/overview"])
+def test_without_the_token_nothing_is_answered(server, path):
+    answer = httpx.get(f"http://127.0.0.1:{server.port}{path}", trust_env=False)
+
+    assert answer.status_code == 403
+    assert "token" in answer.text
+    assert "toy" not in answer.text
+
+
+def test_a_token_that_is_cut_or_longer_is_refused(server):
+    for url in (server.url[:-2] + "/", server.url[:-1] + "x/"):
+        assert httpx.get(url, trust_env=False).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "localhost.evil.example", ""]
+)
+def test_other_names_of_this_machine_are_refused(client, host):
+    """A site can make its own name resolve to loopback, and would then be of the same origin."""
+    answer = client.get("data/overview", headers={"Host": host})
+
+    assert answer.status_code == 400
+    assert "toy" not in answer.text
+
+
+def test_a_forwarded_port_of_localhost_is_accepted(client):
+    assert client.get("data/overview", headers={"Host": "localhost:9000"}).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_only_reading_is_possible(client, method):
+    for path in ("", "data/overview", "page.js"):
+        assert client.request(method, path).status_code == 405
+
+
+def test_every_response_has_the_policy_of_the_page(client, server):
+    refused = httpx.get(f"http://127.0.0.1:{server.port}/", trust_env=False)
+    for answer in (client.get(""), client.get("data/overview"), client.get("data/x"), refused):
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self';")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_server_listens_on_loopback_only(server):
+    assert server._socket.getsockname()[0] == "127.0.0.1"
+
+
+def test_each_server_has_its_own_token(tmp_path):
+    panels = [Panel(view_data.state_dataset(tmp_path / "a"))]
+    first, second = (ViewServer(panels, port=0) for _ in range(2))
+    for one in (first, second):
+        one.stop()
+        one.run()
+
+    assert first.token != second.token
+    assert len(first.token) == 32
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("data/nothing", 404, "this address does not exist"),
+        ("data/0/episodes?where=bad", 400, "expected one such as return > 100"),
+        ("data/0/episodes?sort=age", 400, "age"),
+        ("data/0/episodes?offset=-1", 400, "offset is '-1'"),
+        ("data/0/episodes/99", 400, "has no episode 99"),
+        ("data/7/ends", 400, "dataset 7 does not exist"),
+        ("frames/7/0/0/observation", 400, "dataset 7 does not exist"),
+        ("frames/0/0/0/observation", 400, "expected an image field"),
+        ("frames/1/1/15/observation.camera", 400, "is unknown"),
+    ],
+)
+def test_what_does_not_exist_is_explained(client, path, status, message):
+    answer = client.get(path)
+
+    assert answer.status_code == status
+    assert message in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["../../../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "server.py", "page.html%00"])
+def test_no_other_file_is_served(client, path):
+    assert client.get(path).status_code in {403, 404}
+
+
+def test_images_are_cached_and_data_are_not(client):
+    image = client.get("frames/1/0/3/observation.camera")
+
+    assert (image.status_code, image.headers["content-type"]) == (200, "image/png")
+    assert "immutable" in image.headers["cache-control"]
+    assert client.get("data/overview").headers["cache-control"] == "no-store"
+
+
+def test_a_port_in_use_is_named_and_the_next_one_is_taken_if_none_was_given(server, tmp_path):
+    panels = [Panel(view_data.state_dataset(tmp_path / "a"))]
+
+    with pytest.raises(InvalidArgumentError, match=rf"the port {server.port} cannot be used: address already in use"):
+        ViewServer(panels, port=server.port)
+    made = [ViewServer(panels) for _ in range(2)]
+    for one in made:
+        one.stop()
+        one.run()
+    assert made[0].port < made[1].port

@@ -1,0 +1,120 @@
+"""Datasets for tests of the viewer: of states, of images, of both, and of any number of steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from stored_data import FLAGS, Trajectory, columns, trajectory, write_dataset
+
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
+from datasets_rl.ted.episode import EncodedImages
+
+__all__ = ["drawing", "image_dataset", "mixed_dataset", "sparse_dataset", "state_dataset"]
+
+SIDE = 24
+UINT8, FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
+
+
+def drawing(episode: int, step: int) -> np.ndarray:
+    """Return an image, uint8 [24, 24, 3], whose upper left pixel tells the episode and the step."""
+    image = np.full((SIDE, SIDE, 3), 40, np.uint8)
+    left = step % (SIDE - 6)
+    image[9:15, left : left + 6] = (240, 120, 40)
+    image[0, 0] = (episode, step, 200)
+    return image
+
+
+def _base(episode: int, steps: int) -> tuple[dict, np.ndarray]:
+    rng = np.random.default_rng([episode, steps])
+    last = (np.arange(steps) == steps - 1)[:, None]
+    data = {
+        ("action",): rng.uniform(-1, 1, (steps, 2)).astype(np.float32),
+        ("next", "reward"): np.arange(steps, dtype=np.float32)[:, None] + episode,
+        ("next", "terminated"): last & (episode % 2 == 0),
+        ("next", "truncated"): last & (episode % 2 == 1),
+    }
+    return data, np.stack([drawing(episode, step) for step in range(steps + 1)])
+
+
+def state_dataset(folder: Path, lengths=(5, 30, 12), known=True, **manifest) -> StoredDataset:
+    """Write episodes of states, [3] each; with `known` False, the last one lacks its final observation."""
+    made = [
+        trajectory(length, seed=seed, terminated=bool(seed % 2), known=known or seed < len(lengths) - 1)
+        for seed, length in enumerate(lengths)
+    ]
+    return write_dataset(folder, made, **{"id": "toy/states", **manifest})
+
+
+def image_dataset(folder: Path, lengths=(8, 20), side=64) -> StoredDataset:
+    """Write episodes of images, uint8 [64, 64, 3], in a file of their own."""
+    of = [
+        Column(("observation",), UINT8, (side, side, 3), shared=True),
+        Column(("action",), FLOAT32, (2,)),
+        Column(("next", "reward"), FLOAT32, (1,)),
+        *FLAGS,
+    ]
+    made = []
+    for episode, steps in enumerate(lengths):
+        data, images = _base(episode, steps)
+        large = np.repeat(np.repeat(images, 3, axis=1), 3, axis=2)[:, :side, :side]
+        made.append(Trajectory(steps=data, states={("observation",): large}))
+    return write_dataset(folder, made, of, id="toy/images")
+
+
+def mixed_dataset(folder: Path, lengths=(6, 15)) -> StoredDataset:
+    """Write episodes of encoded images and states; the final observation of the last one is unknown."""
+    of = [
+        Column(("observation", "camera"), UINT8, (SIDE, SIDE, 3), shared=True, encoded=True),
+        Column(("observation", "state"), FLOAT32, (6,), shared=True),
+        Column(("action",), FLOAT32, (2,)),
+        Column(("next", "reward"), FLOAT32, (1,)),
+        *FLAGS,
+    ]
+    made = []
+    for episode, steps in enumerate(lengths):
+        data, images = _base(episode, steps)
+        known = episode < len(lengths) - 1
+        encoded = EncodedImages([_png(image) for image in images[: steps + known]])
+        state = np.random.default_rng(episode).normal(size=(steps + known, 6)).astype(np.float32)
+        made.append(
+            Trajectory(steps=data, states={("observation", "camera"): encoded, ("observation", "state"): state})
+        )
+    return write_dataset(folder, made, of, id="toy/mixed")
+
+
+def _png(image: np.ndarray) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def sparse_dataset(folder: Path, episodes: int, length: int) -> StoredDataset:
+    """Write a dataset of zeros whose rows take no room on disk; the return of episode e is e."""
+    stored = write_dataset(folder, [trajectory(2)], columns())
+    schema, steps = stored.schema, episodes * length
+    table = np.zeros(episodes, np.load(folder / "episodes.npy").dtype)
+    table["start"], table["length"] = np.arange(episodes) * length, length
+    table["return"] = table["source"] = np.arange(episodes)
+    table["final_known"] = True
+    np.save(folder / "episodes.npy", table)
+    for name, dtype, rows, trailing in (
+        ("rows.npy", schema.record, steps, schema.record_bytes),
+        ("final.npy", schema.final_record, episodes, 0),
+    ):
+        path = folder / name
+        path.unlink()
+        np.lib.format.open_memmap(path, "w+", dtype, (rows,)).flush()
+        with path.open("r+b") as stream:
+            stream.truncate(path.stat().st_size + trailing)
+    document = json.loads((folder / "manifest.json").read_text())
+    document["steps"], document["episodes"] = steps, episodes
+    for entry in document["files"]:
+        entry["bytes"] = (folder / entry["path"]).stat().st_size
+    (folder / "manifest.json").write_text(json.dumps(document))
+    return StoredDataset(folder)
