@@ -282,6 +282,9 @@ from .preprocessing import (
     undo as undo,
 )
 
+# Export
+from .exporting import export as export
+
 # Episodes
 from .ted.episode import Episode as Episode
 from .ted.table import EpisodeTable as EpisodeTable
@@ -296,6 +299,7 @@ from .errors import (
     IntegrityError as IntegrityError,
     InvalidArgumentError as InvalidArgumentError,
     LockedError as LockedError,
+    LossyExportError as LossyExportError,
     ManifestError as ManifestError,
     MissingDependencyError as MissingDependencyError,
     NotADatasetError as NotADatasetError,

@@ -43,6 +43,7 @@ __all__ = [
     "IntegrityError",
     "InvalidArgumentError",
     "LockedError",
+    "LossyExportError",
     "ManifestError",
     "MissingDependencyError",
     "NotADatasetError",
@@ -309,6 +310,27 @@ class ConversionError(DatasetsRLError):
         super().__init__(f"{name} cannot be converted: {shown}", hint=hint)
         self.name = name
         self.problems = tuple(problems)
+
+
+class LossyExportError(InvalidArgumentError):
+    """Raised when a format cannot hold everything that a dataset has; nothing was written.
+
+    Args:
+        name: The dataset.
+        to: The format.
+        losses: What would be left out or changed, a sentence each.
+    """
+
+    def __init__(self, name: str, to: str, losses: Sequence[str]) -> None:
+        super().__init__(
+            f"{to} cannot hold everything of {name}: {'; '.join(losses)}",
+            hint=Remedy(
+                "accept that with {}, or choose a format that holds it: hdf5, npz, parquet", Argument("lossy", True)
+            ),
+        )
+        self.name = name
+        self.to = to
+        self.losses = tuple(losses)
 
 
 class NotEnoughMemoryError(DatasetsRLError):

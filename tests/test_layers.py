@@ -51,7 +51,7 @@ LAYERS = [
     {"growth"},
     {"planning"},
     {"diagnosis", "downloading"},
-    {"datasets", "preprocessing", "reread", "scores", "sources.*.dataset", "verification", "view"},
+    {"datasets", "exporting", "preprocessing", "reread", "scores", "sources.*.dataset", "verification", "view"},
     {"loading", "mixing", "offline_to_online", "recording", "rlhf"},
     {"__main__", "cli", "recipes"},
 ]

@@ -21,6 +21,7 @@ from datasets_rl import downloading, growth, locating, sources, store
 from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
+from datasets_rl.datasets.exports import ExportMethods
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
 from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.manifest import Manifest
@@ -100,7 +101,7 @@ class _Available:
         return tuple(sources.get_source(owner.source).ids()) if owner.source else ()
 
 
-class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
+class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
     """A stored dataset as a replay buffer of TED transitions.
 
         >>> dataset = D4RLExperienceReplay("hopper-medium-v2", batch_size=256)

@@ -25,6 +25,7 @@ CASES = [
     (errors.PreprocessError("step 0 (function): it broke"), 8),
     (errors.NotEnoughMemoryError("stack_frames needs 8 bytes of memory: this machine has 4"), 11),
     (errors.LockedError("a/b", "process 1 on here", "/tmp/lock"), 9),
+    (errors.LossyExportError("d4rl/x", "minari", ["no final observations"]), 2),
     (errors.TimedOutError("sampling waited for 3 seconds"), 9),
     (errors.ConfirmationRequiredError("delete a/b"), 10),
     (errors.DatasetsRLError("something else"), 1),

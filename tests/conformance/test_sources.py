@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from exports import equal_bits, export_stored, read_back
 from PIL import Image
 from stored_data import write_manifest_with_digest
 
@@ -33,6 +34,7 @@ from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, OfflineError, UnknownKeyError
+from datasets_rl.exporting import FORMATS, Content, plan_export
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
@@ -265,6 +267,26 @@ def test_the_class_converts_it_to_the_same_with_two_processes(made, tmp_path, mo
     shows_the_rows(dataset, made.stored)
     assert leftovers(tmp_path / "root") == []
     assert settles(lambda: sockets() <= before)
+
+
+@pytest.mark.parametrize(
+    "to", ["hdf5", pytest.param("npz", marks=pytest.mark.slow), pytest.param("parquet", marks=pytest.mark.slow)]
+)
+@FIRST_OF_EACH
+def test_its_export_is_read_back_bit_for_bit(made, to, tmp_path):
+    back = read_back(made.stored, to, tmp_path)
+
+    equal_bits(made.stored, back)
+
+
+@pytest.mark.slow
+@FIRST_OF_EACH
+def test_each_format_holds_it_or_names_a_reason(made, tmp_path):
+    for to in FORMATS:
+        plan = plan_export(Content(made.stored), to, tmp_path / to)
+        if not plan.problems:
+            assert export_stored(made.stored, to, tmp_path / to).exists()
+    assert {"hdf5", "npz", "parquet", "torchrl"} <= {path.name for path in tmp_path.iterdir()}
 
 
 class Nodes(contextlib.nullcontext):

@@ -271,11 +271,14 @@ def test_the_description_in_the_documentation_can_be_read():
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     said = Description.read(tomllib.loads(text), "local/arm")
     assert (said.by, said.marks, said.alignment) == ("column", "episode_index", "one-more")
+    assert (said.table, said.final_known) == ("episodes.parquet", "episodes/final_known")
+    assert said.final.format("joints") == "episodes/final.joints"
     assert {".".join(field.key) for field in said.fields} == {
         "observation.joints",
         "observation.camera",
         "action",
         "goal",
+        "pixels",
         "next.reward",
         "next.truncated",
     }
@@ -455,3 +458,48 @@ def test_an_invalid_score_is_an_error(folder, convert, table, problem):
 
     with pytest.raises(ConversionError, match=re.escape(problem)):
         convert(f"[score]\n{table}")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[episodes]\nfinal = "last"', "episodes.final is 'last'; expected a name with {}"),
+        ('[episodes]\nfinal_known = "known"', "episodes has final_known; expected also episodes.final"),
+        ("[episodes]\ntable = 3", "episodes.table is 3; expected a string"),
+        ('[fields]\nobs = { array = "obs", state = 1.5 }', "fields.obs.state is 1.5; expected true or false"),
+        ('[fields]\nnext.info = "info"', "fields.next.info is not allowed"),
+        ('[episodes]\nby = "file"\nfinal = "last/{}"', "it has no array last/obs, of the states after the last steps"),
+        ('[episodes]\ntable = "none.parquet"', "episodes.table is none.parquet, which is not in the folder"),
+    ],
+)
+def test_a_wrong_description_of_final_states_is_refused(folder, convert, text, problem):
+    np.savez(folder / "1.npz", **one())
+
+    with pytest.raises(ConversionError, match=re.escape(problem)):
+        convert(text)
+
+
+def test_final_states_of_their_own_arrays_are_kept_where_they_are_known(folder, convert):
+    last = np.array([[50.0], [60.0]], np.float32)
+    arrays = {**one(5, done=[0, 1, 0, 0, 1]), "last/obs": last, "known": np.array([True, False])}
+    np.savez(folder / "1.npz", **arrays)
+
+    stored = convert('[episodes]\nby = "flags"\nfinal = "last/{}"\nfinal_known = "known"')
+
+    assert stored.episodes["final_known"].tolist() == [True, False]
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 50, 3, 4, 0]
+
+
+def test_final_states_of_another_number_of_episodes_are_refused(folder, convert):
+    np.savez(folder / "1.npz", **one(5, done=[0, 1, 0, 0, 1]), **{"last/obs": np.zeros((3, 1), np.float32)})
+
+    with pytest.raises(ConversionError, match="last/obs has 3 rows, for 2 episodes"):
+        convert('[episodes]\nby = "flags"\nfinal = "last/{}"')
+
+
+def test_a_field_may_be_a_state_under_any_key(folder, convert):
+    np.savez(folder / "1.npz", frames=np.arange(5)[:, None], action=np.arange(4), reward=np.arange(4.0))
+
+    stored = convert('[fields]\npixels = { array = "frames", state = true }')
+
+    assert stored.column(("next", "pixels"))[:, 0].tolist() == [1, 2, 3, 4]

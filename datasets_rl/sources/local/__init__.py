@@ -84,6 +84,11 @@ class Local(Source):
                 hint=f"the path of the first file is {inside[paths[0]].path}",
             )
         first = next(iter(data))
+        if description.table and description.table not in inside:
+            raise ConversionError(
+                entry.id, [f"{FILE}: episodes.table is {description.table}, which is not in the folder"]
+            )
+        tables = [inside[description.table]] if description.table else []
         described = replace(
             entry,
             title=description.name,
@@ -95,12 +100,12 @@ class Local(Source):
             score=None if description.score is None else Score(*description.score),
         )
         return Listing(
-            (inside[FILE], *(asset for _, asset in data.values())),
+            (inside[FILE], *tables, *(asset for _, asset in data.values())),
             tuple(
                 Shard(tuple(data[path][1].path for path in group), [[path, data[path][0]] for path in group])
                 for group in group_by_size(data, (asset.size or 0 for _, asset in data.values()), _SHARD_BYTES)
             ),
-            common=(inside[FILE].path, inside[first].path),
+            common=(inside[FILE].path, inside[first].path, *(table.path for table in tables)),
             params={
                 "document": document,
                 "format": form,
@@ -139,7 +144,7 @@ class Local(Source):
             return [f"the manifest of {dataset_id} lists no {FILE} among its raw files"]
         description = Description.read(_parse_description(inside[FILE].read_text("utf-8"), dataset_id), dataset_id)
         form, paths = description.data_files(inside, dataset_id)
-        return compare([(path, inside[path]) for path in paths], form, description, column, episodes)
+        return compare([(path, inside[path]) for path in paths], form, description, column, episodes, inside)
 
 
 def _parse_description(text: str, name: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def compare(
     description: Description,
     column: Column,
     episodes: EpisodeTable,
+    inside: Mapping[str, Path],
 ) -> list[str]:
     """Compare every number of every file; strings are not compared.
 
@@ -47,6 +48,7 @@ def compare(
         description: The description of the files.
         column: Returns converted values.
         episodes: The converted episodes.
+        inside: Every file of the folder, by its path.
 
     Raises:
         ConversionError: If a file is damaged.
@@ -56,7 +58,7 @@ def compare(
     matched = 0
     for name, path in data:
         try:
-            with _open_arrays(path, file_format) as arrays:
+            with _open_arrays(path, file_format, inside.get(description.table)) as arrays:
                 if not _has_steps(arrays, description):
                     continue
                 matched += 1
@@ -86,7 +88,7 @@ def _has_steps(arrays: Mapping[str, _Read], description: Description) -> bool:
     counts: dict[bool, int] = {}
     for field in description.fields_of(arrays):
         if field.array:
-            counts.setdefault(field.key[0] in {OBSERVATION[0], "info"}, len(arrays[field.array]()))
+            counts.setdefault(field.is_state, len(arrays[field.array]()))
     steps, states = counts.get(False, 0), counts.get(True, 0)
     shared = description.alignment in {"one-more", "action-before"} and steps == states
     held = _row_counts(arrays, description) if shared and steps else None
@@ -115,6 +117,8 @@ def _differences(
     steps = int(lengths.sum())
     before, count = _extra_rows(arrays, description, lengths)
     ends = np.cumsum(lengths) - 1
+    finals = _final_rows(arrays, description, len(lengths))
+    known = _final_known(arrays, description, finals)
     for field in fields:
         if not field.array:
             continue
@@ -124,12 +128,32 @@ def _differences(
             yield f"{field.array} has {len(raw):,} rows; the converted dataset has {steps:,} steps of it"
         elif raw.dtype.kind in "biuf":
             yield from _compare_field(field, _rows_first(field, raw), extra * before, description, column, start, ends)
+            if description.final and field.is_state:
+                final = _rows_first(field, arrays[description.final.format(field.array)]())[finals]
+                at = np.repeat(final[:1], steps, axis=0)
+                at[ends] = final
+                where = np.zeros(steps, np.bool_)
+                where[ends] = known
+                yield from _compare_rows((NEXT, *field.key), at, column, start, where)
+
+
+def _final_rows(arrays: Mapping[str, _Read], description: Description, episodes: int) -> _Array:
+    """Return the rows of the separate arrays of final states, [E], without those of empty episodes."""
+    held = _row_counts(arrays, description)
+    return np.flatnonzero(held > 0) if held is not None else np.arange(episodes)
+
+
+def _final_known(arrays: Mapping[str, _Read], description: Description, finals: _Array) -> _Array:
+    """Return whether the final states in these rows are known, [E]."""
+    if not description.final_known:
+        return np.ones(len(finals), np.bool_)
+    return np.asarray(arrays[description.final_known]().reshape(-1)[finals] == 1)
 
 
 def _compare_field(
     field: Field, raw: _Array, extra_before: _Array, description: Description, column: Column, start: int, ends: _Array
 ) -> Iterator[str]:
-    steps, state = int(ends[-1]) + 1, field.key[0] in {OBSERVATION[0], "info"}
+    steps, state = int(ends[-1]) + 1, field.is_state
     # Step i is in row i, plus one for each previous episode that has an extra row.
     rows = np.arange(steps) + extra_before[np.searchsorted(ends, np.arange(steps))]
     extra = len(raw) > steps
@@ -184,8 +208,12 @@ def _rows_first(field: Field, raw: _Array) -> _Array:
 
 
 @contextmanager
-def _open_arrays(path: Path, file_format: str) -> Iterator[Mapping[str, _Read]]:
+def _open_arrays(path: Path, file_format: str, table: Path | None = None) -> Iterator[Mapping[str, _Read]]:
     """Yield a function for each array of a file that reads it."""
+    if table is not None:
+        with _open_arrays(path, file_format) as steps, _open_arrays(table, "parquet") as episodes:
+            yield {**steps, **{f"episodes/{name}": read for name, read in episodes.items()}}
+        return
     if file_format == "npz":
         with np.load(path, allow_pickle=False) as file:
             yield {name: partial(file.__getitem__, name) for name in file.files}
@@ -197,8 +225,8 @@ def _open_arrays(path: Path, file_format: str) -> Iterator[Mapping[str, _Read]]:
     else:
         from pyarrow import parquet
 
-        with parquet.ParquetFile(path) as table:
-            yield {name: partial(_read_column, table, name) for name in _column_names(table.schema_arrow, "")}
+        with parquet.ParquetFile(path) as opened:
+            yield {name: partial(_read_column, opened, name) for name in _column_names(opened.schema_arrow, "")}
 
 
 def _column_names(fields: Any, prefix: str) -> Iterator[str]:

@@ -58,7 +58,9 @@ _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
 _FORMER_KEYS = {"faults": "known_issues", "licence": "license"}
 """Keys of version 0.1 of this package, which users' files may still have."""
-_OPTIONS = ("array", "layout", "low", "high", "n")
+_OPTIONS = ("array", "layout", "low", "high", "n", "state")
+_EPISODES = ("by", "array", "table", "final", "final_known")
+_STATES = (OBSERVATION[0], "info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,13 @@ class Field:
     """Number of categories, which are the integers from 0 to n - 1."""
     constant: float | None = None
     """Value of every step, instead of an array."""
+    state: bool | None = None
+    """Whether there is a value before and after every step, as of an observation; None if the key decides."""
+
+    @property
+    def is_state(self) -> bool:
+        """Whether there is a value before and after every step."""
+        return self.key[0] in _STATES if self.state is None else self.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,12 @@ class Description:
     """One of `WAYS`; by default inferred from the arrays of the file."""
     marks: str = ""
     """Name of the array that marks the episodes, if `by` needs one."""
+    table: str = ""
+    """Name of a second Parquet file with one row per episode; its columns are arrays named ``episodes/<column>``."""
+    final: str = ""
+    """Names of the arrays of the states after the last step of each episode, with {} for the name of the state."""
+    final_known: str = ""
+    """Name of the array of whether these states are known; by default all are."""
     fields: tuple[Field, ...] = field(default=())
 
     @classmethod
@@ -128,7 +143,9 @@ class Description:
         for name, table in zip(_TABLES, (episodes, fields, score), strict=True):
             if not isinstance(table, Mapping):
                 problems.append(f"{name} is {table!r}; expected a table, [{name}]")
-        by, marks = _read_episodes(episodes if isinstance(episodes, Mapping) else {}, problems)
+        episodes = episodes if isinstance(episodes, Mapping) else {}
+        by, marks = _read_episodes(episodes, problems)
+        values |= _read_finals(episodes, problems)
         parsed = tuple(_read_fields(fields if isinstance(fields, Mapping) else {}, (), problems))
         problems.extend(_nesting_problems(parsed))
         values["score"] = _read_score(score, problems) if score and isinstance(score, Mapping) else None
@@ -142,7 +159,7 @@ class Description:
         Raises:
             ConversionError: If there are no data files, or they have several formats.
         """
-        others = [path for path in paths if path.rpartition("/")[2] != FILE]
+        others = [path for path in paths if path.rpartition("/")[2] != FILE and path != self.table]
         candidates = [path for path in others if _matches(path, self.files)] if self.files else others
         formats = {path: form for path in candidates for form, ends in ENDINGS.items() if path.lower().endswith(ends)}
         # A description that states both the format and the files overrides the suffixes.
@@ -233,7 +250,7 @@ def _choice_problems(name: str, value: Any, allowed: Sequence[str]) -> Iterator[
 
 
 def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> tuple[str, str]:
-    problems.extend(_key_problems(table, ("by", "array"), "episodes."))
+    problems.extend(_key_problems(table, _EPISODES, "episodes."))
     by, marks = table.get("by", ""), table.get("array", "")
     if not isinstance(by, str) or not isinstance(marks, str):
         problems.append(f"episodes.by and episodes.array are {by!r} and {marks!r}; expected strings")
@@ -260,6 +277,21 @@ def _read_score(table: Mapping[str, Any], problems: list[str]) -> tuple[float, f
     elif not low < high:  # type: ignore[operator]  # two numbers
         problems.append(f"score.low is {low} and score.high is {high}; expected a low one below a high one")
     return None if len(problems) > known else (float(low), float(high), origin)  # type: ignore[arg-type]
+
+
+def _read_finals(table: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
+    """Return where the states after the last steps are: the keys ``table``, ``final`` and ``final_known``."""
+    values = {name: table.get(name, "") for name in ("table", "final", "final_known")}
+    problems.extend(
+        f"episodes.{name} is {value!r}; expected a string"
+        for name, value in values.items()
+        if not isinstance(value, str)
+    )
+    if isinstance(values["final"], str) and values["final"] and values["final"].count("{}") != 1:
+        problems.append(f"episodes.final is {values['final']!r}; expected a name with {{}} for that of the state")
+    if values["final_known"] and not values["final"]:
+        problems.append("episodes has final_known; expected also episodes.final")
+    return values
 
 
 def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> Iterator[Field]:
@@ -291,7 +323,9 @@ def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iter
         problems.append(f"fields.{where}.layout is {layout!r}; expected one of {', '.join(_LAYOUTS)}")
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         problems.append(f"fields.{where}.n is {n!r}; expected an integer >= 1")
-    low, high = table.get("low"), table.get("high")
+    low, high, state = table.get("low"), table.get("high"), table.get("state")
+    if state not in {None, True, False} or (state and key[0] == NEXT):
+        problems.append(f"fields.{where}.state is {state!r}; expected true or false, and false for a field of next")
     if not all(bound is None or _is_number_list(bound) for bound in (low, high)):
         problems.append(f"fields.{where}: low and high are {low!r} and {high!r}; expected numbers, or lists of them")
     elif (low is None) != (high is None):
@@ -299,7 +333,7 @@ def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iter
     elif n is not None and low is not None:
         problems.append(f"fields.{where} has both n and bounds; expected only one of them")
     else:
-        yield Field(key, table["array"], layout, low, high, n)
+        yield Field(key, table["array"], layout, low, high, n, state=state)
 
 
 def _is_number_list(value: Any) -> bool:
@@ -309,13 +343,10 @@ def _is_number_list(value: Any) -> bool:
 
 
 def _nesting_problems(fields: Sequence[Field]) -> Iterator[str]:
-    allowed = {NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE}
     for number, current in enumerate(fields):
         name = ".".join(current.key)
-        if current.key[0] == NEXT and current.key not in allowed and current.key[:2] != (NEXT, *OBSERVATION):
-            yield (
-                f"fields.{name} is not allowed: next may have only reward, terminated, truncated, done and observation"
-            )
+        if current.key[0] == NEXT and (len(current.key) == 1 or current.key[1] == "info"):
+            yield f"fields.{name} is not allowed: the info after a step is that of the next row, or of episodes.final"
         if current.key[0] in {"episode", "mask"}:
             yield f"fields.{name} has a name that TED reserves; expected another name"
         for other in fields[:number]:

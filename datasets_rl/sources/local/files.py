@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,12 @@ from datasets_rl.read.ragged import Ragged
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from datasets_rl.read.hdf5 import Hdf5Array
+
 _WHOLE_MAX_BYTES = 64 << 20
 _TEXT = np.dtype(np.int32)  # the dtype of the integer codes of strings
 
-_Values = NDArray[Any] | list[str]
+_Values = NDArray[Any] | list[str] | list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Array:
     """Shape of one row."""
     dtype: np.dtype[Any]
     text: bool = False
+    encoded: bool = False
+    """Whether the rows are PNG or JPEG files; `shape` and `dtype` are those of the decoded images."""
 
     @property
     def row_bytes(self) -> int:
@@ -41,7 +45,8 @@ class Array:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def __str__(self) -> str:
-        return f"{'text' if self.text else self.dtype.name} {[self.rows, *self.shape]}"
+        kind = "text" if self.text else "encoded images" if self.encoded else self.dtype.name
+        return f"{kind} {[self.rows, *self.shape]}"
 
 
 class ArrayFile(ABC):
@@ -63,9 +68,7 @@ class ArrayFile(ABC):
     def read_all(self, name: str) -> _Values:
         """Return all rows of a small array."""
         blocks = [*self.blocks(name, 1 << 16)]
-        if blocks and isinstance(blocks[0], list):
-            return [text for block in blocks for text in block]
-        return np.concatenate(blocks) if blocks else np.empty(0)
+        return join_rows(blocks) if blocks else np.empty(0)
 
     def __enter__(self) -> Self:
         return self
@@ -103,7 +106,7 @@ class RowReader:
         if len(parts) == 1:
             whole: _Values = parts[0]
             return whole
-        return [text for part in parts for text in part] if isinstance(parts[0], list) else np.concatenate(parts)
+        return join_rows(parts)
 
     def finish(self) -> None:
         """Read the remaining rows, because formats with a checksum compare it after the last row.
@@ -115,18 +118,28 @@ class RowReader:
             pass
 
 
-def open_arrays(path: Path, file_format: str, name: str) -> ArrayFile:
+def join_rows(parts: Sequence[Any]) -> _Values:
+    """Return consecutive rows of an array as one: a list of texts or byte strings, or an array."""
+    if isinstance(parts[0], list):
+        return [item for part in parts for item in part]
+    return np.concatenate(parts)
+
+
+def open_arrays(path: Path, file_format: str, name: str, table: Path | None = None) -> ArrayFile:
     """Open a file.
 
     Args:
         path: The file.
         file_format: ``hdf5``, ``npz`` or ``parquet``.
         name: Name of the file in errors.
+        table: A Parquet file with one row per episode, whose columns are added as ``episodes/<column>``.
 
     Raises:
         ConversionError: If the file is damaged or has another format.
         MissingDependencyError: If pyarrow is needed and not installed.
     """
+    if table is not None:
+        return _WithEpisodes(open_arrays(path, file_format, name), _TableArrays(table, table.name))
     if file_format == "parquet":
         return _TableArrays(path, name)
     return _Hdf5Arrays(path, name) if file_format == "hdf5" else _NpzArrays(path, name)
@@ -140,18 +153,58 @@ class _Hdf5Arrays(ArrayFile):
         self._file = Hdf5File(path)
         self.unwritten = self._file.unwritten
         self.arrays = {
-            array_name: Array(array.shape[0], array.shape[1:], array.dtype)
+            array_name: _hdf5_array(array, f"{name}: {array_name}")
             for array_name, array in self._file.arrays.items()
-            if array.shape and not array.text
+            if array.shape
         }
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[_Values]:
+        array = self.arrays[name]
+        if array.text or array.encoded:
+            yield from self._object_blocks(name, rows)
+            return
         for block in self._file.blocks([name], rows=rows):
             yield block.columns[name]
 
+    def _object_blocks(self, name: str, rows: int) -> Iterator[_Values]:
+        """Yield texts, or the bytes of images, whose lengths vary, so that only the HDF5 library can read them."""
+        from datasets_rl.read.hdf5 import library_errors
+
+        dataset, text = self._file.arrays[name].dataset, self.arrays[name].text
+        for start in range(0, self.arrays[name].rows, rows):
+            with library_errors(self.name, f"{name}: "):
+                values = dataset[start : start + rows]
+                block = [item.decode() if text else item.tobytes() for item in values]
+            yield block
+
     def __exit__(self, *details: object) -> None:
         self._file.close()
+
+
+def _hdf5_array(array: Hdf5Array, name: str) -> Array:
+    import h5py
+
+    rows = array.shape[0]
+    if array.text:
+        return Array(rows, array.shape[1:], _TEXT, text=True)
+    if len(array.shape) == 1 and rows and h5py.check_vlen_dtype(array.dataset.dtype) == np.uint8:
+        return _encoded_array(rows, array.dataset[0].tobytes(), name)
+    return Array(rows, array.shape[1:], array.dtype)
+
+
+def _encoded_array(rows: int, first: bytes, name: str) -> Array:
+    """Return the description of an array of images, from the header of the first one; of objects if it is none."""
+    from datasets_rl.read.images import read_header
+
+    if not first:  # an unknown final state
+        return Array(rows, (), np.dtype(np.uint8), encoded=True)
+    try:
+        header = read_header(first, name)
+    except ConversionError:
+        # This is an error only if the array is used.
+        return Array(rows, (), np.dtype(object))
+    return Array(rows, header.shape, header.dtype, encoded=True)
 
 
 class _NpzArrays(ArrayFile):
@@ -201,13 +254,13 @@ class _TableArrays(ArrayFile):
             values = block[name]
             if isinstance(values, Ragged):
                 values = values.stacked(f"{self.name}: {name}")
-            if isinstance(values, list) and values and isinstance(values[0], bytes):
-                raise ConversionError(self.name, [f"{name} has bytes; expected numbers or text"])
             array = self.arrays.get(name)
+            if isinstance(values, list) and array is not None and array.dtype.hasobject:
+                raise ConversionError(self.name, [f"{name} has bytes; expected numbers, text or images"])
             if isinstance(values, np.ndarray) and array is not None and values.shape[1:] != array.shape:
                 problem = f"{name} has rows of shape {list(values.shape[1:])}; the first row has {list(array.shape)}"
                 raise ConversionError(self.name, [problem])
-            yield values  # type: ignore[misc]  # lists of bytes raised an error above
+            yield values
 
     def _array(self, name: str) -> Array:
         try:
@@ -215,9 +268,34 @@ class _TableArrays(ArrayFile):
         except ConversionError:
             # This is an error only if the column is used.
             return Array(self._file.rows, (), np.dtype(object))
+        if isinstance(first, list) and first and isinstance(first[0], bytes):
+            return _encoded_array(self._file.rows, first[0], f"{self.name}: {name}")
         if isinstance(first, list):
             return Array(self._file.rows, (), _TEXT, text=True)
         return Array(self._file.rows, first.shape[1:], first.dtype)
 
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)
+
+
+class _WithEpisodes(ArrayFile):
+    """File of steps, and a table with one row per episode, whose columns are the arrays ``episodes/<column>``."""
+
+    def __init__(self, steps: ArrayFile, episodes: ArrayFile) -> None:
+        self.name = steps.name
+        self.unwritten = steps.unwritten
+        self._steps, self._episodes = steps, episodes
+        columns = {f"{_EPISODES}{name}": array for name, array in episodes.arrays.items()}
+        self.arrays = {**steps.arrays, **columns}
+
+    @override
+    def blocks(self, name: str, rows: int) -> Iterator[_Values]:
+        inner = name.removeprefix(_EPISODES)
+        return (self._steps if inner == name else self._episodes).blocks(inner, rows)
+
+    def __exit__(self, *details: object) -> None:
+        self._episodes.__exit__(*details)
+        self._steps.__exit__(*details)
+
+
+_EPISODES = "episodes/"

@@ -40,7 +40,6 @@ _WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
 }
 _SUPPORTED = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8"))
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
-_STATES = (OBSERVATION[0], "info")
 _TURNS: Mapping[str, tuple[int, ...]] = {"": (), "HWC to CHW": (2, 0, 1), "CHW to HWC": (1, 2, 0)}
 
 _Flags = NDArray[np.bool_]
@@ -60,7 +59,7 @@ class ColumnSlice:
     @property
     def state(self) -> bool:
         """Whether it is a state, which exists before and after every step."""
-        return self.column.key[0] in _STATES
+        return self.column.shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,10 @@ class Plan:
     parts: tuple[ColumnSlice, ...]
     following: Mapping[Key, str]
     """Names of the arrays of next observations, by the key of the observation."""
+    finals: Mapping[Key, str]
+    """Names of the arrays of the states after the last step of each episode, by key; empty if there are none."""
+    final_known: str
+    """Name of the array of whether these states are known; empty if all are."""
     flags: Mapping[Key, str]
     by: str
     marks: str
@@ -102,19 +105,21 @@ class EpisodeBounds:
     terminated: _Flags
     truncated: _Flags
     """End flags, [N] each; the last step of every episode has at least one."""
+    known: _Flags | None
+    """Whether the states after the last step are known, [E], if they have separate arrays; else None."""
     found: Counter[str]
     """How often each rule was applied."""
 
 
 def is_empty(file: ArrayFile, description: Description) -> bool:
     """Return whether a file has no steps: its arrays of steps have no rows, and those of states at most one."""
-    rows = {
-        field.key: file.arrays[field.array].rows
+    rows = [
+        (field.is_state, file.arrays[field.array].rows)
         for field in description.fields_of(file.arrays)
         if field.array in file.arrays
-    }
-    states = [count for key, count in rows.items() if key[0] in _STATES]
-    steps = [count for key, count in rows.items() if key[0] not in _STATES]
+    ]
+    states = [count for is_state, count in rows if is_state]
+    steps = [count for is_state, count in rows if not is_state]
     return bool(rows) and not any(steps) and max(states, default=0) <= (1 if steps else 0)
 
 
@@ -136,21 +141,28 @@ def plan_layout(file: ArrayFile, description: Description, known_columns: Sequen
         problems.append(f"it has no array {marks}, which marks its episodes")
     present = [field for field in fields if field.array in file.arrays]
     problems.extend(problem for field in present for problem in _array_problems(field, file.arrays[field.array]))
+    finals = {
+        field.key: description.final.format(field.array) for field in present if field.is_state and description.final
+    }
+    problems.extend(_final_problems(file, [*finals.values(), *filter(None, [description.final_known])]))
     if problems:
         raise ConversionError(file.name, problems)
+    after = _after_fields(fields)
     parts = tuple(
         _column_slice(field, file.arrays.get(field.array))
         for field in fields
-        if field.key not in _FLAGS and field.key[:2] != _AFTER
+        if field.key not in _FLAGS and field not in after
     )
     result = Plan(
         parts,
-        {field.key[1:]: field.array for field in fields if field.key[:2] == _AFTER},
+        {field.key[1:]: field.array for field in after},
+        finals,
+        description.final_known,
         {field.key: field.array for field in fields if field.key in _FLAGS},
         by,
         marks,
         description.alignment,
-        tuple(sorted(set(file.arrays) - {field.array for field in fields} - {marks})),
+        tuple(sorted(_unused_arrays(file, fields) - {marks, description.final_known, *finals.values()})),
         sum(file.arrays[field.array].dtype in _WIDENED for field in fields if field.array),
     )
     problems.extend(_following_problems(result, file))
@@ -163,12 +175,30 @@ def plan_layout(file: ArrayFile, description: Description, known_columns: Sequen
 _AFTER = (NEXT, *OBSERVATION)
 
 
+def _after_fields(fields: Sequence[Field]) -> list[Field]:
+    """Return the fields of next observations, except those of an observation that is not a state."""
+    steps = {field.key for field in fields if not field.is_state}
+    return [field for field in fields if field.key[:2] == _AFTER and field.key[1:] not in steps]
+
+
+def _unused_arrays(file: ArrayFile, fields: Sequence[Field]) -> set[str]:
+    return set(file.arrays) - {field.array for field in fields}
+
+
+def _final_problems(file: ArrayFile, names: Sequence[str]) -> Iterator[str]:
+    rows = {name: file.arrays[name].rows for name in names if name in file.arrays}
+    yield from (f"it has no array {name}, of the states after the last steps" for name in names if name not in rows)
+    if len(set(rows.values())) > 1:
+        yield f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}; expected equal numbers"
+
+
 def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
     arrays = join_names([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
     for field in fields:
         if field.array and field.array not in file.arrays:
             yield f"it has no array {field.array}, which is {dotted_name(field.key)}; it has {arrays}"
-    for key in (OBSERVATION, ACTION, NEXT_REWARD):
+    states = any(field.state for field in fields)
+    for key in (*(() if states else (OBSERVATION,)), ACTION, NEXT_REWARD):
         if not any(field.key[: len(key)] == key for field in fields):
             yield f"no array is described or named as {dotted_name(key)}; it has {arrays}"
 
@@ -176,17 +206,19 @@ def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]
 def _array_problems(field: Field, array: Array) -> Iterator[str]:
     name, shape = field.array, [array.rows, *array.shape]
     single = field.key in _FLAGS or field.key == NEXT_REWARD
-    if array.text and (single or field.key[:2] == _AFTER):
-        yield f"{name} has strings; expected numbers"
+    if (array.text or array.encoded) and (single or field.key[:2] == _AFTER):
+        yield f"{name} has {'strings' if array.text else 'encoded images'}; expected numbers"
     elif not array.text and array.dtype not in _SUPPORTED:
         objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
         yield f"{name} has {objects}; expected booleans, integers that fit into int64, or floats"
     if single and math.prod(array.shape) != 1:
         yield f"{name} has shape {shape}; expected one number per row"
-    if field.layout and (len(array.shape) != 3 or array.text):
+    if field.layout and (len(array.shape) != 3 or array.text or array.encoded):
         yield f"{name} has shape {shape}; expected images, three axes per row, to convert {field.layout}"
     if not array.rows:
         yield f"{name} has no row"
+    if array.encoded and not array.shape:
+        yield f"{name} has no bytes in its first row; expected a PNG or JPEG image"
     if 0 in array.shape:
         yield f"{name} has shape {shape}, which has no values"
     for bound in (field.low, field.high):
@@ -209,7 +241,8 @@ def _column_slice(field: Field, array: Array | None) -> ColumnSlice:
     turn = _TURNS[field.layout]
     shape = (1,) if key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
     dtype = _WIDENED.get(array.dtype, array.dtype)
-    return ColumnSlice(field.array, Column(key, dtype, shape, shared=key[0] in _STATES, text=array.text), turn)
+    column = Column(key, dtype, shape, shared=field.is_state, text=array.text, encoded=array.encoded)
+    return ColumnSlice(field.array, column, turn)
 
 
 def _following_problems(plan: Plan, file: ArrayFile) -> Iterator[str]:
@@ -274,6 +307,7 @@ def find_episodes(file: ArrayFile, plan: Plan) -> EpisodeBounds:
         row_counts, numbers = row_counts[row_counts > 0], numbers[row_counts > 0]
     lengths = row_counts - extra
     extras = _extra_rows(file, plan, lengths, extra)
+    known = _read_final_known(file, plan, row_counts)
     lead = int(alignment == "action-before")
     kept = np.ones(rows, np.bool_)
     if extra:
@@ -281,7 +315,17 @@ def find_episodes(file: ArrayFile, plan: Plan) -> EpisodeBounds:
     counts = Counter({alignment: rows, "widened": plan.widened, "left-out": len(plan.left_out)})
     counts["no-transition"] = rowless + int((lengths == 0).sum())
     terminated, truncated = _end_flags(file, plan, {key: flag[kept] for key, flag in flags.items()}, lengths, counts)
-    return EpisodeBounds(lengths, numbers, lead, extra, extras, terminated, truncated, counts)
+    return EpisodeBounds(lengths, numbers, lead, extra, extras, terminated, truncated, known, counts)
+
+
+def _read_final_known(file: ArrayFile, plan: Plan, row_counts: _Index) -> _Flags | None:
+    """Return whether the state after the last step of each episode is known, [E]; None without separate arrays."""
+    if not plan.finals:
+        return None
+    name, episodes = next(iter(plan.finals.values())), len(row_counts)
+    if file.arrays[name].rows != episodes:
+        raise ConversionError(file.name, [f"{name} has {file.arrays[name].rows:,} rows, for {episodes:,} episodes"])
+    return _read_flag(file, plan.final_known) if plan.final_known else np.ones(episodes, np.bool_)
 
 
 def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
@@ -291,6 +335,7 @@ def _row_counts(file: ArrayFile, plan: Plan) -> tuple[int, int]:
     if plan.marks and plan.by == "column":
         steps.append(plan.marks)
     states = [part.array for part in plan.parts if part.column.key[0] == OBSERVATION[0]]
+    states = states or [part.array for part in plan.parts if part.state]
     problems = []
     counts = []
     for names in (steps, states):

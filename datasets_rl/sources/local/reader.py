@@ -18,10 +18,10 @@ from datasets_rl.read.streams import first_problems, join_names
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
 from datasets_rl.sources.jumps import find_jumps
 from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
-from datasets_rl.sources.local.files import ArrayFile, RowReader, open_arrays
+from datasets_rl.sources.local.files import ArrayFile, RowReader, join_rows, open_arrays
 from datasets_rl.sources.local.layout import ColumnSlice, EpisodeBounds, Plan, find_episodes, is_empty, plan_layout
 from datasets_rl.sources.selection import Selection
-from datasets_rl.ted.episode import Episode, TextStates
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 
@@ -85,7 +85,9 @@ class LocalReader(EpisodeReader):
         self._description = description
         self._form = file_format
         self._paths = places
-        self._plan = self._first_plan([first, *(name for name in places if name not in {first, FILE})])
+        self._plan = self._first_plan(
+            [first, *(name for name in places if name not in {first, FILE, description.table})]
+        )
         self.columns = self._plan.columns
         self._kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
         self.steps = None
@@ -147,7 +149,8 @@ class LocalReader(EpisodeReader):
         return made
 
     def _open(self, name: str) -> ArrayFile:
-        return open_arrays(self._paths[name], self._form, name)
+        table = self._paths[self._description.table] if self._description.table else None
+        return open_arrays(self._paths[name], self._form, name, table)
 
     def _problems(self, files: Sequence[tuple[str, int]]) -> Iterator[str]:
         for name, _ in files:
@@ -166,7 +169,8 @@ class LocalReader(EpisodeReader):
         after = {key: name for key, name in plan.following.items() if key in self._kept}
         row_bytes = sum(file.arrays[name].row_bytes for name in chain(names, after.values()))
         block = max(1, _BLOCK_BYTES // max(row_bytes, 1))
-        reading = _FileReader(file, parts, after, bounds, block)
+        finals = {key: name for key, name in plan.finals.items() if key in self._kept}
+        reading = _FileReader(file, parts, after, finals, bounds, block)
         self._counts += bounds.found
         self._counts["unwritten-chunks"] += file.unwritten
         self._count_decisions(plan, bounds)
@@ -201,9 +205,14 @@ class LocalReader(EpisodeReader):
         self._counts["next-observation-rounded"] += int(reading.rounded.sum())
 
     def _count_decisions(self, plan: Plan, bounds: EpisodeBounds) -> None:
-        observed = [part.array for part in plan.parts if part.column.key[0] == OBSERVATION[0]]
+        if bounds.known is not None:
+            ends = bounds.known[bounds.lengths > 0]
+            self._counts["final-observation-kept"] += int(ends.sum())
+            self._counts["final-observation-unknown"] += int((~ends).sum())
+        observed = [part.array for part in plan.parts if part.state and part.column.key[0] == OBSERVATION[0]]
         known = bool(plan.following) or all(bounds.extras[name] for name in observed)
-        self._counts[f"final-observation-{'kept' if known else 'unknown'}"] += int((bounds.lengths > 0).sum())
+        if bounds.known is None:
+            self._counts[f"final-observation-{'kept' if known else 'unknown'}"] += int((bounds.lengths > 0).sum())
         self._counts["turned"] += sum(bool(part.turn) for part in plan.parts)
         self._counts["constant-reward"] += len(bounds.terminated) * any(
             part.constant is not None for part in plan.parts
@@ -214,13 +223,20 @@ class _FileReader:
     """Reader of the arrays of a file, in one pass."""
 
     def __init__(
-        self, file: ArrayFile, parts: Sequence[ColumnSlice], after: Mapping[Key, str], bounds: EpisodeBounds, block: int
+        self,
+        file: ArrayFile,
+        parts: Sequence[ColumnSlice],
+        after: Mapping[Key, str],
+        finals: Mapping[Key, str],
+        bounds: EpisodeBounds,
+        block: int,
     ) -> None:
         self._name = file.name
         self._parts = parts
         self._where = bounds
         self._rows = {part.array: RowReader(file, part.array, block) for part in parts if part.array}
         self._after = {key: RowReader(file, name, block) for key, name in after.items()}
+        self._finals = {key: RowReader(file, name, block) for key, name in finals.items()}
         self._reached: dict[Key, Any] = {}
         self.rounded = np.zeros(len(bounds.terminated), np.bool_)
         """Mask of rows whose observation differs by rounding from the next observation of the previous row, [N]."""
@@ -241,10 +257,11 @@ class _FileReader:
                 steps[key] = np.full((rows.stop - rows.start, 1), part.constant, part.column.dtype)
             elif part.state:
                 extra = self._where.extras[part.array]
-                values = self._read_rows(part, rows, episode * extra, extra and ends)
+                final = self._read_final(key, episode) if ends else None
+                values = self._read_rows(part, rows, episode * extra, extra and ends, final)
                 shift = episode * self._where.extra
-                final = self._append_final_state(part, values, rows, shift, ends=ends) if key in self._after else values
-                states[key] = final
+                compared = key in self._after
+                states[key] = self._append_final_state(part, values, rows, shift, ends=ends) if compared else values
             else:
                 values = self._read_rows(part, rows, episode * self._where.extra + self._where.lead, 0)
                 steps[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
@@ -256,9 +273,15 @@ class _FileReader:
 
     @property
     def can_read_batches(self) -> bool:
-        """Whether `read_batch` supports the arrays: numbers, and observations that all have final states, or none."""
-        known = {self._has_final_states(part) for part in self._parts if part.column.key[0] == OBSERVATION[0]}
-        return len(known) < 2 and not any(part.column.text for part in self._parts)
+        """Whether `read_batch` supports the arrays: numbers, and observations that all have final states, or none.
+
+        States in arrays of their own, which may be known for some episodes only, are read one episode at a time.
+        """
+        if self._finals or self._where.known is not None:
+            return False
+        states = [part for part in self._parts if part.state and part.column.key[0] == OBSERVATION[0]]
+        known = {self._has_final_states(part) for part in states}
+        return len(known) < 2 and not any(part.column.text or part.column.encoded for part in self._parts)
 
     def _has_final_states(self, part: ColumnSlice) -> bool:
         return part.column.key in self._after or bool(self._where.extras[part.array])
@@ -358,11 +381,22 @@ class _FileReader:
         Raises:
             ConversionError: If an array is truncated or damaged.
         """
-        for rows in chain(self._rows.values(), self._after.values()):
+        for rows in chain(self._rows.values(), self._after.values(), self._finals.values()):
             rows.finish()
 
-    def _read_rows(self, column_slice: ColumnSlice, rows: slice, shift: int, more: int) -> Any:
-        values = self._rows[column_slice.array].read(rows.start + shift, rows.stop + shift + more)
+    def _read_final(self, key: Key, episode: int) -> Any:
+        """Return the state after the last step of an episode, one row of its separate array; None if it is unknown."""
+        known = self._where.known
+        if key not in self._finals or known is None or not known[episode]:
+            return None
+        return self._finals[key].read(episode, episode + 1)
+
+    def _read_rows(self, column_slice: ColumnSlice, rows: slice, shift: int, more: int, final: Any = None) -> Any:
+        values: Any = self._rows[column_slice.array].read(rows.start + shift, rows.stop + shift + more)
+        if final is not None:
+            values = join_rows([values, final])
+        if column_slice.column.encoded:
+            return EncodedImages(values)
         if isinstance(values, list):
             return TextStates.from_texts(values)
         return self._as_column_values(column_slice, values)
@@ -410,7 +444,7 @@ def _problems_with_file(error: ConversionError) -> list[str]:
 
 
 def _count_not_finite(values: Any) -> int:
-    if isinstance(values, TextStates) or values.dtype.kind != "f":
+    if isinstance(values, (TextStates, EncodedImages)) or values.dtype.kind != "f":
         return 0
     finite = np.isfinite(values)
     return 0 if finite.all() else int((~finite).sum())

@@ -1,0 +1,201 @@
+"""``rlds export``: stored datasets in the formats of other projects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datasets_rl.errors import InvalidArgumentError
+
+from .. import candidates
+from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments
+from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.exporting import ExportPlan
+
+GROUP = "Share"
+
+_USAGE = 2
+
+
+def run(
+    shell: Shell,
+    datasets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ID|PATH...",
+            show_default=False,
+            help="SOURCE/NAME, or a dataset's folder.",
+            autocompletion=candidates.stored_ids,
+        ),
+    ] = None,
+    to: Annotated[
+        str, typer.Option("--to", "-t", metavar="FORMAT", show_default=False, help="The format; --list shows all.")
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="PATH",
+            show_default=False,
+            help="The file or folder; of several datasets a folder of them.",
+        ),
+    ] = None,
+    lossy: Annotated[bool, typer.Option("--lossy", help="Leave out what the format cannot hold.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file or export.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be written or lost; write nothing.")
+    ] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the formats.")] = False,
+) -> Result:
+    """Write stored datasets in the format of another project. Prints the paths.
+
+    \b
+    What a format cannot hold is reported before anything is written; --lossy accepts it.
+    The file or folder appears when it is complete; run a killed export again to finish it.
+
+    \b
+    Examples:
+      rlds export demo/pendulum --to hdf5
+      rlds export demo/pendulum --to minari --out ./pendulum --dry-run
+      rlds export d4rl/hopper-medium-v2 d4rl/walker2d-medium-v2 --to d3rlpy --lossy --out ./buffers
+    """
+    if show:
+        return _list_formats()
+    if not datasets or not to:
+        missing = "dataset" if not datasets else "format"
+        hint = f"{shell.rlds('export', 'ID', '--to', 'FORMAT')}; {shell.rlds('export', '--list')} shows the formats"
+        raise InvalidArgumentError(f"no {missing} is named", hint=hint)
+    from datasets_rl.exporting.formats import get_format
+
+    get_format(to).check_library()
+    targets = _targets(datasets, to, out)
+    if dry_run:
+        found = apply_to_each(shell, datasets, lambda one: _plan(shell, one, to, targets[one]))
+        return _planned(found, lossy=lossy)
+    made = apply_to_each(shell, datasets, lambda one: _export(shell, one, to, targets[one], force=force, lossy=lossy))
+    paths = [str(one.value.path) for one in made if one.value]
+    return Result(
+        {"exports": [_document(one) for one in made], "dry_run": False},
+        [Lines(tuple(paths))],
+        quiet=paths,
+        code=combined_exit_code([one.error.code if one.error else 0 for one in made]),
+    )
+
+
+def _list_formats() -> Result:
+    from datasets_rl.exporting.formats import FORMATS, get_format
+
+    rows = [(name, get_format(name).title, get_format(name).extra) for name in FORMATS]
+    documents = [{"name": name, "title": title, "extra": extra or None} for name, title, extra in rows]
+    return Result({"formats": documents}, [Table(("format", "output", "needs the extra"), tuple(rows))], quiet=FORMATS)
+
+
+def _targets(datasets: list[str], to: str, out: Path | None) -> dict[str, Path | None]:
+    """Return the path of each export; None for the default one."""
+    from datasets_rl.exporting.run import default_path
+
+    if out is None or len(datasets) == 1:
+        return dict.fromkeys(datasets, out)
+    return {
+        one: out / default_path(one.rstrip("/").rpartition("/")[2] if _is_path(one) else one, to) for one in datasets
+    }
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith((".", "/", "~"))
+
+
+def _content(shell: Shell, dataset: str) -> Any:
+    from datasets_rl import locating
+    from datasets_rl.exporting import Content
+    from datasets_rl.format.reader import StoredDataset
+
+    if dataset.endswith(".toml"):
+        raise _mixture_error(shell, dataset)
+    return Content(StoredDataset(locating.locate(**dataset_arguments(shell, dataset))))
+
+
+def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
+    """Return the error for a mixture, whose weights and transforms exist only while batches are drawn."""
+    from datasets_rl.read.toml import parse_toml
+
+    try:
+        members = parse_toml(Path(dataset).read_text(encoding="utf-8")).get("member", [])
+        names = [str(one["dataset"]) for one in members]
+    except (OSError, ValueError, KeyError, TypeError):
+        names = []
+    words = names or ["ID", "ID"]
+    return InvalidArgumentError(
+        f"{dataset} is a mixture, whose shares and transforms exist only in batches",
+        hint=f"export its members: {shell.rlds('export', *words, '--to', 'FORMAT', '--out', 'DIR')}",
+    )
+
+
+def _plan(shell: Shell, dataset: str, to: str, out: Path | None) -> ExportPlan:
+    from datasets_rl.exporting import plan_export
+
+    return plan_export(_content(shell, dataset), to, out)
+
+
+def _export(shell: Shell, dataset: str, to: str, out: Path | None, *, force: bool, lossy: bool) -> ExportPlan:
+    from datasets_rl.exporting import plan_export, run_export
+
+    content = _content(shell, dataset)
+    plan = plan_export(content, to, out)
+    run_export(content, to, out, force=force, lossy=lossy, show=shell.settings.progress)
+    there = "already there, " if plan.present and not force else ""
+    shell.printer.note(f"{plan.path.name}: {there}{_counts_text(plan)}, in the format {to}")
+    for loss in plan.losses:
+        shell.printer.note(f"{plan.path.name}: {loss}")
+    return plan
+
+
+def _counts_text(plan: ExportPlan) -> str:
+    return f"{count_text(plan.steps, 'step')} in {count_text(plan.episodes, 'episode')}"
+
+
+def _document(outcome: Outcome[ExportPlan]) -> dict[str, Any]:
+    plan = outcome.value
+    return {
+        "id": outcome.item,
+        "path": str(plan.path) if plan else None,
+        "format": plan.format if plan else None,
+        "steps": plan.steps if plan else None,
+        "episodes": plan.episodes if plan else None,
+        "bytes": plan.bytes if plan else None,
+        "present": plan.present if plan else False,
+        "problems": list(plan.problems) if plan else [],
+        "losses": list(plan.losses) if plan else [],
+        "error": outcome.error_as_json(),
+    }
+
+
+def _planned(found: list[Outcome[ExportPlan]], *, lossy: bool) -> Result:
+    blocks = [block for one in found if one.value for block in _plan_blocks(one.item, one.value)]
+    codes = [one.error.code if one.error else 0 for one in found]
+    refused = [bool(one.value and (one.value.problems or (one.value.losses and not lossy))) for one in found]
+    code = combined_exit_code([code or (_USAGE if no else 0) for code, no in zip(codes, refused, strict=True)])
+    quiet = [str(one.value.path) for one in found if one.value and not one.value.present]
+    return Result({"exports": [_document(one) for one in found], "dry_run": True}, blocks, quiet=quiet, code=code)
+
+
+def _plan_blocks(dataset: str, plan: ExportPlan) -> Iterator[Block]:
+    facts = (
+        ("path", str(plan.path)),
+        ("to do", "nothing: it is there already" if plan.present else ""),
+        ("steps", f"{plan.steps:,}"),
+        ("episodes", f"{plan.episodes:,}"),
+        ("values stored", size_text(plan.bytes)),
+        ("lost", "" if plan.losses or plan.problems else "nothing"),
+    )
+    yield Facts(facts, title=f"{dataset} to {plan.format}")
+    if plan.problems:
+        yield Lines(plan.problems, title="cannot be written")
+    if plan.losses:
+        yield Lines(plan.losses, title="lost, so it needs --lossy")

@@ -1,0 +1,90 @@
+"""The contract of export formats: what a format cannot hold, and how it is written."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from datasets_rl.errors import MissingDependencyError
+from datasets_rl.exporting.content import Content, names_of
+from datasets_rl.progress import Report
+
+
+class ExportFormat(ABC):
+    """A format of another project, a file each; `FORMATS` lists all of them."""
+
+    name: ClassVar[str]
+    """The name that users give, also the name of the module."""
+    title: ClassVar[str]
+    """Description of the written files, for listings."""
+    suffix: ClassVar[str] = ""
+    """Suffix of the file; empty if a folder is written."""
+    library: ClassVar[str] = ""
+    """The optional library that writes it; empty if none is needed."""
+    extra: ClassVar[str] = ""
+    """The extra of datasets-rl that installs the library."""
+
+    def problems(self, content: Content) -> Iterator[str]:  # noqa: ARG002 -- formats that hold everything have none
+        """Yield why the dataset cannot be written in this format at all."""
+        yield from ()
+
+    def losses(self, content: Content) -> Iterator[str]:  # noqa: ARG002 -- formats that hold everything have none
+        """Yield what the dataset has and the format cannot hold, a sentence each."""
+        yield from ()
+
+    @abstractmethod
+    def write(self, content: Content, target: Path, progress: Report) -> None:
+        """Write the file, or the existing empty folder, one batch of episodes after the other.
+
+        Args:
+            content: What to write.
+            target: The temporary path of the file or the folder.
+            progress: Counts the steps.
+        """
+
+    def open(self, path: Path) -> Any:
+        """Open an export with the library of its project; formats without a library return the path.
+
+        Raises:
+            MissingDependencyError: If the library is not installed.
+        """
+        return path
+
+    def check_library(self) -> None:
+        """Check that the library that writes the format is installed.
+
+        Raises:
+            MissingDependencyError: If it is not.
+        """
+        from importlib.util import find_spec
+
+        if self.library and find_spec(self.library) is None:
+            raise MissingDependencyError(self.library, self.extra, f"exporting to {self.name}")
+
+
+def final_losses(content: Content, instead: str) -> Iterator[str]:
+    """Yield that unknown final states become something else in a format that has one for every episode."""
+    unknown = int((~content.known).sum())
+    if unknown and content.states:
+        yield f"the final observation of {unknown:,} of {len(content.known):,} episodes is unknown: {instead}"
+
+
+def dropped_final_losses(content: Content) -> Iterator[str]:
+    """Yield that known final states are left out of a format that has none."""
+    known = int(content.known.sum())
+    if known and content.states:
+        yield f"the observation after the last action of {known:,} episodes is left out"
+
+
+def next_losses(content: Content) -> Iterator[str]:
+    """Yield that separately stored values under "next" are left out."""
+    if fields := content.next_fields:
+        yield f"{names_of(fields)}: stored separately from the values of the following step, and left out"
+
+
+def metadata_losses(content: Content) -> Iterator[str]:
+    """Yield that the metadata of episodes is left out, except that which only numbers them."""
+    if names := [name for name in content.metadata_names if name not in {"source", "file"}]:
+        yield f"metadata of episodes is left out: {', '.join(names[:6])}"

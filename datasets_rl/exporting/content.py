@@ -1,0 +1,182 @@
+"""What is exported: the episodes and fields of a stored dataset, read in batches of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Field
+from datasets_rl.preprocessing.batches import episode_batch, step_bytes, whole_episodes
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
+from datasets_rl.ted.episode_batch import EpisodeBatch
+from datasets_rl.ted.keys import (
+    EPISODE,
+    NEXT,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    dotted_name,
+)
+
+_BATCH_BYTES = 32 << 20
+_FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
+_TABLE_NAMES = frozenset({"start", "length", "return", "final_known"})
+
+
+class Content:
+    """Episodes and fields of a stored dataset.
+
+    Args:
+        stored: The dataset.
+        episodes: Indices of the episodes, int64 [E], ascending; all by default.
+        keys: Keys of the fields; all by default. The reward and the flags are always kept.
+    """
+
+    def __init__(
+        self,
+        stored: StoredDataset,
+        episodes: NDArray[np.int64] | None = None,
+        keys: Collection[Key] | None = None,
+    ) -> None:
+        self.stored = stored
+        self._episodes = episodes
+        table = stored.episodes
+        chosen = np.arange(len(table)) if episodes is None else episodes
+        self.episodes: NDArray[np.int64] = chosen
+        """Indices of the exported episodes in the stored dataset, [E]."""
+        self.lengths: NDArray[np.int64] = np.asarray(table.lengths)[chosen]
+        """Number of steps of each episode, [E]."""
+        self.known: NDArray[np.bool_] = np.asarray(table["final_known"])[chosen]
+        """Whether the state after the last step of each episode is known, [E]."""
+        own = {EPISODE, NEXT_DONE}
+        always = {NEXT_REWARD, *_FLAGS}
+        self.fields: tuple[Field, ...] = tuple(
+            field
+            for field in stored.schema
+            if field.key not in own and (keys is None or field.key in keys or field.key in always)
+        )
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the stored dataset."""
+        return self.stored.manifest
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, N."""
+        return int(self.lengths.sum())
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes on disk of the exported part, about."""
+        return self.manifest.bytes * self.steps // max(self.manifest.steps, 1)
+
+    @property
+    def states(self) -> list[Field]:
+        """Fields with a value before and after every step."""
+        return [field for field in self.fields if field.shared]
+
+    @property
+    def extras(self) -> list[Field]:
+        """Fields with one value per step, without the action, the reward, the flags and separate next values."""
+        own = {"action", NEXT}
+        return [field for field in self.fields if not field.shared and field.key[0] not in own]
+
+    @property
+    def actions(self) -> list[Field]:
+        """The action, or its parts."""
+        return [field for field in self.fields if field.key[0] == "action"]
+
+    @property
+    def next_fields(self) -> list[Field]:
+        """Fields under "next" that are stored separately, such as next observations of frames stacked in time."""
+        return [field for field in self.fields if field.key[0] == NEXT and field.key not in {NEXT_REWARD, *_FLAGS}]
+
+    @property
+    def observations(self) -> list[Field]:
+        """The observation, or its parts; in a dataset without that key every state except the info."""
+        named = [field for field in self.fields if field.key[0] == OBSERVATION[0]]
+        return named or [field for field in self.states if field.key[0] != "info"]
+
+    @property
+    def infos(self) -> list[Field]:
+        """The states that are not observations."""
+        observed = {field.key for field in self.observations}
+        return [field for field in self.states if field.key not in observed]
+
+    @property
+    def metadata_names(self) -> list[str]:
+        """Names of the metadata of episodes."""
+        return [name for name in self.stored.episodes.names if name not in _TABLE_NAMES]
+
+    def metadata(self, name: str) -> NDArray[Any]:
+        """Return metadata of the episodes, [E]."""
+        return np.asarray(self.stored.episodes[name])[self.episodes]
+
+    @cached_property
+    def both_flags(self) -> int:
+        """Number of episodes that are terminated and truncated at once."""
+        last = np.asarray(self.stored.episodes.stops)[self.episodes] - 1
+        terminated, truncated = (np.asarray(self.stored.items(key)).reshape(-1)[last] for key in _FLAGS)
+        return int((terminated & truncated).sum())
+
+    def batches(self, max_bytes: int = _BATCH_BYTES) -> Iterator[EpisodeBatch]:
+        """Yield the episodes in batches of about `max_bytes`, at least one episode each; images stay encoded."""
+        keys = {field.key for field in self.fields}
+        selected = np.zeros(len(self.stored.episodes), np.bool_)
+        selected[self.episodes] = True
+        max_steps = max_bytes // max(step_bytes(self.stored.schema), 1)
+        for first, stop in whole_episodes(self.stored.episodes.lengths, max_steps):
+            if not (chosen := selected[first:stop]).any():
+                continue
+            batch = episode_batch(self.stored, first, stop)
+            batch = batch if self._episodes is None else batch.select_episodes(chosen)
+            yield batch.select_fields(keys)
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Yield each episode: T actions, and T + 1 states, or T where the final state is unknown."""
+        for batch in self.batches():
+            yield from batch
+
+
+def text_list(values: TextStates) -> list[str]:
+    """Return the texts of a column, [T]."""
+    return [values.vocabulary[code] for code in values.codes.tolist()]
+
+
+def vocabulary_list(batch: EpisodeBatch, key: Key, codes: NDArray[Any]) -> list[str]:
+    """Return the texts of a field of a batch for its codes, [T]."""
+    vocabulary = batch.vocabulary[key]
+    return [vocabulary[code] for code in codes.tolist()]
+
+
+def with_final_row(values: Any, steps: int) -> Any:
+    """Return the T + 1 states of an episode; a final state that is unknown consists of zeros, or is an empty text."""
+    if len(values) > steps:
+        return values
+    if isinstance(values, TextStates):
+        vocabulary = values.vocabulary if "" in values.vocabulary else (*values.vocabulary, "")
+        return TextStates(np.append(values.codes, vocabulary.index("")), vocabulary)
+    if isinstance(values, EncodedImages):
+        return np.concatenate([pixels(values), np.zeros_like(pixels(values)[:1])])
+    return np.concatenate([values, np.zeros((1, *values.shape[1:]), values.dtype)])
+
+
+def pixels(values: Any) -> NDArray[Any]:
+    """Return a column as an array; encoded images are decoded."""
+    return np.asarray(values)
+
+
+def names_of(fields: Collection[Field]) -> str:
+    """Return the names of fields for a message: the first ones, and how many more there are."""
+    names = [dotted_name(field.key) for field in fields]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

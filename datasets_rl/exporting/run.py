@@ -1,0 +1,223 @@
+"""Checks of an export, and its atomic publication.
+
+An export is written beside its target, under a hidden name that is the same in every run, and renamed when it is
+complete. A killed export therefore leaves nothing under the name of the target, and the same command removes what it left.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets_rl import disk
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, LockedError, LossyExportError
+from datasets_rl.exporting.base import ExportFormat
+from datasets_rl.exporting.content import Content
+from datasets_rl.exporting.formats import FORMATS, get_format
+from datasets_rl.progress import report
+from datasets_rl.remedy import Argument, Remedy
+
+MARKER = "rlds-export.json"
+"""The file in an exported folder that says what was exported; files have it as an HDF5 attribute."""
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What an export would do."""
+
+    format: str
+    path: Path
+    steps: int
+    episodes: int
+    bytes: int
+    """Size of the stored values, about that of the export."""
+    problems: tuple[str, ...]
+    """Why the dataset cannot be written in this format; empty if it can."""
+    losses: tuple[str, ...]
+    """What the format cannot hold, a sentence each."""
+    present: bool
+    """Whether the same export is there already."""
+
+
+def default_path(dataset_id: str, to: str) -> Path:
+    """Return the path of an export in the working directory: the name of the dataset and the format."""
+    name = dataset_id.partition("/")[2] or dataset_id
+    stem = name.replace("/", "-")
+    suffix = get_format(to).suffix
+    return Path(f"{stem}{suffix}" if suffix else f"{stem}-{to}")
+
+
+def plan_export(content: Content, to: str, out: Path | str | None = None) -> ExportPlan:
+    """Return what an export would do; nothing is written.
+
+    Raises:
+        InvalidArgumentError: If there is no such format.
+        MissingDependencyError: If its library is not installed.
+    """
+    exported = get_format(to)
+    exported.check_library()
+    path = Path(out if out is not None else default_path(content.manifest.id, to)).expanduser().absolute()
+    return ExportPlan(
+        to,
+        path,
+        content.steps,
+        len(content.lengths),
+        content.bytes,
+        tuple(exported.problems(content)),
+        tuple(exported.losses(content)),
+        _read_marker(path) == _marker(content, to),
+    )
+
+
+def run_export(
+    content: Content,
+    to: str,
+    out: Path | str | None = None,
+    *,
+    force: bool = False,
+    lossy: bool = False,
+    show: bool = True,
+) -> Path:
+    """Write an export and publish it; see `datasets_rl.export`."""
+    plan, exported = plan_export(content, to, out), get_format(to)
+    if plan.problems:
+        raise InvalidArgumentError(
+            f"{content.manifest.id} cannot be exported to {to}: {'; '.join(plan.problems)}",
+            hint=Remedy("another format, or a preprocessed dataset, can hold it; formats are {}", ", ".join(FORMATS)),
+        )
+    path = plan.path
+    hidden = path.with_name(f".{path.name}.rlds-export")
+    if plan.present and not force:
+        _remove_leftovers(hidden)
+        return path
+    _check_target(path, exported, force=force)
+    if plan.losses and not lossy:
+        raise LossyExportError(content.manifest.id, to, plan.losses)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(hidden):
+        disk.remove_tree(hidden)
+        disk.require_free(path.parent, plan.bytes, f"the export {path.name}")
+        try:
+            with _full_disk(path), report(f"export {path.name}", plan.steps, unit="step", show=show) as progress:
+                if not exported.suffix:
+                    hidden.mkdir()
+                exported.write(content, hidden, progress)
+                _write_marker(hidden, content, to, plan.losses)
+                _publish(hidden, path)
+        finally:
+            with suppress(OSError):
+                disk.remove_tree(hidden)
+    return path
+
+
+def _locked(hidden: Path) -> AbstractContextManager[None]:
+    """Return the lock of an export, whose name in messages is that of its target."""
+    target = hidden.with_name(hidden.name[1:].removesuffix(".rlds-export"))
+    return disk.lock(hidden.with_name(f"{hidden.name}.lock"), str(target), wait=0)
+
+
+def _remove_leftovers(hidden: Path) -> None:
+    """Delete what an export left that was killed between its publication and its end."""
+    if any(hidden.parent.glob(f"{glob.escape(hidden.name)}*")):
+        with suppress(LockedError), _locked(hidden):
+            disk.remove_tree(hidden)
+
+
+def _check_target(path: Path, exported: ExportFormat, *, force: bool) -> None:
+    if not os.path.lexists(path) or (path.is_dir() and not exported.suffix and not any(path.iterdir())):
+        return
+    if not force:
+        raise InvalidArgumentError(
+            f"{path} exists",
+            hint=Remedy("choose another place with {}, or replace it with {}", Argument("out", ...), _FORCE),
+        )
+    if path.is_dir() and (exported.suffix or _read_marker(path) is None):
+        # Deleting a folder that holds anything else would lose it.
+        raise InvalidArgumentError(
+            f"{path} is a folder that is not an export, and is not replaced",
+            hint=Remedy("choose another place with {}", Argument("out", ...)),
+        )
+
+
+_FORCE = Argument("force", True)
+
+
+@contextmanager
+def _full_disk(path: Path) -> Iterator[None]:
+    """Convert the errors of libraries that report a full disk in their own words."""
+    try:
+        with disk.disk_errors(path.parent):
+            yield
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, DatasetsRLError) or not _reports_full_disk(error):
+            raise
+        with disk.disk_errors(path.parent):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+
+
+def _reports_full_disk(error: BaseException) -> bool:
+    text = str(error).lower()
+    return any(
+        words in text for words in ("no space left", f"errno = {errno.ENOSPC}", "file too large", "quota exceeded")
+    )
+
+
+def _publish(hidden: Path, path: Path) -> None:
+    if hidden.is_dir():
+        disk.publish_folder(hidden, path)
+    else:
+        disk.publish_file(hidden, path)
+
+
+def _marker(content: Content, to: str) -> dict[str, Any]:
+    """Return what identifies an export: the same dataset, part and format."""
+    return {
+        "dataset": content.manifest.id,
+        "digest": content.manifest.digest,
+        "format": to,
+        "steps": content.steps,
+        "episodes": len(content.lengths),
+        "selected": hashlib.sha256(content.episodes.tobytes()).hexdigest(),
+        "fields": [field.name for field in content.fields],
+    }
+
+
+def _write_marker(target: Path, content: Content, to: str, losses: Sequence[str]) -> None:
+    marker = _marker(content, to)
+    if not target.is_dir():
+        import h5py
+
+        with h5py.File(target, "r+") as file:
+            file.attrs["rlds_export"] = json.dumps(marker)
+        return
+    manifest = content.manifest.to_json()
+    kept = ("license", "citation", "homepage", "known_issues", "time_limit", "score", "specs", "metadata", "history")
+    about = {name: manifest[name] for name in kept if manifest.get(name)}
+    texts = {field.name: content.stored.texts(field.key) for field in content.fields if field.text}
+    disk.write_json(target / MARKER, {**marker, "losses": list(losses), "about": about, "texts": texts})
+
+
+def _read_marker(path: Path) -> dict[str, Any] | None:
+    """Return what an existing file or folder says that it is an export of; None if it says nothing."""
+    try:
+        if path.is_dir():
+            document = json.loads((path / MARKER).read_text(encoding="utf-8"))
+        elif path.is_file():
+            import h5py
+
+            with h5py.File(path, "r", locking=False) as file:
+                document = json.loads(file.attrs["rlds_export"])
+        else:
+            return None
+    except (OSError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    names = ("dataset", "digest", "format", "steps", "episodes", "selected", "fields")
+    return {name: document.get(name) for name in names} if isinstance(document, dict) else None

@@ -1,0 +1,102 @@
+"""Files of d3rlpy: the layout of `ReplayBuffer.dump`, and, where it is installed, d3rlpy itself."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from exports import export_stored, write_images, write_robot
+from stored_data import trajectory, write_dataset
+
+from datasets_rl.datasets import open_dataset
+from datasets_rl.errors import InvalidArgumentError, LossyExportError
+from datasets_rl.exporting import Content, run_export
+
+EPISODES = [trajectory(4, terminated=True), trajectory(3, seed=2, known=False)]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("stored"), EPISODES)
+
+
+def load(path):
+    """Read episodes as `d3rlpy.dataset.io.load` does."""
+    episodes = []
+    with h5py.File(path) as file:
+        assert file["version"][()] == b"2.1"
+        names = [name.decode() for name in file["columns"][()]]
+        for number in range(file["num_episodes"][()]):
+            episode = {}
+            for name in names:
+                parts = [key for key in file if key.startswith(f"{name}_{number}_")]
+                whole = f"{name}_{number}"
+                values = [file[f"{whole}_{part}"][()] for part in range(len(parts))]
+                episode[name] = file[whole][()] if whole in file else values
+            episodes.append(episode)
+    return episodes
+
+
+def test_the_layout_has_every_value(stored, tmp_path):
+    path = export_stored(stored, "d3rlpy", tmp_path / "toy.h5")
+
+    for episode, one in zip(load(path), EPISODES, strict=True):
+        assert np.array_equal(episode["observations"], one.states["observation",][: len(one)])
+        assert np.array_equal(episode["actions"], one.steps["action",])
+        assert np.array_equal(episode["rewards"], one.steps["next", "reward"])
+        assert episode["terminated"] == one.steps["next", "terminated"].any()
+
+
+def test_final_observations_need_consent(stored, tmp_path):
+    with pytest.raises(LossyExportError, match="after the last action of 1 episodes is left out"):
+        run_export(Content(stored), "d3rlpy", tmp_path / "toy.h5", show=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_parts_of_an_observation_become_a_tuple_that_is_named(tmp_path):
+    robot = write_robot(tmp_path / "stored")
+
+    with pytest.raises(LossyExportError, match="in the order observation"):
+        run_export(Content(robot), "d3rlpy", tmp_path / "toy.h5", show=False)
+
+    first, *_ = load(export_stored(robot, "d3rlpy", tmp_path / "toy.h5"))
+    assert np.array_equal(first["observations"][1], robot.column(("observation", "camera"))[:4])
+
+
+def test_a_dataset_without_an_action_is_refused(tmp_path):
+    robot = write_robot(tmp_path / "stored")
+
+    with pytest.raises(InvalidArgumentError, match="it needs one action, and the dataset has none"):
+        run_export(
+            Content(robot, keys=[("observation", "joints")]), "d3rlpy", tmp_path / "toy.h5", lossy=True, show=False
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_d3rlpy_loads_and_samples_it(stored, tmp_path):
+    pytest.importorskip(
+        "gym", reason="pip install --no-deps d3rlpy gym gym_notices structlog colorama dataclasses-json"
+    )
+    pytest.importorskip("d3rlpy.dataset", reason="pip install --no-deps d3rlpy")
+
+    buffer = open_dataset(stored.folder, final_unknown="keep").to_d3rlpy(tmp_path / "toy.h5", lossy=True)
+
+    assert buffer.size() == 2
+    for episode, one in zip(buffer.episodes, EPISODES, strict=True):
+        assert np.array_equal(episode.observations, one.states["observation",][: len(one)])
+        assert np.array_equal(episode.rewards, one.steps["next", "reward"])
+    assert buffer.sample_transition_batch(4).observations.shape == (4, 3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_d3rlpy_sees_discrete_actions(tmp_path):
+    pytest.importorskip(
+        "gym", reason="pip install --no-deps d3rlpy gym gym_notices structlog colorama dataclasses-json"
+    )
+    pytest.importorskip("d3rlpy.dataset", reason="pip install --no-deps d3rlpy")
+    images = write_images(tmp_path / "stored")
+
+    buffer = open_dataset(images.folder).to_d3rlpy(tmp_path / "toy.h5", lossy=True)
+
+    assert buffer.dataset_info.action_space.name == "DISCRETE"
+    assert np.array_equal(buffer.episodes[0].observations, images.column(("pixels",))[:3])

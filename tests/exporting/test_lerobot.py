@@ -1,0 +1,164 @@
+"""LeRobot datasets, version 3.0: read by the libraries that LeRobot reads them with, and by LeRobot where it is installed."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+from exports import export_stored, write_images, write_robot
+from PIL import Image
+from stored_data import trajectory, write_dataset
+
+from datasets_rl.errors import InvalidArgumentError, LossyExportError
+from datasets_rl.exporting import Content, run_export
+from datasets_rl.format.schema import Column
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory):
+    return write_robot(tmp_path_factory.mktemp("robot"))
+
+
+@pytest.fixture(scope="module")
+def folder(robot, tmp_path_factory):
+    return export_stored(robot, "lerobot", tmp_path_factory.mktemp("export") / "out")
+
+
+@pytest.fixture(scope="module")
+def info(folder):
+    return json.loads((folder / "meta" / "info.json").read_text())
+
+
+def hub_features(info):
+    """Return the features as `lerobot.datasets.utils.get_hf_features_from_features` does."""
+    features = {}
+    for name, feature in info["features"].items():
+        if feature["dtype"] == "image":
+            features[name] = datasets.Image()
+        elif feature["shape"] == [1]:
+            features[name] = datasets.Value(feature["dtype"])
+        else:
+            features[name] = datasets.List(datasets.Value(feature["dtype"]), length=feature["shape"][0])
+    return datasets.Features(features)
+
+
+def test_the_library_datasets_loads_every_value(robot, folder, info, tmp_path):
+    paths = [str(path) for path in sorted((folder / "data").glob("*/*.parquet"))]
+    data = datasets.Dataset.from_parquet(paths, features=hub_features(info), cache_dir=str(tmp_path))
+    values = {name: np.array(data[name][:]) for name in data.column_names}
+
+    assert len(data) == len(robot) == info["total_frames"]
+    assert np.array_equal(values["observation.joints"], robot.column(("observation", "joints")))
+    assert np.array_equal(values["observation.gripper"], robot.column(("observation", "gripper")))
+    assert np.array_equal(values["observation.images.camera"], robot.column(("observation", "camera")))
+    assert np.array_equal(values["action"], robot.column(("action",)))
+    assert np.array_equal(values["next.reward"], robot.column(("next", "reward"))[:, 0])
+    assert np.array_equal(values["next.done"], robot.column(("next", "done"))[:, 0])
+    assert np.array_equal(values["weight"], robot.column(("weight",)))
+    assert values["episode_index"].tolist() == [0] * 4 + [1] * 3 + [2] * 5
+    assert values["index"].tolist() == list(range(12))
+    assert values["frame_index"].tolist() == [*range(4), *range(3), *range(5)]
+    assert np.allclose(values["timestamp"], values["frame_index"] / 10)
+
+
+def test_images_keep_their_bytes(robot, folder):
+    rows = pd.read_parquet(folder / "data" / "chunk-000" / "file-000.parquet")
+
+    kept = [one["bytes"] for one in rows["observation.images.camera"]]
+    assert kept == [bytes(one) for one in robot.items(("observation", "camera")).read_encoded(0, 12).images]
+
+
+def test_tasks_and_episodes_are_as_pandas_writes_them(folder, info):
+    tasks = pd.read_parquet(folder / "meta" / "tasks.parquet")
+    episodes = pd.read_parquet(folder / "meta" / "episodes" / "chunk-000" / "file-000.parquet")
+    rows = pd.read_parquet(folder / "data" / "chunk-000" / "file-000.parquet")
+
+    assert set(tasks.index) == {'pick up "0"', 'pick up "1"', 'pick up "2"', "café"}
+    assert tasks.iloc[rows["task_index"]].index[:3].tolist() == ['pick up "0"', 'pick up "0"', "café"]
+    assert [list(one) for one in episodes["tasks"]] == [[f'pick up "{number}"', "café"] for number in range(3)]
+    assert episodes["length"].tolist() == [4, 3, 5]
+    assert episodes["dataset_from_index"].tolist() == [0, 4, 7]
+    assert episodes["dataset_to_index"].tolist() == [4, 7, 12]
+    assert info["total_tasks"] == len(tasks)
+    assert info["fps"] == 10
+
+
+def test_statistics_are_those_of_numpy(robot, folder):
+    stats = json.loads((folder / "meta" / "stats.json").read_text())
+
+    joints = robot.column(("observation", "joints"))
+    for name in ("min", "max", "mean", "std"):
+        assert np.allclose(stats["observation.joints"][name], getattr(np, name)(joints, axis=0))
+    pixels = robot.column(("observation", "camera")) / 255
+    assert np.allclose(stats["observation.images.camera"]["mean"], pixels.mean((0, 1, 2)).reshape(3, 1, 1))
+    assert stats["observation.images.camera"]["count"] == [12]
+
+
+def test_a_single_observation_is_the_state_and_what_is_lost_is_named(tmp_path):
+    stored = write_dataset(tmp_path / "stored", [trajectory(3)])
+
+    with pytest.raises(LossyExportError) as caught:
+        run_export(Content(stored), "lerobot", tmp_path / "out", show=False)
+
+    assert [loss.partition(":")[0] for loss in caught.value.losses] == [
+        "the observation after the last action of 1 episodes is left out",
+        "the dataset states no frame rate",
+    ]
+    out = export_stored(stored, "lerobot", tmp_path / "out")
+    rows = pd.read_parquet(out / "data" / "chunk-000" / "file-000.parquet")
+    assert np.array_equal(np.stack(rows["observation.state"]), stored.column(("observation",)))
+
+
+def test_pixels_become_png_images(tmp_path):
+    stored = write_images(tmp_path / "stored")
+    out = export_stored(stored, "lerobot", tmp_path / "out")
+
+    rows = pd.read_parquet(out / "data" / "chunk-000" / "file-000.parquet")
+    first = Image.open(io.BytesIO(rows["observation.images.pixels"][0]["bytes"]))
+    assert np.array_equal(np.asarray(first), stored.column(("pixels",))[0])
+
+
+def test_a_matrix_is_refused(tmp_path):
+    grid = Column(("grid",), np.dtype(np.float32), (2, 2))
+    one = trajectory(2)
+    stored = write_dataset(
+        tmp_path / "stored",
+        [type(one)({**one.steps, ("grid",): np.zeros((2, 2, 2), np.float32)}, one.states)],
+        [*Content(write_dataset(tmp_path / "other", [one])).fields, grid],
+    )
+
+    with pytest.raises(InvalidArgumentError, match="it has vectors and images, and grid is neither"):
+        run_export(Content(stored), "lerobot", tmp_path / "out", lossy=True, show=False)
+
+
+def test_a_large_dataset_is_split_into_files(robot, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets_rl.exporting.lerobot._FILE_BYTES", 1)
+    monkeypatch.setattr("datasets_rl.exporting.lerobot._FILES_PER_CHUNK", 2)
+    monkeypatch.setattr("datasets_rl.exporting.content.Content.batches.__defaults__", (1,))
+
+    out = export_stored(robot, "lerobot", tmp_path / "out")
+
+    names = [path.relative_to(out / "data").as_posix() for path in sorted((out / "data").rglob("*.parquet"))]
+    assert names == ["chunk-000/file-000.parquet", "chunk-000/file-001.parquet", "chunk-001/file-000.parquet"]
+    episodes = pd.read_parquet(out / "meta" / "episodes" / "chunk-000" / "file-000.parquet")
+    assert episodes["data/chunk_index"].tolist() == [0, 0, 1]
+    assert episodes["data/file_index"].tolist() == [0, 1, 0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lerobot_opens_it(robot, folder):
+    """Its wheel pins old versions of torch and datasets; the test runs where it is installed with them."""
+    lerobot = pytest.importorskip(
+        "lerobot.datasets.lerobot_dataset", reason="pip install lerobot", exc_type=ImportError
+    )
+
+    dataset = lerobot.LeRobotDataset("me/robot", root=folder)
+
+    assert dataset.num_episodes == 3
+    joints = robot.column(("observation", "joints"))[0].astype(np.float32)  # LeRobot makes tensors of Python numbers
+    assert np.array_equal(dataset[0]["observation.joints"].numpy(), joints)
+    assert dataset[0]["task"] == 'pick up "0"'
