@@ -15,6 +15,7 @@ COMMANDS = {
     "list_datasets": ("list",),
     "mixing.mixture_toml": ("mix",),
     "preprocess": ("preprocess",),
+    "push": ("push",),
     "preprocessing.naming.describe_steps": ("preprocess", "--list"),
 }
 """The words after ``rlds`` for each function that is a command."""

@@ -5,6 +5,7 @@ from .datasets import (
     BaseDatasetExperienceReplay as BaseDatasetExperienceReplay,
     DemoExperienceReplay as DemoExperienceReplay,
     StoredExperienceReplay as StoredExperienceReplay,
+    StreamedExperienceReplay as StreamedExperienceReplay,
     open_dataset as open_dataset,
 )
 from .datasets.flat import gather as gather
@@ -12,12 +13,14 @@ from .datasets.prefixes import load_dataset as load_dataset, register_dataset as
 from .pipeline.engines.ray import RayEngine as RayEngine
 from .format.reader import StoredDataset as StoredDataset
 from .catalog import DatasetInfo as DatasetInfo, info as info, list_datasets as list_datasets
+from .citing import Citation as Citation, cite as cite
 from .downloading import download as download
 from .planning import Plan as Plan, plan as plan
 from .locating import locate as locate
 from .store import remove as remove
 from .loading import load as load
 from .format.manifest import Manifest as Manifest
+from .pushing import Pushed as Pushed, push as push
 from .mixing import (
     Member as Member,
     load_mixture as load_mixture,
@@ -306,6 +309,7 @@ from .errors import (
     NotEnoughMemoryError as NotEnoughMemoryError,
     OfflineError as OfflineError,
     PreprocessError as PreprocessError,
+    PushError as PushError,
     TimedOutError as TimedOutError,
     UnknownFinalWarning as UnknownFinalWarning,
     UnknownIdError as UnknownIdError,

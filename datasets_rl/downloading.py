@@ -59,7 +59,8 @@ def download(
     are on the disk.
 
     Args:
-        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``.
+        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``; or the address of a published dataset,
+            ``hf://user/name@revision``.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         force: Download and convert a stored dataset again; the old version stays until the new one is complete.
         from_local: A raw file, or a folder of raw files, that the user already has; it is read in place.
@@ -93,7 +94,7 @@ def download(
     from datasets_rl.fetch.parallel import Limiter
 
     settings = settings or Settings.from_env()
-    selection = selection or Selection()
+    dataset_id, selection = sources.split_address(dataset_id, selection or Selection())
     paths = dataset_paths(dataset_id, root=root, settings=settings)
     if sources.split_derived(dataset_id)[1]:
         if force or raw_only:
@@ -138,7 +139,11 @@ def download(
         listing = _find_files(request)
         if raw_only:
             return _fetch_raw(request, listing)
-        _convert(request, listing, engine)
+        if listing.copied is not None:
+            _copy(request, listing)
+            keep_raw = False
+        else:
+            _convert(request, listing, engine)
         # A version that was preprocessed in place cannot be downloaded again, so it is kept.
         given = request.local is not None and request.local.is_relative_to(paths.raw)
         change.publish(keep=bool(last_history_entry(paths)), drop=() if keep_raw or given else (paths.raw,))
@@ -219,6 +224,14 @@ def _fetch_raw(request: DownloadRequest, listing: Listing) -> Path:
     """Fetch the raw files, and return their folder."""
     first, raw = _make_fetcher(request).fetch(listing.assets)[0].path, request.paths.raw
     return raw if first.is_relative_to(raw) else first.parent
+
+
+def _copy(request: DownloadRequest, listing: Listing) -> None:
+    """Fetch the files of a dataset that was published in the stored format, into the folder of the build."""
+    from datasets_rl.pipeline.copying import CopyJob, copy_stored
+
+    job = CopyJob(listing.entry or request.entry, listing, request.selection)
+    copy_stored(job, _make_fetcher(request), request.paths.build, work=request.paths.work)
 
 
 def _convert(request: DownloadRequest, listing: Listing, engine: Engine | None) -> None:

@@ -8,6 +8,7 @@
     │   └── NotADatasetError                        give a folder that holds a dataset
     ├── FetchError                                  try again, or give a mirror or a local file
     │   └── OfflineError                            allow the network, or bring the file
+    ├── PushError                                   give a token that may write, or push again
     ├── IntegrityError                              the bytes are not the ones expected
     │   └── ManifestError                           a stored dataset does not describe itself
     ├── DiskFullError                               make room, or write elsewhere
@@ -50,6 +51,7 @@ __all__ = [
     "NotEnoughMemoryError",
     "OfflineError",
     "PreprocessError",
+    "PushError",
     "TimedOutError",
     "UnknownFinalWarning",
     "UnknownIdError",
@@ -224,6 +226,21 @@ class OfflineError(FetchError):
             [*failures, ("RLDS_OFFLINE", "network requests are switched off")],
             hint=hint or Remedy("unset RLDS_OFFLINE, or give the file with {}", Argument("from_local")),
         )
+
+
+class PushError(DatasetsRLError):
+    """Raised when a dataset could not be published.
+
+    Args:
+        address: The address of the repository.
+        reason: What failed.
+        hint: What to do next.
+    """
+
+    def __init__(self, address: str, reason: str, *, hint: str | Remedy = "") -> None:
+        super().__init__(f"could not push to {address}: {reason}", hint=hint)
+        self.address = address
+        self.reason = reason
 
 
 class IntegrityError(DatasetsRLError):

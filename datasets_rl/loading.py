@@ -6,18 +6,48 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
 from datasets_rl import sources, store
+from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
 from datasets_rl.datasets.experience_replay import Download
+from datasets_rl.datasets.streamed import StreamedExperienceReplay, is_remote_address
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.ted.keys import Key
 from datasets_rl.writers import Writer
+
+
+@overload
+def load(
+    dataset_id: str | Path, batch_size: int | None = None, *, streaming: Literal[True], **options: Any
+) -> TensorDictReplayBuffer: ...
+
+
+@overload
+def load(
+    dataset_id: str | Path,
+    batch_size: int | None = None,
+    *,
+    sampler: Sampler | None = None,
+    writer: Writer | None = None,
+    collate_fn: Callable[[Any], Any] | None = None,
+    pin_memory: bool = False,
+    prefetch: int | None = None,
+    transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
+    split_trajs: bool = False,
+    root: Path | str | None = None,
+    download: Download | None = None,
+    selection: Selection | None = None,
+    keys: str | Iterable[str | Key] | None = None,
+    device: torch.device | str | None = None,
+    streaming: Literal[False] | None = None,
+    **options: Any,
+) -> BaseDatasetExperienceReplay: ...
 
 
 def load(
@@ -36,8 +66,9 @@ def load(
     selection: Selection | None = None,
     keys: str | Iterable[str | Key] | None = None,
     device: torch.device | str | None = None,
+    streaming: bool | None = None,
     **options: Any,
-) -> BaseDatasetExperienceReplay:
+) -> TensorDictReplayBuffer:
     """Open a dataset as a replay buffer, after downloading it if it is not stored.
 
         >>> from datasets_rl import load
@@ -47,8 +78,9 @@ def load(
         >>> load("demo/pendulum", keys=["observation", "action", "next.reward"], device="cuda")
 
     Args:
-        dataset_id: An id with its source, ``d4rl/hopper-medium-v2``, or the folder of a stored dataset. A folder in the
-            working directory never hides an id.
+        dataset_id: An id with its source, ``d4rl/hopper-medium-v2``; the address of a published dataset,
+            ``hf://user/name@revision``; or the folder of a stored dataset. A folder in the working directory never
+            hides an id.
         batch_size: The number of steps (with `split_trajs`, episodes) of a batch, for calls of `sample` without a size.
         sampler: The sampler of the steps; by default that of the class, uniform with replacement for most.
         writer: The writer; by default one that raises an error, because a dataset is read-only.
@@ -67,6 +99,9 @@ def load(
             `Selection(keys=...)`, they do not change what is downloaded.
         device: The device to copy the steps to, where batches are then drawn and gathered; see
             `BaseDatasetExperienceReplay.to`. By default the steps are read from the files.
+        streaming: True samples the dataset without downloading it, by `StreamedExperienceReplay`, whose arguments are
+            then valid, too; for a dataset in the stored format, the address may also be that of its folder in a bucket or on
+            a web server: ``s3://bucket/folder``, ``gs://bucket/folder``, ``https://host/folder``.
         **options: Additional arguments of the class of the source in `datasets_rl.datasets`, such as `from_env` of
             d4rl.
 
@@ -77,7 +112,14 @@ def load(
         UnknownKeyError: If the dataset has no field of `keys`.
         FetchError: If a file cannot be fetched from any address.
     """
-    dataset = store.id_or_path(dataset_id)
+    if is_remote_address(dataset_id):
+        dataset: str | Path = str(dataset_id)
+        if not streaming:
+            raise InvalidArgumentError(
+                f"{dataset} is an address, which can only be streamed", hint="pass streaming=True"
+            )
+    else:
+        dataset = store.id_or_path(dataset_id)
     explicit: dict[str, Any] = {
         "batch_size": batch_size,
         "sampler": sampler,
@@ -95,8 +137,23 @@ def load(
     arguments = {name: value for name, value in explicit.items() if value is not None} | options
     if isinstance(dataset, Path):
         _check_folder(dataset, arguments)
+        if streaming:
+            raise InvalidArgumentError(f"{dataset} is a folder, which is opened in place", hint="leave streaming out")
         _check_arguments(StoredExperienceReplay, arguments)
         return _shown(StoredExperienceReplay(str(dataset), **arguments), keys, device)
+    if streaming and not dataset.startswith("openx/"):
+        if keys is not None or device is not None:
+            raise InvalidArgumentError(
+                "streaming=True reads whole episodes into main memory; keys and device need a downloaded dataset",
+                hint="leave them out, or leave out streaming",
+            )
+        _check_arguments(StreamedExperienceReplay, arguments)
+        return StreamedExperienceReplay(dataset, **arguments)
+    if streaming is not None and dataset.startswith("openx/"):
+        arguments["streaming"] = streaming
+    dataset, addressed = sources.split_address(dataset, selection or Selection())
+    if addressed != Selection():
+        arguments["selection"] = addressed
     head, name = sources.split_id(dataset)
     sources.find(dataset)
     cls = dataset_class(head)
@@ -122,9 +179,11 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def _check_arguments(cls: type[BaseDatasetExperienceReplay], arguments: Mapping[str, Any]) -> None:
+def _check_arguments(
+    cls: type[BaseDatasetExperienceReplay | StreamedExperienceReplay], arguments: Mapping[str, Any]
+) -> None:
     _id, *own = inspect.signature(cls).parameters
-    parameters = [*own, "keys", "device"]  # those that `load` itself adds
+    parameters = list(dict.fromkeys([*own, "keys", "device", "streaming"]))  # with those that `load` itself adds
     for name in arguments:
         if name not in parameters:
             similar = difflib.get_close_matches(name, parameters, n=3)

@@ -93,7 +93,7 @@ def plan(
     from datasets_rl.fetch import remaining_bytes
 
     settings = settings or Settings.from_env()
-    selection = selection or Selection()
+    dataset_id, selection = sources.split_address(dataset_id, selection or Selection())
     paths = dataset_paths(dataset_id, root=root, settings=settings)
     entry = sources.checked_entry(dataset_id, selection)
     replaced = force or raw_only or not paths.exists

@@ -126,6 +126,9 @@ def _check_against_upstream(
     if manifest.history:
         checked.append("not compared with raw files: it was preprocessed")
         return
+    if manifest.copied_from:
+        checked.append(f"not compared with raw files: it is a copy of {manifest.copied_from.get('address')}")
+        return
     same_version = manifest.converter == converter_version()
     try:
         head, name = sources.split_id(manifest.id)

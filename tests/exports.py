@@ -36,7 +36,8 @@ def read_back(stored: StoredDataset, to: str, folder: Path, **options: Any) -> S
     out = export_stored(stored, to, folder / "exported", lossy=False, **options)
     settings = Settings(home=folder / "home", progress=False, jobs=1)
     made = downloading.download("local/back", from_local=out, settings=settings)
-    assert verification.verify(made, deep=True, settings=settings).problems == ()
+    found = verification.verify(made, deep=True, settings=settings).problems
+    assert found == (), found
     return StoredDataset(made)
 
 

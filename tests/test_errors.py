@@ -29,6 +29,7 @@ EXAMPLES = [
     errors.LossyExportError("d4rl/x", "minari", ["no final observations"]),
     errors.TimedOutError("sampling waited for 3 seconds"),
     errors.ConfirmationRequiredError("removing d4rl/x"),
+    errors.PushError("hf://me/x", "the hub answered with status 403", hint="set HF_TOKEN"),
     errors.UnknownFinalWarning("d4rl/x", 3, 4),
 ]
 

@@ -5,6 +5,11 @@
 
 They implement what the downloads use: paginated lists, commits, sha256 and size in the headers of large files,
 generations and checksums. `Server.paths` can be changed while a server runs; `Server.requests` has all requests.
+
+    with publishing(folder) as (server, hub):                # HF_ENDPOINT=server.url, HF_TOKEN=TOKEN
+        hub.commits                                          # a folder with the files of each commit
+
+is a hub that takes uploads: repositories, branches, large files and commits.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,9 +28,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from crc32c import crc32c
 from servers import Call, File, Server, Status, serve
 
-__all__ = ["COMMIT", "Bucket", "Hub", "bucket", "hub"]
+__all__ = ["COMMIT", "TOKEN", "Bucket", "Hub", "PublicHub", "bucket", "hub", "publishing"]
 
 COMMIT = "c0ffee" * 6 + "c0ff"
+TOKEN = "hf_loopback"
 LARGE = 512
 """Size in bytes from which the Hub serves a file as an LFS object."""
 
@@ -38,7 +45,7 @@ def _reply(call: Call, value: Any, headers: Mapping[str, str] | None = None) -> 
     """Send a value as a JSON response with status 200."""
     body = json.dumps(value).encode()
     call.start(200, {"Content-Type": "application/json", "Content-Length": len(body), **(headers or {})})
-    if call.command == "GET":
+    if call.command != "HEAD":
         call.wfile.write(body)
 
 
@@ -178,6 +185,182 @@ class _RoutesByPart(dict[str, Any]):
             if mark in unquote(path):
                 return behaviour
         return default
+
+
+@dataclass
+class PublicHub:
+    """The part of the hub that takes uploads, and serves the repositories that they created.
+
+    Every commit is a folder of whole files; a branch or tag is the name of a commit.
+    """
+
+    folder: Path
+    token: str = TOKEN
+    faults: dict[str, list[Any]] = field(default_factory=dict)
+    """By a part of the path, the behaviors that replace the next responses, each once."""
+    commits: dict[str, Path] = field(default_factory=dict)
+    """The folder of each commit."""
+    branches: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The commit of each branch of each repository."""
+    private: set[str] = field(default_factory=set)
+    sent: list[str] = field(default_factory=list)
+    """The digests of the large files that were received completely, in order."""
+    requests: list[tuple[str, str]] = field(default_factory=list)
+
+    def answer(self, call: Call) -> None:
+        """Respond to one request."""
+        path = unquote(urlsplit(call.path).path)
+        self.requests.append((call.command, path))
+        for mark, behaviors in self.faults.items():
+            if mark in f"{call.command} {path}" and behaviors:
+                fault = behaviors.pop(0)
+                _body(call)
+                fault.answer(call)
+                return
+        body = _body(call)
+        if path.startswith("/store/"):
+            self._keep(call, path, body)
+        elif call.command in {"GET", "HEAD"}:
+            self._serve(call, path)
+        elif call.headers.get("Authorization") != f"Bearer {self.token}":
+            Status(401, {"X-Error-Message": "Invalid credentials"}).answer(call)
+        else:
+            self._change(call, path, body)
+
+    def _change(self, call: Call, path: str, body: bytes) -> None:
+        found = _PUBLISHED.fullmatch(path)
+        if path == "/api/repos/create":
+            self._create(call, json.loads(body))
+        elif path == "/api/validate-yaml":
+            _reply(call, {"errors": [], "warnings": []})
+        elif path.endswith(".git/info/lfs/objects/batch"):
+            _reply(
+                call, {"transfer": "basic", "objects": [self._action(call, one) for one in json.loads(body)["objects"]]}
+            )
+        elif found is None or (found["repo"], "main") not in self.branches:
+            Status(404, {"X-Error-Message": "Repository not found"}).answer(call)
+        elif found["what"] == "preupload":
+            present = _files(self.commits[self.branches[found["repo"], found["revision"]]])
+            _reply(call, {"files": [self._mode(one, present.get(one["path"])) for one in json.loads(body)["files"]]})
+        elif found["what"] == "branch":
+            self.branches[found["repo"], found["revision"]] = self.branches[found["repo"], "main"]
+            _reply(call, {})
+        else:
+            self._commit(call, found["repo"], found["revision"], body)
+
+    def _create(self, call: Call, request: Any) -> None:
+        repo = f"{request['organization']}/{request['name']}"
+        if (repo, "main") in self.branches:
+            body = json.dumps({"error": "You already created this repo", "url": f"{call.server.url}/datasets/{repo}"})
+            Status(409, body=body.encode()).answer(call)
+            return
+        if request.get("visibility") == "private":
+            self.private.add(repo)
+        self._add_commit(repo, "main", {".gitattributes": b"*.npy filter=lfs\n"})
+        _reply(call, {"url": f"{call.server.url}/datasets/{repo}"})
+
+    def _mode(self, file: Any, present: Path | None) -> Any:
+        """Return how a file is sent, with the digest of the present file of its path: sha256, or git's sha1."""
+        mode = "lfs" if file["size"] >= LARGE else "regular"
+        data = b"" if present is None else present.read_bytes()
+        git = hashlib.sha1(b"blob %d\0%s" % (len(data), data), usedforsecurity=False).hexdigest()
+        digest = hashlib.sha256(data).hexdigest() if len(data) >= LARGE else git
+        return {
+            "path": file["path"],
+            "uploadMode": mode,
+            "shouldIgnore": False,
+            "oid": None if present is None else digest,
+        }
+
+    def _action(self, call: Call, file: Any) -> Any:
+        """Return how to send a large file; without an action if the hub has it."""
+        plain = {"oid": file["oid"], "size": file["size"]}
+        if (self.folder / "objects" / file["oid"]).is_file():
+            return plain
+        return {**plain, "actions": {"upload": {"href": f"{call.server.url}/store/{file['oid']}"}}}
+
+    def _keep(self, call: Call, path: str, body: bytes) -> None:
+        digest = path.rpartition("/")[2]
+        if hashlib.sha256(body).hexdigest() != digest:
+            Status(400).answer(call)
+            return
+        place = self.folder / "objects" / digest
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(body)
+        self.sent.append(digest)
+        Status(200).answer(call)
+
+    def _commit(self, call: Call, repo: str, branch: str, body: bytes) -> None:
+        files = {path: place.read_bytes() for path, place in _files(self.commits[self.branches[repo, branch]]).items()}
+        for line in map(json.loads, body.splitlines()):
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = (self.folder / "objects" / value["oid"]).read_bytes()
+            elif line["key"] == "deletedFile":
+                del files[value["path"]]
+        commit = self._add_commit(repo, branch, files)
+        _reply(call, {"commitUrl": f"{call.server.url}/datasets/{repo}/commit/{commit}", "commitOid": commit})
+
+    def _add_commit(self, repo: str, branch: str, files: Mapping[str, bytes]) -> str:
+        commit = f"{len(self.commits) + 1:040x}"
+        folder = self.folder / "commits" / commit
+        folder.mkdir(parents=True)
+        for path, data in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(data)
+        self.commits[commit], self.branches[repo, branch] = folder, commit
+        return commit
+
+    def _serve(self, call: Call, path: str) -> None:
+        """Respond as `Hub` does, with the commit of the requested revision."""
+        found = _SERVED.match(path)
+        repo = found["repo"] if found else ""
+        if repo in self.private and call.headers.get("Authorization") != f"Bearer {self.token}":
+            Status(401, {"X-Error-Message": "Invalid username or password."}).answer(call)
+            return
+        revision = (found["revision"] if found else None) or "main"
+        commit = revision if revision in self.commits else self.branches.get((repo, revision))
+        if commit is None:
+            Status(404, {"X-Error-Message": "Repository not found"}).answer(call)
+            return
+        call.path = call.path.replace(f"/{revision}", f"/{commit}", 1)
+        Hub(repo, self.commits[commit], commit, page=1000).answer(call)
+
+
+def _body(call: Call) -> bytes:
+    """Return the body of a request, which may be sent in chunks."""
+    if call.headers.get("Transfer-Encoding") != "chunked":
+        return call.rfile.read(int(call.headers.get("Content-Length", 0)))
+    body = b""
+    while size := int(call.rfile.readline(), 16):
+        body += call.rfile.read(size)
+        call.rfile.readline()
+    call.rfile.readline()
+    return body
+
+
+_PUBLISHED = re.compile(r"/api/datasets/(?P<repo>[^/]+/[^/]+)/(?P<what>preupload|commit|branch)/(?P<revision>.+)")
+_SERVED = re.compile(r"(?:/api)?/datasets/(?P<repo>[^/]+/[^/]+)(?:/(?:revision|tree|resolve)/(?P<revision>[^/]+))?")
+
+
+class _Everything(dict[str, Any]):
+    """Routes every path to one hub."""
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Return the hub."""
+        del path, default
+        return self["hub"]
+
+
+@contextmanager
+def publishing(folder: Path, **options: Any) -> Iterator[tuple[Server, PublicHub]]:
+    """Run a hub that takes uploads and keeps them in a folder; `options` are fields of `PublicHub`."""
+    with serve({}) as server:
+        there = PublicHub(folder, **options)
+        server.paths = _Everything(hub=there)
+        yield server, there
 
 
 @contextmanager

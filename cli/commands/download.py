@@ -172,9 +172,11 @@ def source_options() -> Sequence[inspect.Parameter]:
 
 
 def _download(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Downloaded:
-    from datasets_rl import downloading, growth, store
+    from datasets_rl import downloading, growth, sources, store
     from datasets_rl.format.manifest import Manifest
 
+    dataset_id, selection = sources.split_address(dataset_id, options["selection"])
+    options = {**options, "selection": selection}
     place = store.dataset_paths(dataset_id, settings=options["settings"])
     try:
         anew = options["force"] or options["raw_only"] or not place.exists

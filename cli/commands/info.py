@@ -126,6 +126,7 @@ def _card(entry: Entry) -> DatasetInfo:
 def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
     return {
         "folder": str(folder),
+        "copied_from": dict(manifest.copied_from) or None,
         "selection": dict(manifest.selection),
         "steps": manifest.steps,
         "episodes": manifest.episodes,
@@ -294,6 +295,7 @@ def _stored_facts(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, s
 
     return (
         ("folder", str(folder)),
+        ("copied from", manifest.copied_from.get("address", "")),
         ("part", str(Selection.from_json(manifest.selection))),
         ("steps", f"{manifest.steps:,}"),
         ("episodes", f"{manifest.episodes:,}"),

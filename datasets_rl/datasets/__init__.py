@@ -17,10 +17,17 @@ from typing_extensions import Unpack
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
 from datasets_rl.datasets.stored import StoredExperienceReplay
+from datasets_rl.datasets.streamed import StreamedExperienceReplay
 from datasets_rl.sources import get_source as get_source
 from datasets_rl.sources import importable_sources, module_name
 
-__all__ = ["BaseDatasetExperienceReplay", "StoredExperienceReplay", "dataset_class", "open_dataset"]
+__all__ = [
+    "BaseDatasetExperienceReplay",
+    "StoredExperienceReplay",
+    "StreamedExperienceReplay",
+    "dataset_class",
+    "open_dataset",
+]
 
 _SUFFIX = "ExperienceReplay"
 

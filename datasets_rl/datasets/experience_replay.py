@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from datasets_rl.preprocessing import Recipe, Step
     from datasets_rl.preprocessing.functions import Per
+    from datasets_rl.pushing import Pushed
 
 Download = bool | Literal["force"]
 
@@ -563,6 +564,24 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         if layout != "d4rl" and self.final_unknown is None:
             steps = select_final_known(steps, "drop_truncated")
         return flat_dict(steps, layout, framework, device)
+
+    def push(self, address: str, *, private: bool = False, message: str = "") -> Pushed:
+        """Publish the stored dataset on the Hugging Face hub; see `datasets_rl.push`.
+
+            >>> dataset.push("hf://me/hopper")
+
+        Args:
+            address: The repository, ``hf://user/name``, or a branch of it, ``hf://user/name@branch``.
+            private: Whether a new repository is private.
+            message: The commit message.
+
+        Raises:
+            PushError: If the hub does not accept the dataset, or cannot be reached.
+            IntegrityError: If a file of the dataset differs from its manifest.
+        """
+        from datasets_rl.pushing import push
+
+        return push(self.data_path, address, private=private, message=message)
 
     def preprocess(
         self,

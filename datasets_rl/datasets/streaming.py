@@ -10,6 +10,8 @@ batches     slices of trajectories of shard 3, every trajectory once, then of sh
 from __future__ import annotations
 
 import itertools
+import weakref
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -65,33 +67,21 @@ class EpisodeSpan:
         return torch.arange(self.start, self.start + self.length) + (self.shard << _ROW_BITS)
 
 
-class Stream(Storage):
-    """The steps of a dataset whose shards are downloaded one after the other; read-only, and without a length.
+class ShardStream(Storage):
+    """The steps of a dataset whose shards come one after the other; read-only, and without a length.
+
+    Each shard becomes a small stored dataset on the disk, which is deleted when the space is needed.
 
     Args:
-        dataset_id: The id with its source.
-        root: The folder of the source, in which the stream has a folder below ``.stream``.
-        selection: The selection to stream.
+        dataset_id: The name of the dataset in messages.
+        folder: The folder of the streams of this dataset; each stream that is open has its own folder below it.
         cache_bytes: The maximum size in bytes of the shards on the disk, in addition to those that are open or being fetched.
         shuffle: Whether the shards, and the trajectories of each, are in random order.
         pad: The value with which short trajectories are padded; None does not pad.
-        settings: The settings; by default those of the environment.
-
-    Raises:
-        FetchError: If the list of files cannot be requested from the upstream.
-        InvalidArgumentError: If episodes are selected by number, and the upstream does not state the counts of files.
     """
 
     def __init__(
-        self,
-        dataset_id: str,
-        *,
-        root: Path,
-        selection: Selection,
-        cache_bytes: int,
-        shuffle: bool = True,
-        pad: float | None = None,
-        settings: Settings | None = None,
+        self, dataset_id: str, *, folder: Path, cache_bytes: int, shuffle: bool = True, pad: float | None = None
     ) -> None:
         super().__init__(1)
         self.masked = True  # a shard that is not yet downloaded may lack a final observation
@@ -99,32 +89,37 @@ class Stream(Storage):
         self.shuffle, self.pad = shuffle, pad
         self.vocabulary: dict[Key, dict[str, int]] = {}
         """The texts read so far, by field, with their numbers."""
-        self._settings = replace(settings or Settings.from_env(), progress=False)
-        self._selection, self._cache_bytes = selection, cache_bytes
+        self._cache_bytes = cache_bytes
         self._opened: OrderedDict[int, _Shard] = OrderedDict()
         self._numbers = itertools.count()
         self._episodes = 0
         self._held = ExitStack()
-        self._folder = self._own_folder(root / ".stream" / sources.find(dataset_id).name)
-        head, name = sources.split_id(dataset_id)
-        origin = sources.get_source(head)
-        entry = origin.entry(name)
-        origin.check(selection)
-        if not self._settings.offline:  # the description that an earlier stream fetched may be out of date
-            (self._folder / "upstream.json").unlink(missing_ok=True)
-        self._fetcher = Fetcher(self._folder / "raw", self._settings)
-        upstream = Upstream(
-            self._folder / "raw",
-            self._folder / "upstream.json",
-            settings=self._settings,
-            mirrors=self._settings.mirrors.get(head, ()),
-        )
-        self.listing = origin.resolve(name, selection, upstream).narrow_to(selection)
-        if self.listing.numbers is not None:
-            raise InvalidArgumentError(
-                f"{dataset_id} is streamed, and its upstream does not state how many episodes each file has"
-            )
-        self._entry = self.listing.entry or entry
+        weakref.finalize(self, self._held.close)  # at the latest when the process ends
+        self._folder = self._own_folder(folder)
+
+    @property
+    @abstractmethod
+    def shard_count(self) -> int:
+        """The number of shards."""
+
+    @abstractmethod
+    def _shard_folder(self, number: int) -> Path:
+        """Return the folder of a shard, whose name differs for different content."""
+
+    @abstractmethod
+    def _missing(self, number: int) -> list[Any]:
+        """Return what must be fetched for a shard; an empty list if the shard is stored."""
+
+    @abstractmethod
+    def _fetch(self, missing: Sequence[Any], cancel: CancelToken) -> list[Any]:
+        """Fetch what is missing, in the thread of the prefetcher."""
+
+    @abstractmethod
+    def _build(self, number: int, fetched: Sequence[Any], build: Path) -> None:
+        """Write a shard as a stored dataset into a folder that does not exist."""
+
+    def _drop(self, number: int, fetched: Sequence[Any]) -> None:
+        """Delete what was fetched for a shard, once it is stored."""
 
     def _own_folder(self, above: Path) -> Path:
         """Lock and return the first folder that no other stream of this dataset uses, with its existing shards."""
@@ -153,13 +148,11 @@ class Stream(Storage):
 
     def runs(self, generator: torch.Generator | None) -> Iterator[EpisodeSpan]:
         """Yield every whole trajectory once."""
-        shards = self.listing.shards
-        order = self._order(len(shards), generator)
-        jobs = [self._job(shards[number].paths, number) for number in order]
-        groups = [self._missing_assets(job) for job in jobs]
-        with Prefetcher(groups, self._fetch, _MAX_IN_FLIGHT) as prefetcher:
-            for job in jobs:
-                number = self._open(job, prefetcher.take())
+        order = self._order(self.shard_count, generator)
+        groups = [self._missing(number) for number in order]
+        with Prefetcher(groups, self._fetch_unless_stored, _MAX_IN_FLIGHT) as prefetcher:
+            for shard in order:
+                number = self._open(shard, prefetcher.take())
                 prefetcher.release()
                 table = self._opened[number].storage.episodes
                 for episode in self._order(len(table), generator):
@@ -168,45 +161,35 @@ class Stream(Storage):
     def _order(self, count: int, generator: torch.Generator | None) -> list[int]:
         return torch.randperm(count, generator=generator).tolist() if self.shuffle else list(range(count))
 
-    def _job(self, paths: Sequence[str], number: int) -> ConversionJob:
-        """Return the conversion job of a shard, which becomes a separate stored dataset."""
-        required = {*self.listing.common, *paths}
-        assets = tuple(asset for asset in self.listing.assets if asset.path in required)
-        listing = replace(self.listing, assets=assets, shards=(self.listing.shards[number],), steps=None)
-        return ConversionJob(self._entry, listing, self._selection)
+    def _fetch_unless_stored(self, missing: Sequence[Any], cancel: CancelToken) -> list[Any]:
+        return self._fetch(missing, cancel) if missing else []
 
-    def _shard_folder(self, job: ConversionJob) -> Path:
-        return self._folder / "shards" / job.key[:32]
+    def _is_stored(self, number: int) -> bool:
+        return (self._shard_folder(number) / disk.MANIFEST_FILE).is_file()
 
-    def _missing_assets(self, job: ConversionJob) -> list[Asset]:
-        return [] if (self._shard_folder(job) / disk.MANIFEST_FILE).is_file() else list(job.listing.assets)
-
-    def _fetch(self, assets: Sequence[Asset], cancel: CancelToken) -> list[Fetched]:
-        return self._fetcher.fetch(assets, cancel) if assets else []
-
-    def _open(self, job: ConversionJob, fetched: Sequence[Fetched]) -> int:
-        folder = self._shard_folder(job)
-        if (assets := self._missing_assets(job)) and not fetched:  # it was deleted for space since the epoch started
-            fetched = self._fetch(assets, CancelToken())
+    def _open(self, shard: int, fetched: Sequence[Any]) -> int:
+        folder = self._shard_folder(shard)
+        if (missing := self._missing(shard)) and not fetched:  # it was deleted for space since the epoch started
+            fetched = self._fetch(missing, CancelToken())
         if fetched:
-            self._convert(job, fetched, folder)
+            self._store(shard, fetched, folder)
         folder.touch()  # the shard that was used least recently is deleted first
         self._free_space(folder)
         number = next(self._numbers)
-        shard = _Shard.of(StoredDataset(folder), self._episodes, self.vocabulary)
-        self._opened[number] = shard
-        self._episodes += len(shard.storage.episodes)
+        opened = _Shard.of(StoredDataset(folder), self._episodes, self.vocabulary)
+        self._opened[number] = opened
+        self._episodes += len(opened.storage.episodes)
         while len(self._opened) > _MAX_OPEN:
             self._opened.popitem(last=False)
         return number
 
-    def _convert(self, job: ConversionJob, fetched: Sequence[Fetched], folder: Path) -> None:
+    def _store(self, shard: int, fetched: Sequence[Any], folder: Path) -> None:
         build = self._folder / "build"
         disk.remove_tree(build)
-        convert(job, self._fetcher, build)
+        self._build(shard, fetched, build)
         folder.parent.mkdir(parents=True, exist_ok=True)
         disk.publish_folder(build, folder)
-        self._fetcher.drop(file.path for file in fetched if file.asset.path not in job.listing.common)
+        self._drop(shard, fetched)
 
     def _free_space(self, newest: Path) -> None:
         folders = sorted(
@@ -235,6 +218,10 @@ class Stream(Storage):
         padded = rows < 0
         rows = rows.where(~padded, rows[0])
         numbers = rows >> _ROW_BITS
+        order: Tensor | None = None
+        if not bool((numbers[1:] >= numbers[:-1]).all()):  # steps of several shards, mixed: one read of each shard
+            numbers, order = numbers.sort(stable=True)
+            rows = rows[order]
         pieces = []
         start = 0
         for number, count in zip(*torch.unique_consecutive(numbers, return_counts=True), strict=True):
@@ -242,6 +229,8 @@ class Stream(Storage):
             pieces.append(shard.take(rows[start : start + int(count)] & ((1 << _ROW_BITS) - 1)))
             start += int(count)
         data = pieces[0] if len(pieces) == 1 else TensorDict.cat(pieces)
+        if order is not None:
+            data = data[order.argsort()]
         if self.pad is not None and padded.any():
             for leaf in data.values(include_nested=True, leaves_only=True):
                 leaf[padded] = self.pad if leaf.is_floating_point() else int(self.pad)
@@ -253,7 +242,89 @@ class Stream(Storage):
         return _INIT in self._opened[run.shard].storage.stored.schema
 
     def __repr__(self) -> str:
-        return f"Stream({self.dataset_id!r}, {len(self.listing.shards):,} shards)"
+        return f"{type(self).__name__}({self.dataset_id!r}, {self.shard_count:,} shards)"
+
+
+class Stream(ShardStream):
+    """The steps of a dataset of a source, whose shards are downloaded and converted one after the other.
+
+    Args:
+        dataset_id: The id with its source.
+        root: The folder of the source, in which the stream has a folder below ``.stream``.
+        selection: The selection to stream.
+        cache_bytes: The maximum size in bytes of the shards on the disk, in addition to those that are open or being fetched.
+        shuffle: Whether the shards, and the trajectories of each, are in random order.
+        pad: The value with which short trajectories are padded; None does not pad.
+        settings: The settings; by default those of the environment.
+
+    Raises:
+        FetchError: If the list of files cannot be requested from the upstream.
+        InvalidArgumentError: If episodes are selected by number, and the upstream does not state the counts of files.
+    """
+
+    def __init__(
+        self,
+        dataset_id: str,
+        *,
+        root: Path,
+        selection: Selection,
+        cache_bytes: int,
+        shuffle: bool = True,
+        pad: float | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        folder = root / ".stream" / sources.find(dataset_id).name
+        super().__init__(dataset_id, folder=folder, cache_bytes=cache_bytes, shuffle=shuffle, pad=pad)
+        self._settings = replace(settings or Settings.from_env(), progress=False)
+        self._selection = selection
+        head, name = sources.split_id(dataset_id)
+        origin = sources.get_source(head)
+        entry = origin.entry(name)
+        origin.check(selection)
+        if not self._settings.offline:  # the description that an earlier stream fetched may be out of date
+            (self._folder / "upstream.json").unlink(missing_ok=True)
+        self._fetcher = Fetcher(self._folder / "raw", self._settings)
+        upstream = Upstream(
+            self._folder / "raw",
+            self._folder / "upstream.json",
+            settings=self._settings,
+            mirrors=self._settings.mirrors.get(head, ()),
+        )
+        self.listing = origin.resolve(name, selection, upstream).narrow_to(selection)
+        if self.listing.numbers is not None:
+            raise InvalidArgumentError(
+                f"{dataset_id} is streamed, and its upstream does not state how many episodes each file has"
+            )
+        self._entry = self.listing.entry or entry
+
+    @property
+    def shard_count(self) -> int:
+        """The number of shards."""
+        return len(self.listing.shards)
+
+    def _job(self, number: int) -> ConversionJob:
+        """Return the conversion job of a shard, which becomes a separate stored dataset."""
+        required = {*self.listing.common, *self.listing.shards[number].paths}
+        assets = tuple(asset for asset in self.listing.assets if asset.path in required)
+        listing = replace(self.listing, assets=assets, shards=(self.listing.shards[number],), steps=None)
+        return ConversionJob(self._entry, listing, self._selection)
+
+    def _shard_folder(self, number: int) -> Path:
+        return self._folder / "shards" / self._job(number).key[:32]
+
+    def _missing(self, number: int) -> list[Asset]:
+        return [] if self._is_stored(number) else list(self._job(number).listing.assets)
+
+    def _fetch(self, missing: Sequence[Asset], cancel: CancelToken) -> list[Fetched]:
+        return self._fetcher.fetch(missing, cancel)
+
+    def _build(self, number: int, fetched: Sequence[Fetched], build: Path) -> None:
+        del fetched
+        convert(self._job(number), self._fetcher, build)
+
+    def _drop(self, number: int, fetched: Sequence[Fetched]) -> None:
+        del number
+        self._fetcher.drop(file.path for file in fetched if file.asset.path not in self.listing.common)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +381,7 @@ class StreamSampler(Sampler):
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Sample the next batch; the last one of an epoch has the remaining slices."""
-        if not isinstance(storage, Stream):
+        if not isinstance(storage, ShardStream):
             raise InvalidArgumentError(f"a StreamSampler samples from a Stream; got a {type(storage).__name__}")
         length = self.slice_len or batch_size // (self.num_slices or 1)
         if not length or batch_size % length or (self.num_slices and batch_size % self.num_slices):
@@ -324,7 +395,7 @@ class StreamSampler(Sampler):
         ]
         return self.batch(storage, slices, length)
 
-    def _next_trajectories(self, stream: Stream, count: int) -> list[EpisodeSpan]:
+    def _next_trajectories(self, stream: ShardStream, count: int) -> list[EpisodeSpan]:
         """Return the next trajectories, fewer at the end of an epoch; reads one ahead to detect the end."""
         trajectories: list[EpisodeSpan] = []
         try:
@@ -358,7 +429,7 @@ class StreamSampler(Sampler):
             )
         return run
 
-    def batch(self, stream: Stream, chosen: Sequence[EpisodeSpan], length: int) -> tuple[Tensor, dict[str, Any]]:
+    def batch(self, stream: ShardStream, chosen: Sequence[EpisodeSpan], length: int) -> tuple[Tensor, dict[str, Any]]:
         """Return the rows of slices, padded to `length` steps if the stream pads, and the fields that describe them."""
         lengths = np.array([run.length for run in chosen])
         sizes = lengths if stream.pad is None else np.full_like(lengths, length)
@@ -379,3 +450,48 @@ class StreamSampler(Sampler):
         if stream.starts_are_marked(chosen[0]):
             info[_INIT[0]] = torch.from_numpy(indices == 0)
         return rows, info
+
+
+class StreamStepSampler(StreamSampler):
+    """A sampler of single steps of a stream, from a shuffled buffer of whole trajectories.
+
+    The buffer is filled with the steps of the next trajectories and shuffled. Batches are taken from it; when half of it
+    is left, it is filled and shuffled again. An epoch takes each step once.
+
+    Args:
+        buffer_steps: The number of steps from which the buffer is refilled to its size: larger mixes better.
+        shuffle: False takes the steps in the order of the stream.
+    """
+
+    def __init__(self, *, buffer_steps: int = 100_000, shuffle: bool = True) -> None:
+        if buffer_steps < 1:
+            raise InvalidArgumentError(f"buffer_steps is {buffer_steps}; expected an integer >= 1")
+        super().__init__()
+        self.buffer_steps, self.shuffle = buffer_steps, shuffle
+        self._rows = torch.empty(0, dtype=torch.int64)
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Sample the next batch; the last one of an epoch has the remaining steps."""
+        if not isinstance(storage, ShardStream):
+            raise InvalidArgumentError(f"a StreamStepSampler samples from a stream; got a {type(storage).__name__}")
+        if len(self._rows) <= max(batch_size, self.buffer_steps // 2):
+            self._refill(storage, max(self.buffer_steps, 2 * batch_size))
+        batch, self._rows = self._rows[:batch_size], self._rows[batch_size:]
+        self.ran_out = self._runs is None and not len(self._rows)
+        return batch, {}
+
+    def _refill(self, stream: ShardStream, target: int) -> None:
+        """Add the next trajectories, unless the epoch ends with the steps that are left."""
+        pieces = [self._rows]
+        count = len(self._rows)
+        if self._runs is not None or not count:
+            oldest = int(self._rows.min() >> _ROW_BITS) if count else None
+            while count < target:
+                (run,) = self._next_trajectories(stream, 1)
+                pieces.append(run.rows)
+                count += run.length
+                oldest = run.shard if oldest is None else oldest
+                if self._runs is None or run.shard - oldest >= _MAX_OPEN // 2:  # a closed shard cannot be read
+                    break
+        rows = torch.cat(pieces)
+        self._rows = rows[torch.randperm(count, generator=self.generator)] if self.shuffle else rows

@@ -159,6 +159,42 @@ class Network:
             problem = check.format_problem(Asset((), ""), body[: check.HEAD]) or f"it is not JSON: {error}"
             raise NotServedError(problem + _redirect_text(response)) from error
 
+    def get_range(self, url: str, headers: Mapping[str, str], span: tuple[int, int], total: int | None) -> bytes:
+        """Return the bytes [start, stop) of a file.
+
+        Args:
+            url: The address.
+            headers: The request headers.
+            span: The first byte, and the byte after the last one.
+            total: The expected size of the whole file; None if it is not known.
+
+        Raises:
+            NotServedError: If the address does not serve this range; `WrongFileError` if the file has another size.
+        """
+        answers: list[bytes] = []
+        self.persist(lambda: answers.append(self._get_range(url, headers, span, total)), lambda: 0, self.cancel)
+        return answers[-1]
+
+    def _get_range(self, url: str, headers: Mapping[str, str], span: tuple[int, int], total: int | None) -> bytes:
+        start, stop = span
+        with self.client.stream("GET", url, headers={**headers, "Range": f"bytes={start}-{stop - 1}"}) as response:
+            _check_no_errors(response)
+            answer = _parse_response(response)
+            if total is not None and answer.total not in {None, total}:
+                raise WrongFileError(f"the served file has {answer.total:,} bytes, expected {total:,}")
+            if response.status_code != httpx.codes.PARTIAL_CONTENT and span != (0, total):
+                raise NotServedError("it does not serve ranges of bytes" + _redirect_text(response))
+            if response.status_code == httpx.codes.PARTIAL_CONTENT and answer.start != start:
+                raise _TransientError(f"the response starts at byte {answer.start:,}; {start:,} was requested")
+            body = bytearray()
+            for chunk in response.iter_raw():
+                body += chunk
+                if len(body) >= stop - start:
+                    break
+        if len(body) < stop - start:
+            raise _TransientError(f"the response ended after {len(body):,} of {stop - start:,} bytes")
+        return bytes(body[: stop - start])
+
     def _get(self, url: str, headers: Mapping[str, str]) -> tuple[httpx.Response, bytes]:
         body = bytearray()
         with self.client.stream("GET", url, headers=headers) as response:

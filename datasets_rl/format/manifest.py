@@ -26,6 +26,7 @@ __all__ = [
     "Manifest",
     "RawFile",
     "StoredFile",
+    "checked_manifest",
     "converter_version",
     "digest_of",
     "missing_field_problems",
@@ -138,6 +139,9 @@ class Manifest:
     """Returns with the normalized scores 0 ("low") and 1 ("high"), and their publisher ("origin"); empty if unknown."""
     history: tuple[Mapping[str, Any], ...] = ()
     """Recipes that were applied since the conversion from raw files, in order, each with its input dataset."""
+    copied_from: Mapping[str, Any] = field(default_factory=dict)
+    """The published dataset that this one is a copy of: its "address" with a pinned revision, and the "id", "digest"
+    and "selection" of its manifest; empty for a dataset that was made here."""
 
     @property
     def digest(self) -> str:
@@ -175,6 +179,7 @@ class Manifest:
             **({"revision": self.revision} if self.revision else {}),
             **({"score": dict(self.score)} if self.score else {}),
             **({"history": [dict(entry) for entry in self.history]} if self.history else {}),
+            **({"copied_from": dict(self.copied_from)} if self.copied_from else {}),
         }
 
     @classmethod
@@ -291,6 +296,31 @@ def _upgrade_from_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**renamed, "schema": upgrade_schema(document.get("schema"))}
 
 
+def checked_manifest(document: Any, *, where: str) -> Manifest:
+    """Return the manifest in a document that was published by others, after comparing it with its own digest.
+
+    Raises:
+        ManifestError: If it is not a valid manifest, states no digest or another one, or lists a file twice or one that
+            is not the dataset's.
+    """
+    manifest = Manifest.from_json(document, where=where)
+    paths = [entry.path for entry in manifest.files]
+    problems = [f"{path} is listed {paths.count(path)} times" for path in sorted(set(paths)) if paths.count(path) > 1]
+    problems += [f"{path} cannot be a file of a dataset" for path in paths if not _is_data_path(path)]
+    if document.get("digest") != (digest := digest_of(document)):
+        stated = short_text(document.get("digest"))
+        problems.append(f"the digest is {digest}; it states {stated}: a value changed after it was written")
+    if problems:
+        raise ManifestError(where, problems)
+    return manifest
+
+
+def _is_data_path(path: str) -> bool:
+    """Return whether a path is that of an array or of texts, and not of the manifest or a hidden file."""
+    hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
+    return path.endswith((".npy", ".texts.json")) and not hidden
+
+
 _PLAIN_KEYS = (
     "id",
     "steps",
@@ -307,6 +337,7 @@ _PLAIN_KEYS = (
     "selection",
     "revision",
     "score",
+    "copied_from",
 )
 KNOWN_KEYS = frozenset(
     {
@@ -327,7 +358,7 @@ KNOWN_KEYS = frozenset(
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
     (("id", "converter", "license", "citation", "homepage", "revision"), str, "text"),
-    (("statistics", "specs", "metadata", "selection", "score"), dict, "an object"),
+    (("statistics", "specs", "metadata", "selection", "score", "copied_from"), dict, "an object"),
 )
 _LISTS: Sequence[tuple[str, type, str]] = (
     ("known_issues", str, "a list of sentences"),

@@ -11,6 +11,7 @@ import difflib
 import importlib
 import pkgutil
 import re
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -52,6 +53,7 @@ __all__ = [
     "module_name",
     "read_numbers",
     "source_names",
+    "split_address",
     "split_derived",
     "split_id",
 ]
@@ -144,6 +146,30 @@ def split_id(dataset_id: str) -> tuple[str, str]:
         raise _unknown_id_error(dataset_id)
     get_source(head)
     return head, name.strip("/")
+
+
+def split_address(dataset_id: str, selection: Selection) -> tuple[str, Selection]:
+    """Return the id and the selection for the address of a published dataset, ``hf://user/name@revision``.
+
+    In an address, the text after ``@`` is a revision; in an id, ``hf/user/name@td3_bc``, it names a derived dataset.
+
+    Args:
+        dataset_id: An address or an id; an id is returned unchanged.
+        selection: The requested selection.
+
+    Raises:
+        InvalidArgumentError: If the address is not valid, or the selection has another revision.
+    """
+    if not dataset_id.startswith("hf://"):
+        return dataset_id, selection
+    from datasets_rl.sources.hf import repository_of
+
+    repository, revision = repository_of(dataset_id)
+    if not revision:
+        return f"hf/{repository}", selection
+    if (other := selection.options.get("revision", revision)) != revision:
+        raise InvalidArgumentError(f"{dataset_id} names the revision {revision}; the selection has {other}")
+    return f"hf/{repository}", replace(selection, options={**selection.options, "revision": revision})
 
 
 def find(dataset_id: str) -> Entry:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.schema import Column
     from datasets_rl.ted.episode import DeferredStates, Episode
     from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -53,11 +54,15 @@ __all__ = [
     "Shard",
     "Source",
     "SpaceSummary",
+    "bibtex_entries",
     "group_by_size",
     "quality_tags",
 ]
 
 _Item = TypeVar("_Item")
+
+_BIBTEX_HEAD = re.compile(r"@\w+\s*\{(?P<body>)\s*(?P<key>[^,\s{}]+)\s*,")
+_BRACE = re.compile(r"(?<!\\)[{}]")
 
 NO_TRANSITION = {"no-transition": "episodes without a transition, and files without a row, were left out"}
 """Rule and text of the decision that every source records for empty episodes and files. A dataset that has nothing
@@ -199,6 +204,10 @@ class Listing:
     growth: Mapping[str, float] = field(default_factory=dict)
     """Approximate number of stored bytes per fetched byte, for each of the choices that it depends on (keyed
     like ``images=encoded``); the first one is the choice in effect."""
+    copied: Manifest | None = None
+    """The manifest of a dataset that the upstream has in the stored format. Its files are copied and not converted: the
+    `part` of each shard has, for each of its paths, the file of the dataset and the offset in it, and `params` has the
+    address of the dataset."""
     numbers: Numbers | None = None
     """Numbers of the selected trajectories, counted over all shards, if the upstream does not report how many each
     shard has. Other trajectories are dropped, and shards after the last selected trajectory are not awaited."""
@@ -252,6 +261,21 @@ class Listing:
         steps = self.steps if len(kept) == len(self.shards) else None
         stored_bytes = None if self.stored_bytes is None else self.stored_bytes * len(kept) // len(self.shards)
         return replace(self, assets=assets, shards=tuple(kept), steps=steps, stored_bytes=stored_bytes)
+
+
+def bibtex_entries(text: str) -> dict[str, str]:
+    """Return the entries of a BibTeX text by key, in order; text outside of entries is ignored."""
+    entries: dict[str, str] = {}
+    start = 0
+    while (head := _BIBTEX_HEAD.search(text, start)) is not None:
+        depth, start = 1, head.end()
+        for brace in _BRACE.finditer(text, head.start("body")):
+            depth += 1 if brace[0] == "{" else -1
+            if not depth:
+                start = brace.end()
+                entries[head["key"]] = text[head.start() : start]
+                break
+    return entries
 
 
 class EpisodeReader(ABC):
@@ -366,6 +390,26 @@ class Source(ABC):
         except NotImplementedError:
             return ()
         return assets[0].urls if assets else ()
+
+    @cached_property
+    def bibliography(self) -> dict[str, str]:
+        """The BibTeX entries of ``citations.bib`` in the folder of the source's class, by key; none without the file."""
+        try:
+            file = files(type(self).__module__).joinpath("citations.bib")
+        except TypeError:  # the source is a module without a folder
+            return {}
+        return bibtex_entries(file.read_text("utf-8")) if file.is_file() else {}
+
+    def citations(self, name: str) -> Sequence[str]:
+        """Return the keys of the entries in the bibliography to cite for an id.
+
+        By default, ``citations`` in the catalog maps the keys to patterns of ids; without it, all entries are cited.
+        """
+        if not self.bibliography:
+            return []
+        file = files(type(self).__module__).joinpath("catalog.json")
+        patterns: Mapping[str, str] = self.catalog.get("citations", {}) if file.is_file() else {}
+        return [key for key in self.bibliography if re.fullmatch(patterns.get(key, "" if patterns else ".*"), name)]
 
     def assets(self, name: str) -> Sequence[Asset]:
         """Return the files of an id, if the catalog lists them."""

@@ -191,7 +191,11 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_to_do(rlds, wor
     [
         (
             ["sizes"],
-            ["No such command 'sizes'", "the commands are append, bench, cache, completion, config", "rlds --help"],
+            [
+                "No such command 'sizes'",
+                "the commands are append, bench, cache, cite, completion, config",
+                "rlds --help",
+            ],
         ),
         (["list", "--limit", "0"], ["--limit is '0'", "expected an integer of at least 1", "rlds list --help"]),
         (["list", "--limit", "x"], ["--limit is 'x'", "expected an integer of at least 1", "rlds list --help"]),

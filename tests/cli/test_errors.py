@@ -23,6 +23,7 @@ CASES = [
     (errors.MissingDependencyError("minari", "minari", "reading Minari"), 7),
     (errors.ConversionError("a.hdf5", ["no column actions"]), 8),
     (errors.PreprocessError("step 0 (function): it broke"), 8),
+    (errors.PushError("hf://me/x", "the hub answered with status 403"), 4),
     (errors.NotEnoughMemoryError("stack_frames needs 8 bytes of memory: this machine has 4"), 11),
     (errors.LockedError("a/b", "process 1 on here", "/tmp/lock"), 9),
     (errors.LossyExportError("d4rl/x", "minari", ["no final observations"]), 2),

@@ -279,9 +279,13 @@ class _FileReader:
         """
         if self._finals or self._where.known is not None:
             return False
-        states = [part for part in self._parts if part.state and part.column.key[0] == OBSERVATION[0]]
-        known = {self._has_final_states(part) for part in states}
-        return len(known) < 2 and not any(part.column.text or part.column.encoded for part in self._parts)
+        return len(self._known_finals) < 2 and not any(part.column.text or part.column.encoded for part in self._parts)
+
+    @property
+    def _known_finals(self) -> set[bool]:
+        """Whether the files have final observations: one value, or two if they have those of some fields only."""
+        observed = (part for part in self._parts if part.state and part.column.key[0] == OBSERVATION[0])
+        return {self._has_final_states(part) for part in observed}
 
     def _has_final_states(self, part: ColumnSlice) -> bool:
         return part.column.key in self._after or bool(self._where.extras[part.array])
@@ -302,14 +306,12 @@ class _FileReader:
         steps: dict[Key, Any] = {}
         states: dict[Key, Any] = {}
         finals: dict[Key, Any] = {}
-        known = False
         for part in self._parts if len(numbers) else ():
             key = part.column.key
             if part.constant is not None:
                 steps[key] = np.full((rows.stop - rows.start, 1), part.constant, part.column.dtype)
             elif part.state:
                 states[key], finals[key] = self._read_states(part, rows, numbers, lasts)
-                known |= key[0] == OBSERVATION[0] and self._has_final_states(part)
             else:
                 shifts = self._where.extra * numbers + self._where.lead
                 values = self._read_shifted(self._rows[part.array], part, rows, shifts, lengths)
@@ -319,7 +321,7 @@ class _FileReader:
             steps | self._flags(rows),
             states,
             finals,
-            final_known=np.full(len(numbers), known),
+            final_known=np.full(len(numbers), False not in self._known_finals),
             metadata={name: values[numbers] for name, values in metadata.items()},
         )
 

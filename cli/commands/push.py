@@ -1,0 +1,64 @@
+"""``rlds push``: publishes a stored dataset on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from .. import candidates
+from ..options import Shell, dataset_arguments
+from ..output import Facts, Result, size_text
+
+GROUP = "Share"
+
+
+def run(
+    shell: Shell,
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID|PATH",
+            show_default=False,
+            help="SOURCE/NAME, or a dataset's folder.",
+            autocompletion=candidates.stored_ids,
+        ),
+    ],
+    address: Annotated[
+        str,
+        typer.Argument(metavar="ADDRESS", show_default=False, help="hf://USER/NAME, or hf://USER/NAME@BRANCH."),
+    ],
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    message: Annotated[
+        str, typer.Option("--message", "-m", metavar="TEXT", show_default=False, help="The commit message.")
+    ] = "",
+) -> Result:
+    """Publish a stored dataset on the Hugging Face hub, with a card; run it again to resume.
+
+    It needs a token that may write: HF_TOKEN, or that of `hf auth login`. Everything appears in one commit.
+
+    \b
+    Examples:
+      rlds push demo/pendulum hf://me/pendulum
+      rlds push d4rl/hopper-medium-v2@td3_bc hf://me/hopper-td3-bc --private
+      rlds push ./hopper-td3 hf://me/hopper-td3 -m "Second run"
+    """
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.locating import locate
+    from datasets_rl.pushing import push
+
+    place = dataset_arguments(shell, dataset)
+    manifest = Manifest.read(locate(**place))
+    if local := sorted({file.url for file in manifest.raw if file.url.startswith("file:")}):
+        shell.printer.note(f"its manifest, which is published, names {len(local):,} files of this machine: {local[0]}")
+    pushed = push(address=address, private=private, message=message, **place)
+    shell.printer.note(f"license: {manifest.license or 'not stated'}; make sure that you may publish it")
+    facts = (
+        ("published", pushed.address),
+        ("page", pushed.url),
+        ("files", f"{pushed.files:,}"),
+        ("size", size_text(pushed.bytes)),
+        ("load", f'load("hf://{pushed.address.removeprefix("hf://").partition("@")[0]}")'),
+    )
+    return Result({"id": dataset, **asdict(pushed)}, [Facts(facts)], quiet=[pushed.address])

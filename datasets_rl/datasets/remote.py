@@ -1,0 +1,319 @@
+"""Streams of datasets that are published in the stored format: whole episodes are read by range requests.
+
+address    manifest.json, episodes.npy: read once
+           rows.npy, images, ...: of each block of episodes, the ranges of its rows and of its final states
+folder     [block 7: a small stored dataset] [block 2] ...        the oldest is deleted if the space is exceeded
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl import disk
+from datasets_rl.datasets.streaming import ShardStream
+from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, ManifestError
+from datasets_rl.fetch import fetch
+from datasets_rl.fetch.asset import Asset
+from datasets_rl.fetch.parallel import CancelToken
+from datasets_rl.fetch.ranges import RangeReader
+from datasets_rl.format.chunks import CHUNKS_FILE, Chunks
+from datasets_rl.format.manifest import Manifest, StoredFile, checked_manifest
+from datasets_rl.format.npy import NpyStream
+from datasets_rl.format.schema import ROWS_FILE
+from datasets_rl.format.writer import EPISODES_FILE
+from datasets_rl.read.npy import read_header
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection, read_numbers
+from datasets_rl.sources.base import group_by_size
+from datasets_rl.ted.keys import EPISODE, dotted_name
+from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["RemoteStream"]
+
+_FINAL_FILE = "final.npy"
+_BLOCK_BYTES = 4 << 20
+"""Bytes of the episodes that are read together; a longer episode is a block of its own."""
+_HEADER_BYTES = 1 << 16
+_JSON_MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An array file at the address, and where its items begin."""
+
+    entry: StoredFile
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    """Shape of an item."""
+    start: int
+    """Offset of the first item."""
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an item."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+class RemoteStream(ShardStream):
+    """The steps of a published dataset, read by range requests when they are needed.
+
+    Args:
+        address: The folder of the files: ``hf://datasets/user/name@commit``, ``s3://bucket/folder``,
+            ``gs://bucket/folder`` or ``https://host/folder``.
+        folder: The folder of the streams of this dataset.
+        selection: The selection to stream, which may have episodes.
+        cache_bytes: The maximum size in bytes of the blocks on the disk, in addition to those that are open or being fetched.
+        shuffle: Whether blocks and episodes are in random order.
+        pad: The value with which short trajectories are padded; None does not pad.
+        settings: The settings.
+
+    Raises:
+        FetchError: If a file cannot be read.
+        ManifestError: If the manifest at the address is not valid.
+        IntegrityError: If the files differ from the manifest.
+        InvalidArgumentError: If the selection has anything but episodes.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        folder: Path,
+        selection: Selection,
+        cache_bytes: int,
+        shuffle: bool = True,
+        pad: float | None = None,
+        settings: Settings,
+    ) -> None:
+        if replace(selection, episodes="", options={}) != Selection():
+            raise InvalidArgumentError(f"{address} is streamed by whole episodes; {selection} was requested")
+        super().__init__(address, folder=folder, cache_bytes=cache_bytes, shuffle=shuffle, pad=pad)
+        self._settings = replace(settings, progress=False)
+        self._reader = RangeReader(self._settings)
+        self._held.callback(self._reader.close)
+        self.address = address
+        self.manifest = self._read_manifest()
+        """The manifest of the whole dataset."""
+        self._chunks = self._read_chunks()
+        self.episodes = self._read_episodes()
+        """The table of all episodes."""
+        self._arrays: dict[str, _Array] = {}
+        self._texts = {
+            field.texts_file: self._read_file(field.texts_file) for field in self.manifest.schema if field.text
+        }
+        self._blocks = self._group_episodes(selection)
+
+    @property
+    def shard_count(self) -> int:
+        """The number of blocks of episodes."""
+        return len(self._blocks)
+
+    def _read_manifest(self) -> Manifest:
+        document = self._read_json(MANIFEST_FILE)
+        return checked_manifest(document, where=f"{self.address}/{MANIFEST_FILE}")
+
+    def _read_chunks(self) -> Chunks:
+        try:
+            document = self._read_json(CHUNKS_FILE)
+        except FetchError:
+            # A dataset without large files has no such list; buckets say so in different ways. If the list exists, reading
+            # one of its files fails.
+            return Chunks()
+        return Chunks.from_json(document, self.manifest, where=f"{self.address}/{CHUNKS_FILE}")
+
+    def _read_json(self, name: str) -> Any:
+        path = self._folder / "raw" / name
+        if not self._settings.offline:  # the file that an earlier stream fetched may be out of date
+            disk.remove_tree(path)
+        (fetched,) = fetch([Asset((f"{self.address}/{name}",), name)], path.parent, settings=self._settings)
+        try:
+            if fetched.size > _JSON_MAX_BYTES:
+                raise ManifestError(f"{self.address}/{name}", [f"it has {fetched.size:,} bytes"])
+            return json.loads(fetched.path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ManifestError(f"{self.address}/{name}", [f"it is not JSON: {error}"]) from error
+
+    def _read_episodes(self) -> EpisodeTable:
+        data = self._read_file(EPISODES_FILE)
+        try:
+            records = np.load(io.BytesIO(data), allow_pickle=False)
+            table = EpisodeTable(records)
+        except (ValueError, OSError, EOFError) as error:
+            raise IntegrityError(f"{self.address}/{EPISODES_FILE}", [f"it is not an episode table: {error}"]) from error
+        if len(table) != self.manifest.episodes or table.steps != self.manifest.steps:
+            expected = f"{self.manifest.episodes:,} episodes, {self.manifest.steps:,} steps"
+            raise IntegrityError(f"{self.address}/{EPISODES_FILE}", [f"it is {table}; the manifest states {expected}"])
+        return table
+
+    def _read_file(self, name: str) -> bytes:
+        """Return a whole file, compared with its digest."""
+        entry = self._entry(name)
+        data = b"".join(self._reader.read(list(self._spans(entry, 0, entry.bytes))))
+        if (digest := hashlib.sha256(data).hexdigest()) != entry.sha256:
+            problem = f"it has sha256 {digest[:12]}...; expected {entry.sha256[:12]}..."
+            raise IntegrityError(f"{self.address}/{name}", [problem], hint="it was replaced: open it again")
+        return data
+
+    def _entry(self, name: str) -> StoredFile:
+        entry = self.manifest.file(name)
+        if entry is None:
+            raise ManifestError(f"{self.address}/{MANIFEST_FILE}", [f"it does not list {name}"])
+        return entry
+
+    def _spans(self, entry: StoredFile, start: int, stop: int) -> Iterator[tuple[Asset, int, int]]:
+        """Yield the ranges of the pieces of a file that make up the bytes [start, stop)."""
+        for piece in self._chunks.pieces(entry):
+            first, last = max(start, piece.start), min(stop, piece.start + piece.bytes)
+            if first < last:
+                asset = Asset((f"{self.address}/{piece.path}",), piece.path, size=piece.bytes)
+                yield asset, first - piece.start, last - piece.start
+
+    def _group_episodes(self, selection: Selection) -> list[NDArray[np.int64]]:
+        """Return the episodes of each block: consecutive, because a block is one range of rows."""
+        count = len(self.episodes)
+        numbers = np.asarray(read_numbers(selection.episodes, count) if selection.episodes else range(count), np.int64)
+        if not len(numbers):
+            raise InvalidArgumentError(f"{self.dataset_id} has {count:,} episodes; {selection} selects none of them")
+        step_bytes = max(1, self.manifest.bytes // self.manifest.steps)
+        blocks: list[NDArray[np.int64]] = []
+        for run in np.split(np.sort(numbers), np.flatnonzero(np.diff(np.sort(numbers)) != 1) + 1):
+            sizes = (self.episodes.lengths[run] * step_bytes).tolist()
+            blocks += [np.array(group, np.int64) for group in group_by_size(run.tolist(), sizes, _BLOCK_BYTES)]
+        return blocks
+
+    def _shard_folder(self, number: int) -> Path:
+        first, last = self._blocks[number][[0, -1]]
+        return self._folder / "shards" / f"{self.manifest.digest[:16]}-{first}-{last}"
+
+    def _missing(self, number: int) -> list[int]:
+        return [] if self._is_stored(number) else [number]
+
+    def _fetch(self, missing: Sequence[int], cancel: CancelToken) -> list[dict[str, NDArray[Any]]]:
+        return [self._read_block(number, cancel) for number in missing]
+
+    def _read_block(self, number: int, cancel: CancelToken) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a block of episodes, by file."""
+        first, last = (int(episode) for episode in self._blocks[number][[0, -1]])
+        rows = int(self.episodes.starts[first]), int(self.episodes.starts[last] + self.episodes.lengths[last])
+        states = first, last + 1
+        schema = self.manifest.schema
+        ranges = {ROWS_FILE: rows}
+        if any(field.shared and not field.wide for field in schema):
+            ranges[_FINAL_FILE] = states
+        for field in schema.wide:
+            names = [(field.ends_file, field.final_ends_file)] if field.encoded else [(field.file, field.final_file)]
+            for name, final in names:
+                ranges |= {name: rows} | ({final: states} if field.shared else {})
+        arrays = self._read_items(ranges, cancel)
+        arrays |= self._read_encoded(arrays, rows, states, cancel)
+        self._check_block(number, arrays[ROWS_FILE])
+        return arrays
+
+    def _read_items(self, ranges: dict[str, tuple[int, int]], cancel: CancelToken) -> dict[str, NDArray[Any]]:
+        spans: list[tuple[Asset, int, int]] = []
+        counts: dict[str, int] = {}
+        for name, (start, stop) in ranges.items():
+            array = self._array(name)
+            before = len(spans)
+            first, last = (array.start + index * array.item_bytes for index in (start, stop))
+            spans += self._spans(array.entry, first, last)
+            counts[name] = len(spans) - before
+        data = iter(self._reader.read(spans, cancel))
+        arrays = {}
+        for name, (start, stop) in ranges.items():
+            array = self._array(name)
+            joined = bytearray(b"".join(next(data) for _ in range(counts[name])))
+            arrays[name] = np.frombuffer(joined, array.dtype).reshape(stop - start, *array.shape)
+        return arrays
+
+    def _read_encoded(
+        self, arrays: dict[str, NDArray[Any]], rows: tuple[int, int], states: tuple[int, int], cancel: CancelToken
+    ) -> dict[str, NDArray[Any]]:
+        """Return the encoded images of a block, and the ends of the images within them."""
+        found: dict[str, NDArray[Any]] = {}
+        files = [
+            (file, ends, span[0])
+            for field in self.manifest.schema.wide
+            if field.encoded
+            for file, ends, span in (
+                (field.file, field.ends_file, rows),
+                *([(field.final_file, field.final_ends_file, states)] if field.shared else []),
+            )
+        ]
+        for file, ends, start in files:
+            before = self._read_items({ends: (start - 1, start)}, cancel)[ends] if start else np.zeros(1, np.int64)
+            first, last = int(before[0]), int(arrays[ends][-1])
+            if not 0 <= first <= last <= self._entry(file).bytes:
+                raise IntegrityError(f"{self.address}/{ends}", [f"images from byte {first:,} to byte {last:,}"])
+            found |= self._read_items({file: (first, last)}, cancel)
+            found[ends] = arrays[ends] - first
+        return found
+
+    def _array(self, name: str) -> _Array:
+        """Return the layout of an array, from the header of its file, which is read once."""
+        if name not in self._arrays:
+            entry = self._entry(name)
+            head = b"".join(self._reader.read(list(self._spans(entry, 0, min(_HEADER_BYTES, entry.bytes)))))
+            try:
+                header = read_header(io.BytesIO(head), header_max_bytes=_HEADER_BYTES)
+            except ValueError as error:
+                raise IntegrityError(f"{self.address}/{name}", [str(error)]) from error
+            array = _Array(entry, header.dtype, header.shape[1:], header.size)
+            expected = array.start + int(np.prod(header.shape, dtype=np.int64)) * header.dtype.itemsize
+            if header.fortran or header.dtype.hasobject or not header.shape or expected > entry.bytes:
+                shape = f"{header.dtype} {list(header.shape)}"
+                raise IntegrityError(f"{self.address}/{name}", [f"it is {shape} in {entry.bytes:,} bytes"])
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    def _check_block(self, number: int, rows: NDArray[Any]) -> None:
+        """Check that rows are those of the episodes: the digests of whole files cannot be compared."""
+        episodes = self._blocks[number]
+        if rows.dtype != self.manifest.schema.record:
+            problem = f"its records are {rows.dtype}; the manifest states {self.manifest.schema.record}"
+            raise IntegrityError(f"{self.address}/{ROWS_FILE}", [problem])
+        expected = np.repeat(episodes, self.episodes.lengths[episodes])
+        if not np.array_equal(rows[dotted_name(EPISODE)], expected):
+            problem = f"the rows of episodes {episodes[0]} to {episodes[-1]} have other episode numbers"
+            raise IntegrityError(f"{self.address}/{ROWS_FILE}", [problem], hint="it was replaced: open it again")
+
+    def _build(self, number: int, fetched: Sequence[dict[str, NDArray[Any]]], build: Path) -> None:
+        """Write a block as a stored dataset, whose episodes begin with 0."""
+        (arrays,) = fetched
+        episodes, manifest = self._blocks[number], self.manifest
+        table = self.episodes.records[episodes].copy()
+        table["start"] -= table["start"][0]
+        rows = arrays[ROWS_FILE]
+        rows[dotted_name(EPISODE)] -= episodes[0]
+        build.mkdir(parents=True)
+        files = [_write_array(build, name, array) for name, array in {**arrays, EPISODES_FILE: table}.items()]
+        for name, data in self._texts.items():
+            (build / name).write_bytes(data)
+            files.append(self._entry(name))
+        replace(
+            manifest,
+            steps=len(rows),
+            episodes=len(table),
+            final_unknown=int((~table["final_known"]).sum()),
+            files=tuple(files),
+            raw=(),
+            statistics={},
+            metadata={},
+            decisions=(),
+        ).write(build)
+
+
+def _write_array(folder: Path, name: str, array: NDArray[Any]) -> StoredFile:
+    stream = NpyStream(folder / name, array.dtype, array.shape[1:], len(array))
+    stream.append(array)
+    return stream.close(trailing=array.dtype.itemsize if name == ROWS_FILE else 0)

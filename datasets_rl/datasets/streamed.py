@@ -1,0 +1,169 @@
+"""Datasets that are sampled without a download, as replay buffers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Unpack
+
+from datasets_rl import sources
+from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
+from datasets_rl.datasets.experience_replay import BufferOptions
+from datasets_rl.datasets.remote import RemoteStream
+from datasets_rl.datasets.streaming import ShardStream, Stream, StreamSampler, StreamStepSampler
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.remedy import Call, Remedy
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
+from datasets_rl.ted.keys import NEXT, as_key, dotted_name
+
+__all__ = ["StreamedExperienceReplay", "is_remote_address"]
+
+_ADDRESSES = ("s3://", "gs://", "http://", "https://")
+
+
+def is_remote_address(dataset: object) -> bool:
+    """Return whether a text is the address of a stored dataset in a bucket or on a web server."""
+    return isinstance(dataset, str) and dataset.startswith(_ADDRESSES)
+
+
+class StreamedExperienceReplay(TensorDictReplayBuffer):
+    """A dataset that is sampled while its episodes are read over the network, with a bounded amount of disk space.
+
+        >>> stream = load("hf://me/hopper", batch_size=256, streaming=True)
+        >>> stream.sample()                                   # 256 steps, of a shuffled buffer of whole episodes
+        >>> for batch in stream: ...                          # an epoch: each step once
+        >>> load("s3://bucket/hopper", batch_size=256, streaming=True, slice_len=32).sample()      # 8 slices
+
+    Episodes are read in random order, some ahead of their use. By default, batches are steps of a shuffled buffer. With
+    `slice_len` or `num_slices`, they are slices: one of each episode, once in an epoch. Without a batch size, iteration
+    yields whole episodes.
+
+    Args:
+        dataset: The address of a dataset in the stored format, ``hf://user/name@revision``, ``s3://bucket/folder``,
+            ``gs://bucket/folder`` or ``https://host/folder``; or the id of a source whose datasets consist of several
+            files, which are fetched and converted one after the other.
+        batch_size: The number of steps of a batch.
+        slice_len: The number of steps of a slice.
+        num_slices: The number of slices of a batch.
+        strict_length: Whether an episode that is shorter than a slice is an error; else it is taken whole.
+        pad: The value with which slices of short episodes are padded; None does not pad.
+        shuffle: Whether episodes, and steps in the buffer, are in random order.
+        buffer_steps: The number of steps of the shuffled buffer.
+        cache_size: The maximum number of bytes on the disk that stay for the next epoch, in addition to those in use.
+        root: The folder of the cache; by default ``<RLDS_HOME>/<source>/.stream``.
+        selection: The selection to stream; published datasets support episodes.
+        **options: Arguments of `TensorDictReplayBuffer`.
+
+    Raises:
+        FetchError: If a file cannot be read.
+        IntegrityError: If the published files contradict each other.
+        InvalidArgumentError: If the dataset is a single file that only a download can read.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        batch_size: int | None = None,
+        *,
+        slice_len: int | None = None,
+        num_slices: int | None = None,
+        strict_length: bool = True,
+        pad: float | None = None,
+        shuffle: bool = True,
+        buffer_steps: int = 100_000,
+        cache_size: int = 4 << 30,
+        root: Path | str | None = None,
+        selection: Selection | None = None,
+        **options: Unpack[BufferOptions],
+    ) -> None:
+        self.dataset_id = dataset
+        settings = Settings.from_env()
+        common: dict[str, Any] = {"cache_bytes": cache_size, "shuffle": shuffle, "pad": pad, "settings": settings}
+        self.stream = _open_stream(dataset, root, selection or Selection(), common)
+        sliced = slice_len is not None or num_slices is not None
+        super().__init__(
+            storage=self.stream,
+            sampler=StreamSampler(num_slices=num_slices, slice_len=slice_len, strict_length=strict_length)
+            if sliced
+            else StreamStepSampler(buffer_steps=buffer_steps, shuffle=shuffle),
+            batch_size=batch_size,
+            **options,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of an epoch; without a batch size, one whole episode at a time."""
+        if self.batch_size is not None:
+            yield from super().__iter__()
+            return
+        for run in self.stream.runs(self._sampler.generator):
+            yield self._finish_batch(self.stream.take(run.rows), {"index": run.rows})
+
+    def texts(self, key: str | tuple[str, ...]) -> list[str]:
+        """Return the strings of the integer codes of a text field that were read so far.
+
+        Raises:
+            UnknownKeyError: If there is no such text field.
+        """
+        vocabulary, text_key = self.stream.vocabulary, as_key(key)
+        if text_key not in vocabulary and text_key[0] == NEXT:
+            text_key = text_key[1:]
+        if text_key not in vocabulary:
+            raise UnknownKeyError(dotted_name(as_key(key)), [dotted_name(known) for known in vocabulary])
+        return [*vocabulary[text_key]]
+
+    def close(self) -> None:
+        """Release the folder of the cache, which a later stream can then use."""
+        self.stream.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.stream!r})"
+
+
+def _open_stream(dataset: str, root: Path | str | None, selection: Selection, common: dict[str, Any]) -> ShardStream:
+    settings: Settings = common["settings"]
+    if is_remote_address(dataset):
+        home = Path(root).expanduser().absolute() if root else settings.home
+        digest = hashlib.sha256(dataset.rstrip("/").encode()).hexdigest()[:32]
+        return RemoteStream(dataset.rstrip("/"), folder=home / ".stream" / digest, selection=selection, **common)
+    dataset_id, selection = sources.split_address(dataset, selection)
+    if sources.split_derived(dataset_id)[1]:
+        raise InvalidArgumentError(
+            f"{dataset} was derived from another dataset, and cannot be streamed",
+            hint=Remedy("open it without streaming, or publish it with {}", Call("push", ..., "hf://...")),
+        )
+    entry = sources.find(dataset_id)
+    folder = Path(root or settings.home / entry.source).expanduser().absolute()
+    if entry.source == "hf":
+        revision = selection.options.get("revision", "")
+        address = pinned_address(entry.name, revision, settings)
+        return RemoteStream(address, folder=folder / ".stream" / entry.name, selection=selection, **common)
+    stream = Stream(dataset_id, root=folder, selection=selection, **common)
+    listing = stream.listing
+    paths = [path for shard in listing.shards for path in shard.paths if path not in listing.common]
+    if len(listing.shards) < 2 or len(set(paths)) < len(paths):
+        stream.close()
+        raise InvalidArgumentError(
+            f"{dataset_id} cannot be streamed: its episodes share a file, or continue in the next one",
+            hint=Remedy("{}", Call("download", dataset_id)),
+        )
+    return stream
+
+
+def pinned_address(repository: str, revision: str, settings: Settings) -> str:
+    """Return the address of a dataset on the hub at the present commit of a branch or tag.
+
+    Raises:
+        FetchError: If the hub does not have it.
+    """
+    import tempfile
+
+    from datasets_rl.fetch.upstream import Upstream
+
+    url = f"hf://datasets/{repository}{f'@{revision}' if revision else ''}"
+    with tempfile.TemporaryDirectory(prefix="rlds-stream-") as aside:
+        listing = Upstream(Path(aside), Path(aside, "upstream.json"), settings=settings).folder(repository, (url,))
+    return f"hf://datasets/{repository}@{listing.revision}"

@@ -1,0 +1,94 @@
+"""Reading of parts of remote files, by range requests with the timeouts and retries of a download."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets_rl.errors import FetchError, IntegrityError, OfflineError
+from datasets_rl.fetch.asset import Asset
+from datasets_rl.fetch.check import WrongFileError
+from datasets_rl.fetch.parallel import Cancelled, CancelToken, Limiter, run_in_parallel
+from datasets_rl.fetch.schemes import NotServedError, Remote, scheme_of, without_credentials
+from datasets_rl.progress import Report
+from datasets_rl.settings import Settings
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.transfer import Network
+
+__all__ = ["RangeReader"]
+
+_Span = tuple[Asset, int, int]
+
+
+class RangeReader:
+    """Reader of ranges of remote files; safe to use from several threads.
+
+    Args:
+        settings: Timeouts, retries, threads, and whether the network may be used.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._network: Network | None = None
+        self._remotes: dict[str, Remote | Path] = {}
+
+    def read(self, spans: Sequence[_Span], cancel: CancelToken | None = None) -> list[bytes]:
+        """Return the bytes of several ranges, which are requested in parallel.
+
+        Args:
+            spans: For each range the file, the first byte, and the byte after the last one.
+            cancel: Ends the call early once it is set.
+
+        Raises:
+            FetchError: If a file cannot be read; `OfflineError` if the network is forbidden.
+            IntegrityError: If a file has another size than expected.
+        """
+        found: dict[int, bytes] = {}
+
+        def read_one(number: int) -> None:
+            if cancel is not None and cancel.is_set():
+                raise Cancelled
+            found[number] = self._read(*spans[number])
+
+        tasks = [partial(read_one, number) for number in range(len(spans))]
+        run_in_parallel(tasks, self._settings.jobs, CancelToken(cancel))
+        return [found[number] for number in range(len(spans))]
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._network is not None:
+            self._network.client.close()
+
+    def _read(self, asset: Asset, start: int, stop: int) -> bytes:
+        if start >= stop:
+            return b""
+        (url,) = asset.urls
+        try:
+            remote = self._resolve(url)
+            if isinstance(remote, Path):
+                with remote.open("rb") as stream:
+                    stream.seek(start)
+                    return stream.read(stop - start)
+            return self._client().get_range(remote.url, remote.headers, (start, stop), asset.size)
+        except WrongFileError as reason:
+            hint = "it was replaced: open the dataset again"
+            raise IntegrityError(asset.path, [f"{without_credentials(url)}: {reason}"], hint=hint) from None
+        except NotServedError as reason:
+            raise FetchError(asset.path, [(without_credentials(url), str(reason))], hint="try again later") from None
+
+    def _resolve(self, url: str) -> Remote | Path:
+        if url not in self._remotes:
+            if not scheme_of(url).IN_PLACE and self._settings.offline:
+                raise OfflineError(without_credentials(url), hint="unset RLDS_OFFLINE")
+            self._remotes[url] = scheme_of(url).resolve(url, self._client().ask)
+        return self._remotes[url]
+
+    def _client(self) -> Network:
+        from datasets_rl.fetch.transfer import Network
+
+        if self._network is None:
+            self._network = Network(self._settings, Limiter(), Report(), {}, CancelToken())
+        return self._network

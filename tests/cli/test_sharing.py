@@ -1,0 +1,64 @@
+"""``rlds push``, ``rlds download hf://...`` and ``rlds cite``."""
+
+from __future__ import annotations
+
+import pytest
+from upstreams import TOKEN, publishing
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch, stored):  # noqa: ARG001 - the dataset to publish
+    with publishing(tmp_path / "hub") as (server, there):
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr("huggingface_hub._commit_api.is_xet_available", lambda: False)
+        yield there
+
+
+def test_a_dataset_is_pushed_downloaded_and_described(rlds, hub, home):
+    pushed = rlds("push", "demo/pendulum", "hf://me/pendulum", "--private", "--json")
+    address = pushed.json["address"]
+
+    assert address == f"hf://me/pendulum@{hub.branches['me/pendulum', 'main']}"
+    assert hub.private == {"me/pendulum"}
+    assert rlds("download", address).out == f"{home}/hf/me/pendulum\n"
+    assert rlds("download", "hf://me/pendulum").code == 0
+    assert rlds("info", "hf/me/pendulum", "--json").json["stored"]["copied_from"]["id"] == "demo/pendulum"
+    assert rlds("verify", "hf/me/pendulum").code == 0
+
+
+def test_the_plan_of_a_download_names_the_pinned_files(rlds, hub):
+    rlds("push", "demo/pendulum", "hf://me/pendulum")
+    (plan,) = rlds("download", "hf://me/pendulum", "--dry-run", "--json").json["datasets"]
+
+    assert plan["wire_bytes"] == plan["stored_bytes"] == 605_350
+    assert hub.branches["me/pendulum", "main"] in plan["files"][0]["urls"][0]
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_push_without_permission_is_a_network_error_with_a_hint(rlds, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "wrong")
+    ran = rlds("push", "demo/pendulum", "hf://me/pendulum")
+
+    assert ran.code == 4
+    assert "status 401" in ran.err
+    assert "HF_TOKEN" in ran.err
+
+
+def test_cite_prints_each_entry_once(rlds):
+    ran = rlds("cite", "d4rl/hopper-medium-v2", "d4rl/kitchen-mixed-v0")
+
+    assert ran.code == 0
+    assert ran.out.count("@article{fu2020d4rl,") == ran.out.count("@inproceedings{gupta2019relay,") == 1
+    assert rlds("cite", "d4rl/hopper-medium-v2", "--quiet").out == "fu2020d4rl\n"
+
+
+def test_cite_as_json_has_the_entries_of_each_dataset(rlds):
+    (one,) = rlds("cite", "d4rl/hopper-medium-v2", "--json").json["datasets"]
+
+    assert one["id"] == "d4rl/hopper-medium-v2"
+    assert [(entry["key"], entry["of"]) for entry in one["citations"]] == [("fu2020d4rl", ["d4rl/hopper-medium-v2"])]
+
+
+def test_an_unknown_id_cannot_be_cited(rlds):
+    assert rlds("cite", "d4rl/nope").code == 3
