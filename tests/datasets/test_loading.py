@@ -114,7 +114,10 @@ def test_every_class_has_the_parameters_of_load_and_a_selection():
     for source in sources.source_names():
         lacking = {"openml": {"split_trajs"}}.get(source, set())
         with pytest.raises(InvalidArgumentError, match="has no argument 'no_such'; it has") as caught:
-            load(f"{source}/{next(iter(sources.get_source(source).ids()), 'own')}", no_such=1)
+            load(
+                f"{source}/{next(iter(sources.get_source(source).ids()), 'own/data' if source == 'hf' else 'own')}",
+                no_such=1,
+            )
         named = caught.value.message.partition("it has ")[2].split(", ")
         assert set(spelled) - lacking <= set(named), source
         assert dataset_class(source).source == source
