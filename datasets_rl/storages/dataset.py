@@ -292,38 +292,25 @@ class DatasetStorage(EpisodicStorage):
         return windows
 
     def _take_runs(self, keys: Sequence[Key], rows: Tensor, before: int, length: int) -> Windows:
-        """Return windows of narrow fields: the records of a window are next to each other, in one run."""
-        from datasets_rl.storages.windows import bound_runs  # deferred: it imports numba
-
-        count, record, limit = len(rows), self._windows.stride(0), len(self) - length
-        starts = (rows - before).clamp_(0, limit) if before else rows.clamp(max=limit)
-        runs = self._windows.as_strided((limit + 1, length * record), (record, 1)).index_select(0, starts)
-        records = runs.view(count, length, record)
-        outside, low, high = np.empty((count, length), np.bool_), np.empty(count, np.int64), np.empty(count, np.int64)
-        bound_runs(
-            records.numpy(),
-            self._slots[EPISODE].offset // 4,
-            rows.numpy(),
-            starts.numpy(),
-            *self._bounds,
-            before,
-            outside,
-            low,
-            high,
-        )
+        """Return windows of narrow fields, which are in the records."""
+        try:
+            found = self._records.gather_windows(rows, before, length, self._bounds)
+        except IndexError:
+            rows = wrap_negative_rows(rows, len(self))
+            found = self._records.gather_windows(rows, before, length, self._bounds)
         leaves: dict[Key, Tensor] = {}
-        self._views_of_windows(tuple(keys))(records, leaves)
+        self._views_of_windows(tuple(keys))(found.words, leaves)
 
         def rows_at(step: int | Tensor) -> Tensor:
             steps = step if isinstance(step, int) else step.numpy()
             anchors, first, last = (
                 value if isinstance(steps, int) or steps.ndim < 2 else value[:, None]
-                for value in (rows.numpy(), low, high)
+                for value in (rows.numpy(), found.low, found.high)
             )
             return torch.from_numpy(np.minimum(np.maximum(anchors + (steps - before), first), last))
 
         entries = [leaves[key] for key in keys]
-        return Windows(entries, torch.from_numpy(outside), rows_at, rows - before if before else rows)
+        return Windows(entries, found.outside, rows_at, rows - before if before else rows)
 
     def _is_in_record(self, key: Key) -> bool:
         """Return whether a field is a narrow one, which the record of a row contains."""

@@ -1,4 +1,4 @@
-"""The gather of records as one compiled loop; imported only when needed.
+"""The gathers of records and of windows of records as compiled loops; imported only when needed.
 
 Rows that are drawn at random are in no cache. The loop requests the memory of later rows before it copies the current
 one, so that it waits for many rows at a time: two thirds of the time of torch's `index_select`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -16,10 +17,12 @@ from numba.np import arrayobj
 
 from datasets_rl.compiled import compile_for
 
-__all__ = ["gather_records"]
+__all__ = ["gather_records", "gather_windows"]
 
 _WORDS_AHEAD, _ROWS_AHEAD = 1024, 32
 """Memory that is requested ahead, which must stay in the smallest cache until it is copied."""
+_WINDOW_WORDS_AHEAD = 2048
+"""The same for windows, whose records lie next to each other."""
 _LINE = 8
 """Words of a cache line."""
 _RECORDS = numba.types.Array(numba.int64, 1, "C", readonly=True)
@@ -122,3 +125,79 @@ def gather_records(
         out[number, width] = of_episode
         out[number, width + 1] = flags << 24
     return ends
+
+
+@compile_for(
+    numba.int64(
+        _RECORDS,
+        *(numba.int64[::1],) * 3,
+        numba.int64[:, :, ::1],
+        numba.boolean[:, ::1],
+        *(numba.int64[::1],) * 2,
+        numba.int64,
+        numba.int64,
+    )
+)
+def gather_windows(
+    records: Any,
+    rows: Any,
+    firsts: Any,
+    lasts: Any,
+    out: Any,
+    outside: Any,
+    low: Any,
+    high: Any,
+    before: int,
+    episode: int,
+) -> int:
+    """Gather the records around each row, which lie next to each other; a window stays within the episode of its row.
+
+    Args:
+        records: All records, words [(N + 1) * stride].
+        rows: The row of each window, [B].
+        firsts: The first row of each episode, [E].
+        lasts: The last row of each episode, [E].
+        out: Output, words [B, W, stride], W <= N. Steps outside of the episode repeat its first or last one.
+        outside: Output, which steps are such repetitions, [B, W].
+        low: Output, the first row of the episode of each row, [B].
+        high: Output, the last row of the episode of each row, [B].
+        before: Number of records of a window before its row, less than W.
+        episode: Byte of a record at which its episode is, an int32.
+
+    Returns:
+        0; -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E). Then the output is incomplete.
+    """
+    count, width, stride = out.shape
+    total, words = len(records) // stride - 1, width * stride
+    episode_word, episode_shift = episode // 8, episode % 8 * 8
+    ahead = min(max(_WINDOW_WORDS_AHEAD // words, 1), _ROWS_AHEAD)
+    steps = np.empty((width, stride), np.int64)
+    for number in range(count):
+        if number + ahead < count:
+            later = min(max(rows[number + ahead] - before, 0), total - width) * stride
+            for word in range(later, later + words, _LINE):
+                _prefetch(records, word)
+            _prefetch(records, later + words - 1)
+        row = rows[number]
+        if row < 0 or row >= total:
+            return -1
+        start = min(max(row - before, 0), total - width)
+        _copy(records, start * stride, out, number * words, words)
+        owner = (out[number, row - start, episode_word] >> episode_shift) & 0xFFFFFFFF
+        if owner >= len(firsts):
+            return -2
+        first, last = firsts[owner], lasts[owner]
+        low[number], high[number] = first, last
+        if row - before >= first and row - before + width - 1 <= last:
+            outside[number] = False
+            continue
+        for step in range(width):
+            wanted = row - before + step
+            inside = min(max(wanted, first), last)
+            outside[number, step] = inside != wanted
+            source = min(
+                max(inside - start, 0), width - 1
+            )  # always in the run, unless the table of episodes is damaged
+            steps[step] = out[number, source]
+        out[number] = steps
+    return 0

@@ -9,6 +9,7 @@ After the last record of an episode come its final states, instead of the start 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +23,7 @@ from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.storages.packed import RowSlot
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_FINAL_KNOWN, ROOT_FLAGS
 
-__all__ = ["Records"]
+__all__ = ["EpisodeBounds", "RecordWindows", "Records"]
 
 _WORD = 8
 _ADDED_WORDS = 2
@@ -30,6 +31,24 @@ _KNOWN_FLAG = len(ROOT_FLAGS)
 """Position of the flag of known final states, after the root flags, which are 0."""
 _ROWS_BEFORE_LOADING, _COUNTED_ROWS = 1 << 16, 1 << 12
 """The compiled loop takes half a second to load: only for a program that reads more rows. A read counts at most once."""
+
+
+EpisodeBounds = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""The first and the last row of each episode, [E] each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordWindows:
+    """The records of windows around B rows."""
+
+    words: Tensor
+    """The records, words of 8 bytes [B, W, R]."""
+    outside: Tensor
+    """Which of them repeat the first or the last record of the episode, bool [B, W]."""
+    low: NDArray[np.int64]
+    """The first row of the episode of each row, [B]."""
+    high: NDArray[np.int64]
+    """The last row of the episode of each row, [B]."""
 
 
 class Records:
@@ -95,6 +114,32 @@ class Records:
         if ends == -2:
             raise self._unknown_episode()
         return torch.from_numpy(words), ends
+
+    def gather_windows(self, rows: Tensor, before: int, length: int, bounds: EpisodeBounds) -> RecordWindows:
+        """Gather the records of the steps around rows, see `Storage.windows_around`.
+
+        Args:
+            rows: Row of each window, int64 [B], on the CPU.
+            before: Number of steps before each row.
+            length: Number of steps of a window, W, at most N.
+            bounds: The first and the last row of each episode, int64 [E] each.
+
+        Raises:
+            IndexError: If a row is outside of [0, N).
+            IntegrityError: If the episode of a row does not exist.
+        """
+        from datasets_rl.storages.record_kernel import gather_windows  # deferred: it loads numba
+
+        count = len(rows)
+        words, outside = np.empty((count, length, self._stride), np.int64), np.empty((count, length), np.bool_)
+        low, high = np.empty(count, np.int64), np.empty(count, np.int64)
+        numbers = rows.contiguous().numpy()
+        result = gather_windows(self._arrays[0], numbers, *bounds, words, outside, low, high, before, self._episode)
+        if result == -1:
+            raise IndexError(f"a row is out of range; there are {len(self._windows):,} rows")
+        if result == -2:
+            raise self._unknown_episode()
+        return RecordWindows(torch.from_numpy(words), torch.from_numpy(outside), low, high)
 
     def _gather_by_torch(self, rows: Tensor) -> tuple[Tensor, int]:
         width, (_, finals, known) = self._width, self._arrays
