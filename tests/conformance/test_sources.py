@@ -227,7 +227,8 @@ def leftovers(root):
 def test_every_source_has_cases():
     there = {one.values[0].id.partition("/")[0] for one in CASES}
 
-    assert there == set(sources.source_names())
+    # The files of hf are stored datasets, which are not converted: tests/test_sharing.py.
+    assert there == set(sources.source_names()) - {"hf"}
 
 
 @pytest.mark.usefixtures("warm_python")

@@ -320,7 +320,7 @@ NPZ_FAULTS = {
     "an unknown option of a field": Fault(toml("low = 0,", "lower = 0,"), "fields.observation.camera.lower is unknown"),
     "one of two bounds": Fault(toml("low = 0, ", ""), "has only one of low and high"),
     "two fields of one place": Fault(toml('reward = "r"', 'reward = "r"\nnext.reward = "r"'), "exclude each other"),
-    "a field below next that TED does not have": Fault(toml('task = "task"', 'next.task = "task"'), "is not allowed"),
+    "a field below next that TED does not have": Fault(toml('task = "task"', 'next.info = "task"'), "is not allowed"),
     "a file that does not exist": Fault(toml('by = "file"', 'by = "file"\n[files]'), "expected a list of strings"),
     "an array that is not there": Fault(toml('"frames"', '"images"'), "it has no array images"),
     "bounds of another shape": Fault(toml("[9.0, 9.0, 8.0]", "[9.0, 8.0]"), "its bounds have [2]"),
