@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,9 +106,10 @@ def download(
         folder = locate(dataset_id, root=root, settings=settings)
         check_contains(folder, selection)
         return folder
-    entry = sources.checked_entry(dataset_id, selection)
     add_abandoned_recordings(paths)
     is_stored = paths.exists and not force and not raw_only and not has_unfinished_change(paths)
+    # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all of them.
+    entry = sources.checked_entry(dataset_id, replace(selection, episodes="") if is_stored else selection)
     if is_stored and grown_selection(paths.folder, selection, as_stored=as_stored) is None:
         if from_local is not None:
             _check_files_unchanged(DownloadRequest(entry, paths, settings, from_local=from_local))

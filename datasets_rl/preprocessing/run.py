@@ -28,6 +28,7 @@ from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetSummary, DatasetWriter
+from datasets_rl.locating import locate
 from datasets_rl.pipeline.build import Chunk, WorkerResult, build, submitted_ahead
 from datasets_rl.pipeline.conversion import spec_of_field, write_metadata
 from datasets_rl.pipeline.engines import Engine, WorkerDiedError
@@ -122,10 +123,10 @@ class Preview:
 
 
 def preprocess(
-    folder: Path | Sequence[Path],
-    recipe: Recipe,
+    folder: Path | str | Sequence[Path | str],
+    recipe: Recipe | str,
     *,
-    dest: Path | None = None,
+    dest: Path | str | None = None,
     as_: str = "",
     in_place: bool = False,
     num_frames: int | None = None,
@@ -141,12 +142,15 @@ def preprocess(
 ) -> Path:
     """Transform a dataset by a recipe, by default into a derived dataset next to it, ``<id>@<name of the recipe>``.
 
+        >>> preprocess("demo/pendulum", "td3_bc")               # demo/pendulum@td3_bc
+        >>> preprocess(["demo/pendulum", "demo/pendulum@td3_bc"], Recipe([]), dest="both")
+
     If the result of the same recipe exists already, its folder is returned, whatever its name.
 
     Args:
-        folder: The dataset, or several datasets to merge. After the recipe, merged datasets must have the same fields;
+        folder: The id or the folder of a stored dataset, or those of several datasets to merge. After the recipe, merged datasets must have the same fields;
             a further field, "dataset", has the number of the dataset that each step is from.
-        recipe: The recipe.
+        recipe: The recipe, or what `Recipe.of` reads: its name or its file.
         dest: A folder for the result; required for several datasets.
         as_: The name of the derived dataset, after the ``@``; by default that of the recipe.
         in_place: Replace the dataset by the result; the replaced version becomes an earlier one, which `undo` restores.
@@ -165,6 +169,7 @@ def preprocess(
         The folder of the result.
 
     Raises:
+        UnknownIdError: If there is no such dataset.
         PreprocessError: If a step fails or no steps remain; the dataset is unchanged.
         InvalidArgumentError: If another dataset has the name of the result, the dataset is itself a result of this
             recipe, or the datasets to merge have different fields.
@@ -172,6 +177,7 @@ def preprocess(
         LockedError: If another process did not finish in time.
     """
     settings = settings or Settings.from_env()
+    folder, recipe, dest = _read_arguments(folder, recipe, dest, settings)
     folders = _as_folders(folder)
     if not recipe.steps and len(folders) == 1:
         raise InvalidArgumentError(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
@@ -233,10 +239,10 @@ def result_folder(
 
 
 def preview(
-    folder: Path | Sequence[Path],
-    recipe: Recipe,
+    folder: Path | str | Sequence[Path | str],
+    recipe: Recipe | str,
     *,
-    dest: Path | None = None,
+    dest: Path | str | None = None,
     as_: str = "",
     in_place: bool = False,
     num_frames: int | None = None,
@@ -248,6 +254,7 @@ def preview(
     Raises:
         PreprocessError: If a step fails, or no steps of any episode remain.
     """
+    folder, recipe, dest = _read_arguments(folder, recipe, dest, settings)
     folders = _as_folders(folder)
     stored = open_datasets([str(path) for path in folders])
     request = _Request(stored.manifest, recipe.to_json(), num_frames, seed)
@@ -381,6 +388,17 @@ def _is_present(destination: _Destination, request: _Request) -> bool:
         return False
     last = last_history_entry(destination.paths)
     return request.is_recipe_of(last) if destination.in_place else request.is_met_by(last)
+
+
+def _read_arguments(
+    folder: Path | str | Sequence[Path | str], recipe: Recipe | str, dest: Path | str | None, settings: Settings | None
+) -> tuple[Path | list[Path], Recipe, Path | None]:
+    """Return the folders of datasets that are given by their ids, the recipe, and the path of the destination."""
+    one = isinstance(folder, (str, Path))
+    given: list[Path | str] = [folder] if one else list(folder)  # type: ignore[arg-type,list-item]  # by `one`
+    folders = [part if isinstance(part, Path) else locate(part, settings=settings) for part in given]
+    recipe = Recipe.of(recipe) if isinstance(recipe, str) else recipe
+    return folders[0] if one else folders, recipe, None if dest is None else Path(dest)
 
 
 def _as_folders(folder: Path | Sequence[Path]) -> list[Path]:

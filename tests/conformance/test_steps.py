@@ -57,6 +57,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "crop": ({"w": 3, "top": 1},),
     "delay_rewards": ({},),
     "discrete_action_projection": ({"num_actions_effective": 2, "max_actions": 4},),
+    "drop_episodes": ({"numbers": [1]}, {"numbers": [0, "3:"]}),
     "drop_unknown_final": ({}, {"ends": "truncated"}),
     "exclude": ({"keys": ["goal", "text"]},),
     "expand_as": ({"in_key": "success", "ref_key": "action"},),

@@ -56,6 +56,20 @@ def test_a_dataset_is_opened_with_some_fields_and_on_a_device():
         load("demo/pendulum", keys="acton")
 
 
+def test_episodes_of_a_stored_dataset_are_opened_although_its_source_has_one_file_for_all():
+    part = Selection(episodes="3,5:7")
+    with pytest.raises(InvalidArgumentError, match="demo can select whole files, but not episodes"):
+        load("demo/pendulum", selection=part)
+    whole = load("demo/pendulum")
+
+    some = load("demo/pendulum", 4, selection=part)
+
+    assert some.episodes["source"].tolist() == [3, 5, 6]
+    expected = torch.cat([episode["observation"] for episode in whole.iterate_episodes([3, 5, 6])])
+    assert torch.equal(some["observation"], expected)
+    assert len(load("demo/pendulum")) == len(whole)
+
+
 def test_a_folder_in_the_working_directory_never_replaces_an_id(home, tmp_path, monkeypatch):
     (tmp_path / "demo" / "pendulum").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

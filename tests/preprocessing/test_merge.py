@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from stored_data import Model, columns, trajectory, write_dataset
 
-from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl import download
+from datasets_rl.errors import InvalidArgumentError, PreprocessError, UnknownIdError
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
@@ -52,6 +53,19 @@ def test_a_merge_has_the_dataset_of_each_step(folders, given, tmp_path, parts):
     assert made.episodes.lengths.tolist() == [3, 2, 4, 1, 5]
     assert made.episodes["final_known"].tolist() == [True, False, True, False, True]
     assert made.episodes["source"].tolist() == [0, 1, 0, 0, 1]
+
+
+def test_datasets_and_recipes_are_given_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    folder = download("demo/pendulum")
+    float32 = preprocess("demo/pendulum", "float32")
+    both = preprocess(["demo/pendulum", "demo/pendulum@float32"], Recipe([]), dest=str(tmp_path / "both"))
+
+    assert float32 == folder.with_name("pendulum@float32")
+    assert preview("demo/pendulum", "float32").folder == float32
+    assert StoredDataset(both).manifest.steps == 30_000
+    with pytest.raises(UnknownIdError, match="did you mean demo/pendulum"):
+        preprocess("demo/pendul", "float32")
 
 
 def test_a_merge_keeps_the_metadata_and_the_origin_of_each_dataset(folders, tmp_path):

@@ -95,6 +95,13 @@ def read_span(text: str) -> tuple[int, int | None, int]:
     return start, stop, int(match[3] or 1)
 
 
+def _in_span(numbers: NDArray[np.int64], span: str) -> NDArray[np.bool_]:
+    """Return whether each of the numbers, [E], is in a range that `read_span` parses."""
+    start, stop, step = read_span(span)
+    within: NDArray[np.bool_] = (numbers >= start) & ((numbers - start) % step == 0)
+    return within if stop is None else within & (numbers < stop)
+
+
 def _pick_episodes(batch: EpisodeBatch, mask: NDArray[np.bool_]) -> EpisodeBatch | None:
     return batch.select_episodes(mask) if mask.any() else None
 
@@ -271,10 +278,28 @@ class KeepEpisodes(Step):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        start, end, step = read_span(self.numbers)
-        stop = np.inf if end is None else end
-        numbers = batch.numbers
-        return _pick_episodes(batch, (numbers >= start) & (numbers < stop) & ((numbers - start) % step == 0))
+        return _pick_episodes(batch, _in_span(batch.numbers, self.numbers))
+
+
+@dataclass
+class DropEpisodes(Step):
+    """Drop the episodes with these numbers, counted from 0: 5 for one, 3,7,10:20 for several and for ranges.
+
+    Later steps see the numbers of the dataset as well, not those of the result.
+    """
+
+    numbers: tuple[int | str, ...] = field(metadata={"form": "numbers and ranges START:STOP from 0, as in 3,7,10:20"})
+
+    def __post_init__(self) -> None:
+        for span in self.numbers:
+            read_span(str(span))
+
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        dropped = np.zeros(len(batch), np.bool_)
+        for span in self.numbers:
+            dropped |= _in_span(batch.numbers, str(span))
+        return _pick_episodes(batch, ~dropped)
 
 
 @dataclass
