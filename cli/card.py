@@ -20,32 +20,38 @@ _KNOWN = {"exact": "{}", "estimated": "about {}", "recorded": "{}, as recorded"}
 def card_blocks(shell: Shell, info: DatasetInfo, asked: str) -> Iterator[Block]:
     """Yield the card of a dataset that is not stored; for a derived dataset, that of the dataset it is made of."""
     is_derived = bool(split_derived(asked)[1])
-    limit = f", at most {info.time_limit} steps an episode" if info.time_limit else ""
-    yield Facts(
-        (
-            ("title", info.title),
-            ("deprecated", "yes" if info.deprecated else ""),
-            ("description", info.description),
-            ("environment", f"{info.environment}{limit}" if info.environment else limit.removeprefix(", ")),
-            ("observation", "" if info.observation is None else info.observation.text),
-            ("action", "" if info.action is None else info.action.text),
-            ("steps", figure_text(info, "steps")),
-            ("episodes", figure_text(info, "episodes")),
-            ("download", figure_text(info, "bytes") or "unknown size"),
-            ("from", " or ".join(info.addresses)),
-            *score_facts(info),
-            ("tags", ", ".join(info.tags)),
-            ("license", info.license),
-            ("citation", info.citation),
-            ("homepage", info.homepage),
-        ),
-        title=f"{info.id}, of which {asked} is made" if is_derived else info.id,
+    figures = (
+        ("steps", figure_text(info, "steps")),
+        ("episodes", figure_text(info, "episodes")),
+        ("download", figure_text(info, "bytes") or "unknown size"),
+        ("from", " or ".join(info.addresses)),
     )
+    title = f"{info.id}, of which {asked} is made" if is_derived else info.id
+    yield Facts(description_facts(info, figures), title=title)
     if info.known_issues:
         yield Lines(info.known_issues, title="known issues")
     state = "not made; {}" if is_derived else "not downloaded; {}"
     again = ("preprocess", info.id, "--recipe", "NAME") if is_derived else ("download", info.id)
     yield Facts((("folder", state.format(shell.rlds(*again))),), title="stored")
+
+
+def description_facts(info: DatasetInfo, figures: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return what a dataset is, the same before and after its download, with the figures that are known by then."""
+    limit = f", at most {info.time_limit} steps an episode" if info.time_limit else ""
+    return (
+        ("title", info.title),
+        ("deprecated", "yes" if info.deprecated else ""),
+        ("description", info.description),
+        ("environment", f"{info.environment}{limit}" if info.environment else limit.removeprefix(", ")),
+        ("observation", "" if info.observation is None else info.observation.text),
+        ("action", "" if info.action is None else info.action.text),
+        *figures,
+        *score_facts(info),
+        ("tags", ", ".join(info.tags)),
+        ("license", info.license),
+        ("citation", info.citation),
+        ("homepage", info.homepage),
+    )
 
 
 def score_facts(info: DatasetInfo) -> tuple[tuple[str, str], ...]:

@@ -271,6 +271,7 @@ def _explain_usage_error(error: Exception, words: Sequence[str]) -> Explanation:
     context = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     what, _, why = getattr(error, "message", str(error)).rstrip(".").partition(". ")
+    meant = ""
     if parameter is not None and not what:
         what = f"{_parameter_name(parameter)} is missing"
     elif parameter is not None and (expected := _allowed_values(context, parameter.name)):
@@ -278,12 +279,13 @@ def _explain_usage_error(error: Exception, words: Sequence[str]) -> Explanation:
     elif near := getattr(error, "possibilities", None):
         why = f"the nearest are {', '.join(sorted(near))}"
     elif below := getattr(getattr(context, "command", None), "commands", None):
-        why = why or f"the commands are {', '.join(sorted(below))}"
+        meant, why = why, f"the commands are {', '.join(sorted(below))}"
     if context is not None:
         why = why or f"the usage is {' '.join(context.get_usage().split()).removeprefix('Usage: ')}"
     # Where an option lacks its value, Typer does not report whose option it is.
     path = getattr(context, "command_path", " ".join(["rlds", *[one for one in words if one in command_names()][:1]]))
-    return Explanation("UsageError", what, why or "wrong usage", f"{path} --help", USAGE)
+    hint = f"{meant[0].lower()}{meant[1:]} {path} --help lists all" if meant else f"{path} --help"
+    return Explanation("UsageError", what, why or "wrong usage", hint, USAGE)
 
 
 def _parameter_name(parameter: Any) -> str:

@@ -7,6 +7,7 @@ On a terminal no table is wider than the window:
     not even its words fit           each row becomes a record: a line for each cell, after its heading
     it is a listing                  a line for each row; columns that do not fit are left out, from the right, and what
                                      does not fit of the last column ends in an ellipsis
+    it is a listing of numbers       the same, but no cell is shortened, and the columns left out are named
 
 Into a pipe go tab-separated rows, whole and unpadded.
 """
@@ -40,6 +41,9 @@ class Table:
     listing: bool = False
     """On a terminal a row is a line, empty columns and those that do not fit are left out, and the last column, a text,
     is shortened. Columns are in the order of their importance."""
+    numbers: bool = False
+    """In a listing: the last column is no text. It is left out, too, if it does not fit, because the first digits of a
+    number mislead; a line names the columns that are left out."""
     piped: tuple[tuple[str, ...], ...] | None = None
     """Rows for a pipe, where numbers are plain; by default the rows."""
     legend: str = ""
@@ -265,8 +269,11 @@ def _fitted_lines(block: Block, width: int, *, bold: bool) -> list[str]:
         shown = _bar_lines([(_cell_text(label), count) for label, count in block.rows], room)
     elif isinstance(block, Table):
         rows = [tuple(map(_cell_text, row)) for row in block.rows]
-        lay = _listing_lines if block.listing else _table_lines
-        shown = lay(tuple(map(_cell_text, block.header)), rows, room, bold=bold)
+        header = tuple(map(_cell_text, block.header))
+        if block.listing:
+            shown = _listing_lines(header, rows, room, shortens=not block.numbers, bold=bold)
+        else:
+            shown = _table_lines(header, rows, room, bold=bold)
         shown += wrap_text(block.legend, room) if block.legend else []
     elif block.title:
         shown = [line for text in block.lines for line in wrap_text(_printable_text(text), room)]
@@ -355,17 +362,20 @@ def number_text(value: float | None) -> str:
     return f"{value:.2e}" if "e" in text else text
 
 
-def _listing_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, bold: bool) -> list[str]:
+def _listing_lines(
+    header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, shortens: bool, bold: bool
+) -> list[str]:
     """Return a line for the headings and for each row.
 
     Beside a first cell that is wider than its column, the others move to the right; where they leave the window, it
     takes a separate line, so that it stays whole. A number stays beside the others, which are shortened.
     """
     cells = [header, *rows]
-    shown = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]
-    last = len(header) - 1
+    filled = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]
+    last = len(header) - 1 if shortens else -1
     natural = [max(map(_text_width, column)) for column in zip(*cells, strict=True)]
-    shown = _fitting_columns(shown, natural, width, last)
+    shown = _fitting_columns(filled, natural, width, last)
+    left_out = [] if shortens else [header[n] for n in filled if n not in shown]
     cells = [tuple(row[n] for n in shown) for row in cells]
     widths = [natural[n] for n in shown]
     shortens = shown[-1] == last
@@ -377,6 +387,8 @@ def _listing_lines(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], wid
     for number, row in enumerate(cells):
         found = _listing_row_lines(row, starts, width, shortens=shortens)
         lines += found if number else [emphasize(line, bold=bold) for line in found]
+    if left_out:
+        lines += wrap_text(f"no room for {', '.join(left_out)}; --json has all", width)
     return lines
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -243,6 +243,8 @@ class DatasetInfo:
     def _space(self, name: str) -> SpaceSummary | None:
         if self.members:
             spaces = {getattr(one.info, name) for one in self.members}
+            # A file that states no bounds has the same kind of values as one that does.
+            spaces = spaces if len(spaces) == 1 else {one and replace(one, low=None, high=None) for one in spaces}
             return spaces.pop() if len(spaces) == 1 else None
         listed: SpaceSummary | None = getattr(self.entry, name, None)
         if self.summary is None:

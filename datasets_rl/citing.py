@@ -63,7 +63,8 @@ def cite(
         citations = _merge(_citations(dataset, root, settings))
     if not citations:
         raise InvalidArgumentError(
-            f"nothing is known to cite for {dataset}", hint="a citation in its dataset.toml, or in a catalog, is cited"
+            f"nothing is known to cite for {dataset}; its files and its catalog state no citation",
+            hint="add a citation to its dataset.toml, and convert it again",
         )
     return citations
 

@@ -406,6 +406,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_inherited_locks)
 
 _CLAIM = ".claim"
+_MAX_ATTEMPTS = 20
 _TORN_SECONDS = 2.0
 
 
@@ -417,13 +418,7 @@ def _create_owner_file(path: Path) -> int | None:
         [str(os.getpid()), socket.gethostname(), str(process_start_time(os.getpid())), *machine_identity(), ""]
     ).encode()
     claim = path.with_name(f"{path.name}.{uuid4().hex[:8]}.{_process_name()}{_CLAIM}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(claim, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileNotFoundError:  # another process has just deleted the empty folder
-        return None
-    except OSError as error:
-        raise _disk_error(error, path) from error
+    handle = _create_claim(claim, path)
     created = False
     try:
         if fcntl is not None:
@@ -440,6 +435,20 @@ def _create_owner_file(path: Path) -> int | None:
         if not created:
             os.close(handle)
     return handle if created else None
+
+
+def _create_claim(claim: Path, path: Path) -> int:
+    """Create a file beside a lock, and return its file descriptor."""
+    attempt = 1
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(claim, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError as error:
+            # Another process may have deleted the empty folder in between; in /proc, nothing can ever be created.
+            if not isinstance(error, FileNotFoundError) or attempt == _MAX_ATTEMPTS:
+                raise _disk_error(error, path) from error
+            attempt += 1
 
 
 def _link_claim(claim: Path, path: Path) -> bool:

@@ -143,7 +143,7 @@ class UnknownKeyError(InvalidArgumentError, KeyError):
         near = dict.fromkeys(
             match
             for one in keys
-            for match in difflib.get_close_matches(one, known, n=3 if len(keys) == 1 else 1, cutoff=0.4)
+            for match in difflib.get_close_matches(one, known, n=3 if len(keys) == 1 else 1, cutoff=0.5)
         )
         super().__init__(
             f"no key {', '.join(map(repr, keys))} among {', '.join(known) or 'none: the data has no keys'}",
@@ -211,8 +211,12 @@ class FetchError(DatasetsRLError):
         self.failures = tuple(failures)
 
 
+SWITCH_ON = "unset RLDS_OFFLINE, or offline in the file of settings"
+"""What to do where network requests are switched off: the setting has two places."""
+
+
 class OfflineError(FetchError):
-    """Raised when a file requires the network and RLDS_OFFLINE forbids it.
+    """Raised when a file requires the network and the setting `offline`, or RLDS_OFFLINE, forbids it.
 
     Args:
         name: The file.
@@ -223,8 +227,8 @@ class OfflineError(FetchError):
     def __init__(self, name: str, failures: Sequence[tuple[str, str]] = (), *, hint: str | Remedy = "") -> None:
         super().__init__(
             name,
-            [*failures, ("RLDS_OFFLINE", "network requests are switched off")],
-            hint=hint or Remedy("unset RLDS_OFFLINE, or give the file with {}", Argument("from_local")),
+            [*failures, ("offline", "network requests are switched off")],
+            hint=hint or Remedy(f"{SWITCH_ON}; or give the file with {{}}", Argument("from_local")),
         )
 
 

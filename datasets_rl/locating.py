@@ -29,8 +29,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
         if any((root / RECORDED_FOLDER).is_dir() for root in as_path.absolute().parents):
             add_abandoned_recordings(paths_of(as_path))
         if not _is_settled_folder(as_path):
-            exists = os.path.exists(as_path)  # noqa: PTH110 - see `_has_manifest`
-            raise NotADatasetError(as_path, *([] if exists else ["it does not exist"]))
+            raise _not_a_folder_error(as_path)
         return as_path.absolute()
     base, derived = sources.split_derived(dataset)
     paths = dataset_paths(dataset, root=root, settings=settings)
@@ -108,6 +107,14 @@ def remove_empty_folders(paths: DatasetPaths) -> None:
 def owner_file(recording: Path) -> Path:
     """Return the owner file of the process that writes a recording."""
     return recording.with_name(f"{recording.name}.lock")
+
+
+def _not_a_folder_error(path: Path) -> NotADatasetError:
+    if not os.path.exists(path):  # noqa: PTH110 - see `_has_manifest`
+        return NotADatasetError(path, "it does not exist")
+    if path.suffix == ".toml" and path.is_file():
+        return NotADatasetError(path, "it is a file, as of a mixture", hint="name one of its datasets")
+    return NotADatasetError(path)
 
 
 def _has_manifest(folder: Path) -> bool:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.growth import grown_selection
 from datasets_rl.pipeline.engines import useful_job_count
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import DatasetPaths, dataset_paths
@@ -145,6 +147,11 @@ def find_files(request: DownloadRequest, *, aside: Path | None = None) -> Listin
     from datasets_rl.fetch import with_mirrors
     from datasets_rl.fetch.upstream import Upstream
 
+    if request.local is not None and not request.local.exists():
+        raise InvalidArgumentError(
+            f"{request.local} does not exist; expected a raw file, or a folder of them",
+            hint=Remedy("correct {}", Argument("from_local")),
+        )
     paths, origin = request.paths, sources.get_source(request.entry.source)
     bases = () if request.local is not None else (*request.mirrors, *request.settings.mirrors.get(origin.name, ()))
     upstream_file = paths.upstream

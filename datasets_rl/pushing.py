@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from datasets_rl import disk, locating, store
 from datasets_rl.cards import GENERATED, dataset_card
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import IntegrityError, OfflineError, PushError
+from datasets_rl.errors import SWITCH_ON, IntegrityError, OfflineError, PushError
 from datasets_rl.fetch import fetch
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.plan import retry_delay
@@ -107,7 +107,7 @@ def push(
     folder = locating.locate(store.id_or_path(dataset), root=root, settings=settings)
     manifest = _published_manifest(folder)
     if settings.offline:
-        raise OfflineError(address, hint="unset RLDS_OFFLINE")
+        raise OfflineError(address, hint=SWITCH_ON)
     hub = _Hub.connect(repository, branch or "main", settings)
     identity = disk.folder_identity(folder)
     chunks = _checked_chunks(folder, manifest, settings)

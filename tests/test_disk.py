@@ -253,6 +253,12 @@ def test_a_lock_passes_to_the_next_process_when_its_owner_ends(tmp_path, holder)
         pass
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_folder_in_which_nothing_can_be_created_is_an_error():
+    with pytest.raises(OSError, match="/proc/lock"), disk.lock(Path("/proc/lock"), "the work", wait=0):
+        pass
+
+
 def test_a_lock_is_released_when_the_work_fails(tmp_path):
     with pytest.raises(RuntimeError, match="work"), disk.lock(tmp_path / "a" / "x.lock", "d4rl/x"):
         raise RuntimeError("work")

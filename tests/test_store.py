@@ -89,7 +89,7 @@ def test_names_that_cannot_be_a_folder_are_refused(folder, name):
 
 
 def test_a_result_has_only_one_destination(folder, tmp_path):
-    with pytest.raises(InvalidArgumentError, match="dest and in_place name different destinations"):
+    with pytest.raises(InvalidArgumentError, match="several destinations"):
         scaled(folder, 3, dest=tmp_path / "out", in_place=True)
 
 

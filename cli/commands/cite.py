@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import candidates
-from ..options import Shell, dataset_arguments
+from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments
 from ..output import Lines, Result
+
+if TYPE_CHECKING:
+    from datasets_rl.citing import Citation
 
 GROUP = "Share"
 
@@ -38,19 +42,25 @@ def run(
     """
     from datasets_rl.citing import cite
 
-    found = {}
-    for dataset in dict.fromkeys(datasets):
+    def citations(dataset: str) -> Sequence[Citation]:
         is_file = Path(dataset).suffix == ".toml" and Path(dataset).expanduser().is_file()
         where = {"dataset": dataset, "settings": shell.settings} if is_file else dataset_arguments(shell, dataset)
-        found[dataset] = cite(**where)
-    entries = {one.key: one.bibtex for citations in found.values() for one in citations}
-    text = "\n\n".join(entries.values())
-    document = {
-        name: [{"key": one.key, "bibtex": one.bibtex, "of": list(one.of)} for one in citations]
-        for name, citations in found.items()
-    }
+        return cite(**where)
+
+    found = apply_to_each(shell, datasets, citations)
+    entries = {one.key: one.bibtex for outcome in found for one in outcome.value or ()}
+    lines = tuple("\n\n".join(entries.values()).split("\n")) if entries else ()
     return Result(
-        {"datasets": [{"id": name, "citations": citations} for name, citations in document.items()]},
-        [Lines(tuple(text.split("\n")))],
+        {"datasets": [_document(one) for one in found]},
+        [Lines(lines)],
         quiet=[*entries],
+        code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
     )
+
+
+def _document(outcome: Outcome[Sequence[Citation]]) -> dict[str, Any]:
+    return {
+        "id": outcome.item,
+        "citations": [{"key": one.key, "bibtex": one.bibtex, "of": list(one.of)} for one in outcome.value or ()],
+        "error": outcome.error_as_json(),
+    }

@@ -79,7 +79,10 @@ def run(
         str, typer.Option(metavar="RANGE", show_default=False, help="These only, as in 0:100, 0:100:2 or 1,5,9.")
     ] = "",
     keys: Annotated[
-        str, typer.Option(metavar="NAMES", show_default=False, help="These fields only, as in observation,action.")
+        str,
+        typer.Option(
+            "--keys", "-k", metavar="KEY,...", show_default=False, help="These fields only, as in observation,action."
+        ),
     ] = "",
     max_size: Annotated[
         str, typer.Option(metavar="SIZE", show_default=False, help="The first files that fit, as in 20GB.")

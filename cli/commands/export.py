@@ -34,7 +34,7 @@ def run(
         ),
     ] = None,
     to: Annotated[
-        str, typer.Option("--to", "-t", metavar="FORMAT", show_default=False, help="The format; --list shows all.")
+        str, typer.Option("--to", metavar="FORMAT", show_default=False, help="The format; --list shows all.")
     ] = "",
     out: Annotated[
         Path | None,

@@ -13,7 +13,7 @@ from datasets_rl.errors import NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
 from .. import candidates
-from ..card import card_blocks, card_json, mixture_result
+from ..card import card_blocks, card_json, description_facts, figure_text, mixture_result
 from ..options import Shell, dataset_arguments, id_or_folder
 from ..output import Block, Facts, Lines, Result, Table, number_text, size_text
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _FLAGS = ("episode", "next.done", "next.terminated", "next.truncated")
 _QUANTILES = {"q01", "q50", "q99"}
-_STATISTICS = ("min", "q01", "q50", "q99", "max", "mean", "std")
+_STATISTICS = ("mean", "std", "min", "max", "q50", "q01", "q99")
+"""The columns, the most important ones first: a narrow terminal shows only these."""
 _ELEMENTS = 24
 """Elements of a field whose statistics are shown; `--json` has all."""
 GROUP = "Choose"
@@ -171,11 +172,11 @@ def _dtype_text(field: Field) -> str:
 def _result_blocks(
     shell: Shell, name: str, entry: Entry | None, manifest: Manifest | None, folder: Path | None
 ) -> Iterator[Block]:
-    if manifest is None:
+    if manifest is None or folder is None:
         if entry is not None:
             yield from card_blocks(shell, _card(entry), name)
         return
-    yield Facts(_description_facts(manifest, entry), title=name)
+    yield Facts(_description_facts(entry, folder), title=name)
     if manifest.known_issues:
         yield Lines(tuple(manifest.known_issues), title="known issues")
     yield Facts(_stored_facts(manifest, folder), title="stored")
@@ -185,7 +186,7 @@ def _result_blocks(
         yield Facts(spaces, title="spaces")
     yield from _statistics_blocks(manifest)
     yield from _history_blocks(manifest)
-    if folder is not None and (versions := _version_chain(folder)):
+    if versions := _version_chain(folder):
         chain = tuple(
             (
                 str(one["number"]),
@@ -230,7 +231,7 @@ def _statistics_blocks(manifest: Manifest) -> Iterator[Block]:
         names = tuple(name for name in names if name not in _QUANTILES)
         yield Lines(("an early release wrote this dataset, without quantiles; `rlds stats` computes them",))
     shown = tuple((row[0], *(number_text(row[1].get(name)) for name in names)) for row in rows)
-    yield Table(("field", *names), shown, title="statistics", listing=True)
+    yield Table(("field", *names), shown, title="statistics", listing=True, numbers=True)
 
 
 def _statistics_rows(name: str, numbers: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float | None]]]:
@@ -272,22 +273,14 @@ def _version_chain(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _description_facts(known: Manifest, entry: Entry | None) -> tuple[tuple[str, str], ...]:
+def _description_facts(entry: Entry | None, folder: Path) -> tuple[tuple[str, str], ...]:
     """Return the description in the manifest, whose upstream may differ from that of the catalog; else the catalog's."""
-    score = known.score
-    if not score and entry is not None and entry.score is not None:
-        score = asdict(entry.score)
-    return (
-        ("title", entry.title if entry is not None else ""),
-        ("deprecated", "yes" if entry is not None and entry.deprecated else ""),
-        ("on the wire", size_text(entry.bytes) if entry is not None else ""),
-        ("time limit", f"{known.time_limit} steps" if known.time_limit else ""),
-        ("score 0", f"return {score['low']:,.2f}" if score else ""),
-        ("score 1", f"return {score['high']:,.2f} ({score['origin']})" if score else ""),
-        ("license", known.license),
-        ("citation", known.citation),
-        ("homepage", known.homepage),
-    )
+    from datasets_rl.catalog import DatasetInfo
+    from datasets_rl.format.summary import Summary
+
+    summary = Summary.read(folder)
+    info = DatasetInfo(summary.id, entry, folder, summary)
+    return description_facts(info, (("download", figure_text(info, "bytes")),))
 
 
 def _stored_facts(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, str], ...]:

@@ -27,7 +27,7 @@ _ENDS = 5
 """Rows at the start and at the end of a long episode that are shown without --rows."""
 _SHORT = 4
 """Elements of a vector that are shown without --keys."""
-_FIRST = ("next.reward", "action")
+_FIRST = ("next.reward", "action", "observation")
 _FLAGS = ("next.done", "next.terminated", "next.truncated")
 
 
@@ -75,7 +75,9 @@ def run(
     from datasets_rl.look import StepReader, episode_rows
 
     if dataset.endswith(".toml"):
-        raise InvalidArgumentError(f"{dataset} is a mixture; expected one of its datasets")
+        raise InvalidArgumentError(
+            f"{dataset} is a mixture; expected one of its datasets", hint="name one of its datasets"
+        )
     stored = StoredDataset(locating.locate(**dataset_arguments(shell, dataset)))
     steps, chosen = StepReader(stored), read_keys(keys)
     slices = [_read_slice(rows)] if rows else [slice(0, _ENDS), slice(-_ENDS, None)]
@@ -133,13 +135,14 @@ def _table(found: EpisodeRows, *, full: bool) -> Table:
         if not found.final_known:
             states = {name: "unknown" for name in names if name.partition(".")[0] == "observation"}
         lines.append((str(found.length), "final", *(states.get(name, "") for name in names)))
-    return Table(("t", "end", *names), tuple(lines), title="rows", listing=True)
+    return Table(("t", "end", *names), tuple(lines), title="rows", listing=True, numbers=True)
 
 
 def _place(name: str, value: Any) -> int:
     """Return the place of a column: the reward and the action come first, and images last."""
-    if name in _FIRST:
-        return _FIRST.index(name)
+    part_of = name if name in _FIRST else name.partition(".")[0]
+    if part_of in _FIRST:
+        return _FIRST.index(part_of)
     return len(_FIRST) + (not isinstance(value, str) and not hasattr(value, "reshape"))
 
 

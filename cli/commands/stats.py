@@ -82,7 +82,7 @@ def _blocks(found: Description) -> Iterator[Block]:
         yield Facts(correlation, title="correlation of time-outs with")
     if rows := [row for field in found.fields for row in _field_rows(field)]:
         header = ("field", "histogram", "mean", "std", "min", "max", "outliers")
-        yield Table(header, tuple(rows), title="fields", listing=True)
+        yield Table(header, tuple(rows), title="fields", listing=True, numbers=True)
     if sampled := [field for field in found.fields if field.sampled]:
         yield Lines(tuple(f"{field.key}: of {field.sampled:,} steps" for field in sampled), title="samples")
     for field in found.fields:
@@ -130,9 +130,8 @@ def _counts(found: Distribution) -> list[int]:
 def _ends_table(found: Description) -> Table:
     rows = (("terminal state", found.ends.terminated), ("time-out", found.ends.timed_out))
     header = ("episodes that end by", "number", "mean return", "length", "reward per step")
-    return Table(
-        header, tuple(_end_row(name, one) for name, one in rows if one.episodes), title="ends of episodes", listing=True
-    )
+    shown = tuple(_end_row(name, one) for name, one in rows if one.episodes)
+    return Table(header, shown, title="ends of episodes", listing=True, numbers=True)
 
 
 def _end_row(name: str, ends: EndStatistics) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from datasets_rl.errors import MissingDependencyError
 from datasets_rl.exporting.content import Content, names_of
 from datasets_rl.progress import Report
@@ -84,7 +86,8 @@ def next_losses(content: Content) -> Iterator[str]:
         yield f"{names_of(fields)}: stored separately from the values of the following step, and left out"
 
 
-def metadata_losses(content: Content) -> Iterator[str]:
-    """Yield that the metadata of episodes is left out, except that which only numbers them."""
-    if names := [name for name in content.metadata_names if name not in {"source", "file"}]:
+def metadata_losses(content: Content, *kept: str) -> Iterator[str]:
+    """Yield that the metadata of episodes is left out, except for `kept`, numbers of episodes, and flags that none has."""
+    others = [name for name in content.metadata_names if name not in {"source", "file", *kept}]
+    if names := [name for name in others if content.metadata(name).dtype != np.bool_ or content.metadata(name).any()]:
         yield f"metadata of episodes is left out: {', '.join(names[:6])}"

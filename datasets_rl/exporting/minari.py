@@ -17,7 +17,7 @@ import numpy as np
 from typing_extensions import override
 
 from datasets_rl.errors import MissingDependencyError
-from datasets_rl.exporting.base import ExportFormat, final_losses, next_losses
+from datasets_rl.exporting.base import ExportFormat, final_losses, metadata_losses, next_losses
 from datasets_rl.exporting.content import Content, names_of, pixels, text_list, with_final_row
 from datasets_rl.exporting.hdf5 import write_images
 from datasets_rl.format.schema import Field
@@ -55,9 +55,7 @@ class Minari(ExportFormat):
     @override
     def losses(self, content: Content) -> Iterator[str]:
         yield from final_losses(content, "it becomes zeros, as if it were known")
-        names = [name for name in content.metadata_names if name not in {"source", "file", "seed"}]
-        if names:
-            yield f"metadata of episodes is left out: {', '.join(names[:6])}"
+        yield from metadata_losses(content, "seed")
         yield from next_losses(content)
 
     @override

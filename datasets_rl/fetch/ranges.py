@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datasets_rl.errors import FetchError, IntegrityError, OfflineError
+from datasets_rl.errors import SWITCH_ON, FetchError, IntegrityError, OfflineError
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.check import WrongFileError
 from datasets_rl.fetch.parallel import Cancelled, CancelToken, Limiter, run_in_parallel
@@ -82,7 +82,7 @@ class RangeReader:
     def _resolve(self, url: str) -> Remote | Path:
         if url not in self._remotes:
             if not scheme_of(url).IN_PLACE and self._settings.offline:
-                raise OfflineError(without_credentials(url), hint="unset RLDS_OFFLINE")
+                raise OfflineError(without_credentials(url), hint=SWITCH_ON)
             self._remotes[url] = scheme_of(url).resolve(url, self._client().ask)
         return self._remotes[url]
 

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets_rl import disk
-from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, OfflineError
+from datasets_rl.errors import SWITCH_ON, FetchError, IntegrityError, InvalidArgumentError, OfflineError
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.download import fetch, fetch_local, json_client, size_of_url, with_mirrors
 from datasets_rl.fetch.plan import safe_path
@@ -90,7 +90,7 @@ class Upstream:
 
         what = f"the list of the repositories of {owner}"
         if self._settings.offline:
-            raise OfflineError(what, hint="unset RLDS_OFFLINE")
+            raise OfflineError(what, hint=SWITCH_ON)
         with json_client(self._settings) as get:
             try:
                 return hf.repositories(owner, get)
@@ -168,7 +168,7 @@ class Upstream:
                     failures.append((without_credentials(url), str(reason)))
         what = f"the list of the files of {path}"
         if needs_network:
-            raise OfflineError(what, failures, hint=Remedy("unset RLDS_OFFLINE, or {}", _ELSEWHERE))
+            raise OfflineError(what, failures, hint=Remedy(f"{SWITCH_ON}; or {{}}", _ELSEWHERE))
         raise FetchError(what, failures, hint=_ELSEWHERE)
 
     def _with_mirrors(self, folder: Folder) -> Folder:

@@ -341,8 +341,11 @@ def _resolve_destination(
     """
     is_given = {"dest": dest is not None, "as_": bool(as_), "in_place": in_place}
     if sum(is_given.values()) > 1:
-        given = " and ".join(name for name, value in is_given.items() if value)
-        raise InvalidArgumentError(f"{given} name different destinations for one result", hint="give one of them")
+        given = [Argument(name) for name, value in is_given.items() if value]
+        places = " or ".join(["{}"] * len(given))
+        raise InvalidArgumentError(
+            "one result has several destinations; expected one", hint=Remedy(f"give {places}", *given)
+        )
     folders, base_id = _as_folders(folder), request.manifest.id
     if dest is not None:
         target = named_paths(dest.expanduser().resolve(), base_id)

@@ -29,6 +29,7 @@ from datasets_rl.sources.base import (
     Shard,
     Source,
     SpaceSummary,
+    nearest_names,
 )
 from datasets_rl.sources.selection import read_numbers
 
@@ -84,7 +85,7 @@ def module_name(source: str) -> str:
     """
     modules = _module_paths()
     if source not in modules:
-        close_names = difflib.get_close_matches(source, modules, n=3)
+        close_names = difflib.get_close_matches(source, modules, n=3, cutoff=0.7)
         raise UnknownIdError(source, close_names, f"the sources {', '.join(source_names())}")
     return modules[source]
 
@@ -211,9 +212,8 @@ def split_derived(dataset_id: str) -> tuple[str, str]:
 def _unknown_id_error(dataset_id: str) -> UnknownIdError:
     full_ids = [f"{one.name}/{name}" for one in importable_sources()[0] for name in one.ids()]
     by_name = {full_id.partition("/")[2]: full_id for full_id in full_ids}
-    close_names = difflib.get_close_matches(dataset_id, by_name, n=3, cutoff=0.5)
     return UnknownIdError(
         dataset_id,
-        [by_name[name] for name in close_names],
+        [by_name[name] for name in nearest_names(dataset_id, by_name)],
         f"the {len(full_ids)} ids of the catalogs; expected SOURCE/NAME",
     )

@@ -56,6 +56,7 @@ __all__ = [
     "SpaceSummary",
     "bibtex_entries",
     "group_by_size",
+    "nearest_names",
     "quality_tags",
 ]
 
@@ -489,13 +490,20 @@ class Source(ABC):
     def unknown(self, name: str) -> UnknownIdError:
         """Return the error for an id that this source does not have."""
         ids = self.ids()
-        close_ids = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
-        if not close_ids:
-            words = {word for one in ids for word in re.split(r"[-_/]", one) if len(word) > 2}
-            near = difflib.get_close_matches(name, words, n=1, cutoff=0.7)
-            close_ids = sorted((one for one in ids if near and near[0] in one), key=lambda one: one.find(near[0]))[:3]
         return UnknownIdError(
             f"{self.name}/{name}",
-            [f"{self.name}/{close_id}" for close_id in close_ids],
+            [f"{self.name}/{one}" for one in nearest_names(name, ids)],
             f"{len(ids)} ids of {self.name}",
         )
+
+
+def nearest_names(wanted: str, names: Iterable[str]) -> list[str]:
+    """Return at most three names: those that contain a text, or are spelled nearly so, or have such a word."""
+    by_lower, wanted = {name.lower(): name for name in names}, wanted.lower()
+    found = sorted((name for name in by_lower if len(wanted) > 2 and wanted in name), key=lambda one: one.find(wanted))
+    found = found or difflib.get_close_matches(wanted, by_lower, n=3, cutoff=0.75)
+    if not found:
+        words = {word for name in by_lower for word in re.split(r"[-_/]", name) if len(word) > 2}
+        near = difflib.get_close_matches(wanted, words, n=1, cutoff=0.8)
+        found = sorted((name for name in by_lower if near and near[0] in name), key=lambda one: one.find(near[0]))
+    return [by_lower[name] for name in (found or difflib.get_close_matches(wanted, by_lower, n=3, cutoff=0.6))[:3]]

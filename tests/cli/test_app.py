@@ -168,7 +168,7 @@ def test_an_invalid_environment_variable_is_wrong_usage_and_named(rlds, monkeypa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["lst"], "Did you mean 'list'"),
+        (["lst"], "did you mean 'list'"),
         (["list", "--jsn"], "--jsn"),
         (["download"], "ID..."),
         (["list", "--limit", "0"], "--limit"),

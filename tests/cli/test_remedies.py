@@ -126,7 +126,7 @@ def test_every_option_and_command_of_a_remedy_exists():
         (Argument("from_local", Path("/my data")), "--from-local '/my data'"),
         (Argument("jobs", 1), "--jobs 1"),
         (Argument("of_another_package", "two three"), "--of-another-package 'two three'"),
-        (Argument("selection", Call("Selection", keys=...)), "--keys NAMES"),
+        (Argument("selection", Call("Selection", keys=...)), "--keys KEY,..."),
         (Argument("selection", Call("Selection", exclude=("*.a", "b"))), "--exclude '*.a' --exclude b"),
         (Call("list_datasets", downloaded=True), "rlds list --downloaded"),
         (Call("download", "roboset/DAPG(human)"), "rlds download 'roboset/DAPG(human)'"),

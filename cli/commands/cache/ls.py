@@ -36,7 +36,7 @@ def run(shell: Shell) -> Result:
             "bytes": found.bytes,
             "free_bytes": found.free,
         },
-        [Table(_HEADER, tuple(rows))] if rows else [],
+        [Table(_HEADER, tuple(rows), listing=True, numbers=True)] if rows else [],
         quiet=[one.id for one in found.datasets],
         asides=[Facts(_summary(found), title=str(found.home))],
     )

@@ -37,7 +37,7 @@ def run(shell: Shell) -> Result:
     ]
     return Result(
         {"settings": data},
-        [Table(("setting", "value", "from"), rows, listing=True)],
+        [Table(("setting", "value", "from"), rows)],
         quiet=[f"{key} = {setting_text(one.value)}" for key, one in values.items()],
     )
 
