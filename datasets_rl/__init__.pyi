@@ -34,6 +34,8 @@ from .offline_to_online import (
     prefill_replay_buffer as prefill_replay_buffer,
 )
 from .normalizer import Normalizer as Normalizer
+from .scores import ScoreInterval as ScoreInterval
+from .scores import interquartile_mean as interquartile_mean
 from .scores import normalized_score as normalized_score
 from .settings import Settings as Settings
 from .sources import Selection as Selection

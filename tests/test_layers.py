@@ -46,7 +46,7 @@ LAYERS = [
     {"sources", "storages"},
     {"pipeline"},
     {"buffers", "look", "store"},
-    {"locating"},
+    {"environments", "locating"},
     {"catalog", "inventory", "relocation"},
     {"growth"},
     {"planning"},

@@ -13,7 +13,7 @@ from pathlib import Path
 
 __all__ = ["GROUPS", "command_names", "subcommand_names"]
 
-GROUPS = ("Choose", "Get", "Look", "Prepare", "Share", "Maintain")
+GROUPS = ("Choose", "Get", "Look", "Prepare", "Train", "Share", "Maintain")
 """The headings of the commands, in the order in which a dataset meets them."""
 
 

@@ -23,6 +23,7 @@ from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.exports import ExportMethods
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
+from datasets_rl.environments import make_env
 from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import map_npy
@@ -46,6 +47,7 @@ from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
+    import gymnasium
     from matplotlib.figure import Figure
 
     from datasets_rl.preprocessing import Recipe, Step
@@ -490,6 +492,28 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         steps = self._step_reader()
         shown = [field.key for field in steps.fields if field.key[0] == ACTION[0] or field.key == NEXT_REWARD]
         return draw(describe(steps, keys=shown))
+
+    def make_env(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+        """Return the Gymnasium environment that the dataset names, to evaluate a policy in.
+
+            >>> env = load("demo/pendulum").make_env()          # gymnasium.make("Pendulum-v1")
+            >>> env = load("minari/D4RL/door/human-v2").make_env(render_mode="human")
+
+        The name is that of the stored specification (Minari, `RecordEpisodes`), of the metadata (``environment`` in
+        ``dataset.toml``), or of the catalog. A specification also states arguments and wrappers; of the wrappers, those
+        of Gymnasium are applied, and a warning names the others. Where D4RL names an environment of mujoco-py, its
+        successor with the same observations, actions and rewards takes its place, with a warning. Observations and
+        rewards are those of the environment: preprocessing of the dataset is not repeated.
+
+        Args:
+            **kwargs: Arguments of `gymnasium.make`; they come before those of the specification.
+
+        Raises:
+            InvalidArgumentError: If the dataset names no environment, or nothing registers it.
+            MissingDependencyError: If Gymnasium, or the library with the environment, is not installed; the error names
+                the extra.
+        """
+        return make_env(self.manifest, **kwargs)
 
     def iterate_episodes(self, numbers: Iterable[int] | None = None) -> Iterator[TensorDict]:
         """Yield episodes as TensorDicts, [T] each, one at a time.

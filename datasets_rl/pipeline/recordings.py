@@ -76,7 +76,8 @@ class Recording:
         folder: A folder that does not exist yet.
         columns: The columns of a step.
         name: The id of the dataset.
-        description: What the manifest of a new dataset states in addition: ``specs`` and ``metadata``, as JSON values.
+        description: What the manifest of a new dataset states in addition: ``specs``, ``metadata`` and
+            optionally ``score``, as JSON values.
     """
 
     def __init__(self, folder: Path, columns: Sequence[Column], name: str, description: Mapping[str, Any]) -> None:
@@ -214,7 +215,7 @@ def write_joined(build: Path, current: Path | None, recordings: Sequence[SavedRe
     finally:
         writer.discard()
     before = (
-        Manifest(first.dataset_id, 0, 0, 0, schema, ())
+        Manifest(first.dataset_id, 0, 0, 0, schema, (), score=first.description.get("score", {}))
         if stored is None
         else replace(stored.manifest, raw=(), selection={}, revision="")
     )

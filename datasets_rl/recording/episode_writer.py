@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,11 +66,13 @@ class EpisodeWriter:
             ``("next", "info", NAME)``.
         specs: Specs of the observation and of the action, by the names ``observation`` and ``action``; for a new dataset.
         metadata: Texts and numbers that describe the dataset; for a new dataset.
+        score: The returns with the normalized scores 0 and 1, of a random policy and of an expert; for a new dataset.
         commit_every: Number of episodes after which they are added to the dataset. By default, they are when their
             steps outnumber those of the dataset, and at least 100,000: each step is then copied about once.
 
     Raises:
-        InvalidArgumentError: If the dataset is not of the source ``local``, or was preprocessed.
+        InvalidArgumentError: If the dataset is not of the source ``local``, or was preprocessed; if the two returns of
+            `score` are not finite, or out of order.
     """
 
     def __init__(
@@ -80,10 +83,13 @@ class EpisodeWriter:
         infos: Sequence[str] = (),
         specs: Mapping[str, TensorSpec] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        score: tuple[float, float] | None = None,
         commit_every: int | None = None,
     ) -> None:
         self._infos = tuple(infos)
-        description = {"specs": _spec_documents(specs or {}), "metadata": dict(metadata or {})}
+        description: dict[str, Any] = {"specs": _spec_documents(specs or {}), "metadata": dict(metadata or {})}
+        if score is not None:
+            description["score"] = _score_document(*score)
         self._target = Target(dataset, description, root=root)
         self._commit_every = commit_every
         self._columns: list[Column] = []
@@ -263,6 +269,8 @@ class EpisodeWriter:
 
     def _as_array(self, value: Any, key: Key) -> NDArray[Any]:
         """Return a copy of an array, in the dtype and the shape that the field has had since its first value."""
+        if hasattr(value, "detach"):  # NumPy 2 warns where it converts a tensor itself
+            value = value.detach().cpu().numpy()
         array = np.array(value, np.float32 if type(value) is float else None)
         if key not in self._forms:
             dtype = np.dtype(_STORED_DTYPES.get(array.dtype.str[1:], array.dtype))
@@ -350,3 +358,10 @@ def _spec_documents(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
         elif not isinstance(spec, NonTensorSpec):
             leaves[name] = spec.to_json()
     return leaves
+
+
+def _score_document(low: float, high: float) -> dict[str, Any]:
+    low, high = float(low), float(high)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InvalidArgumentError(f"score is ({low:g}, {high:g}); expected two returns, the lower one first")
+    return {"low": low, "high": high, "origin": "stated by the program that recorded the dataset"}

@@ -39,6 +39,7 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         root: The folder of the source.
         infos: Names of the entries of `info` to store.
         metadata: Texts and numbers that describe the dataset.
+        score: The returns of a random policy and of an expert, with the normalized scores 0 and 1.
         commit_every: Number of episodes after which they are added to the dataset.
     """
 
@@ -56,11 +57,12 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         root: Path | str | None = None,
         infos: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        score: tuple[float, float] | None = None,
         commit_every: int | None = None,
     ) -> None:
         super().__init__(env)
         spaces = {"observation": env.observation_space, "action": env.action_space}
-        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, commit_every)
+        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, score, commit_every)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and start an episode."""
@@ -96,6 +98,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         root: The folder of the source.
         infos: Names of the entries of `info` to store.
         metadata: Texts and numbers that describe the dataset.
+        score: The returns of a random policy and of an expert, with the normalized scores 0 and 1.
         commit_every: Number of episodes after which they are added to the dataset.
     """
 
@@ -107,6 +110,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         root: Path | str | None = None,
         infos: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        score: tuple[float, float] | None = None,
         commit_every: int | None = None,
     ) -> None:
         super().__init__(env)
@@ -115,7 +119,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         self._infos = tuple(infos)
         self._ended = np.zeros(env.num_envs, np.bool_)
         spaces = {"observation": env.single_observation_space, "action": env.single_action_space}
-        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, commit_every)
+        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, score, commit_every)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -189,15 +193,25 @@ def _writer(
     root: Path | str | None,
     infos: Sequence[str],
     metadata: Mapping[str, Any] | None,
+    score: tuple[float, float] | None,
     commit_every: int | None,
 ) -> EpisodeWriter:
     """Return the writer for an environment, whose specification is stored as in Minari's metadata."""
-    described = {} if env_spec is None else {"env_spec": env_spec.to_json()}
+    described = {} if env_spec is None else _described(env_spec)
     return EpisodeWriter(
         dataset,
         root=root,
         infos=infos,
         specs={name: from_gymnasium(space) for name, space in spaces.items()},
         metadata={**described, **(metadata or {})},
+        score=score,
         commit_every=commit_every,
     )
+
+
+def _described(env_spec: Any) -> dict[str, str]:
+    """Return the specification as metadata; where it has arguments that JSON does not have, only the id."""
+    try:
+        return {"env_spec": env_spec.to_json()}
+    except (TypeError, ValueError):
+        return {"environment": env_spec.id}

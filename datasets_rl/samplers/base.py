@@ -159,7 +159,7 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
     @override
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         state = state_dict.get("generator")
-        expected = Generator().get_state()
+        expected = (self.generator or Generator()).get_state()
         if "generator" not in state_dict:
             return []
         if isinstance(state, Tensor) and state.dtype == expected.dtype and state.shape == expected.shape:

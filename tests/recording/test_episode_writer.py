@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from datasets_rl import EpisodeWriter, Recipe, load, preprocess, verify
+from datasets_rl import EpisodeWriter, Recipe, load, normalized_score, preprocess, verify
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.settings import Settings
@@ -208,3 +208,31 @@ def test_a_dataset_that_was_preprocessed_in_place_does_not_grow(tmp_path):
 
     with pytest.raises(InvalidArgumentError, match="a preprocessed dataset does not grow"):
         EpisodeWriter("local/a")
+
+
+def test_the_returns_with_scores_0_and_1_are_stored(tmp_path):
+    with EpisodeWriter("local/own", root=tmp_path, score=(-10, 30)) as writer:
+        writer.start(0.0)
+        writer.step(0.0, 1.0, reward=5.0, terminated=True)
+
+    assert normalized_score("local/own", [-10, 10, 30], root=tmp_path).tolist() == [0, 0.5, 1]
+    with EpisodeWriter("local/own", root=tmp_path) as writer:
+        writer.start(0.0)
+        writer.step(0.0, 1.0, reward=5.0, terminated=True)
+    assert normalized_score("local/own", 30, root=tmp_path) == 1
+
+
+@pytest.mark.parametrize("score", [(1, 1), (2, 1), (0, float("nan"))])
+def test_returns_out_of_order_are_refused(score, tmp_path):
+    with pytest.raises(InvalidArgumentError, match="expected two returns, the lower one first"):
+        EpisodeWriter("local/own", root=tmp_path, score=score)
+
+
+def test_tensors_are_stored_in_their_dtype():
+    with EpisodeWriter("local/a") as writer:
+        writer.start(torch.tensor([0.5, 1.0], requires_grad=True))
+        writer.step(torch.tensor(3), torch.tensor([1.5, 2.0]), torch.tensor(2.0), terminated=torch.tensor(True))
+
+    step = load("local/a")[0]
+    assert (step["observation"].tolist(), step["action"].item(), step["action"].dtype) == ([0.5, 1.0], 3, torch.int64)
+    assert step["next", "terminated"].item()

@@ -1,0 +1,174 @@
+"""The environment in which the steps of a dataset were taken, or its successor, to evaluate policies in.
+
+env_spec of the metadata, else environment of the metadata, else that of the catalog  ->  id, arguments  ->  gymnasium.make
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl import sources
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError, UnknownIdError
+from datasets_rl.format.manifest import Manifest
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["NamedEnvironment", "make_env", "named_environment"]
+
+_LIBRARIES = (
+    (r"ALE/|.*NoFrameskip-|.*Deterministic-", "ale_py", "ale-py", "atari"),
+    (
+        r"Adroit|AntMaze|PointMaze|FrankaKitchen|Fetch|HandReach|HandManipulate",
+        "gymnasium_robotics",
+        "gymnasium-robotics",
+        "robotics",
+    ),
+    (r"MiniGrid-|BabyAI-", "minigrid", "minigrid", "minigrid"),
+    (r"dm_control/", "shimmy", "shimmy", "dm-control"),
+)
+"""The start of an id, and the library that registers it: its module, its name and the extra of this package."""
+
+_SUCCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "HalfCheetah-v2": ("HalfCheetah-v4", {}),
+    "Hopper-v2": ("Hopper-v4", {}),
+    "Walker2d-v2": ("Walker2d-v4", {}),
+    "Ant-v2": ("Ant-v4", {"use_contact_forces": True}),
+    "door-v0": ("AdroitHandDoor-v1", {}),
+    "hammer-v0": ("AdroitHandHammer-v1", {}),
+    "pen-v0": ("AdroitHandPen-v1", {}),
+    "relocate-v0": ("AdroitHandRelocate-v1", {}),
+}
+"""Environments of D4RL that only run with mujoco-py, and those with the same observations, actions and rewards."""
+
+_OF_THE_RECORDING = ("render_mode", "num_envs", "vectorization_mode", "vector_kwargs")
+"""Arguments of the program that recorded, not of the environment: how it looked on, and how many copies it ran."""
+
+
+@dataclass(frozen=True)
+class NamedEnvironment:
+    """An environment as a dataset names it."""
+
+    id: str
+    """The id, such as ``Pendulum-v1``."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of `gymnasium.make`."""
+    wrappers: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
+    """The wrappers of the environment, innermost first: name, ``module:class``, arguments."""
+
+
+def named_environment(manifest: Manifest) -> NamedEnvironment:
+    """Return the environment that a dataset names.
+
+    A specification in the metadata, as Minari and `RecordEpisodes` store it, states its arguments and wrappers too.
+    ``eval_env_spec``, the specification for evaluation, comes before ``env_spec``. Other datasets state a name, in their
+    own metadata or in the catalog.
+
+    Raises:
+        InvalidArgumentError: If it names none.
+    """
+    for name in ("eval_env_spec", "env_spec"):
+        if found := _from_specification(manifest.metadata.get(name)):
+            return found
+    name = manifest.environment or _catalog_environment(manifest.id)
+    if not name:
+        raise InvalidArgumentError(
+            f"{manifest.id} names no environment: neither its metadata nor the catalog has one",
+            hint="make it with gymnasium.make; your own data names it in dataset.toml: environment = 'Pendulum-v1'",
+        )
+    return NamedEnvironment(name)
+
+
+def make_env(manifest: Manifest, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Return the environment that a dataset names; see `BaseDatasetExperienceReplay.make_env`."""
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise MissingDependencyError("gymnasium", "gymnasium", "make_env") from error
+
+    named = named_environment(manifest)
+    successor, arguments = _SUCCESSORS.get(named.id, (named.id, {}))
+    if successor != named.id:
+        warnings.warn(
+            f"{manifest.id} names {named.id}, which needs mujoco-py: {successor} takes its place, whose simulator is newer",
+            stacklevel=3,
+        )
+    _register(successor, manifest.id)
+    try:
+        env = gymnasium.make(successor, **{**arguments, **named.arguments, **kwargs})
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingDependencyError(_missing_name(error), "mujoco", f"the environment {successor}") from error
+    except gymnasium.error.UnregisteredEnv as error:
+        raise InvalidArgumentError(
+            f"{manifest.id} names the environment {named.id}, which is not registered: {error}",
+            hint="import the module that registers it, or make it yourself",
+        ) from error
+    for name, entry_point, parameters in named.wrappers:
+        env = _wrapped(env, name, entry_point, parameters)
+    return env
+
+
+def _from_specification(text: Any) -> NamedEnvironment | None:
+    """Return the environment of a specification in JSON, as ``gymnasium.envs.registration.EnvSpec.to_json`` writes it.
+
+    The id alone decides which code runs: the entry point in the text would make data import and call any function.
+    """
+    try:
+        spec = json.loads(text)
+        named, arguments = str(spec["id"]).rpartition(":")[2], dict(spec.get("kwargs") or {})
+        stated = spec.get("additional_wrappers") or ()
+        wrappers = tuple((one["name"], one["entry_point"], dict(one["kwargs"] or {})) for one in stated)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        return None
+    if isinstance(limit := spec.get("max_episode_steps"), int) and limit > 0:
+        arguments["max_episode_steps"] = limit
+    for name in _OF_THE_RECORDING:
+        arguments.pop(name, None)
+    return NamedEnvironment(named, arguments, wrappers)
+
+
+def _catalog_environment(dataset_id: str) -> str:
+    try:
+        return sources.find(dataset_id).environment
+    except UnknownIdError:  # a dataset of a source that is not installed here
+        return ""
+
+
+def _register(name: str, dataset_id: str) -> None:
+    """Import the library that registers an environment.
+
+    Raises:
+        MissingDependencyError: If it is not installed.
+    """
+    import gymnasium
+
+    if name in gymnasium.registry:
+        return
+    for start, module, library, extra in _LIBRARIES:
+        if re.match(start, name):
+            try:
+                gymnasium.register_envs(importlib.import_module(module))
+            except ImportError as error:
+                raise MissingDependencyError(library, extra, f"the environment {name} of {dataset_id}") from error
+
+
+def _missing_name(error: Exception) -> str:
+    return "mujoco" if "mujoco" in str(error).lower() else "a library of gymnasium"
+
+
+def _wrapped(env: Any, name: str, entry_point: str, parameters: Mapping[str, Any]) -> Any:
+    """Return the environment in one of Gymnasium's own wrappers; others are of the program that recorded."""
+    import gymnasium.wrappers
+
+    module, _, class_name = str(entry_point).partition(":")
+    wrapper = getattr(gymnasium.wrappers, class_name, None) if module.startswith("gymnasium.wrappers.") else None
+    if not isinstance(wrapper, type):
+        warnings.warn(f"the wrapper {name} of {module} is not applied: wrap the environment yourself", stacklevel=4)
+        return env
+    return wrapper(env, **parameters)

@@ -1,0 +1,127 @@
+"""The environment that a dataset names: from its specification, its metadata or the catalog."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from datasets_rl import InvalidArgumentError, Manifest, MissingDependencyError, RecordEpisodes, load
+from datasets_rl.environments import NamedEnvironment, make_env, named_environment
+from datasets_rl.format.schema import Schema
+
+
+def manifest(dataset_id="local/own", **metadata):
+    return Manifest(dataset_id, 0, 0, 0, Schema(()), (), metadata=metadata)
+
+
+def recorded(env, tmp_path):
+    env = RecordEpisodes(env, "local/own", root=tmp_path)
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(env.action_space.sample())
+    env.close()
+    return load("local/own", root=tmp_path)
+
+
+def test_the_demo_is_of_pendulum(tmp_path):
+    env = load("demo/pendulum", root=tmp_path).make_env(g=5.0)
+
+    assert env.spec.id == "Pendulum-v1"
+    assert env.unwrapped.g == 5.0
+
+
+def test_a_recorded_environment_is_made_again_with_its_arguments_and_wrappers(tmp_path):
+    env = gymnasium.make("Pendulum-v1", g=5.0, max_episode_steps=7)
+    again = recorded(gymnasium.wrappers.TimeAwareObservation(env), tmp_path).make_env()
+
+    assert (again.unwrapped.g, again.observation_space.shape) == (5.0, (4,))
+    again.reset(seed=0)
+    assert [again.step(again.action_space.sample())[3] for _ in range(7)] == [False] * 6 + [True]
+
+
+def test_an_environment_with_arguments_that_json_does_not_have_is_named_by_its_id(tmp_path):
+    env = gymnasium.wrappers.ClipReward(gymnasium.make("Pendulum-v1", g=np.float32(5)), -1.0, 1.0)
+
+    assert recorded(env, tmp_path).make_env().spec.id == "Pendulum-v1"
+
+
+def test_of_a_vector_environment_one_environment_is_made(tmp_path):
+    again = recorded(gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"), tmp_path).make_env()
+
+    assert again.observation_space.shape == (4,)
+
+
+class _Own(gymnasium.Wrapper):
+    pass
+
+
+def test_a_wrapper_of_the_program_that_recorded_is_named(tmp_path):
+    dataset = recorded(_Own(gymnasium.make("Pendulum-v1")), tmp_path)
+
+    with pytest.warns(UserWarning, match="the wrapper _Own of .* is not applied: wrap the environment yourself"):
+        assert dataset.make_env().spec.id == "Pendulum-v1"
+
+
+def test_the_specification_for_evaluation_comes_first():
+    specs = {name: json.dumps({"id": env}) for name, env in (("env_spec", "A-v0"), ("eval_env_spec", "B-v0"))}
+
+    assert named_environment(manifest(**specs, environment="C-v0")) == NamedEnvironment("B-v0")
+    assert named_environment(manifest(environment="C-v0")) == NamedEnvironment("C-v0")
+    assert named_environment(manifest("d4rl/hopper-medium-v2")) == NamedEnvironment("Hopper-v2")
+    assert named_environment(manifest(env_spec="{", environment="C-v0")) == NamedEnvironment("C-v0")
+
+
+def test_the_entry_point_in_a_specification_is_not_called(tmp_path):
+    folder = tmp_path / "made"
+    spec = {"id": "os:Evil-v0", "entry_point": "os:mkdir", "kwargs": {"path": str(folder)}}
+    wrapper = {"name": "mkdir", "entry_point": "os:mkdir", "kwargs": {"path": str(folder)}}
+    safe = {"id": "Pendulum-v1", "additional_wrappers": [wrapper]}
+
+    with pytest.raises(InvalidArgumentError, match="names the environment Evil-v0, which is not registered"):
+        make_env(manifest(env_spec=json.dumps(spec)))
+    with pytest.warns(UserWarning, match="the wrapper mkdir of os is not applied"):
+        make_env(manifest(env_spec=json.dumps(safe)))
+    assert not folder.exists()
+
+
+def test_a_dataset_without_an_environment_says_where_one_is_stated():
+    with pytest.raises(InvalidArgumentError, match="local/own names no environment") as caught:
+        make_env(manifest())
+
+    assert "dataset.toml" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("environment", "module", "extra"),
+    [
+        ("MiniGrid-FourRooms-v0", "minigrid", "minigrid"),
+        ("AntMaze_UMaze-v4", "gymnasium_robotics", "robotics"),
+        ("dm_control/cheetah-run-v0", "shimmy", "dm-control"),
+        ("PongNoFrameskip-v7", "ale_py", "atari"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(environment, module, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(MissingDependencyError) as caught:
+        make_env(manifest(environment=environment))
+    assert caught.value.extra == extra
+    assert environment in str(caught.value)
+
+
+def test_a_library_registers_its_environments():
+    env = make_env(manifest("atari_dqn/Pong/1", environment="PongNoFrameskip-v4"))
+
+    assert env.observation_space.shape == (210, 160, 3)
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
+def test_an_environment_of_mujoco_py_has_a_successor():
+    with pytest.warns(UserWarning, match="names Hopper-v2, which needs mujoco-py: Hopper-v4 takes its place"):
+        env = make_env(manifest("d4rl/hopper-medium-v2"))
+
+    assert (env.spec.id, env.observation_space.shape, env.action_space.shape) == ("Hopper-v4", (11,), (3,))
