@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl import locating
+from datasets_rl import locating, store
 from datasets_rl.catalog import info
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError
 from datasets_rl.format.manifest import Manifest
@@ -158,6 +158,7 @@ def _middle_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _published_score(dataset: str | Path, root: Path | str | None, settings: Settings | None) -> Score:
     if str(dataset).endswith(".toml"):
         return _mixture_score(Path(dataset), settings)
+    dataset = store.id_or_path(dataset)
     entry = None if isinstance(dataset, Path) else find(dataset)
     if entry is not None and entry.score is not None and "score" not in get_source(entry.source).restated:
         return entry.score

@@ -93,7 +93,7 @@ def test_a_stored_dataset_has_its_own_reference_scores(drawn):
 
     assert normalized_score("minari/test/drawn-v0", [0.0, 30.0], settings=settings).tolist() == [0.25, 1.0]
     assert normalized_score("minari/test/drawn-v0", -10, root=settings.home / "minari") == 0
-    assert normalized_score(folder, 50.0) == 1.5
+    assert normalized_score(folder, 50.0) == normalized_score(str(folder), 50.0) == 1.5
     assert reference_score(folder) == Score(-10.0, 30.0, "the dataset's own metadata")
 
 

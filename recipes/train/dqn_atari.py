@@ -1,0 +1,202 @@
+"""Offline DQN on stacks of frames: double Q-learning with the penalty of CQL (arXiv:1509.06461, arXiv:2006.04779).
+
+Q = min  huber(Q(s, a) - sign(r) - gamma Q'(s', argmax Q(s', .))) + alpha (logsumexp Q(s, .) - Q(s, a))
+
+The dataset stores each frame once; `CatFrames` builds the stacks of four when a batch is read. ``--alpha 0`` is plain DQN,
+as in Agarwal et al. (2020, arXiv:1907.04543).
+
+    rlds train dqn_atari --dataset atari_dqn/Pong/1
+    rlds recipe copy dqn_atari                      # a copy of this file, to change
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import datasets_rl as rl
+
+NAME = "dqn_atari"
+KEYS = ("observation", "action", "next.observation", "next.reward", "next.terminated", "next.done")
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """Return the arguments of the program."""
+    parser = argparse.ArgumentParser(NAME, description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--dataset", required=True, metavar="ID", help="such as atari_dqn/Pong/1")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda: of the network")
+    parser.add_argument("--steps", type=int, default=100_000, help="updates; the default is %(default)s")
+    parser.add_argument(
+        "--eval-every", type=int, default=10_000, metavar="STEPS", help="also the steps of a checkpoint"
+    )
+    parser.add_argument("--eval-episodes", type=int, default=5, metavar="N")
+    parser.add_argument("--eval-steps", type=int, default=27_000, metavar="STEPS", help="limit of an episode")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="checkpoint and logs; by default runs/NAME/ID/SEED")
+    parser.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases too")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--channels", type=int, nargs=3, default=[32, 64, 64], metavar="N")
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--discount", type=float, default=0.99)
+    parser.add_argument("--copy-every", type=int, default=2_000, metavar="STEPS", help="updates of the target network")
+    parser.add_argument("--alpha", type=float, default=0.1, help="weight of the penalty for actions not in the data")
+    args = parser.parse_args(argv)
+    args.out = args.out or Path("runs", NAME, args.dataset, str(args.seed))
+    return args
+
+
+class Agent(nn.Module):
+    """The network of Mnih et al. (2015): stacks of four frames, uint8 [B, 4, 84, 84], to values of actions, [B, A]."""
+
+    def __init__(self, dataset: Any, space: Any, args: argparse.Namespace) -> None:
+        super().__init__()
+        if not isinstance(space, gymnasium.spaces.Discrete):
+            raise SystemExit(f"{NAME} needs discrete actions; those of {args.dataset} are {space}")
+        height, width = dataset[:1]["observation"].shape[-2:]
+        self.args = args
+        first, second, third = args.channels
+        layers = [nn.Conv2d(4, first, 8, 4), nn.Conv2d(first, second, 4, 2), nn.Conv2d(second, third, 3, 1)]
+        self.network = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())), nn.Flatten())
+        size = self.network(torch.zeros(1, 4, height, width)).shape[1]
+        self.network.extend([nn.Linear(size, args.width), nn.ReLU(), nn.Linear(args.width, int(space.n))])
+        self.target = copy.deepcopy(self.network)
+        self.to(args.device)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), args.lr, eps=1.5e-4, fused=True)
+
+    @torch.no_grad()
+    def act(self, stacks: Tensor) -> Tensor:
+        """Return the best actions, int64 [B]."""
+        return self.network(stacks / 255).argmax(-1)
+
+    def update(self, batch: Any, step: int) -> dict[str, Tensor]:
+        """Take a step of the network; return the losses."""
+        following = batch["next", "observation"] / 255
+        with torch.no_grad():
+            best = self.network(following).argmax(-1, keepdim=True)
+            alive = self.args.discount * ~batch["next", "terminated"]
+            target = batch["next", "reward"].sign() + alive * self.target(following).gather(-1, best)
+        values = self.network(batch["observation"] / 255)
+        chosen = values.gather(-1, batch["action"].long().reshape(-1, 1))
+        penalty = (values.logsumexp(-1, keepdim=True) - chosen).mean()
+        losses = {"td": functional.smooth_l1_loss(chosen, target), "penalty": penalty}
+        self.optimizer.zero_grad()
+        (losses["td"] + self.args.alpha * penalty).backward()
+        self.optimizer.step()
+        if step % self.args.copy_every == 0:
+            self.target.load_state_dict(self.network.state_dict())
+        return losses
+
+
+def evaluate(agent: Agent, env: Any, args: argparse.Namespace) -> dict[str, float]:
+    """Return the mean return of episodes, and the interquartile mean of the scores, in percent."""
+    returns = np.zeros(args.eval_episodes)
+    for episode in range(args.eval_episodes):
+        frame, _ = env.reset(seed=1_000 * args.seed + episode)
+        frames = [frame] * 4  # as `CatFrames` fills the stacks at the start of an episode
+        for _ in range(args.eval_steps):
+            stack = torch.from_numpy(np.stack(frames[-4:])).to(args.device).squeeze().unsqueeze(0)
+            frame, reward, terminated, truncated, _ = env.step(int(agent.act(stack)))
+            frames = [*frames[-3:], frame]
+            returns[episode] += float(reward)
+            if terminated or truncated:
+                break
+    found = {"return": float(returns.mean()), "return_std": float(returns.std())}
+    try:
+        score = rl.interquartile_mean(rl.normalized_score(args.dataset, returns, percent=True))
+    except rl.InvalidArgumentError:  # nobody published reference scores
+        return found
+    return {**found, "score": score.value, "score_low": score.low, "score_high": score.high}
+
+
+def open_log(args: argparse.Namespace, step: int) -> Any:
+    """Return a writer of TensorBoard's files, which W&B copies; None if TensorBoard is not installed."""
+    if args.wandb:
+        import wandb
+
+        wandb.init(project=args.wandb, config=vars(args), sync_tensorboard=True)
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(args.out, purge_step=step + 1)
+
+
+def load_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the checkpoint of a run with the same settings, if there is one."""
+    if not path.exists():
+        return None
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    other = [f"--{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
+    if other:
+        raise SystemExit(f"{path} is of a run with {' '.join(other)}: give another --out, or delete it")
+    return state
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Train, evaluate, and print the result as one line of JSON."""
+    args = parse_arguments(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(args.seed)
+    sampler = rl.RandomSampler(generator=torch.Generator().manual_seed(args.seed))
+    dataset = rl.load(args.dataset, sampler=sampler, final_unknown="drop").show(KEYS)
+    env = dataset.make_env()
+    if env.observation_space.shape != dataset[:1]["observation"].shape[1:]:  # as in DQN: gray, 84 x 84, 4 frames a step
+        env = gymnasium.wrappers.AtariPreprocessing(dataset.make_env(frameskip=1), noop_max=0)
+    agent = Agent(dataset, env.action_space, args)
+    dataset.append_transform(rl.CatFrames(4, -3, in_keys=["observation", ("next", "observation")], padding="same"))
+
+    # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
+    changeable = {"steps", "device", "out", "wandb"}
+    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    step, seconds, history = 0, 0.0, []
+    if state := load_checkpoint(args.out / "checkpoint.pt", settings):
+        agent.load_state_dict(state["networks"])
+        agent.optimizer.load_state_dict(state["optimizer"])
+        sampler.load_state_dict(state["sampler"])
+        step, seconds, history = state["step"], state["seconds"], state["history"]
+    log = open_log(args, step)
+
+    while step < args.steps:
+        began, losses = time.perf_counter(), {}
+        # The run of batches ends with the checkpoint: the sampler is not ahead of it.
+        for batch in dataset.batches(min(args.eval_every, args.steps - step), args.batch_size):
+            step += 1
+            losses.update(agent.update(batch.to(args.device), step))
+        seconds += time.perf_counter() - began
+        last = {name: loss.item() for name, loss in losses.items()}
+        history.append({"step": step, **last, **evaluate(agent, env, args), "train_seconds": round(seconds, 1)})
+        sys.stderr.write("  ".join(f"{name} {value:,.5g}" for name, value in history[-1].items()) + "\n")
+        for name, value in history[-1].items() if log else ():
+            log.add_scalar(name, value, step)
+        checkpoint = {
+            "settings": settings,
+            "networks": agent.state_dict(),
+            "optimizer": agent.optimizer.state_dict(),
+            "sampler": sampler.state_dict(),
+            "step": step,
+            "seconds": seconds,
+            "history": history,
+        }
+        torch.save(checkpoint, args.out / "checkpoint.tmp")
+        os.replace(args.out / "checkpoint.tmp", args.out / "checkpoint.pt")  # whole or not at all, if it is killed
+    env.close()
+    result = {"algorithm": NAME, "dataset": args.dataset, "seed": args.seed, **history[-1]}
+    print(json.dumps(result), flush=True)
+    return result
+
+
+if __name__ == "__main__":
+    main()

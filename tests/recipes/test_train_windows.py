@@ -1,0 +1,186 @@
+"""The training programs for sequences, goals, frames, prior data and values: what they learn from, and exact resumption."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from tensordict import TensorDict
+
+from datasets_rl import RecordEpisodes, load
+from datasets_rl.recipes.train import point_maze
+
+SMALL = ["--batch-size", "8", "--eval-episodes", "1"]
+TINY = {
+    "dt": [*SMALL, "--width", "8", "--layers", "1", "--length", "4"],
+    "diffusion_policy": [*SMALL, "--width", "8", "--layers", "1", "--denoise-steps", "2"],
+    "rlpd": [*SMALL, "--hidden", "8", "--start", "190"],
+    "gc_iql": [*SMALL, "--hidden", "8"],
+    "dqn_atari": [*SMALL, "--channels", "4", "4", "4", "--width", "8", "--eval-steps", "5", "--copy-every", "1"],
+    "ope": [*SMALL, "--hidden", "8", "--policy", "policy.pt"],
+}
+STEPS = dict.fromkeys(TINY, (2, 4)) | {"rlpd": (200, 400)}
+"""The steps of the first part of a run, and of the whole run; those of an online program end with an episode."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.getbasetemp() / "train-home"
+    monkeypatch.setenv("RLDS_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory):
+    """Return the folder of datasets of the maze and of an ALE game."""
+    folder = tmp_path_factory.getbasetemp() / "train-home" / "local"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLDS_HOME", str(folder.parent))
+        point_maze.gather("local/tiny-maze", episodes=2, seed=0, noise=0.5)
+        record_pong("local/tiny-pong", steps=12)
+    return folder
+
+
+def record_pong(dataset, steps):
+    ale_py = pytest.importorskip("ale_py")
+    gymnasium.register_envs(ale_py)
+    env = RecordEpisodes(gymnasium.make("ALE/Pong-v5", obs_type="grayscale"), dataset)
+    env.reset(seed=0)
+    for step in range(steps):
+        env.step(step % 6)
+    env.close()
+
+
+def program(name):
+    return importlib.import_module(f"datasets_rl.recipes.train.{name}")
+
+
+def train(name, out, steps, *words):
+    dataset = {"gc_iql": "local/tiny-maze", "dqn_atari": "local/tiny-pong"}.get(name, "demo/pendulum")
+    if name == "ope":
+        policy = out.parent / "policy"
+        small = ["--hidden", "8", *SMALL, "--steps", "2", "--eval-every", "2"]
+        program("bc").main(["--dataset", dataset, "--out", str(policy), *small])
+        words = ["--policy", str(policy / "checkpoint.pt"), *words]
+    every = str(STEPS[name][0])
+    arguments = ["--dataset", dataset, "--out", str(out), "--steps", str(steps), "--eval-every", every]
+    return program(name).main([*arguments, *TINY[name], *words])
+
+
+def agent_of(name, dataset, *words):
+    module = program(name)
+    args = module.parse_arguments(["--dataset", "demo/pendulum", *TINY[name], *words])
+    return module.Agent(dataset, gymnasium.spaces.Box(-2.0, 2.0, (1,)), args)
+
+
+def assert_same_networks(first, second):
+    first, second = (torch.load(out / "checkpoint.pt", weights_only=True)["networks"] for out in (first, second))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.usefixtures("gathered")
+@pytest.mark.parametrize("name", TINY)
+def test_a_program_trains_evaluates_and_prints_its_result_as_one_line(name, tmp_path, capsys):
+    result = train(name, tmp_path / "run", STEPS[name][0])
+    printed = capsys.readouterr().out.splitlines()
+
+    assert json.loads(printed[-1]) == result
+    assert (result["algorithm"], result["step"]) == (name, STEPS[name][0])
+    assert np.isfinite([value for value in result.values() if isinstance(value, float)]).all()
+
+
+@pytest.mark.usefixtures("gathered")
+@pytest.mark.parametrize("name", ["dt", *(pytest.param(one, marks=pytest.mark.slow) for one in TINY if one != "dt")])
+def test_a_run_in_two_parts_ends_with_the_weights_of_one_run(name, tmp_path):
+    first, whole = STEPS[name]
+    train(name, tmp_path / "whole", whole)
+    train(name, tmp_path / "parts", first)
+    train(name, tmp_path / "parts", whole)
+
+    assert_same_networks(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_a_decision_transformer_sees_earlier_actions_only():
+    agent = agent_of("dt", load("demo/pendulum")).eval()
+    sequence = [torch.randn(1, 4, size) for size in (1, 3, 1)]
+    times = torch.arange(4)[None]
+    before = agent(*sequence, times)
+    sequence[2][:, 1] += 1
+    changed = (agent(*sequence, times) != before).flatten()
+
+    assert changed.tolist() == [False, False, True, True]
+
+
+def test_diffusion_policy_returns_the_actions_that_a_perfect_network_denoises_to():
+    agent = agent_of("diffusion_policy", load("demo/pendulum"), "--observe", "2", "--horizon", "5", "--execute", "3")
+    clean = torch.linspace(-0.8, 0.8, 5)[None]
+
+    def perfect(actions, level, given):
+        del given
+        kept = agent.kept[level][:, None]
+        return (actions - kept.sqrt() * clean) / (1 - kept).sqrt()
+
+    agent.average.forward = perfect
+    actions = agent.act(torch.zeros(1, 2, 3), torch.Generator().manual_seed(0))
+
+    expected = agent.outputs.denormalize(clean[0, 1:4, None])  # from the action of the last observation on
+    torch.testing.assert_close(actions[0], expected, atol=1e-4, rtol=0)
+
+
+def test_the_value_of_constant_rewards_is_their_discounted_sum():
+    agent = agent_of("ope", load("demo/pendulum"), "--discount", "0.5", "--tau", "1", "--lr", "0.1")
+    policy = argparse.Namespace(act=lambda states: states[:, :1])
+    for _ in range(60):
+        states, following, going = torch.randn(16, 3), torch.randn(16, 3), torch.zeros(16, 1, dtype=torch.bool)
+        after = {"observation": following, "reward": torch.full((16, 1), 3.0), "terminated": going}
+        agent.update(TensorDict({"observation": states, "action": states[:, :1], "next": after}, [16]), policy)
+
+    found = agent.estimate(torch.randn(50, 3), policy)
+    assert found["estimate"] == pytest.approx(3 / (1 - 0.5), rel=0.15)
+    assert found["estimate_low"] <= found["estimate"] <= found["estimate_high"]
+
+
+def test_rlpd_refuses_discrete_actions_and_dqn_continuous_ones(tmp_path, gathered):
+    del gathered
+    with pytest.raises(SystemExit, match=r"dqn_atari needs discrete actions; those of demo/pendulum are Box"):
+        program("dqn_atari").main(["--dataset", "demo/pendulum", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"rlpd needs continuous actions; those of local/tiny-pong are Discrete"):
+        program("rlpd").main(["--dataset", "local/tiny-pong", "--out", str(tmp_path)])
+
+
+def test_the_maze_is_an_environment_whose_walls_stop_the_point(gathered):
+    check_env(gymnasium.make("datasets_rl/PointMaze-v0").unwrapped, skip_render_check=True)
+    maze = gymnasium.make("datasets_rl/PointMaze-v0").unwrapped
+    for task, (start, goal) in enumerate(point_maze.TASKS, 1):
+        position, info = maze.reset(seed=0, options={"task_id": task})
+        assert np.abs(position - start).max() < 0.25
+        assert info["goal"].tolist() == list(goal)
+    for _ in range(20):
+        position, *_ = maze.step(np.array([1.0, 0.0], np.float32))
+    assert 5 < position[0] < 5.5  # the wall begins half a cell after the cell at 5
+
+    cells = np.rint(load(gathered / "tiny-maze")[:]["next", "observation"].numpy()).astype(int)
+    assert point_maze.GRID[cells[:, 1], cells[:, 0]].all()
+
+
+@pytest.mark.parametrize("function", ["open_log", "load_checkpoint"])
+def test_what_the_programs_share_is_the_text_of_the_others(function):
+    assert len({inspect.getsource(getattr(program(name), function)) for name in ("iql", *TINY)}) == 1
+
+
+@pytest.mark.slow
+def test_goals_that_behavior_cloning_misses_are_reached_by_goal_conditioned_iql(tmp_path):
+    point_maze.main(["--dataset", "local/slow-maze"])
+    words = ["--dataset", "local/slow-maze", "--eval-every", "3000"]
+    learned = program("gc_iql").main([*words, "--out", str(tmp_path / "iql")])
+    cloned = program("gc_iql").main([*words, "--out", str(tmp_path / "bc"), "--beta", "0"])
+
+    assert learned["return"] > cloned["return"] + 0.15
