@@ -7,7 +7,7 @@ RLDS := $(BIN)/rlds --root .demo
 # The tests wait for servers and processes a good deal: two workers are worth it even on one core or two.
 PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test lint slow coverage bench clean
+.PHONY: demo test lint slow coverage bench docs clean
 
 demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify, sample, score
 	$(RLDS) download demo/pendulum
@@ -35,8 +35,11 @@ bench: .venv/test.stamp  ## timings at full size, with their limits; needs the m
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrl hoptorch cpprb
 	$(BIN)/python -m pytest -m bench -s
 
+docs: .venv/docs.stamp  ## the documentation as a site, in site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 clean:
-	rm -rf .demo .coverage .coverage.* .coverage-html build dist *.egg-info
+	rm -rf .demo .coverage .coverage.* .coverage-html build dist site *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -48,3 +51,7 @@ clean:
 .venv/test.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) --editable '.[test]'
 	touch .venv/demo.stamp $@
+
+.venv/docs.stamp: .venv/test.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) --editable '.[docs]'
+	touch $@

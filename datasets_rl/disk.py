@@ -621,9 +621,10 @@ class FileLock:
         """Release the lock."""
         fcntl.flock(self._handle, fcntl.LOCK_UN)
 
-    def __del__(self) -> None:
-        if self._process == os.getpid():
-            os.close(self._handle)
+    def __del__(self, getpid: Callable[[], int] = os.getpid, close: Callable[[int], None] = os.close) -> None:
+        # The functions are arguments because the names of a module may be gone when the interpreter exits.
+        if self._process == getpid():
+            close(self._handle)
 
 
 def _read_owner(path: Path) -> str:

@@ -54,6 +54,10 @@ def download(
 ) -> Path:
     """Download a dataset: fetch its raw files, check and convert them, and publish the result.
 
+        >>> from datasets_rl import download
+        >>> sorted(file.name for file in download("demo/pendulum").iterdir())
+        ['episodes.npy', 'final.npy', 'manifest.json', 'rows.npy']
+
     Repeating an interrupted call resumes it. A dataset that is stored already is unchanged.
 
     If a dataset consists of several files, a file is converted while the next one is fetched, and deleted when its rows

@@ -72,10 +72,12 @@ def load(
     """Open a dataset as a replay buffer, after downloading it if it is not stored.
 
         >>> from datasets_rl import load
-        >>> batch = load("demo/pendulum").sample(256)
-        >>> load("d4rl/hopper-medium-v2", batch_size=256, selection=Selection(keys=("observation", "action")))
-        >>> load("./hopper-td3")                                # the folder of any stored dataset
-        >>> load("demo/pendulum", keys=["observation", "action", "next.reward"], device="cuda")
+        >>> dataset = load("demo/pendulum", batch_size=256)     # or the folder of any stored dataset
+        >>> dataset.sample()["observation"].shape
+        torch.Size([256, 3])
+        >>> some = load("demo/pendulum", keys=["observation", "action"], device="cpu")     # "cuda": on the GPU
+        >>> sorted(some.sample(8).keys())
+        ['action', 'index', 'observation']
 
     Args:
         dataset_id: An id with its source, ``d4rl/hopper-medium-v2``; the address of a published dataset,

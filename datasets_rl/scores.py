@@ -39,6 +39,10 @@ def normalized_score(
     the same for all versions of a task). This is `get_normalized_score` of D4RL. Papers report this number times 100,
     as `percent` does.
 
+        >>> from datasets_rl import normalized_score
+        >>> normalized_score("d4rl/hopper-medium-v2", [-20.272305, 3234.3]).tolist()
+        [0.0, 1.0]
+
     Args:
         dataset: An id with its source, ``d4rl/hopper-medium-v2``, the folder of a stored dataset, or the file of a
             mixture whose members share their reference scores. None for returns of something else, with `low` and

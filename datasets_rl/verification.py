@@ -52,6 +52,11 @@ def verify(
 ) -> Verification:
     """Check a finished dataset.
 
+        >>> from datasets_rl import load, verify
+        >>> dataset = load("demo/pendulum")
+        >>> verify("demo/pendulum", deep=True).problems
+        ()
+
     Args:
         dataset: The id or the folder of the dataset.
         deep: In addition to sizes and digests, check every rule of TED and every value against its spec, detect NaN,

@@ -90,10 +90,14 @@ class Drawn:
 class ReplayBuffer(Stateful):
     """Steps that are written, sampled and read in batches.
 
-        >>> rb = ReplayBuffer(storage=LazyMemmapStorage(1_000_000), batch_size=256)
-        >>> rb.extend(data)                       # write path: inverse transforms, writer, storage
-        >>> batch = rb.sample()                   # read path: sampler, storage, collate_fn, transforms, pinning
-        >>> rb[0], rb[10:20], rb["observation"], rb["next", "reward"]
+        >>> from datasets_rl import LazyTensorStorage, ReplayBuffer
+        >>> rb = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
+        >>> steps = TensorDict({"observation": torch.zeros(100, 3), "next": {"reward": torch.ones(100, 1)}}, [100])
+        >>> index = rb.extend(steps)              # write path: inverse transforms, writer, storage
+        >>> rb.sample()["observation"].shape      # read path: sampler, storage, collate_fn, transforms, pinning
+        torch.Size([32, 3])
+        >>> rb[10:20].shape, rb["next", "reward"].shape
+        (torch.Size([10]), torch.Size([100, 1]))
 
     Integers and slices return views: writes to a view change the buffer (with transforms, a copy is returned). Index
     tensors, lists and masks return copies, as `sample` does.

@@ -31,6 +31,13 @@ class _Info(dict[Any, Any]):
 class TensorDictReplayBuffer(ReplayBuffer):
     """Replay buffer whose batches are TensorDicts.
 
+        >>> from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer
+        >>> rb = TensorDictReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
+        >>> rb.extend(TensorDict({"observation": torch.zeros(3, 4)}, [3]))
+        tensor([0, 1, 2])
+        >>> rb.sample()["index"].shape
+        torch.Size([32])
+
     Batches contain the info of the sampler and the index of every step: ``batch["index"]`` is int64 [B], or [B, ndim]
     for a storage with several leading axes. The index is not stored: an index in written data, such as a batch that was
     sampled before, is removed. If written data has priorities at `priority_key`, they are used.

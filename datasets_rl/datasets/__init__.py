@@ -68,6 +68,10 @@ def open_dataset(
 ) -> StoredExperienceReplay:
     """Open the folder of any stored dataset as a replay buffer.
 
+        >>> from datasets_rl import download, open_dataset
+        >>> len(open_dataset(download("demo/pendulum")))
+        15000
+
     Args:
         path: The folder of the dataset.
         batch_size: The default number of steps (with `split_trajs`, episodes) of a batch.

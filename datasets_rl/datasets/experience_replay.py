@@ -107,9 +107,12 @@ class _Available:
 class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
     """A stored dataset as a replay buffer of TED transitions.
 
-        >>> dataset = D4RLExperienceReplay("hopper-medium-v2", batch_size=256)
-        >>> dataset.sample()                      # 256 transitions
-        >>> dataset[0], dataset[10:20], dataset["next", "reward"]
+        >>> from datasets_rl import DemoExperienceReplay
+        >>> dataset = DemoExperienceReplay("pendulum", batch_size=256)
+        >>> dataset.sample()["next", "reward"].shape
+        torch.Size([256, 1])
+        >>> dataset[10:20].shape, dataset["observation"].shape
+        (torch.Size([10]), torch.Size([15000, 3]))
 
     An integer, a slice, a mask or an index tensor selects transitions; a key, ``"observation"`` or ``("next",
     "reward")``, selects one field of all rows without reading the others. Writing to the returned tensors does not

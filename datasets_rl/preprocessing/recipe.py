@@ -54,10 +54,12 @@ _ARGUMENT = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
 class Recipe:
     """A sequence of steps that transforms a dataset.
 
-        >>> Recipe.of("iql_antmaze")                       a recipe of this package
-        >>> Recipe.of("my.toml"), Recipe.of("my.py:fn")    recipes of the user
-        >>> Recipe.inline(["resize:64", "stack_frames:4"])
-        >>> Recipe([KeepReturns(min=3000), fn])
+        >>> from datasets_rl import Recipe, load
+        >>> Recipe.of("td3_bc").summary           # a recipe of this package; "my.toml" and "my.py:fn" are your own
+        'Observations normalized to mean 0 and standard deviation 1, as in TD3+BC'
+        >>> best = Recipe.inline(["keep_top_returns:20", "cast:float16,observation"])
+        >>> len(load("demo/pendulum").derive(best, as_="best").episodes)
+        15
 
     Args:
         steps: Steps, transforms, functions of a transition, classes of steps without required arguments, or recipes.

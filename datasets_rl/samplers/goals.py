@@ -147,8 +147,10 @@ class GoalSampler(Sampler):
         trajectory goal                x    x    x              the final state, after s_4, only with `final_states`
         random goal          x    x    x    x    x     x
 
-        >>> rb = load("ogbench/pointmaze-medium-navigate-v0", sampler=GoalSampler(0.2, 0.5, 0.3, geometric=0.99))
-        >>> rb.sample(256)["value_goal"]
+        >>> from datasets_rl import GoalSampler, load
+        >>> rb = load("demo/pendulum", sampler=GoalSampler(0.2, 0.5, 0.3, geometric=0.99))
+        >>> rb.sample(256)["value_goal"].shape
+        torch.Size([256, 3])
 
     Batches get the goals of the value function and of the actor, which are drawn independently, and the reward of the
     value goal, which is 0 or 1, minus 1 if `negative`:

@@ -43,6 +43,13 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class PrioritizedSampler(Sampler):
     """Draw steps with probability proportional to their priorities: prioritized experience replay (arXiv 1511.05952).
 
+        >>> from datasets_rl import PrioritizedSampler, load
+        >>> dataset = load("demo/pendulum", sampler=PrioritizedSampler(15_000, alpha=0.7, beta=0.9))
+        >>> batch = dataset.sample(64)
+        >>> dataset.update_priority(batch["index"], torch.ones(64))     # such as TD errors
+        >>> batch["priority_weight"].shape
+        torch.Size([64])
+
     The probability of a step with priority p is proportional to its mass (p + eps) ** alpha. Nonuniform sampling biases
     the gradient; to correct the bias, multiply the loss of each step by its importance weight, ``priority_weight`` in
     the batch:

@@ -22,6 +22,11 @@ __all__ = ["RandomSampler"]
 class RandomSampler(Sampler):
     """Draw steps uniformly, with replacement.
 
+        >>> from datasets_rl import RandomSampler, load
+        >>> seeded = RandomSampler(generator=torch.Generator().manual_seed(0))
+        >>> load("demo/pendulum", sampler=seeded).sample(256).shape
+        torch.Size([256])
+
     Args:
         generator: Random generator; by default torch's global generator, so that `torch.manual_seed` alone reproduces a
             run.

@@ -80,6 +80,11 @@ class SliceSampler(Sampler):
         step            0 1 2 3 4 5 6 0 1 2 3 0 1 2 3 4
         starts, T = 4   x x x x . . . x . . . x x . . .
 
+        >>> from datasets_rl import SliceSampler, load
+        >>> batch = load("demo/pendulum", batch_size=256, sampler=SliceSampler(slice_len=32)).sample()
+        >>> batch.reshape(8, 32)["observation"].shape
+        torch.Size([8, 32, 3])
+
     Trajectories of fewer than T steps are treated as follows:
 
     | strict_length | pad_output | short trajectories                                  | the batch       |

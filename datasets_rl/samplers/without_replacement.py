@@ -22,6 +22,11 @@ __all__ = ["SamplerWithoutReplacement"]
 class SamplerWithoutReplacement(Sampler):
     """Draw every step once per epoch, without replacement.
 
+        >>> from datasets_rl import SamplerWithoutReplacement, load
+        >>> dataset = load("demo/pendulum", batch_size=4000, sampler=SamplerWithoutReplacement())
+        >>> [len(batch) for batch in dataset]     # an epoch
+        [4000, 4000, 4000, 3000]
+
     If the batch size does not divide the number of steps, the last batch of an epoch is short; `ran_out` is True after
     the last batch. Steps added to a growing storage join the current epoch. Steps that replace others in a full storage
     inherit their positions in the epoch: they are drawn in this epoch if the replaced steps had not been drawn yet,

@@ -1,4 +1,4 @@
-"""The README and the command agree."""
+"""The README, the page of the commands and the first pages agree with the command."""
 
 from __future__ import annotations
 
@@ -16,10 +16,19 @@ from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.cli.frame import make_app
 from datasets_rl.cli.options import GLOBALS
 
-README = (Path(datasets_rl.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
-SESSIONS = [text for kind, text in BLOCKS if kind == "console"]
-PROGRAMS = [text for kind, text in BLOCKS if kind == "python"]
+ROOT = Path(datasets_rl.__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")}
+PAGES["README.md"] = README
+BLOCKS = [
+    (page, kind, text)
+    for page, whole in PAGES.items()
+    for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", whole, flags=re.MULTILINE | re.DOTALL)
+]
+# Sessions of other pages are run by the tests of their commands.
+SESSIONS = [text for page, kind, text in BLOCKS if kind == "console" and page.startswith("docs/get-started/")]
+PROGRAMS = [text for page, kind, text in BLOCKS if kind == "python" and page == "README.md"]
 GLOBAL_OPTIONS = {name for _, names, _, _ in GLOBALS.values() for name in names} | {"--help", "-h"}
 
 
@@ -41,20 +50,15 @@ def options() -> dict[str, set[str]]:
     }
 
 
-def rows(heading: str) -> list[list[str]]:
+def rows(heading: str, page: str = COMMANDS) -> list[list[str]]:
     """Return the cells of the table under a heading, without its header rows."""
-    section = re.split(rf"^#+ {heading}$", README, flags=re.MULTILINE)[1]
+    section = re.split(rf"^#+ {heading}$", page, flags=re.MULTILINE)[1]
     lines = [line for line in section.split("\n#")[0].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
 
 
-def test_the_two_commands_of_a_fresh_machine_come_first():
-    assert BLOCKS[0][1].startswith("make demo")
-    assert BLOCKS[0][1].splitlines()[1].startswith("make test")
-
-
 def test_the_table_of_commands_is_complete(options):
-    shown = {cells[0].split()[1]: set(re.findall(r"`(-[-a-z]+)`", cells[2])) for cells in rows("Commands")}
+    shown = {cells[0].split()[1]: set(re.findall(r"`(-[-a-z]+)`", cells[2])) for cells in rows("All commands")}
 
     assert sorted(shown) == sorted(command_names())
     assert {name: long(own - GLOBAL_OPTIONS) for name, own in options.items()} == {
@@ -67,22 +71,37 @@ def long(names: set[str]) -> set[str]:
 
 
 def test_options_for_all_commands_are_named():
-    assert [name for name in long(GLOBAL_OPTIONS) if f"`{name}`" not in README] == []
+    assert [name for name in long(GLOBAL_OPTIONS) if f"`{name}`" not in COMMANDS] == []
 
 
-def test_every_option_that_is_named_anywhere_exists(options):
+def test_every_option_that_is_named_exists(options):
     known = GLOBAL_OPTIONS.union(*options.values())
+    named = re.findall(r"(?<![-\w])--[a-z][-a-z]*", COMMANDS + PAGES["docs/sources/README.md"])
 
-    assert [name for name in re.findall(r"(?<![-\w])--[a-z][-a-z]*", README) if name not in known] == []
+    assert [name for name in named if name not in known] == []
 
 
 def test_every_command_that_is_named_anywhere_exists_and_takes_its_options(options):
-    lines = re.findall(r"(?:^\$ |`|\"\$\()(rlds [^`\n)]*)", README, flags=re.MULTILINE)
-    for line in lines:
-        _, name, *rest = line.replace("\\|", "|").split()
-        assert name in options, line
-        assert {word for word in rest if word.startswith("--")} <= options[name] | GLOBAL_OPTIONS, line
-    assert len(lines) > 15
+    """In text and in blocks of all pages; `rlds` is also a word, and other programs have commands of that name."""
+    found = {(page, line) for page, text in PAGES.items() for line in re.findall(r"`(rlds [^`\n]*)`", text)}
+    found |= {
+        (page, line)
+        for page, kind, text in BLOCKS
+        if kind in {"", "console"}
+        for line in re.findall(r"^(?:\$ )?(rlds [^\n#]*)", text, flags=re.MULTILINE)
+    }
+    problems = []
+    for page, line in sorted(found):
+        words = re.split(r"[|;&>]|\s{2,}", line.replace("\\|", "/"))[0].split()[1:]
+        name = next((word for word in words if not word.startswith("-")), "help")
+        taken = {word.partition("=")[0] for word in words if word.startswith("--")}
+        if name in options and not taken <= options[name] | GLOBAL_OPTIONS:
+            problems.append(f"{page}: {line}: {taken - options[name] - GLOBAL_OPTIONS}")
+        elif name not in options and re.fullmatch("[a-z]+", name):
+            problems.append(f"{page}: {line}: there is no command {name}")
+
+    assert problems == []
+    assert len(found) > 100
 
 
 def test_the_table_of_exit_codes_is_that_of_the_program():
@@ -96,16 +115,22 @@ def test_the_table_of_environment_variables_is_that_of_the_program():
 
 
 def test_make_targets_exist():
-    makefile = (Path(datasets_rl.__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = {name for text in (*PAGES.values(), contributing()) for name in re.findall(r"`make ([a-z]+)", text)}
 
-    assert [name for name in re.findall(r"make ([a-z]+)", README) if f"\n{name}:" not in makefile] == []
+    assert [name for name in sorted(named) if f"\n{name}:" not in makefile] == []
+    assert {"test", "docs"} <= named
+
+
+def contributing() -> str:
+    return (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_folders_of_the_layout_exist():
-    root = Path(datasets_rl.__file__).parents[1]
-    named = [name for cells in rows(r"Where does this go\?") for name in re.findall(r"`([\w/.]+)`", cells[0])]
+    named = [name for cells in rows("Layout", contributing()) for name in re.findall(r"`([\w/.]+)`", cells[0])]
 
-    assert [name for name in named if not (root / name).exists() and not (root / "datasets_rl" / name).exists()] == []
+    assert [name for name in named if not (ROOT / name).exists() and not (ROOT / "datasets_rl" / name).exists()] == []
+    assert len(named) > 30
 
 
 def steps(session: str) -> list[tuple[list[str], str]]:
@@ -145,8 +170,8 @@ def named_so(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "datasets_rl"
 
 
-@pytest.mark.usefixtures("stored")
-@pytest.mark.parametrize("program", [text for text in PROGRAMS if "demo/pendulum" in text])
-def test_programs_on_built_in_data_run(program, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(program, "README.md", "exec"), {})
+def test_the_program_of_the_readme_is_that_of_the_page_whose_programs_run():
+    page = PAGES["docs/get-started/first-policy.md"]
+
+    shown = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert shown[:1] == PROGRAMS

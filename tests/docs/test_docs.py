@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+import torch
+from tensordict import TensorDict
 
 import datasets_rl
 
+WITHOUT_PROGRAMS = {"how-to/README.md", "get-started/install.md", "concepts/rlds.md", "commands.md", "performance.md"}
 DOCS = Path(datasets_rl.__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+
+
+def page_name(page):
+    return page.relative_to(DOCS).as_posix()
 
 
 @pytest.fixture(scope="module")
@@ -20,24 +29,62 @@ def home(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _environment(home, monkeypatch):
-    """Store the datasets of the pages in a separate folder, because another version may have written the user's."""
+    """Store the datasets of the pages in a separate folder, because another version may have written the user's.
+
+    Small networks are trained by one thread: those of parallel tests wait for each other.
+    """
     monkeypatch.setenv("RLDS_HOME", str(home))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_the_programs_of_a_page_run_one_after_the_other(page):
     programs = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     names: dict[str, object] = {}
     for program in programs:
         exec(program, names)
 
-    assert programs or page.parent.name in {"sources", "contributing"} or page.name == "README.md"
+    assert programs or page.parent.name in {"sources", "contributing"} or page_name(page) in WITHOUT_PROGRAMS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_the_classes_of_a_page_are_public_names(page):
     named = set(
         re.findall(r"`([A-Z]\w+(?:Storage|Sampler|Writer|Buffer|Ensemble|Batches))\b", page.read_text(encoding="utf-8"))
     )
 
     assert named <= set(datasets_rl.__all__)
+
+
+FRONT_DOOR = (
+    "BaseDatasetExperienceReplay",
+    "GoalSampler",
+    "PrioritizedSampler",
+    "RandomSampler",
+    "Recipe",
+    "ReplayBuffer",
+    "SamplerWithoutReplacement",
+    "SliceSampler",
+    "TensorDictReplayBuffer",
+    "download",
+    "load",
+    "normalized_score",
+    "open_dataset",
+    "verify",
+)
+"""The names that a user meets first; their docstrings have examples with their results."""
+
+
+@pytest.mark.parametrize("name", FRONT_DOOR)
+def test_the_examples_of_docstrings_run(name):
+    value = getattr(datasets_rl, name)
+    names = {"TensorDict": TensorDict, "torch": torch}
+    example = doctest.DocTestParser().get_doctest(inspect.getdoc(value), names, name, None, None)
+    report: list[str] = []
+    doctest.DocTestRunner().run(example, out=report.append)
+
+    assert not report, "".join(report)
+    assert any(one.want for one in example.examples), "no example shows a result"

@@ -1,0 +1,254 @@
+"""Pages of the site that are generated from the code: commands, API, catalogs and recipes.
+
+MkDocs calls the `on_*` functions. A page of `docs/` links to files of the repository by their paths; on the site, such a
+link leads to the page made of the file, or to the file in the repository.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import posixpath
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import typer
+
+import datasets_rl
+from datasets_rl import DatasetInfo, Settings, list_datasets, sources
+from datasets_rl.cli.frame import make_app
+from datasets_rl.cli.help_page import split_help
+from datasets_rl.cli.options import GLOBALS
+from datasets_rl.cli.output import size_text
+from datasets_rl.preprocessing.recipe import shipped_recipes
+
+ROOT = Path(__file__).parents[1]
+REPOSITORY = "https://github.com/datasets-rl/datasets-rl/blob/main"
+COPIED = {
+    "datasets_rl/format/FORMAT.md": "format.md",
+    "CONTRIBUTING.md": "contributing/README.md",
+    "CHANGELOG.md": "contributing/changelog.md",
+    "SECURITY.md": "contributing/security.md",
+    "CODE_OF_CONDUCT.md": "contributing/code-of-conduct.md",
+}
+"""The pages of the site that are files outside of `docs/`, by their paths in the repository."""
+NOTEBOOKS = {"recipes/quickstart.ipynb": "get-started/quickstart.md"}
+"""The pages of the site that are notebooks."""
+_LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
+_CODE = re.compile(r"`[^`\n]+`")
+_FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_TYPE = re.compile(r" <(?:list\[)?\w+\]?>$")
+"""What Typer adds to the name of an argument."""
+_DETAILS = {"bytes": "download_bytes"}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the generated pages."""
+    from mkdocs.structure.files import File
+
+    for path, content in generated_pages().items():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_config(config: Any) -> Any:
+    """Add the generated pages to the navigation: each to the section of the folder that it is in."""
+    sections = {title: section for entry in config.nav for title, section in entry.items()}
+    sections["Datasets"].append({"Catalogs": []})
+    folders = {
+        "commands": sections["Command line"],
+        "api": sections["API"],
+        "sources/catalog": sections["Datasets"][-1]["Catalogs"],
+    }
+    for path in generated_pages():
+        folders.get(posixpath.dirname(path), []).append(path)
+    return config
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Return the page with the links that it has on the site."""
+    origin = {copied: path for path, copied in COPIED.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    return site_links(markdown, origin, page.file.src_uri)
+
+
+def site_links(markdown: str, origin: str, target: str) -> str:
+    """Return a page whose links to files of the repository lead to pages of the site, or to the repository.
+
+    Args:
+        markdown: The page; links in fenced code are left unchanged.
+        origin: The path of the file in the repository, which its links are relative to.
+        target: The path of the page on the site.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        path, hash_mark, anchor = match[2].partition("#")
+        if not path or re.match(r"\w+:", path):
+            return match[0]
+        return f"{match[1]}{_site_link(path, origin, target)}{hash_mark}{anchor}{match[3]}"
+
+    pieces = _FENCED.split(markdown)
+    # GitHub needs a backslash before a bar in the code of a table; Python-Markdown shows it.
+    pieces[::2] = [_CODE.sub(lambda code: code[0].replace("\\|", "|"), _LINK.sub(replaced, one)) for one in pieces[::2]]
+    return "".join(pieces)
+
+
+def _site_link(path: str, origin: str, target: str) -> str:
+    in_repository = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
+    on_site = (COPIED | NOTEBOOKS).get(in_repository, in_repository.removeprefix("docs/"))
+    if on_site == in_repository and origin.startswith("docs/") and (ROOT / in_repository).exists():
+        return f"{REPOSITORY}/{in_repository}"
+    if on_site == in_repository and origin in COPIED:
+        return f"{REPOSITORY}/{in_repository}"
+    return posixpath.relpath(on_site, posixpath.dirname(target) or ".")
+
+
+def generated_pages() -> dict[str, str]:
+    """Return the generated pages by their paths on the site."""
+    pages = {copied: (ROOT / path).read_text(encoding="utf-8") for path, copied in COPIED.items()}
+    pages |= {f"commands/{name}.md": page for name, page in command_pages()}
+    pages |= {f"api/{_slug(title)}.md": api_page(title, names) for title, names in public_names().items()}
+    pages |= {f"sources/catalog/{name}.md": catalog_page(name, infos) for name, infos in catalogs().items()}
+    pages |= {copied: notebook_page(path) for path, copied in NOTEBOOKS.items()}
+    return pages | {"recipes.md": recipes_page()}
+
+
+def notebook_page(path: str) -> str:
+    """Return a notebook as a page, without outputs."""
+    cells = json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]
+    text = [("".join(cell["source"]), cell["cell_type"] == "code") for cell in cells]
+    blocks = [f"```python\n{source}\n```" if is_code else source for source, is_code in text]
+    blocks.insert(1, f"This page is a notebook, to be run cell by cell: [`{path}`]({REPOSITORY}/{path}).")
+    return "\n\n".join(blocks) + "\n"
+
+
+def public_names() -> dict[str, list[str]]:
+    """Return the public names by subject, as in the table of the package."""
+    table = (ROOT / "datasets_rl" / "__init__.pyi").read_text(encoding="utf-8")
+    sections = re.split(r"^# ", table, flags=re.MULTILINE)[1:]
+    return {text.splitlines()[0]: sorted(re.findall(r"\bas (\w+)", text)) for text in sections}
+
+
+def api_page(title: str, names: list[str]) -> str:
+    """Return the page of the public names of a subject; names that stand for another one are listed at the end."""
+    defined = {name: path for name in names if (path := _definition(name))}
+    others = [f"| `{name}` | `{_original(getattr(datasets_rl, name))}` |" for name in names if name not in defined]
+    table = ["\n## Other names\n\n| name | stands for |\n| --- | --- |", *others] if others else []
+    lines = [
+        f"# {title}\n\nEach name is imported from `datasets_rl`.\n",
+        *(f"::: {path}\n" for path in defined.values()),
+    ]
+    return "\n".join([*lines, *table]) + "\n"
+
+
+def _definition(name: str) -> str | None:
+    """Return the path of the class or the function that a name belongs to; None if it is another name of something."""
+    value = getattr(datasets_rl, name)
+    module = sys.modules.get(getattr(value, "__module__", ""))
+    is_defined = module is not None and re.search(rf"^(class|def) {name}\b", inspect.getsource(module), re.MULTILINE)
+    return f"{value.__module__}.{name}" if is_defined else None
+
+
+def _original(value: Any) -> str:
+    """Return the original of another name: a class, the base of a class made at run time, or a value."""
+    own_name = getattr(value, "__name__", None)
+    if own_name is None:
+        return repr(value)
+    return value.__mro__[1].__name__ if getattr(datasets_rl, own_name, None) is value and own_name else own_name
+
+
+def command_pages() -> Iterator[tuple[str, str]]:
+    """Yield the name and the page of every command."""
+    root: Any = typer.main.get_command(make_app())
+    for name, command in sorted(root.commands.items()):
+        members = sorted(getattr(command, "commands", {}).items())
+        below = [f"## rlds {name} {one}\n\n{_help(member)}" for one, member in members]
+        yield name, "\n\n".join([f"# rlds {name}", _help(command), *below]) + "\n"
+
+
+def _help(command: Any) -> str:
+    """Return the description of a command, its examples, and its arguments and options without those of all commands."""
+    paragraphs, examples = split_help(command.help or "")
+    context = command.make_context(command.name, [], resilient_parsing=True)
+    shared = {option for _, names, _, _ in GLOBALS.values() for option in names} | {"--help"}
+    own = [one for one in command.get_params(context) if not shared & set(one.opts)]
+    records = filter(None, (one.get_help_record(context) for one in own))
+    rows = [f"| `{_cell(_TYPE.sub('', name))}` | {_cell(meaning)} |" for name, meaning in records]
+    blocks = [*paragraphs, "```\n" + "\n".join(examples) + "\n```" if examples else ""]
+    blocks += ["| argument or option | meaning |\n| --- | --- |\n" + "\n".join(rows)] if rows else []
+    return "\n\n".join(block for block in blocks if block)
+
+
+def catalogs() -> dict[str, tuple[DatasetInfo, ...]]:
+    """Return the datasets of every source that has a catalog; those of this machine are left out."""
+    with TemporaryDirectory() as home:
+        settings = Settings(home=Path(home))
+        found = {name: list_datasets(source=name, settings=settings).infos for name in sources.source_names()}
+    return {name: infos for name, infos in found.items() if infos}
+
+
+def catalog_page(name: str, infos: Sequence[DatasetInfo]) -> str:
+    """Return the table of the datasets of a source."""
+    lines = [
+        f"---\nhide: [toc]\n---\n# {name}",
+        f"The {len(infos)} datasets that `rlds list --source {name}` shows. A figure with a tilde is estimated or was",
+        "recorded once; `rlds info ID` names its origin. The last column has the returns of the normalized scores 0 and",
+        "1, where they are known.\n",
+        "| dataset | environment | observation | action | steps | episodes | download | license | scores 0 and 1 |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    table = ['<div class="catalog" markdown>\n', *lines[-2:], *map(_catalog_row, infos), "\n</div>"]
+    return "\n".join([lines[0], "", *lines[1:-2], *table, *_issue_lines(infos)]) + "\n"
+
+
+def _catalog_row(info: DatasetInfo) -> str:
+    score = "" if info.score is None else f"{info.score.low:,.6g} and {info.score.high:,.6g}"
+    figures = [_figure(info, name) for name in ("steps", "episodes", "bytes")]
+    name = info.id.partition("/")[2]
+    spaces = [space.short if space else "" for space in (info.observation, info.action)]
+    cells = [f"`{name}`", info.environment, *spaces, *figures, info.license, score]
+    return f"| {' | '.join(_cell(str(cell)) for cell in cells)} |"
+
+
+def _figure(info: DatasetInfo, name: str) -> str:
+    value = getattr(info, _DETAILS.get(name, name))
+    if value is None:
+        return ""
+    shown = size_text(value) if name == "bytes" else f"{value:,}"
+    return shown if info.basis[name].kind == "exact" else f"~ {shown}"
+
+
+def _issue_lines(infos: Sequence[DatasetInfo]) -> list[str]:
+    issues: dict[str, list[str]] = {}
+    for info in infos:
+        for issue in info.known_issues:
+            issues.setdefault(issue, []).append(info.id.partition("/")[2])
+    if not issues:
+        return []
+    rows = [f"| {_cell(issue)} | {_cell(', '.join(f'`{one}`' for one in ids))} |" for issue, ids in issues.items()]
+    return ["", "## Known issues", "", "| issue of the upstream's data | datasets |", "| --- | --- |", *rows]
+
+
+def recipes_page() -> str:
+    """Return the recipes of this package, with their steps."""
+    lines = [
+        "# Recipes of this package",
+        "",
+        "`rlds preprocess ID --recipe NAME` stores the result of a recipe, `dataset.derive(NAME)` does so in Python.",
+        "[Preprocessing](preprocess.md) explains steps and recipes of your own.",
+    ]
+    for recipe in shipped_recipes():
+        text = (ROOT / "recipes" / f"{recipe.name}.toml").read_text(encoding="utf-8")
+        lines += ["", f"## {recipe.name}", "", f"{recipe.summary}.", "", "```toml", text.rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

@@ -1,0 +1,66 @@
+"""The site has every page, and builds without a warning."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import datasets_rl
+from datasets_rl.cli.commands import command_names
+
+ROOT = Path(datasets_rl.__file__).parents[1]
+COPIED = {"format.md", "recipes.md", "get-started/quickstart.md"}
+"""Pages of the navigation that docs/generate.py makes."""
+
+
+def test_the_navigation_has_every_page():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    named = re.findall(r"[\w/-]+\.md", navigation)
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    generated = {name for name in named if name in COPIED or name.startswith("contributing/")}
+
+    assert sorted(named) == sorted(set(named))
+    assert pages - generated == set(named) - generated
+
+
+@pytest.fixture
+def generate(monkeypatch):
+    """The module that makes pages of the code."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("generate")
+
+
+def test_every_public_name_and_every_command_has_an_entry(generate):
+    named = [name for names in generate.public_names().values() for name in names]
+
+    assert sorted(named) == sorted(set(datasets_rl.__all__) - {"__version__"})
+    assert [name for name, _ in generate.command_pages()] == list(command_names())
+
+
+def test_a_link_to_a_file_of_the_repository_leads_to_its_page_or_to_the_repository(generate):
+    text = "[a](../datasets_rl/format/FORMAT.md#rows), [b](../recipes/td3_bc.toml), [c](d4rl.md), [d](https://e.f)"
+
+    assert generate.site_links(text, "docs/looking.md", "looking.md") == (
+        "[a](format.md#rows), [b](https://github.com/datasets-rl/datasets-rl/blob/main/recipes/td3_bc.toml), "
+        "[c](d4rl.md), [d](https://e.f)"
+    )
+    assert (
+        generate.site_links("[a](docs/README.md)", "CONTRIBUTING.md", "contributing/README.md") == "[a](../README.md)"
+    )
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "api" / "datasets" / "index.html").read_text(encoding="utf-8").count("load") > 3
+    assert "hopper-medium-v2" in (tmp_path / "sources" / "catalog" / "d4rl" / "index.html").read_text(encoding="utf-8")
+    assert "--dry-run" in (tmp_path / "commands" / "download" / "index.html").read_text(encoding="utf-8")
