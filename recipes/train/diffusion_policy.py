@@ -87,6 +87,8 @@ class Denoiser(nn.Module):
 class Agent(nn.Module):
     """A policy of the last observations, [B, N, O], that returns the next actions, in the units of the environment."""
 
+    kept: Tensor
+
     def __init__(self, dataset: Any, space: Any, args: argparse.Namespace) -> None:
         super().__init__()
         if not isinstance(space, gymnasium.spaces.Box):

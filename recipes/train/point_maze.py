@@ -49,7 +49,7 @@ class PointMaze(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]  # gymnasium declares no ClassVar
     speed, radius, reach = 0.4, 0.15, 0.4
 
     def __init__(self) -> None:

@@ -113,7 +113,7 @@ class Agent(nn.Module):
             values = torch.minimum(*(critic(torch.cat([following, next_action], -1)) for critic in two))
             alive = self.args.discount * ~batch["next", "terminated"]
             target = self.scale * batch["next", "reward"] + alive * (values - alpha * log_probability)
-        losses = {"critics": sum(functional.mse_loss(critic(pair), target) for critic in self.critics)}
+        losses = {"critics": torch.stack([functional.mse_loss(critic(pair), target) for critic in self.critics]).sum()}
         self.descend("critics", losses["critics"])
         with torch.no_grad():
             for slow, fast in zip(self.target_critics.parameters(), self.critics.parameters(), strict=True):
