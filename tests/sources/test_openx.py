@@ -72,8 +72,9 @@ def test_listing_them_does_not_import_numpy():
 def test_an_invalid_id_is_refused_and_an_unknown_one_is_requested(tmp_path, settings):
     with pytest.raises(UnknownIdError):
         find("openx/../etc")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(FetchError) as caught:
-        downloading.download("openx/cmu_strech", from_local=tmp_path / "none", settings=settings)
+        downloading.download("openx/cmu_strech", from_local=tmp_path / "empty", settings=settings)
     assert "openx/cmu_stretch" in caught.value.hint
 
 
