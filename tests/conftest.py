@@ -29,6 +29,16 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+@pytest.fixture(autouse=True)
+def _signal_handlers():
+    """Restore the handlers that a command has set which ran in this process: children of later tests inherit them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
 def pytest_configure(config):
     # A killed process loses nothing that it wrote. Only a power cut does, and no test cuts the power.
     if "bench" not in config.option.markexpr:

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import datasets_rl as rl
@@ -133,6 +133,10 @@ def shapes_and_indices(draw):
     for extra in (None, Ellipsis):
         if draw(st.booleans()):
             entries.insert(draw(st.integers(0, len(entries))), extra)
+    try:
+        np.zeros(shape)[tuple(entries)]
+    except IndexError:  # after an ellipsis, an integer belongs to another axis than the one that it was drawn for
+        reject()
     return shape, tuple(entries)
 
 
