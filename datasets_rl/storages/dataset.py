@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -83,8 +83,6 @@ class DatasetStorage(EpisodicStorage):
         self._length = len(stored)
         self._cache = self._new_image_cache() if any(field.encoded for field in schema) else None
         self._slots = {slot.name: slot for slot in row_slots(schema)}
-        next_slots = [replace(slot, name=slot.name[1:]) for slot in self._slots.values() if slot.name[0] == NEXT]
-        self._next_views = RowViews([*next_slots, self._slots[EPISODE]], schema.window_bytes)
         self._window_views: dict[tuple[Key, ...], RowViews] = {}
         self._columns: dict[Key, Tensor] = {}
         # Files larger than the memory are read row by row; smaller ones load faster with read-ahead.
@@ -98,6 +96,7 @@ class DatasetStorage(EpisodicStorage):
         self._finals: dict[Key, _Items] | None = None
         self._plans: dict[tuple[Key, ...], _BatchPlan] = {}
         self._whole = self._plan_of(tuple(self.keys()))
+        self._following = self._plan_of(tuple(key for key in self.keys() if key[0] == NEXT))
 
     def _new_image_cache(self) -> ImageCache | None:
         size = Settings.from_env().image_cache * 1_000_000 if self.image_cache is None else self.image_cache
@@ -261,19 +260,7 @@ class DatasetStorage(EpisodicStorage):
 
     @override
     def take_next(self, rows: Tensor) -> TensorDict:
-        if self._wide or self.masked:
-            return super().take_next(rows)  # type: ignore[no-any-return]  # batches are TensorDicts
-        leaves: dict[Key, Tensor] = {}
-        self._next_views(self._windows.index_select(0, rows), leaves)
-        episodes, done = leaves.pop(EPISODE), leaves[("done",)]
-        if done.any():
-            last = done.view(-1).nonzero().squeeze(1)
-            ended = episodes.index_select(0, last)
-            for key, final in self._final_states().items():
-                leaves[key].index_copy_(0, last, final.index_select(0, ended))
-        if not self.truncated_as_done:
-            leaves[("done",)] = leaves[("terminated",)].clone()
-        return nest_leaves(leaves, torch.Size((len(rows),)))
+        return self._gather(rows, self._following).get(NEXT)
 
     @override
     def take_windows(
