@@ -260,7 +260,8 @@ class DatasetStorage(EpisodicStorage):
 
     @override
     def take_next(self, rows: Tensor) -> TensorDict:
-        return self._gather(rows, self._following).get(NEXT)
+        following: TensorDict = self._gather(rows, self._following).get(NEXT)
+        return following
 
     @override
     def take_windows(
