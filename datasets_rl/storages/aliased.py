@@ -9,17 +9,15 @@ from tensordict import TensorDict
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.format.schema import Schema
-from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.episodic import EpisodicStorage, EpisodicView
 from datasets_rl.storages.index import EndKey
 from datasets_rl.ted.keys import NEXT_DONE, Key
-from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import Windows
 
 __all__ = ["AliasedStorage"]
 
 
-class AliasedStorage(EpisodicStorage):
+class AliasedStorage(EpisodicView):
     """The steps of a dataset, with some fields also available under a second name, as the same tensors.
 
     Args:
@@ -28,26 +26,9 @@ class AliasedStorage(EpisodicStorage):
     """
 
     def __init__(self, steps: EpisodicStorage, names: Mapping[Key, Key]) -> None:
-        super().__init__(len(steps))
-        self.steps = steps
-        self.masked = steps.masked
+        super().__init__(steps)
         keys = set(steps.keys())
         self.names = {name: key for name, key in names.items() if key in keys}
-
-    @property
-    @override
-    def episodes(self) -> EpisodeTable:
-        return self.steps.episodes
-
-    @property
-    @override
-    def schema(self) -> Schema:
-        return self.steps.schema
-
-    @property
-    @override
-    def filled_count(self) -> int:
-        return len(self.steps)
 
     @override
     def get(self, index: Any) -> TensorDict:

@@ -16,11 +16,10 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.schema import WIDE_BYTES, Schema
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
-from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.episodic import EpisodicStorage, EpisodicView
 from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.packed import RowSlot, RowViews, nest_leaves
 from datasets_rl.ted.keys import NEXT, NEXT_DONE, Key, as_key, dotted_name
-from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["DeviceStorage"]
 
@@ -40,7 +39,7 @@ class _Plan:
     """Key, items, and the number of rows from the row of the step to the row to read: 1 under "next"."""
 
 
-class DeviceStorage(EpisodicStorage):
+class DeviceStorage(EpisodicView):
     """The steps of a dataset, copied to one device: the memory of an accelerator, or main memory.
 
     Fields lie in packed records, as in the files. After the last record of each episode follows a record with its final
@@ -63,9 +62,7 @@ class DeviceStorage(EpisodicStorage):
     """
 
     def __init__(self, steps: EpisodicStorage, device: torch.device | str) -> None:
-        super().__init__(len(steps))
-        self.steps = steps
-        self.masked = steps.masked
+        super().__init__(steps)
         self.device = torch.empty(0, device=device).device
         _check_not_encoded(steps, self.device)
         first = _leaves_of(steps.take(torch.zeros(1, dtype=torch.int64)))
@@ -116,21 +113,6 @@ class DeviceStorage(EpisodicStorage):
             self._records.index_copy_(0, positions, records.to(self.device, non_blocking=pinned))
         for key in self._wide.keys() & leaves.keys():
             self._wide[key].index_copy_(0, positions, leaves[key].to(self.device))
-
-    @property
-    @override
-    def episodes(self) -> EpisodeTable:
-        return self.steps.episodes
-
-    @property
-    @override
-    def schema(self) -> Schema:
-        return self.steps.schema
-
-    @property
-    @override
-    def filled_count(self) -> int:
-        return len(self.steps)
 
     @property
     @override

@@ -21,7 +21,7 @@ from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, keys_named
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories, windows_within
 
-__all__ = ["EpisodicStorage"]
+__all__ = ["EpisodicStorage", "EpisodicView"]
 
 
 class EpisodicStorage(Storage, ABC):
@@ -93,3 +93,31 @@ class EpisodicStorage(Storage, ABC):
     @cached_property
     def _episode_trajectories(self) -> Trajectories:
         return Trajectories.from_table(self.episodes)
+
+
+class EpisodicView(EpisodicStorage, ABC):
+    """All steps of another storage of a dataset, in another form.
+
+    Args:
+        steps: The other storage.
+    """
+
+    def __init__(self, steps: EpisodicStorage) -> None:
+        super().__init__(len(steps))
+        self.steps = steps
+        self.masked = steps.masked
+
+    @property
+    @override
+    def episodes(self) -> EpisodeTable:
+        return self.steps.episodes
+
+    @property
+    @override
+    def schema(self) -> Schema:
+        return self.steps.schema
+
+    @property
+    @override
+    def filled_count(self) -> int:
+        return len(self.steps)

@@ -10,18 +10,16 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import UnknownKeyError
-from datasets_rl.format.schema import Schema
 from datasets_rl.storages.dataset import as_rows
-from datasets_rl.storages.episodic import EpisodicStorage
+from datasets_rl.storages.episodic import EpisodicStorage, EpisodicView
 from datasets_rl.storages.index import EndKey
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key, dotted_name
-from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.windows import Windows
 
 __all__ = ["FieldsStorage"]
 
 
-class FieldsStorage(EpisodicStorage):
+class FieldsStorage(EpisodicView):
     """Some fields of all steps of a dataset.
 
     Batches and columns have these fields only. Samplers and transforms that read single fields of other rows may read
@@ -33,26 +31,10 @@ class FieldsStorage(EpisodicStorage):
     """
 
     def __init__(self, steps: EpisodicStorage, keys: Iterable[Key]) -> None:
-        super().__init__(len(steps))
-        self.steps = steps
+        super().__init__(steps)
         self.fields = dict.fromkeys(keys)
         """Keys of the fields; the values are None, as every field keeps its dtype."""
         self.masked = NEXT_FINAL_KNOWN in self.fields
-
-    @property
-    @override
-    def episodes(self) -> EpisodeTable:
-        return self.steps.episodes
-
-    @property
-    @override
-    def schema(self) -> Schema:
-        return self.steps.schema
-
-    @property
-    @override
-    def filled_count(self) -> int:
-        return len(self.steps)
 
     @override
     def get(self, index: Any) -> TensorDict:
