@@ -93,7 +93,7 @@ def test_an_interrupted_download_is_continued_by_the_command_that_it_prints(comm
         wait_until(lambda: parts(home))
         began = time.monotonic()
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=20)
+        out, err = running.communicate(timeout=100)
         took = time.monotonic() - began
 
         assert (running.returncode, out) == (130, "")
@@ -140,7 +140,7 @@ def parts(home):
     return any(path.stat().st_size > 50_000 for path in home.rglob("*") if path.is_file())
 
 
-def wait_until(holds, seconds=20.0):
+def wait_until(holds, seconds=60.0):
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until
@@ -302,7 +302,7 @@ def test_sigterm_is_handled_like_an_interrupt_and_ends_with_143(command, process
         running = subprocess.Popen(words, env=process_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: parts(home))
         running.terminate()
-        out, err = running.communicate(timeout=20)
+        out, err = running.communicate(timeout=100)
 
     assert (running.returncode, out) == (143, "")
     assert "to continue: rlds download demo/pendulum" in err
