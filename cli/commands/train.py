@@ -115,5 +115,5 @@ def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:
     return found
 
 
-_EXTRAS = {"gymnasium": "gymnasium", "ale_py": "atari", "gymnasium_robotics": "robotics"}
-"""The extras with the libraries that programs import at their head."""
+_EXTRAS = {"gymnasium": "gymnasium", "ale_py": "atari", "gymnasium_robotics": "robotics", "wandb": "wandb"}
+"""The extras with the libraries that programs import."""

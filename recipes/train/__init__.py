@@ -7,8 +7,8 @@ from pathlib import Path
 
 __all__ = ["TOOLS", "program_files", "summary"]
 
-TOOLS = frozenset({"gather", "point_maze", "table"})
-"""Programs beside those that train on a dataset: they make datasets, an environment, and the table of results."""
+TOOLS = frozenset({"beside_d3rlpy", "gather", "point_maze", "table"})
+"""Programs beside those that train on a dataset: they make datasets, an environment, and tables of results."""
 
 
 def program_files() -> dict[str, Path]:

@@ -169,7 +169,7 @@ def open_log(args: argparse.Namespace, step: int) -> Any:
     if args.wandb:
         import wandb
 
-        wandb.init(project=args.wandb, config=vars(args), sync_tensorboard=True)
+        wandb.init(project=args.wandb, name=str(args.out), config=vars(args), sync_tensorboard=True)
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
