@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from datasets_rl import locating, sources, store
 from datasets_rl.card import ActionKind, Basis, ObservationKind, SpaceSummary, least_known
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotADatasetError, UnknownIdError
 from datasets_rl.format.summary import Summary
+from datasets_rl.mixture_file import mixture_members
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, split_derived
 
@@ -436,22 +436,7 @@ def info(dataset: str | Path, *, root: Path | str | None = None, settings: Setti
 
 
 def _mixture_info(path: Path, settings: Settings | None) -> DatasetInfo:
-    from datasets_rl.read.toml import parse_toml
-
-    try:
-        document = parse_toml(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidArgumentError(f"{path} is not the file of a mixture: {error}") from error
-    listed = document.get("member")
-    if not isinstance(listed, list) or not all(isinstance(one, Mapping) and "dataset" in one for one in listed):
-        raise InvalidArgumentError(f"{path} is not the file of a mixture; expected [[member]] with a dataset each")
-    members = []
-    for one in listed:
-        dataset = str(one["dataset"])
-        folder = Path(os.path.normpath(path.parent / Path(dataset).expanduser()))
-        is_folder = not isinstance(store.id_or_path(dataset), str) or store.paths_of(folder).exists
-        found = info(folder if is_folder else dataset, settings=settings)
-        members.append(Member(found, one.get("weight")))
+    members = (Member(info(one.dataset, settings=settings), one.weight) for one in mixture_members(path))
     return DatasetInfo(str(path), None, None, members=tuple(members))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from datasets_rl import locating, sources, store
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError
 from datasets_rl.format.manifest import Manifest
-from datasets_rl.read.toml import parse_toml
+from datasets_rl.mixture_file import mixture_members
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import bibtex_entries
 
@@ -58,7 +58,9 @@ def cite(
     """
     path = Path(dataset).expanduser()
     if path.suffix == ".toml" and path.is_file():
-        citations = _merge(one for member in _members(path) for one in cite(member, root=root, settings=settings))
+        citations = _merge(
+            one for member in mixture_members(path) for one in cite(member.dataset, root=root, settings=settings)
+        )
     else:
         citations = _merge(_citations(dataset, root, settings))
     if not citations:
@@ -67,20 +69,6 @@ def cite(
             hint="add a citation to its dataset.toml, and convert it again",
         )
     return citations
-
-
-def _members(file: Path) -> Iterator[str | Path]:
-    """Yield the datasets of a mixture; folders are relative to the file."""
-    try:
-        members = parse_toml(file.read_text(encoding="utf-8")).get("member", [])
-        names = [str(member["dataset"]) for member in members]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidArgumentError(f"{file} is not the file of a mixture: {error!r}") from error
-    if not names:
-        raise InvalidArgumentError(f"{file} is not the file of a mixture: it has no member")
-    for name in names:
-        folder = file.parent / name
-        yield folder if folder.is_dir() else name
 
 
 def _citations(dataset: str | Path, root: Path | str | None, settings: Settings | None) -> Iterator[Citation]:

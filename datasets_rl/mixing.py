@@ -30,10 +30,10 @@ from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, open_dataset
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.mixture_file import member_dataset, read_mixture_file
 from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.recipe import parse_inline
 from datasets_rl.preprocessing.transforms import TransformStep, named_transforms
-from datasets_rl.read.toml import parse_toml
 from datasets_rl.remedy import Call, Remedy
 from datasets_rl.samplers import (
     RandomSampler,
@@ -178,15 +178,7 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
         UnknownIdError: If there is no such dataset.
     """
     path = Path(path).expanduser()
-    try:
-        document = parse_toml(path.read_text("utf-8"))
-    except OSError as error:
-        raise InvalidArgumentError(f"the mixture {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"the mixture {path} is not valid TOML: {error}",
-            hint=Remedy("`{}` makes a valid one", Call("mixing.mixture_toml", ...)),
-        ) from error
+    document = read_mixture_file(path)
     tables = document.pop("member", None)
     problems = _table_problems(document, _SETTINGS, "it")
     if not isinstance(tables, list) or not tables:
@@ -235,9 +227,7 @@ def _parse_member(table: Any, number: int, base: Path, problems: list[str]) -> M
         problems += member_problems
         return None
     transforms = (*table.pop("transforms", ()), *table.pop("transform", ()))
-    relative = base / Path(table["dataset"]).expanduser()
-    if (relative / MANIFEST_FILE).is_file():
-        table["dataset"] = str(relative)
+    table["dataset"] = str(member_dataset(table["dataset"], base))
     return Member(**table, transforms=transforms)
 
 

@@ -154,7 +154,7 @@ def test_a_mixture_has_the_figures_of_its_members(stored, tmp_path):
 def test_a_file_without_members_is_not_a_mixture(tmp_path, text):
     (tmp_path / "mix.toml").write_text(text)
 
-    with pytest.raises(InvalidArgumentError, match=r"mix\.toml is not the file of a mixture"):
+    with pytest.raises(InvalidArgumentError, match=r"mix\.toml is not (the file of a mixture|valid TOML)"):
         info(tmp_path / "mix.toml")
     with pytest.raises(InvalidArgumentError, match="nowhere"):
         info(tmp_path / "nowhere.toml")

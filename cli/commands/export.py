@@ -123,14 +123,9 @@ def _content(shell: Shell, dataset: str) -> Any:
 
 def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
     """Return the error for a mixture, whose weights and transforms exist only while batches are drawn."""
-    from datasets_rl.read.toml import parse_toml
+    from datasets_rl.mixture_file import mixture_members
 
-    try:
-        members = parse_toml(Path(dataset).read_text(encoding="utf-8")).get("member", [])
-        names = [str(one["dataset"]) for one in members]
-    except (OSError, ValueError, KeyError, TypeError):
-        names = []
-    words = names or ["ID", "ID"]
+    words = [str(one.dataset) for one in mixture_members(Path(dataset))]
     return InvalidArgumentError(
         f"{dataset} is a mixture, whose shares and transforms exist only in batches",
         hint=f"export its members: {shell.rlds('export', *words, '--to', 'FORMAT', '--out', 'DIR')}",

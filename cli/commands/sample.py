@@ -12,7 +12,7 @@ import typer
 from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
-from ..options import Shell, dataset_arguments
+from ..options import Shell, dataset_arguments, read_keys
 from ..output import Facts, Result, Table
 from .info import unknown_text
 
@@ -39,29 +39,42 @@ def run(
         ),
     ],
     size: Annotated[int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Transitions in the batch.")] = 4,
+    keys: Annotated[
+        list[str],
+        typer.Option("--keys", "-k", metavar="KEY,...", show_default=False, help="Only these fields."),
+    ] = [],  # noqa: B006 -- Typer makes a list for each run
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", show_default=False, help="The same N draws the same batch."),
+    ] = None,
 ) -> Result:
     """Draw a batch from a stored dataset, or a mixture of some: its keys, shapes and first values, and the time it takes.
 
     \b
     Examples:
       rlds sample demo/pendulum
-      rlds sample d4rl/hopper-medium-v2 -n 256
+      rlds sample d4rl/hopper-medium-v2 -n 256 --keys observation,action --seed 0
       rlds sample mix.toml --json
     """
-    from datasets_rl import datasets, mixing  # noqa: F401 -- torch loads before the clock starts
+    import torch
 
+    from datasets_rl import datasets, mixing  # noqa: F401 -- they load before the clock starts
+
+    options = {"keys": chosen} if (chosen := read_keys(keys)) else {}
+    if seed is not None:
+        torch.manual_seed(seed)
     began = time.perf_counter()
     name, folder, replay = _open_dataset(shell, dataset)
     opened = time.perf_counter()
-    batch = _draw_batch(replay, size)
+    batch = _draw_batch(replay, size, options)
     first = time.perf_counter()
     rounds, spent = 1, first - opened
     if spent < _SECONDS:
-        rounds, spent = _time_batches(replay, size)
+        rounds, spent = _time_batches(replay, size, options)
     each = spent / rounds
-    keys = [_describe_leaf(name, leaf) for name, leaf in _leaves(batch)]
+    leaves = [_describe_leaf(name, leaf) for name, leaf in _leaves(batch)]
     timing = {"open_s": opened - began, "first_s": first - opened, "sample_s": each, "rounds": rounds}
-    rows = tuple((one["key"], one["dtype"], str(one["shape"]), _short_text(one["values"])) for one in keys)
+    rows = tuple((one["key"], one["dtype"], str(one["shape"]), _short_text(one["values"])) for one in leaves)
     unknown = _final_unknown(replay)
     facts = (
         ("open", f"{timing['open_s'] * 1e3:.1f} ms"),
@@ -74,7 +87,7 @@ def run(
             "folder": str(folder),
             "batch_size": size,
             "final_unknown": {one.manifest.id: one.manifest.final_unknown for one in unknown},
-            "keys": keys,
+            "keys": leaves,
             "timing": timing,
         },
         [
@@ -86,7 +99,7 @@ def run(
                 else []
             ),
         ],
-        quiet=[one["key"] for one in keys],
+        quiet=[one["key"] for one in leaves],
     )
 
 
@@ -109,19 +122,21 @@ def _final_unknown(replay: Any) -> list[Any]:
     return [one for one in members if one.manifest.final_unknown]
 
 
-def _draw_batch(replay: Any, size: int) -> Any:
+def _draw_batch(replay: Any, size: int, options: dict[str, Any]) -> Any:
     try:
-        return replay.sample(size)
+        return replay.sample(size, **options)
+    except InvalidArgumentError:
+        raise
     except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
         reason = str(error).partition("\n")[0] or "out of memory"
         raise InvalidArgumentError(f"no batch of {size:,} transitions: {reason}", hint="take a smaller -n") from error
 
 
-def _time_batches(replay: Any, size: int) -> tuple[int, float]:
+def _time_batches(replay: Any, size: int, options: dict[str, Any]) -> tuple[int, float]:
     """Return how many batches were drawn, and in how many seconds; enough is enough after a second."""
     began, done, spent = time.perf_counter(), 0, 0.0
     while done < _ROUNDS and spent < _SECONDS:
-        replay.sample(size)
+        replay.sample(size, **options)
         done += 1
         spent = time.perf_counter() - began
     return done, spent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,13 +32,13 @@ def run(
         ),
     ] = False,
 ) -> Result:
-    """Check stored datasets: the manifest, and sizes and checksums of all files.
+    """Check stored datasets, or those of a mixture: the manifest, and sizes and checksums of all files.
 
     \b
     Examples:
       rlds verify demo/pendulum
       rlds verify d4rl/hopper-medium-v2 --deep
-      rlds verify ./my-dataset --json
+      rlds verify mix.toml ./my-dataset --json
     """
     return check_datasets(shell, datasets, deep=deep)
 
@@ -46,13 +47,24 @@ def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Resu
     """Return what the checks of datasets, given by id or path, found."""
     from datasets_rl.verification import verify
 
-    found = apply_to_each(shell, datasets, lambda one: verify(**dataset_arguments(shell, one), deep=deep))
+    found = apply_to_each(shell, _members(datasets), lambda one: verify(**dataset_arguments(shell, one), deep=deep))
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(shell, one.value)))],
         quiet=[one.item for one in found if one.value and one.value.problems],
         code=combined_exit_code([_exit_code(one) for one in found]),
     )
+
+
+def _members(datasets: Iterable[str]) -> list[str]:
+    """Return datasets, with those of a mixture's file in the place of the file."""
+    from datasets_rl.mixture_file import mixture_members
+
+    found: list[str] = []
+    for one in datasets:
+        members = [str(member.dataset) for member in mixture_members(Path(one))] if one.endswith(".toml") else [one]
+        found += (member for member in members if member not in found)
+    return found
 
 
 def _exit_code(outcome: Outcome[Verification]) -> int:

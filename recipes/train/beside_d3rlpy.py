@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 import datasets_rl as rl
-from datasets_rl.recipes.train.table import SHARED, run_one
+from datasets_rl.recipes.train.table import SHARED, Run, run_one
 
 ROUNDS, UPDATES = 9, 100
 """Rounds of a measurement, and the updates or batches of each."""
@@ -169,7 +169,7 @@ def main(argv: list[str] | None = None) -> None:
         for seed in range(args.seeds):
             sys.stderr.write(f"{name} on {args.dataset}, seed {seed}\n")
             place = Path(args.dataset, str(seed))
-            ours = run_one(args.out / name / place, name, args.dataset, seed, arguments)
+            ours = run_one(Run(name, args.dataset, seed, args.arguments, args.out / name / place))
             theirs = train(name, args.dataset, seed, args.out / f"{name} of d3rlpy" / place, arguments)
             scores["ours"].append(ours["return"])
             scores["theirs"].append(theirs["return"])

@@ -1,9 +1,10 @@
 """The table of results in README.md: every program on every dataset, with several seeds.
 
-    python -m datasets_rl.recipes.train.table                     # runs what is missing, and writes the table
+    python -m datasets_rl.recipes.train.table --jobs 2            # makes and runs what is missing, and writes the table
 
-A run that was interrupted resumes, and one that is done is read from its result.json. The networks and the numbers of
-updates are small, so that the whole table takes two cores about an hour; papers take a hundred times as many.
+A run that was interrupted resumes, and one that is done is read from its result.json; so are the datasets. The networks and
+the numbers of updates are small, so that the whole table takes two cores less than two hours; papers take a hundred times
+as many updates.
 """
 
 from __future__ import annotations
@@ -11,27 +12,59 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import multiprocessing
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 import datasets_rl as rl
 
-PROGRAMS = ("bc", "td3_bc", "iql", "rebrac", "cql")
-PLAN = {
-    "demo/pendulum": PROGRAMS,
-    "demo/pendulum@top_10_percent": ("bc",),
-    "local/pendulum-medium-replay": ("bc", "td3_bc", "iql", "rebrac"),
-    "local/cartpole-medium-replay": ("bc",),
-    "local/cartpole-medium-replay@top_10_percent": ("bc",),
-}
-"""The programs of each dataset."""
 SHARED = "--hidden 64 64 --lr 1e-3 --steps 10000 --eval-every 2500 --eval-episodes 20"
+MUJOCO = "--hidden 128 128 --lr 1e-3 --steps 20000 --eval-every 5000 --eval-episodes 10"
+SEQUENCES = "--layers 2 --length 20 --steps 5000 --eval-every 2500 --eval-episodes 10"
+OFFLINE = ("bc", "td3_bc", "iql", "rebrac")
+PLAN: dict[str, dict[str, str]] = {
+    "demo/pendulum": dict.fromkeys((*OFFLINE, "cql"), SHARED),
+    "demo/pendulum@top_10_percent": {"bc": SHARED},
+    "local/pendulum-medium-replay": dict.fromkeys(OFFLINE, SHARED),
+    "local/cartpole-medium-replay": {"bc": SHARED},
+    "local/cartpole-medium-replay@top_10_percent": {"bc": SHARED},
+    "local/hopper-medium-replay": dict.fromkeys(OFFLINE, MUJOCO) | {"dt": SEQUENCES},
+    "local/hopper-medium-replay@top_10_percent": {"bc": MUJOCO},
+    "local/halfcheetah-medium-replay": dict.fromkeys(OFFLINE, MUJOCO) | {"dt": SEQUENCES},
+    "local/halfcheetah-medium-replay@top_10_percent": {"bc": MUJOCO},
+}
+"""The programs of each dataset, with their arguments."""
+BODY = "--start 5000 --eval-every 5000 --hidden 128 128"
+GATHERED = {
+    "local/pendulum-medium-replay": "Pendulum-v1",
+    "local/cartpole-medium-replay": "CartPole-v1 --steps 12000",
+    "local/hopper-medium-replay": f"Hopper-v5 --steps 150000 {BODY}",
+    "local/halfcheetah-medium-replay": f"HalfCheetah-v5 --steps 100000 --episodes 50 {BODY}",
+}
+"""The arguments of gather.py that make a dataset."""
 README = Path(__file__).with_name("README.md")
 START, END = "<!-- results -->", "<!-- end of results -->"
+
+
+class Run(NamedTuple):
+    """One program on one dataset with one seed."""
+
+    program: str
+    dataset: str
+    seed: int
+    arguments: str
+    folder: Path
+
+    @property
+    def done(self) -> Path:
+        """The file of the result."""
+        return self.folder / "result.json"
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -40,25 +73,49 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--datasets", nargs="+", default=tuple(PLAN), metavar="ID")
     parser.add_argument("--programs", nargs="+", metavar="NAME", help="by default those of PLAN")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
-    parser.add_argument("--arguments", default=SHARED, help="of every run; by default %(default)s")
+    parser.add_argument("--arguments", help="of every run; by default those of PLAN")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs", "table"), metavar="FOLDER")
     parser.add_argument("--write", type=Path, default=README, metavar="FILE", help="the page with the table")
     parser.add_argument("--only-write", action="store_true", help="run nothing: write the table of the finished runs")
     return parser.parse_args(argv)
 
 
-def run_one(folder: Path, name: str, dataset_id: str, seed: int, arguments: list[str]) -> dict[str, Any]:
+def planned(args: argparse.Namespace) -> list[Run]:
+    """Return the runs of the table in its order."""
+    runs = []
+    for dataset in args.datasets:
+        programs = PLAN.get(dataset, dict.fromkeys(OFFLINE, SHARED))
+        for name in args.programs or programs:
+            arguments = args.arguments or programs.get(name, SHARED)
+            folders = [Path(args.out, name, dataset, str(seed)) for seed in range(args.seeds)]
+            runs += [Run(name, dataset, seed, arguments, folder) for seed, folder in enumerate(folders)]
+    return runs
+
+
+def make_dataset(dataset: str) -> None:
+    """Gather or derive a dataset of the plan that does not exist."""
+    base, _, recipe = dataset.partition("@")
+    try:
+        rl.load(dataset, download=recipe == "" and base not in GATHERED)
+    except rl.NotADatasetError:
+        if not recipe:
+            importlib.import_module(f"{__package__}.gather").main(GATHERED[base].split())
+            return
+        make_dataset(base)
+        rl.load(base).derive(recipe)
+
+
+def run_one(run: Run) -> dict[str, Any]:
     """Return the result of a run, which begins or resumes if it is not done."""
-    done = folder / "result.json"
-    if done.exists():
-        found: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
-        return found
-    program = importlib.import_module(f"{__package__}.{name}")
-    result: dict[str, Any] = program.main(
-        ["--dataset", dataset_id, "--seed", str(seed), "--out", str(folder), *arguments]
-    )
-    done.write_text(json.dumps(result), encoding="utf-8")
-    return result
+    if not run.done.exists():
+        torch.set_num_threads(1)
+        sys.stderr.write(f"{run.program} on {run.dataset}, seed {run.seed}\n")
+        words = ["--dataset", run.dataset, "--seed", str(run.seed), "--out", str(run.folder), *run.arguments.split()]
+        result = importlib.import_module(f"{__package__}.{run.program}").main(words)
+        run.done.write_text(json.dumps(result), encoding="utf-8")
+    found: dict[str, Any] = json.loads(run.done.read_text(encoding="utf-8"))
+    return found
 
 
 def table_rows(results: list[dict[str, Any]]) -> Iterator[str]:
@@ -84,20 +141,21 @@ def table_rows(results: list[dict[str, Any]]) -> Iterator[str]:
 def main(argv: list[str] | None = None) -> None:
     """Run what is missing, and write the table after every run."""
     args = parse_arguments(argv)
-    results: list[dict[str, Any]] = []
-    plan = {one: args.programs or PLAN.get(one, PROGRAMS) for one in args.datasets}
-    cells = [(seed, one, name) for one, names in plan.items() for name in names for seed in range(args.seeds)]
-    for seed, dataset_id, name in cells:
-        folder = args.out / name / dataset_id / str(seed)
-        if args.only_write and not (folder / "result.json").exists():
-            continue
-        sys.stderr.write(f"{name} on {dataset_id}, seed {seed}\n")
-        results.append(run_one(folder, name, dataset_id, seed, args.arguments.split()))
-        write_table(args.write, "\n".join(table_rows(results)))
+    runs = planned(args)
+    if not args.only_write:
+        for dataset in args.datasets:
+            make_dataset(dataset)
+        missing = [run for run in runs if not run.done.exists()]
+        # A new process for each run: what a run leaves in memory does not slow the next one.
+        with ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+            for _ in pool.map(run_one, missing) if args.jobs > 1 else map(run_one, missing):
+                write_table(args.write, runs)
+    write_table(args.write, runs)
 
 
-def write_table(page: Path, table: str) -> None:
-    """Replace the table between the marks of a page; a page that does not exist begins with it."""
+def write_table(page: Path, runs: list[Run]) -> None:
+    """Replace the table between the marks of a page by that of the finished runs; a new page begins with it."""
+    table = "\n".join(table_rows([run_one(run) for run in runs if run.done.exists()]))
     text = page.read_text(encoding="utf-8") if page.exists() else f"{START}\n{END}\n"
     head, _, rest = text.partition(START)
     _, _, tail = rest.partition(END)

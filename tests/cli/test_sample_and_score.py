@@ -26,6 +26,16 @@ def test_a_sample_is_printed_as_a_page(rlds):
     assert "transitions a second" in out
 
 
+@pytest.mark.usefixtures("stored")
+def test_a_sample_has_the_chosen_keys_and_the_same_seed_draws_it_again(rlds):
+    words = ("sample", "demo/pendulum", "--keys", "observation,next.reward", "--json")
+    first, second, other = (rlds(*words, "--seed", seed).json["keys"] for seed in (1, 1, 2))
+
+    assert {one["key"] for one in first} == {"index", "observation", "next.reward"}
+    assert first == second != other
+    assert "no key 'speed'" in rlds("sample", "demo/pendulum", "-k", "speed").err
+
+
 def test_a_folder_can_be_sampled(rlds, stored):
     assert "observation\n" in rlds("sample", stored, "-q").out
 

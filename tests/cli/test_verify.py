@@ -25,6 +25,17 @@ def test_an_intact_dataset_is_reported_as_intact(rlds):
 
 
 @pytest.mark.usefixtures("stored")
+def test_of_a_mixture_each_dataset_is_checked_once(rlds, tmp_path):
+    mixture = tmp_path / "mix.toml"
+    mixture.write_text('[[member]]\ndataset = "demo/pendulum"\n' * 2)
+
+    assert [one["id"] for one in rlds("verify", mixture, "demo/pendulum", "--json").json["datasets"]] == [
+        "demo/pendulum"
+    ]
+    assert "cannot be read" in rlds("verify", tmp_path / "none.toml").err
+
+
+@pytest.mark.usefixtures("stored")
 def test_deep_checks_more(rlds):
     shallow = rlds("verify", "demo/pendulum", "--json").json["datasets"][0]["checked"]
     deep = rlds("verify", "demo/pendulum", "--deep", "--json").json["datasets"][0]["checked"]
