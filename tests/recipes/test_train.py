@@ -166,6 +166,48 @@ def test_the_table_reads_finished_runs_and_replaces_only_what_is_between_its_mar
     assert "| | bc | -167 ± 0 | 100.0 [100.0, 100.0] | 2 | 2 |" in page.read_text()
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_beside_d3rlpy_has_scores_and_times_of_both(tmp_path, capsys, monkeypatch):
+    pytest.importorskip(
+        "d3rlpy", reason="pip install --no-deps d3rlpy gym gym_notices structlog colorama dataclasses-json"
+    )
+    beside = program("beside_d3rlpy")
+    monkeypatch.setattr(beside, "UPDATES", 2)
+    words = ["--programs", "bc", "td3_bc", "iql", "cql", "--seeds", "2", "--out", str(tmp_path)]
+    beside.main([*words, f"--arguments={' '.join([*TINY, '--steps', '2'])}"])
+
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row[0] for row in rows[2:]] == ["| bc", "| td3_bc", "| iql", "| cql"]
+    for _, ours, theirs, *times in rows[2:]:
+        assert all(-120 < float(score) < 110 for score in (ours + " " + theirs).split())
+        assert all(float(one.strip(" |%")) >= 0 for one in times)
+
+
+def test_the_plan_of_the_table_names_programs_datasets_and_valid_arguments():
+    for dataset, programs in table_program.PLAN.items():
+        base = dataset.partition("@")[0]
+        assert base == "demo/pendulum" or base in table_program.GATHERED
+        for name, arguments in programs.items():
+            program(name).parse_arguments(["--dataset", dataset, *arguments.split()])
+    for name, arguments in table_program.GATHERED.items():
+        assert f"local/{gather_program.parse_arguments(arguments.split()).name}-medium-replay" == name
+
+
+def test_the_table_makes_the_datasets_that_are_missing(monkeypatch):
+    tiny = (
+        "Pendulum-v1 --name planned --steps 60 --start 40 --eval-every 60 --eval-episodes 1 --episodes 1 --batch-size 8"
+    )
+    monkeypatch.setitem(table_program.GATHERED, "local/planned-medium-replay", tiny)
+    monkeypatch.setattr(gather_program, "play", lambda *_: next(returns))
+    returns = iter([-1500.0, -100.0, *[-900.0] * 3])
+
+    table_program.make_dataset("local/planned-medium-replay@top_10_percent")
+
+    assert len(load("local/planned-medium-replay", download=False)) == 60
+    table_program.make_dataset("local/planned-medium-replay@top_10_percent")  # it exists: nothing is played
+    assert load("local/planned-medium-replay@top_10_percent", download=False).manifest.history
+
+
 def test_gathering_records_a_policy_and_the_training_run_with_scores():
     words = ["--steps", "60", "--start", "40", "--eval-every", "60", "--eval-episodes", "1", "--episodes", "1"]
     args = gather_program.parse_arguments(["Pendulum-v1", "--name", "tiny", "--batch-size", "8", *words])
