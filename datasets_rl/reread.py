@@ -25,7 +25,7 @@ from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_ver
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Field, short_text
-from datasets_rl.pipeline.conversion import json_value, merge_decisions, specs_of_schema
+from datasets_rl.pipeline.conversion import catalog_specs, json_value, merge_decisions, specs_of_schema
 from datasets_rl.progress import Report
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
@@ -140,11 +140,12 @@ def _contents_differences(
         yield f"raw is {short_text(sorted(files))}; the dataset consists of {short_text(sorted(expected_files))}"
         return
     head, name = sources.split_id(manifest.id)
+    origin = sources.get_source(head)
     decisions: list[AppliedDecision] = []
     episodes = _EpisodeComparison(stored)
     for number, shard in enumerate(listing.shards):
         own = {path: files[path] for path in (*listing.common, *shard.paths)}
-        with sources.get_source(head).open(name, own, listing.params) as reader:
+        with origin.open(name, own, listing.params) as reader:
             if not number:
                 problems = [*_schema_differences(manifest, reader, selection)]
                 yield from problems
@@ -154,7 +155,7 @@ def _contents_differences(
             for piece in reader.episodes(shard.part):
                 report(episodes.add(piece))
             if not number:
-                yield from _spec_differences(manifest, reader)
+                yield from _spec_differences(manifest, reader, listing.entry or origin.entry(name))
             decisions += (AppliedDecision(**asdict(decision)) for decision in reader.decisions)
     yield from episodes.finish()
     expected = merge_decisions(decisions)
@@ -184,10 +185,12 @@ def _column_of(field: Field) -> Column:
     return Column(**{attribute.name: getattr(field, attribute.name) for attribute in fields(Column)})
 
 
-def _spec_differences(manifest: Manifest, reader: EpisodeReader) -> Iterator[str]:
+def _spec_differences(manifest: Manifest, reader: EpisodeReader, entry: Entry) -> Iterator[str]:
     expected = specs_of_schema(manifest.schema, reader.specs())
+    # Datasets of earlier versions do not have the bounds of the catalog.
+    bounded = expected | catalog_specs(entry.action, manifest.schema, manifest.statistics)
     for name, spec in expected.items():
-        if manifest.specs.get(name) != _as_json(spec):
+        if manifest.specs.get(name) not in (_as_json(spec), _as_json(bounded[name])):
             yield f"specs.{name} is {short_text(manifest.specs.get(name))}; the raw files state {short_text(spec)}"
 
 

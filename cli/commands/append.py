@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -36,7 +37,8 @@ def run(
 ) -> Result:
     """Add the episodes of stored datasets to the end of a dataset of your own.
 
-    The dataset is created if it does not exist. Each of the others is added in one atomic step.
+    The dataset is created if it does not exist. If one of the others is not stored, nothing is added; then each is added in
+    one atomic step.
     Without them, the episodes are added that a program recorded before it was killed.
 
     \b
@@ -52,13 +54,16 @@ def run(
     paths = store.dataset_paths(dataset, settings=shell.settings)
     before = Manifest.read(paths.folder).episodes if paths.exists else 0
 
+    found = apply_to_each(shell, episodes or [], lambda other: locating.locate(**dataset_arguments(shell, other)))
+    complete = all(one.error is None for one in found)
+
     def add(other: str) -> None:
         append(dataset, locating.locate(**dataset_arguments(shell, other)), settings=shell.settings)
 
-    outcomes = apply_to_each(shell, episodes or [], add)
+    outcomes: Sequence[Outcome[Any]] = apply_to_each(shell, episodes or [], add) if complete else found
     folder = None
     after = steps = 0
-    if not outcomes or any(one.error is None for one in outcomes):
+    if complete and (not outcomes or any(one.error is None for one in outcomes)):
         folder = locating.locate(dataset, settings=shell.settings)
         manifest = Manifest.read(folder)
         after, steps = manifest.episodes, manifest.steps
@@ -78,5 +83,5 @@ def run(
     )
 
 
-def _document(outcome: Outcome[None]) -> dict[str, Any]:
+def _document(outcome: Outcome[Any]) -> dict[str, Any]:
     return {"id": outcome.item, "error": outcome.error_as_json()}

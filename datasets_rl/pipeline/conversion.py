@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from datasets_rl import disk
+from datasets_rl.card import SpaceSummary
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.fetcher import Fetcher
@@ -34,7 +35,7 @@ from datasets_rl.progress import Report
 from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
-from datasets_rl.ted.keys import Key
+from datasets_rl.ted.keys import ACTION, Key, dotted_name
 
 _METADATA_FOLDER = "metadata"
 _SILENT = Report()
@@ -233,7 +234,9 @@ def _build_manifest(
         decisions=tuple(decisions.values()),
         known_issues=entry.known_issues,
         statistics=written.statistics,
-        specs=specs_of_schema(written.schema, reader.specs()),
+        specs=specs_of_schema(
+            written.schema, {**catalog_specs(entry.action, written.schema, written.statistics), **reader.specs()}
+        ),
         metadata=metadata,
         license=entry.license,
         citation=entry.citation,
@@ -264,6 +267,19 @@ def converted_bytes(columns: Sequence[Column], steps: int) -> int:
 def specs_of_schema(schema: Schema, upstream_specs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specs for the manifest: those known from the upstream, else specs from dtype and shape."""
     return {field.name: upstream_specs.get(field.name) or spec_of_field(field) for field in schema}
+
+
+def catalog_specs(
+    action: SpaceSummary | None, schema: Schema, statistics: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the spec of the action with the bounds of the catalog; none if it has none, or a value is outside."""
+    if action is None or action.low is None or action.high is None or ACTION not in schema:
+        return {}
+    field, found = schema[ACTION], statistics.get(dotted_name(ACTION), {})
+    extremes = np.array([found.get("min", math.nan), found.get("max", math.nan)], np.float64)
+    if field.shape != action.shape or not ((action.low <= extremes) & (extremes <= action.high)).all():
+        return {}
+    return {dotted_name(ACTION): {**spec_of_field(field), "kind": "bounded", "low": action.low, "high": action.high}}
 
 
 def spec_of_field(field: Column) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}
-    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    settings = {name.replace("_", "-"): value for name, value in vars(args).items() if name not in changeable}
     step, seconds, history = 0, 0.0, []
     if state := load_checkpoint(args.out / "checkpoint.pt", settings):
         agent.load_state_dict(state["networks"])

@@ -61,8 +61,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def load_policy(dataset: Any, space: Any, args: argparse.Namespace) -> Any:
     """Return the agent of another program from its checkpoint; its `act` is the policy."""
     state = torch.load(args.policy, map_location="cpu", weights_only=True)
+    settings = {name.replace("-", "_"): value for name, value in state["settings"].items()}
     program = importlib.import_module(f"datasets_rl.recipes.train.{args.algorithm}")
-    agent = program.Agent(dataset, space, argparse.Namespace(**state["settings"], device=args.device))
+    agent = program.Agent(dataset, space, argparse.Namespace(**settings, device=args.device))
     agent.load_state_dict(state["networks"])
     return agent.requires_grad_(requires_grad=False)
 
@@ -180,7 +181,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}
-    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    settings = {name.replace("_", "-"): value for name, value in vars(args).items() if name not in changeable}
     step, seconds, history = 0, 0.0, []
     if state := load_checkpoint(args.out / "checkpoint.pt", settings):
         agent.load_state_dict(state["networks"])

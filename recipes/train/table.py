@@ -26,20 +26,28 @@ import datasets_rl as rl
 
 SHARED = "--hidden 64 64 --lr 1e-3 --steps 10000 --eval-every 2500 --eval-episodes 20"
 MUJOCO = "--hidden 128 128 --lr 1e-3 --steps 20000 --eval-every 5000 --eval-episodes 10"
-SEQUENCES = "--layers 2 --length 20 --steps 5000 --eval-every 2500 --eval-episodes 10"
+SEQUENCES = "--layers 2 --length 10 --steps 5000 --eval-every 2500 --eval-episodes 10"
 OFFLINE = ("bc", "td3_bc", "iql", "rebrac")
 PLAN: dict[str, dict[str, str]] = {
-    "demo/pendulum": dict.fromkeys((*OFFLINE, "cql"), SHARED),
+    "demo/pendulum": dict.fromkeys(OFFLINE, SHARED) | {"cql": f"{SHARED} --weight 0.5"},
     "demo/pendulum@top_10_percent": {"bc": SHARED},
     "local/pendulum-medium-replay": dict.fromkeys(OFFLINE, SHARED),
     "local/cartpole-medium-replay": {"bc": SHARED},
     "local/cartpole-medium-replay@top_10_percent": {"bc": SHARED},
-    "local/hopper-medium-replay": dict.fromkeys(OFFLINE, MUJOCO) | {"dt": SEQUENCES},
+    "local/hopper-medium-replay": {
+        **dict.fromkeys(OFFLINE, MUJOCO),
+        "rebrac": f"{MUJOCO} --actor-penalty 0.05 --critic-penalty 0.5",
+        "dt": SEQUENCES,
+    },
     "local/hopper-medium-replay@top_10_percent": {"bc": MUJOCO},
-    "local/halfcheetah-medium-replay": dict.fromkeys(OFFLINE, MUJOCO) | {"dt": SEQUENCES},
+    "local/halfcheetah-medium-replay": {
+        **dict.fromkeys(OFFLINE, MUJOCO),
+        "rebrac": f"{MUJOCO} --actor-penalty 0.01 --critic-penalty 0.001",
+        "dt": SEQUENCES,
+    },
     "local/halfcheetah-medium-replay@top_10_percent": {"bc": MUJOCO},
 }
-"""The programs of each dataset, with their arguments."""
+"""The programs of each dataset, with their arguments; the penalties of ReBRAC are those that its paper tuned for D4RL."""
 BODY = "--start 5000 --eval-every 5000 --hidden 128 128"
 GATHERED = {
     "local/pendulum-medium-replay": "Pendulum-v1",

@@ -21,3 +21,11 @@ def test_append_refuses_datasets_of_other_sources_and_names_what_is_missing(rlds
     assert (missing.code, missing.out) == (3, "")
     assert "rlds download local/other" in missing.err
     assert rlds("append", "local/mine").code == 3
+
+
+def test_nothing_is_added_if_one_of_the_datasets_is_missing(rlds, stored):
+    """The corrected command would add the others a second time."""
+    ran = rlds("append", "local/mine", stored, "local/other", "--json")
+
+    assert (ran.code, ran.json["added"], ran.json["folder"]) == (3, 0, None)
+    assert rlds("append", "local/mine", stored, "--json").json["episodes"] == 75

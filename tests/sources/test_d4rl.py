@@ -111,6 +111,23 @@ class TestRollouts:
         )
 
 
+@pytest.mark.parametrize(("factor", "bounds"), [(1, (-1, 1)), (1.5, None)])
+def test_the_bounds_of_the_environment_are_those_of_the_spec_unless_an_action_exceeds_them(tmp_path, factor, bounds):
+    d4rl_files.mujoco(tmp_path / "x.h5", env_id="Hopper-v5", steps=200)
+    with h5py.File(tmp_path / "x.h5", "a") as file:
+        file["actions"][...] *= factor
+    settings = Settings(home=tmp_path / "home", progress=False)
+    folder = downloading.download(
+        "d4rl/hopper-random-v2", from_local=tmp_path / "x.h5", hash_check=False, keep_raw=True, settings=settings
+    )
+
+    spec = StoredDataset(folder).manifest.specs["action"]
+    assert (spec["kind"], spec.get("low"), spec.get("high")) == (
+        ("bounded", *bounds) if bounds else ("unbounded", None, None)
+    )
+    assert not verification.verify(folder, deep=True, settings=settings).problems
+
+
 FAMILIES = [
     ("door-human-v0", d4rl_files.adroit_human, {"version": 0}, [70, 55, 81]),
     ("door-human-v1", d4rl_files.adroit_human, {}, [70, 55, 81]),
