@@ -20,14 +20,8 @@ _KNOWN = {"exact": "{}", "estimated": "about {}", "recorded": "{}, as recorded"}
 def card_blocks(shell: Shell, info: DatasetInfo, asked: str) -> Iterator[Block]:
     """Yield the card of a dataset that is not stored; for a derived dataset, that of the dataset it is made of."""
     is_derived = bool(split_derived(asked)[1])
-    figures = (
-        ("steps", figure_text(info, "steps")),
-        ("episodes", figure_text(info, "episodes")),
-        ("download", figure_text(info, "bytes") or "unknown size"),
-        ("from", " or ".join(info.addresses)),
-    )
     title = f"{info.id}, of which {asked} is made" if is_derived else info.id
-    yield Facts(description_facts(info, figures), title=title)
+    yield Facts(catalog_facts(info), title=title)
     if info.known_issues:
         yield Lines(info.known_issues, title="known issues")
     state = "not made; {}" if is_derived else "not downloaded; {}"
@@ -35,9 +29,20 @@ def card_blocks(shell: Shell, info: DatasetInfo, asked: str) -> Iterator[Block]:
     yield Facts((("folder", state.format(shell.rlds(*again))),), title="stored")
 
 
+def catalog_facts(info: DatasetInfo) -> tuple[tuple[str, str], ...]:
+    """Return the facts about a dataset before its download; unknown ones are empty."""
+    figures = (
+        ("steps", figure_text(info, "steps")),
+        ("episodes", figure_text(info, "episodes")),
+        ("download", figure_text(info, "bytes") or "unknown size"),
+        ("from", " or ".join(info.addresses)),
+    )
+    return description_facts(info, figures)
+
+
 def description_facts(info: DatasetInfo, figures: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Return what a dataset is, the same before and after its download, with the figures that are known by then."""
-    limit = f", at most {info.time_limit} steps an episode" if info.time_limit else ""
+    limit = f", at most {_counted_steps(info.time_limit)} an episode" if info.time_limit else ""
     return (
         ("title", info.title),
         ("deprecated", "yes" if info.deprecated else ""),
@@ -52,6 +57,10 @@ def description_facts(info: DatasetInfo, figures: tuple[tuple[str, str], ...]) -
         ("citation", info.citation),
         ("homepage", info.homepage),
     )
+
+
+def _counted_steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
 
 
 def score_facts(info: DatasetInfo) -> tuple[tuple[str, str], ...]:

@@ -20,7 +20,7 @@ from datasets_rl.format.manifest import Manifest
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["NamedEnvironment", "make_env", "named_environment"]
+__all__ = ["NamedEnvironment", "make_env", "make_named_env", "named_environment"]
 
 _LIBRARIES = (
     (r"ALE/|.*NoFrameskip-|.*Deterministic-", "ale_py", "ale-py", "atari"),
@@ -87,26 +87,40 @@ def named_environment(manifest: Manifest) -> NamedEnvironment:
 
 def make_env(manifest: Manifest, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Return the environment that a dataset names; see `BaseDatasetExperienceReplay.make_env`."""
+    return make_named_env(named_environment(manifest), manifest.id, **kwargs)
+
+
+def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Return an environment that a dataset names, or its successor.
+
+    Args:
+        named: The environment.
+        dataset_id: The dataset, for messages.
+        kwargs: Arguments of `gymnasium.make`, which replace those of the dataset.
+
+    Raises:
+        MissingDependencyError: If the library that has it is not installed.
+        InvalidArgumentError: If no library that is known has it.
+    """
     try:
         import gymnasium
     except ImportError as error:
         raise MissingDependencyError("gymnasium", "gymnasium", "make_env") from error
 
-    named = named_environment(manifest)
     successor, arguments = _SUCCESSORS.get(named.id, (named.id, {}))
     if successor != named.id:
         warnings.warn(
-            f"{manifest.id} names {named.id}, which needs mujoco-py: {successor} takes its place, whose simulator is newer",
-            stacklevel=3,
+            f"{dataset_id} names {named.id}, which needs mujoco-py: {successor} takes its place, whose simulator is newer",
+            stacklevel=4,
         )
-    _register(successor, manifest.id)
+    _register(successor, dataset_id)
     try:
         env = gymnasium.make(successor, **{**arguments, **named.arguments, **kwargs})
     except gymnasium.error.DependencyNotInstalled as error:
         raise MissingDependencyError(_missing_name(error), "mujoco", f"the environment {successor}") from error
     except gymnasium.error.UnregisteredEnv as error:
         raise InvalidArgumentError(
-            f"{manifest.id} names the environment {named.id}, which is not registered: {error}",
+            f"{dataset_id} names the environment {named.id}, which is not registered: {error}",
             hint="import the module that registers it, or make it yourself",
         ) from error
     for name, entry_point, parameters in named.wrappers:
@@ -169,6 +183,6 @@ def _wrapped(env: Any, name: str, entry_point: str, parameters: Mapping[str, Any
     module, _, class_name = str(entry_point).partition(":")
     wrapper = getattr(gymnasium.wrappers, class_name, None) if module.startswith("gymnasium.wrappers.") else None
     if not isinstance(wrapper, type):
-        warnings.warn(f"the wrapper {name} of {module} is not applied: wrap the environment yourself", stacklevel=4)
+        warnings.warn(f"the wrapper {name} of {module} is not applied: wrap the environment yourself", stacklevel=5)
         return env
     return wrapper(env, **parameters)

@@ -11,19 +11,18 @@ import json
 import posixpath
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
+from catalog_pages import catalog_pages, table_cell, with_catalogs
 
 import datasets_rl
-from datasets_rl import DatasetInfo, Settings, list_datasets, sources
 from datasets_rl.cli.frame import make_app
 from datasets_rl.cli.help_page import split_help
 from datasets_rl.cli.options import GLOBALS
-from datasets_rl.cli.output import size_text
 from datasets_rl.preprocessing.recipe import shipped_recipes
 
 ROOT = Path(__file__).parents[1]
@@ -40,10 +39,10 @@ NOTEBOOKS = {"recipes/quickstart.ipynb": "get-started/quickstart.md"}
 """The pages of the site that are notebooks."""
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 _CODE = re.compile(r"`[^`\n]+`")
+_SHORT_CODE = re.compile(r"<code>([^<\n]{1,24})</code>")
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _TYPE = re.compile(r" <(?:list\[)?\w+\]?>$")
 """What Typer adds to the name of an argument."""
-_DETAILS = {"bytes": "download_bytes"}
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -69,10 +68,32 @@ def on_config(config: Any) -> Any:
     return config
 
 
+def on_nav(nav: Any, config: Any, files: Any) -> Any:
+    """Show the pages of the datasets within the section of the catalogs, which lists only the tables."""
+    del config
+    for catalog in nav.pages:
+        folder = catalog.file.src_uri.removesuffix(".md") + "/"
+        if catalog.file.src_uri.startswith("sources/catalog/"):
+            for file in files.documentation_pages():
+                if file.src_uri.startswith(folder):
+                    file.page.parent = catalog.parent
+    return nav
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Return the page with the links that it has on the site."""
+    """Return the page with the links that it has on the site, and those that only the site has."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
+    folder, name = posixpath.split(page.file.src_uri)
+    if folder == "sources":
+        markdown = with_catalogs(markdown, name.removesuffix(".md"))
     origin = {copied: path for path, copied in COPIED.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return site_links(markdown, origin, page.file.src_uri)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Return the page with a class for short code, such as names and options, which the browser keeps on one line."""
+    return _SHORT_CODE.sub(r'<code class="short">\1</code>', html)
 
 
 def site_links(markdown: str, origin: str, target: str) -> str:
@@ -106,12 +127,13 @@ def _site_link(path: str, origin: str, target: str) -> str:
     return posixpath.relpath(on_site, posixpath.dirname(target) or ".")
 
 
+@cache
 def generated_pages() -> dict[str, str]:
     """Return the generated pages by their paths on the site."""
     pages = {copied: (ROOT / path).read_text(encoding="utf-8") for path, copied in COPIED.items()}
     pages |= {f"commands/{name}.md": page for name, page in command_pages()}
     pages |= {f"api/{_slug(title)}.md": api_page(title, names) for title, names in public_names().items()}
-    pages |= {f"sources/catalog/{name}.md": catalog_page(name, infos) for name, infos in catalogs().items()}
+    pages |= catalog_pages()
     pages |= {copied: notebook_page(path) for path, copied in NOTEBOOKS.items()}
     return pages | {"recipes.md": recipes_page()}
 
@@ -139,6 +161,7 @@ def api_page(title: str, names: list[str]) -> str:
     table = ["\n## Other names\n\n| name | stands for |\n| --- | --- |", *others] if others else []
     lines = [
         f"# {title}\n\nEach name is imported from `datasets_rl`.\n",
+        " ".join(f"[`{name}`][{path}]" for name, path in defined.items()) + "\n",
         *(f"::: {path}\n" for path in defined.values()),
     ]
     return "\n".join([*lines, *table]) + "\n"
@@ -176,60 +199,10 @@ def _help(command: Any) -> str:
     shared = {option for _, names, _, _ in GLOBALS.values() for option in names} | {"--help"}
     own = [one for one in command.get_params(context) if not shared & set(one.opts)]
     records = filter(None, (one.get_help_record(context) for one in own))
-    rows = [f"| `{_cell(_TYPE.sub('', name))}` | {_cell(meaning)} |" for name, meaning in records]
+    rows = [f"| `{table_cell(_TYPE.sub('', name))}` | {table_cell(meaning)} |" for name, meaning in records]
     blocks = [*paragraphs, "```\n" + "\n".join(examples) + "\n```" if examples else ""]
     blocks += ["| argument or option | meaning |\n| --- | --- |\n" + "\n".join(rows)] if rows else []
     return "\n\n".join(block for block in blocks if block)
-
-
-def catalogs() -> dict[str, tuple[DatasetInfo, ...]]:
-    """Return the datasets of every source that has a catalog; those of this machine are left out."""
-    with TemporaryDirectory() as home:
-        settings = Settings(home=Path(home))
-        found = {name: list_datasets(source=name, settings=settings).infos for name in sources.source_names()}
-    return {name: infos for name, infos in found.items() if infos}
-
-
-def catalog_page(name: str, infos: Sequence[DatasetInfo]) -> str:
-    """Return the table of the datasets of a source."""
-    lines = [
-        f"---\nhide: [toc]\n---\n# {name}",
-        f"The {len(infos)} datasets that `rlds list --source {name}` shows. A figure with a tilde is estimated or was",
-        "recorded once; `rlds info ID` names its origin. The last column has the returns of the normalized scores 0 and",
-        "1, where they are known.\n",
-        "| dataset | environment | observation | action | steps | episodes | download | license | scores 0 and 1 |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: | --- | --- |",
-    ]
-    table = ['<div class="catalog" markdown>\n', *lines[-2:], *map(_catalog_row, infos), "\n</div>"]
-    return "\n".join([lines[0], "", *lines[1:-2], *table, *_issue_lines(infos)]) + "\n"
-
-
-def _catalog_row(info: DatasetInfo) -> str:
-    score = "" if info.score is None else f"{info.score.low:,.6g} and {info.score.high:,.6g}"
-    figures = [_figure(info, name) for name in ("steps", "episodes", "bytes")]
-    name = info.id.partition("/")[2]
-    spaces = [space.short if space else "" for space in (info.observation, info.action)]
-    cells = [f"`{name}`", info.environment, *spaces, *figures, info.license, score]
-    return f"| {' | '.join(_cell(str(cell)) for cell in cells)} |"
-
-
-def _figure(info: DatasetInfo, name: str) -> str:
-    value = getattr(info, _DETAILS.get(name, name))
-    if value is None:
-        return ""
-    shown = size_text(value) if name == "bytes" else f"{value:,}"
-    return shown if info.basis[name].kind == "exact" else f"~ {shown}"
-
-
-def _issue_lines(infos: Sequence[DatasetInfo]) -> list[str]:
-    issues: dict[str, list[str]] = {}
-    for info in infos:
-        for issue in info.known_issues:
-            issues.setdefault(issue, []).append(info.id.partition("/")[2])
-    if not issues:
-        return []
-    rows = [f"| {_cell(issue)} | {_cell(', '.join(f'`{one}`' for one in ids))} |" for issue, ids in issues.items()]
-    return ["", "## Known issues", "", "| issue of the upstream's data | datasets |", "| --- | --- |", *rows]
 
 
 def recipes_page() -> str:
@@ -248,7 +221,3 @@ def recipes_page() -> str:
 
 def _slug(title: str) -> str:
     return re.sub(r"\W+", "-", title.lower()).strip("-")
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

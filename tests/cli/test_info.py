@@ -26,6 +26,10 @@ def test_an_id_that_is_not_stored_shows_what_the_catalog_knows(rlds):
         assert text in ran.out
 
 
+def test_a_limit_of_one_step_is_in_the_singular(rlds):
+    assert "at most 1 step an episode" in rlds("info", "openml/magic").out
+
+
 def test_a_stored_dataset_shows_its_content(rlds, stored):
     out = rlds("info", "demo/pendulum").out
 

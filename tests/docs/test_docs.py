@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -57,6 +58,17 @@ def test_the_classes_of_a_page_are_public_names(page):
     )
 
     assert named <= set(datasets_rl.__all__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_the_names_that_sessions_import_exist(page):
+    """Sessions of the Python prompt show data that no test can download; what they import is tested all the same."""
+    sessions = re.findall(r"^```pycon\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    imports = re.findall(r"^>>> from (datasets_rl[\w.]*) import (.+)$", "\n".join(sessions), flags=re.MULTILINE)
+
+    for module, names in imports:
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
 
 
 FRONT_DOOR = (

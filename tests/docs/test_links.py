@@ -62,6 +62,19 @@ def test_the_index_of_how_to_lists_every_question():
     assert len(questions) > 60
 
 
+def test_every_question_is_two_links_away_from_the_home_page():
+    """Through the index of the questions: a page from which a user needs to guess the next one is no way."""
+    home, index = ROOT / "docs" / "README.md", ROOT / "docs" / "how-to" / "README.md"
+    text = index.read_text(encoding="utf-8")
+    found = {(index.parent / path, heading) for path, heading in re.findall(r"\]\(([^)\s#]+)#([^)\s]+)\)", text)}
+    pages = {path for path in (ROOT / "docs" / "how-to").glob("*.md") if path != index}
+
+    assert index in set(links(home))
+    assert len(found) >= 85
+    assert {path for path, _ in found} == pages
+    assert [(path.name, heading) for path, heading in found if heading not in anchors(path)] == []
+
+
 def test_the_page_about_performance_names_every_benchmark():
     named = set(re.findall(r"`(test_\w+\.py)`", (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")))
 

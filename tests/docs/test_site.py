@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import datasets_rl
 from datasets_rl.cli.commands import command_names
 
 ROOT = Path(datasets_rl.__file__).parents[1]
+NOTHING_STORED = datasets_rl.Settings(home=ROOT / "no-datasets")
 COPIED = {"format.md", "recipes.md", "get-started/quickstart.md"}
 """Pages of the navigation that docs/generate.py makes."""
 
@@ -64,3 +66,18 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert (tmp_path / "api" / "datasets" / "index.html").read_text(encoding="utf-8").count("load") > 3
     assert "hopper-medium-v2" in (tmp_path / "sources" / "catalog" / "d4rl" / "index.html").read_text(encoding="utf-8")
     assert "--dry-run" in (tmp_path / "commands" / "download" / "index.html").read_text(encoding="utf-8")
+    check_datasets(tmp_path)
+
+
+def check_datasets(site):
+    """Check that each dataset has a page, which the search finds by its title, and no navigation lists."""
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    ids = {one["location"]: one for one in index if one["location"].count("/") > 3 and "#" not in one["location"]}
+    page = (site / "sources" / "catalog" / "d4rl" / "hopper-medium-v2" / "index.html").read_text(encoding="utf-8")
+
+    assert sum("sources/catalog/" in name for name in ids) == len(datasets_rl.list_datasets(settings=NOTHING_STORED))
+    assert max(len(one["text"]) for name, one in ids.items() if "sources/catalog/" in name) < 500
+    assert "rlds download d4rl/hopper-medium-v2" in page
+    assert "Hopper-v4.webp" in page
+    assert 'md-tabs__item md-tabs__item--active">' in page
+    assert "hopper-expert-v2" not in page

@@ -1,0 +1,204 @@
+"""Every dataset of the catalogs has a page on the site, with what `rlds info` shows and what its environment states."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import datasets_rl
+from datasets_rl import sources
+from datasets_rl.cli.app import main
+from datasets_rl.cli.commands import command_names
+from datasets_rl.recipes.train import program_files
+
+ROOT = Path(datasets_rl.__file__).parents[1]
+DOCS = ROOT / "docs"
+IMAGES = DOCS / "images" / "environments"
+ENVIRONMENTS = json.loads((DOCS / "environments.json").read_text(encoding="utf-8"))
+ON_VECTORS = ["bc", "td3_bc", "iql", "cql", "rebrac", "dt", "diffusion_policy", "rlpd"]
+
+
+@cache
+def entries():
+    """Return all entries of the catalogs by id, from the sources themselves."""
+    found = (source.entry(name) for source in sources.importable_sources()[0] for name in source.ids())
+    return {one.id: one for one in found}
+
+
+def sample():
+    """Return the first, the middle and the last id of each source."""
+    of_sources = ([one for one in entries() if one.startswith(f"{name}/")] for name in sources.source_names())
+    return sorted({ids[place] for ids in of_sources if ids for place in (0, len(ids) // 2, -1)})
+
+
+SAMPLE = sample()
+
+
+@pytest.fixture
+def catalog_pages(monkeypatch):
+    """The module that makes the pages."""
+    monkeypatch.syspath_prepend(DOCS)
+    return importlib.import_module("catalog_pages")
+
+
+@pytest.fixture
+def page(catalog_pages):
+    """Return the page of an id, as one line of plain text."""
+    infos = {one.id: one for found in catalog_pages.catalogs().values() for one in found}
+    return lambda name: plain(catalog_pages.dataset_page(infos[name]))
+
+
+def plain(text):
+    return " ".join(re.sub(r"<(https?:[^>]*)>", r"\1", text).replace("\\|", "|").split())
+
+
+def check(page, name):
+    """Check a page against the entry of the catalog."""
+    entry, text = entries()[name], page(name)
+    stated = (entry.title, entry.description, entry.environment, entry.license, entry.citation, entry.homepage)
+    origins = (basis.origin for figure, basis in entry.basis.items() if getattr(entry, figure) is not None)
+    figures = (f"{number:,}" for number in (entry.steps, entry.episodes) if number is not None)
+    scores = () if entry.score is None else (f"{entry.score.low:,.2f}", f"{entry.score.high:,.2f}", entry.score.origin)
+    expected = (*stated, *origins, *figures, *scores, *entry.known_issues, *entry.tags)
+
+    assert [one for one in map(plain, expected) if one not in text] == []
+    assert f'load("{name}", ' in text
+    assert ("**Deprecated**" in text) == entry.deprecated
+    assert (f"![{ENVIRONMENTS.get(entry.environment, {}).get('made')}]" in text) == (entry.environment in ENVIRONMENTS)
+    assert re.search(r"```bibtex @\w+\{", text)
+
+
+def test_the_page_of_a_dataset_states_what_its_catalog_states(page):
+    for name in entries():
+        check(page, name)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_the_page_has_the_facts_of_the_command(name, page, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    monkeypatch.setenv("RLDS_CONFIG", str(tmp_path / "config.toml"))
+    assert main(["info", name, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["catalog"]
+    text = page(name)
+
+    assert [one for one in shown["addresses"] if one not in text] == []
+    for space in (shown["observation"], shown["action"]):
+        assert str(space["shape"] or "") in text
+        assert space["kind"] in text
+
+
+def test_every_dataset_has_a_page_that_its_catalog_links_to(catalog_pages):
+    pages = catalog_pages.catalog_pages()
+    tables = {name: text for name, text in pages.items() if name.count("/") == 2}
+    linked = [
+        f"sources/catalog/{target.replace('%28', '(').replace('%29', ')')}"
+        for text in tables.values()
+        for target in re.findall(r"^\| \[`[^`]+`\]\(([^)]+)\)", text, flags=re.MULTILINE)
+    ]
+
+    assert sorted(linked) == sorted(f"sources/catalog/{name}.md" for name in entries())
+    assert set(linked) | set(tables) == set(pages)
+    assert len({name.lower() for name in pages}) == len(pages), "names that a disk may hold to be the same"
+
+
+def test_the_commands_of_a_page_name_its_dataset(page):
+    for name in SAMPLE:
+        commands = [shlex.split(line) for line in re.findall(r"``` (rlds [^`]*) ```", page(name))]
+        assert [one[1] for one in commands][:1] == ["download"]
+        assert all(one[1] in command_names() and name in one for one in commands)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param("d4rl/hopper-medium-v2", ON_VECTORS, id="vectors and an environment of Gymnasium"),
+        pytest.param("minari/mujoco/walker2d/expert-v0", ON_VECTORS, id="vectors, with the environment's own id"),
+        pytest.param("atari_dqn/Pong/1", ["dqn_atari"], id="frames in gray"),
+        pytest.param("minari/D4RL/antmaze/umaze-v1", [], id="observations of several fields"),
+        pytest.param("d4rl/maze2d-umaze-v1", [], id="an environment that nothing here can make"),
+        pytest.param("gen_dgrl/bigfish-10M", [], id="frames in color"),
+        pytest.param("openml/magic", [], id="no environment"),
+    ],
+)
+def test_programs_are_named_where_the_spaces_of_the_environment_fit(catalog_pages, name, expected):
+    assert catalog_pages.fitting_programs(datasets_rl.DatasetInfo(name, sources.find(name), None)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("d4rl/hopper-medium-v2", ["corl_locomotion", "iql_locomotion"]),
+        ("d4rl/antmaze-umaze-v2", ["calql_antmaze", "cql_antmaze", "iql_antmaze"]),
+        ("minari/D4RL/antmaze/umaze-v1", []),
+        ("d4rl/pen-human-v1", []),
+    ],
+)
+def test_recipes_of_papers_are_named_for_the_datasets_that_they_use(catalog_pages, name, expected):
+    assert catalog_pages.paper_recipes(datasets_rl.DatasetInfo(name, sources.find(name), None)) == expected
+
+
+def test_the_fields_of_a_page_are_those_of_its_source(page):
+    rows = re.findall(r"^\| .*", (DOCS / "sources" / "vd4rl.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+    assert len(rows) > 5
+    assert all(plain(row) in page("vd4rl/main/walker_walk/random/64px") for row in rows)
+
+
+def test_the_guide_to_training_states_the_actions_that_the_programs_take(catalog_pages):
+    """A program refuses the actions that it does not take; behavior cloning takes both kinds."""
+    refusals = {
+        name: re.findall(r"needs (\w+) actions", path.read_text(encoding="utf-8"))
+        for name, path in program_files().items()
+    }
+
+    assert catalog_pages.programs() == {
+        name: tuple(needed) or ("continuous", "discrete") for name, needed in refusals.items()
+    }
+
+
+def test_images_are_of_environments_in_the_catalogs_and_small():
+    used = {one["image"] for one in ENVIRONMENTS.values()}
+    sizes = {path.name: path.stat().st_size for path in IMAGES.iterdir()}
+
+    assert set(ENVIRONMENTS) <= {one.environment for one in entries().values()}
+    assert used == set(sizes)
+    assert sum(sizes.values()) < 500_000
+    for name in ("Hopper-v4.webp", "PongNoFrameskip-v0.webp"):
+        with Image.open(IMAGES / name) as image:
+            assert image.format == "WEBP"
+            assert max(image.size) <= 250
+
+
+def test_the_page_of_a_source_has_its_fields_scores_and_license(catalog_pages):
+    for name, infos in catalog_pages.catalogs().items():
+        path = DOCS / "sources" / f"{name}.md"
+        if not path.exists():
+            assert name == "demo"
+            continue
+        text = path.read_text(encoding="utf-8")
+        scores = re.split(r"^## Scores$", text, flags=re.MULTILINE)[1].split("\n## ")[0]
+
+        assert {"## Fields", "## Scores"} <= set(text.splitlines())
+        assert re.search(r"^## (Corrections|Encoding of the columns)$", text, flags=re.MULTILINE), name
+        assert re.search(r"^## License\b", text, flags=re.MULTILINE), name
+        assert (" no reference returns" in scores) == all(one.score is None for one in infos), name
+
+
+def test_the_pages_about_sources_say_where_their_datasets_are(catalog_pages):
+    page = catalog_pages.with_catalogs("# D4RL\n\nText.\n", "d4rl")
+    index = catalog_pages.with_catalogs("# Datasets\n\n## A\n", "README")
+
+    assert page.startswith("# D4RL\n\n[Catalog: all 183 datasets](catalog/d4rl.md)")
+    assert page.endswith("\n\nText.\n")
+    assert index.endswith("\n## A\n")
+    assert set(re.findall(r"\((catalog/\w+\.md)\)", index)) == {
+        f"catalog/{name}.md" for name in catalog_pages.catalogs()
+    }
+    assert catalog_pages.with_catalogs("# Your own files\n", "local") == "# Your own files\n"
