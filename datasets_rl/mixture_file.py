@@ -52,13 +52,10 @@ def mixture_members(path: Path) -> list[NamedMember]:
     """
     tables = read_mixture_file(path).get("member")
     tables = tables if isinstance(tables, list) else []
-    names = [one.get("dataset") if isinstance(one, Mapping) else None for one in tables]
-    if not names or not all(isinstance(name, str) for name in names):
+    named = [one for one in tables if isinstance(one, Mapping) and isinstance(one.get("dataset"), str)]
+    if not named or len(named) < len(tables):
         raise InvalidArgumentError(f"{path} is not the file of a mixture; expected [[member]] with a dataset each")
-    return [
-        NamedMember(member_dataset(name, path.parent), one.get("weight"))
-        for name, one in zip(names, tables, strict=True)
-    ]
+    return [NamedMember(member_dataset(one["dataset"], path.parent), one.get("weight")) for one in named]
 
 
 def member_dataset(name: str, base: Path) -> str | Path:

@@ -165,21 +165,19 @@ def main(argv: list[str] | None = None) -> None:
     print(f"| {args.dataset} | score: ours | d3rlpy | ms of an update: ours | d3rlpy | share of data: ours | d3rlpy |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in args.programs:
-        scores: dict[str, list[float]] = {"ours": [], "theirs": []}
+        returns: list[list[float]] = [[], []]  # ours, and theirs
         for seed in range(args.seeds):
             sys.stderr.write(f"{name} on {args.dataset}, seed {seed}\n")
             place = Path(args.dataset, str(seed))
             ours = run_one(Run(name, args.dataset, seed, args.arguments, args.out / name / place))
             theirs = train(name, args.dataset, seed, args.out / f"{name} of d3rlpy" / place, arguments)
-            scores["ours"].append(ours["return"])
-            scores["theirs"].append(theirs["return"])
+            returns[0].append(ours["return"])
+            returns[1].append(theirs["return"])
         made = [make(one, name, args.dataset, 0, arguments)[0] for one in (Ours, Theirs)]
         updates, batches = seconds_of((made[0], made[1]))
+        scores = np.asarray(rl.normalized_score(args.dataset, np.array(returns), percent=True))
         cells = [
-            *(
-                " ".join(f"{one:.0f}" for one in rl.normalized_score(args.dataset, found, percent=True))
-                for found in scores.values()
-            ),
+            *(" ".join(f"{score:.0f}" for score in one) for one in scores),
             *(f"{1000 * seconds:.2f}" for seconds in updates),
             *(f"{batch / update:.0%}" for batch, update in zip(batches, updates, strict=True)),
         ]
