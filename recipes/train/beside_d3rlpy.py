@@ -11,6 +11,7 @@ share of the data is the time of the batches alone.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import sys
@@ -93,7 +94,8 @@ class Theirs:
                 "temp_learning_rate": args.actor_lr,
             }
         config = {"bc": "BC", "td3_bc": "TD3PlusBC", "iql": "IQL", "cql": "CQL"}[name]
-        with TemporaryDirectory() as folder:
+        # d3rlpy reports what it finds in the file on stdout, where the table is printed.
+        with TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
             whole = rl.load(args.dataset, final_unknown="keep")
             self.data = whole.to_d3rlpy(Path(folder, "data.h5"), lossy=True)
         self.algorithm = getattr(algos, f"{config}Config")(**settings).create(device=False)
