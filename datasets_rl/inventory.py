@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from datasets_rl import disk, sources, store
 from datasets_rl.disk import RECORDED_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, WORK_FOLDER
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownIdError
-from datasets_rl.store import RAW_FOLDER, DatasetPaths
+from datasets_rl.store import RAW_FOLDER, STREAM_FOLDER, DatasetPaths
 
 _PARTIAL = (".part", ".part.json")
 
@@ -49,6 +49,8 @@ class Inventory:
     """Sorted by id."""
     trash: int = 0
     """Bytes of files that are being deleted, or were when a process died."""
+    streams: int = 0
+    """Bytes of the shards that streams keep."""
     bytes: int = 0
     """Everything below the folder, also what is not of this package."""
     free: int = 0
@@ -57,7 +59,7 @@ class Inventory:
     @property
     def other(self) -> int:
         """Bytes of files that belong to no dataset."""
-        return max(self.bytes - self.trash - sum(one.bytes for one in self.datasets), 0)
+        return max(self.bytes - self.trash - self.streams - sum(one.bytes for one in self.datasets), 0)
 
 
 def take_inventory(home: Path) -> Inventory:
@@ -72,6 +74,8 @@ def take_inventory(home: Path) -> Inventory:
             relative = folder.relative_to(home)
             kept(home / relative.parts[0], "/".join(relative.parts[1:])).dataset = disk.tree_bytes(folder)
     inventory = Inventory(home, bytes=disk.tree_bytes(home), free=disk.free_bytes(home))
+    for path in (home / STREAM_FOLDER, *home.glob(f"*/{STREAM_FOLDER}")):
+        inventory.streams += disk.tree_bytes(path) if path.is_dir() else 0
     for root in sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != "."):
         names = {_flat(root, one.partition("/")[2]): one.partition("/")[2] for one in found if _is_below(one, root)}
         for path in _below(root / VERSIONS_FOLDER):

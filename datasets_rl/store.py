@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 RAW_FOLDER = ".raw"
 """The folder of upstream files, next to the datasets."""
+STREAM_FOLDER = ".stream"
+"""The folder of the shards that streams keep for later ones."""
 _RECORD = ".change-"
 _MAX_NAME_BYTES = 150
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
@@ -784,6 +786,26 @@ def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
             freed += disk.tree_bytes(folder)
             if not dry_run:
                 _discard_unless_held(folder, folder, resumable=True)
+    return freed
+
+
+def prune_streams(root: Path, *, dry_run: bool = False) -> int:
+    """Delete the shards that streams left for later ones; those of open streams remain.
+
+    Args:
+        root: The folder of a source, or of all sources.
+        dry_run: Only count the bytes.
+
+    Returns:
+        Bytes freed.
+    """
+    freed = 0
+    inside = (path for name in ("shards", "raw") for path in (root / STREAM_FOLDER).rglob(name))
+    for folder in sorted({path.parent for path in inside if path.parent.name.isdigit()}):
+        with suppress(LockedError), disk.lock(folder.with_name(f"{folder.name}.lock"), str(folder), wait=0):
+            freed += disk.tree_bytes(folder)
+            if not dry_run:
+                disk.discard(folder, root)
     return freed
 
 

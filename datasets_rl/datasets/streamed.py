@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from datasets_rl import sources
+from datasets_rl import sources, store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.experience_replay import BufferOptions
 from datasets_rl.datasets.remote import RemoteStream
@@ -128,7 +128,9 @@ def _open_stream(dataset: str, root: Path | str | None, selection: Selection, co
     if is_remote_address(dataset):
         home = Path(root).expanduser().absolute() if root else settings.home
         digest = hashlib.sha256(dataset.rstrip("/").encode()).hexdigest()[:32]
-        return RemoteStream(dataset.rstrip("/"), folder=home / ".stream" / digest, selection=selection, **common)
+        return RemoteStream(
+            dataset.rstrip("/"), folder=home / store.STREAM_FOLDER / digest, selection=selection, **common
+        )
     dataset_id, selection = sources.split_address(dataset, selection)
     if sources.split_derived(dataset_id)[1]:
         raise InvalidArgumentError(
@@ -140,7 +142,7 @@ def _open_stream(dataset: str, root: Path | str | None, selection: Selection, co
     if entry.source == "hf":
         revision = selection.options.get("revision", "")
         address = pinned_address(entry.name, revision, settings)
-        return RemoteStream(address, folder=folder / ".stream" / entry.name, selection=selection, **common)
+        return RemoteStream(address, folder=folder / store.STREAM_FOLDER / entry.name, selection=selection, **common)
     stream = Stream(dataset_id, root=folder, selection=selection, **common)
     listing = stream.listing
     paths = [path for shard in listing.shards for path in shard.paths if path not in listing.common]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from datasets_rl import disk, sources
+from datasets_rl import disk, sources, store
 from datasets_rl.errors import InvalidArgumentError, LockedError
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.fetcher import Fetcher
@@ -273,7 +273,7 @@ class Stream(ShardStream):
         pad: float | None = None,
         settings: Settings | None = None,
     ) -> None:
-        folder = root / ".stream" / sources.find(dataset_id).name
+        folder = root / store.STREAM_FOLDER / sources.find(dataset_id).name
         super().__init__(dataset_id, folder=folder, cache_bytes=cache_bytes, shuffle=shuffle, pad=pad)
         self._settings = replace(settings or Settings.from_env(), progress=False)
         self._selection = selection

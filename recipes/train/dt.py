@@ -4,8 +4,8 @@ R_1, s_1, a_1, R_2, s_2, a_2, ... R_K, s_K  ->  a_K          R_t: the rewards fr
 loss = mean (prediction - a)^2 of the K steps of a sequence, without its padding
 
 `SequenceTransform.dt_corl` makes the sequences of CORL's `SequenceDataset` with the returns to go of whole episodes. In
-the environment, the first return to go is ``--target``, and every reward is subtracted from it. By default it is the return
-that a tenth of the episodes exceed: the highest one may be of an episode that started in a better state.
+the environment, the first return to go is ``--target``, and every reward is subtracted from it. By default it is the return of
+an expert, with the score 100, as in the paper; without a score, the highest return of the dataset.
 
     rlds train dt --dataset demo/pendulum
     rlds recipe copy dt                                # a copy of this file, to change
@@ -44,7 +44,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--eval-episodes", type=int, default=10, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="checkpoint and logs; by default runs/NAME/ID/SEED")
     parser.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases too")
-    parser.add_argument("--target", type=float, metavar="RETURN", help="by default that of the best tenth of the data")
+    parser.add_argument("--target", type=float, metavar="RETURN", help="by default that of the score 100")
     parser.add_argument("--length", type=int, default=20, help="steps of a sequence; the default is %(default)s")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--width", type=int, default=64)
@@ -94,7 +94,8 @@ class Agent(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(args.width), nn.Linear(args.width, len(low)), nn.Tanh())
         returns = dataset.statistics["return"]
         self.scale = 1 / max(abs(returns["min"]), abs(returns["max"]), 1e-6)  # of returns, to at most 1
-        self.target = returns["q90"] if args.target is None else args.target
+        best = dataset.manifest.score.get("high", returns["max"])
+        self.target = best if args.target is None else args.target
         self.to(args.device)
         self.optimizer = torch.optim.AdamW(self.parameters(), args.lr, weight_decay=1e-4, fused=True)
 

@@ -84,6 +84,19 @@ def test_prune_shows_sizes_first_and_deletes_only_after_a_confirmation(rlds, ful
     assert rlds("cache", "verify").code == 0
 
 
+def test_shards_of_streams_are_counted_and_deleted_unless_a_stream_is_open(rlds, full):
+    for name in ("openx/.stream/bridge/0/shards/ab", "openx/.stream/bridge/1/shards/cd", ".stream/1f/0/raw"):
+        (full / name).mkdir(parents=True)
+        (full / name / "rows.npy").write_bytes(bytes(50))
+    assert rlds("cache", "ls", "--json").json["stream_bytes"] == 150
+    with disk.lock(full / "openx" / ".stream" / "bridge" / "1.lock", "openx/bridge"):
+        freed = rlds("cache", "prune", "--streams", "--yes", "--json").json["freed"]
+
+    assert freed["shards of streams"] == 100
+    assert [path.name for path in full.rglob("rows.npy") if ".stream" in path.parts] == ["rows.npy"]
+    assert (full / "openx" / ".stream" / "bridge" / "1" / "shards" / "cd" / "rows.npy").exists()
+
+
 def test_prune_of_named_datasets_leaves_the_others(rlds, full):
     rlds("cache", "prune", "--raw", "demo/pendulum", "--yes")
 

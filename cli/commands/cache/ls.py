@@ -31,6 +31,7 @@ def run(shell: Shell) -> Result:
         {
             "home": str(found.home),
             "datasets": [{**asdict(one), "bytes": one.bytes} for one in found.datasets],
+            "stream_bytes": found.streams,
             "trash_bytes": found.trash,
             "other_bytes": found.other,
             "bytes": found.bytes,
@@ -55,6 +56,7 @@ def _summary(found: Inventory) -> tuple[tuple[str, str], ...]:
     return (
         ("datasets", f"{sum(one.dataset > 0 for one in found.datasets):,}"),
         ("in all", size_text(found.bytes)),
+        ("shards of streams", size_text(found.streams) if found.streams else ""),
         ("being deleted", size_text(found.trash) if found.trash else ""),
         ("other files", size_text(found.other) if found.other else ""),
         ("free", size_text(found.free)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,6 +52,9 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="Raw files that were kept, and partial downloads of them.")
     ] = False,
+    streams: Annotated[
+        bool, typer.Option("--streams", help="Shards that streams kept; later ones fetch them again.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be freed; delete nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> Result:
@@ -67,7 +71,7 @@ def run(
     """
     from datasets_rl.storages.scratch import sweep_scratch
 
-    prunes = dict(_prunes(shell, datasets or [], versions=versions, builds=builds, raw=raw))
+    prunes = dict(_prunes(shell, datasets or [], versions=versions, builds=builds, raw=raw, streams=streams))
     items = [item for prune in prunes.values() for item in prune(dry_run=True)]
     total = sum(item.bytes for item in items)
     if items and not dry_run and not yes:
@@ -96,26 +100,30 @@ _Prune = Callable[..., list[_Item]]
 
 
 def _prunes(
-    shell: Shell, datasets: list[str], *, versions: bool, builds: bool, raw: bool
+    shell: Shell, datasets: list[str], *, versions: bool, builds: bool, raw: bool, streams: bool
 ) -> Iterator[tuple[str, _Prune]]:
     """Yield the kinds of things to delete, each with the function that deletes and returns them, or only returns them."""
     from datasets_rl import store
 
     if builds:
-        yield "unfinished builds", partial(_prune_builds, shell)
+        yield "unfinished builds", partial(_prune_roots, "unfinished builds", store.sweep_builds, _roots(shell))
+    if streams:
+        roots = [shell.settings.home, *_roots(shell)]
+        yield "shards of streams", partial(_prune_roots, "shards of streams", store.prune_streams, roots)
     if versions:
         yield "earlier versions", partial(_prune_each, "earlier versions", store.prune, _stored(shell, datasets))
     if raw:
         yield "raw files", partial(_prune_each, "raw files", store.prune_raw, _with_raw_files(shell, datasets))
 
 
-def _prune_builds(shell: Shell, *, dry_run: bool) -> list[_Item]:
-    from datasets_rl import store
+def _roots(shell: Shell) -> list[Path]:
+    """Return the folders of the sources."""
+    return sorted(path for path in shell.settings.home.glob("*") if path.is_dir() and path.name[0] != ".")
 
-    home = shell.settings.home
-    roots = sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != ".")
-    freed = {root.name: store.sweep_builds(root, dry_run=dry_run) for root in roots}
-    return [_Item("unfinished builds", name, size) for name, size in freed.items() if size]
+
+def _prune_roots(kind: str, prune: Callable[..., int], roots: Sequence[Path], *, dry_run: bool) -> list[_Item]:
+    freed = {root.name: prune(root, dry_run=dry_run) for root in roots}
+    return [_Item(kind, name, size) for name, size in freed.items() if size]
 
 
 def _prune_each(
