@@ -107,6 +107,11 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
     except ImportError as error:
         raise MissingDependencyError("gymnasium", "gymnasium", "make_env") from error
 
+    if ":" in named.id:  # gymnasium.make would import the module before the colon
+        raise InvalidArgumentError(
+            f"{dataset_id} names the environment {named.id!r}; expected a name without a module",
+            hint="import the module that registers it yourself, and name it without the module",
+        )
     successor, arguments = _SUCCESSORS.get(named.id, (named.id, {}))
     if successor != named.id:
         warnings.warn(
@@ -121,7 +126,7 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
     except gymnasium.error.UnregisteredEnv as error:
         raise InvalidArgumentError(
             f"{dataset_id} names the environment {named.id}, which is not registered: {error}",
-            hint="import the module that registers it, or make it yourself",
+            hint="import the module that registers it (`rlds train --import MODULE`), or make it yourself",
         ) from error
     for name, entry_point, parameters in named.wrappers:
         env = _wrapped(env, name, entry_point, parameters)

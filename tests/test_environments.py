@@ -88,6 +88,12 @@ def test_the_entry_point_in_a_specification_is_not_called(tmp_path):
     assert not folder.exists()
 
 
+def test_a_name_with_a_module_is_refused_because_gymnasium_would_import_it():
+    with pytest.raises(InvalidArgumentError, match="local/own names the environment 'this:Heater-v1'"):
+        make_env(manifest(environment="this:Heater-v1"))
+    assert "this" not in sys.modules
+
+
 def test_a_dataset_without_an_environment_says_where_one_is_stated():
     with pytest.raises(InvalidArgumentError, match="local/own names no environment") as caught:
         make_env(manifest())

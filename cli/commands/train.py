@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import importlib
 import io
 import json
+import math
 import os
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +21,6 @@ from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 
 from ..options import Shell
 from ..output import Lines, Result
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GROUP = "Train"
 
@@ -46,6 +47,15 @@ def run(
             autocompletion=recipe_names,
         ),
     ],
+    module: Annotated[
+        str,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            show_default=False,
+            help="Import it first: it registers an environment. Give it before the recipe.",
+        ),
+    ] = "",
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -62,14 +72,19 @@ def run(
     Examples:
       rlds train bc --dataset demo/pendulum
       rlds train td3_bc --dataset demo/pendulum --seed 1 --steps 20000
+      rlds train --import my_envs iql --dataset local/heater
       rlds train iql --help
     """
     find_program(recipe)
     if shell.root is not None:
         os.environ["RLDS_HOME"] = str(shell.settings.home)
+    if module:
+        _import(module)
     result = _run_program(recipe, arguments or [])
     if result is None:
         return Result({"recipe": recipe})
+    if bad := [name for name, value in result.items() if isinstance(value, float) and not math.isfinite(value)]:
+        raise InvalidArgumentError(f"the training diverged: {', '.join(bad)} is not finite", hint="take a smaller --lr")
     line = json.dumps(result)
     return Result({"recipe": recipe, "result": result}, [Lines((line,))], quiet=[line])
 
@@ -101,11 +116,19 @@ def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:
     try:
         with contextlib.redirect_stdout(output):  # its last line is its result, which this command prints
             program = importlib.import_module(f"datasets_rl.recipes.train.{name}")
+            _check(program.parse_arguments(arguments))
             found: dict[str, Any] = program.main(arguments)
     except ModuleNotFoundError as error:
         if isinstance(error, MissingDependencyError) or error.name not in _EXTRAS:
             raise
         raise MissingDependencyError(str(error.name), _EXTRAS[str(error.name)], f"the program {name}") from error
+    except RuntimeError as error:
+        if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
+            raise
+        raise InvalidArgumentError(
+            f"no checkpoint can be written: {str(error).splitlines()[0]}",
+            hint="free space, or give a folder that can be written as --out; the same command resumes at the last checkpoint",
+        ) from error
     except SystemExit as stop:
         if not stop.code:
             typer.echo(output.getvalue(), nl=False)
@@ -113,6 +136,42 @@ def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:
         reason = stop.code if isinstance(stop.code, str) else "the program refused its arguments"
         raise InvalidArgumentError(reason, hint=f"`rlds train {name} --help` has its arguments") from None
     return found
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse numbers and devices that no program can use."""
+    import torch
+
+    numbers = {"steps": 1, "eval_every": 1, "eval_episodes": 1, "seed": 0}
+    for name, least in numbers.items():
+        if (given := getattr(args, name, least)) < least:
+            raise InvalidArgumentError(f"--{name.replace('_', '-')} is {given}; expected an integer >= {least}")
+    try:
+        torch.empty(0, device=getattr(args, "device", "cpu"))
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        raise InvalidArgumentError(
+            f"--device is {args.device}, which this machine does not have, or this build of torch", hint="take cpu"
+        ) from error
+    checkpoint = args.out / "checkpoint.pt"
+    try:
+        if checkpoint.exists():
+            torch.load(checkpoint, map_location="cpu", weights_only=True)["settings"]
+    except Exception as error:  # torch raises errors of many kinds for damaged files
+        raise InvalidArgumentError(
+            f"{checkpoint} is not a checkpoint of a training program, or damaged",
+            hint="delete it, or give another --out",
+        ) from error
+
+
+def _import(module: str) -> None:
+    """Import a module of the user, which may be a file of the working directory."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise InvalidArgumentError(
+            f"--import {module}: {error}", hint="run the command in the folder of the module, or install it"
+        ) from error
 
 
 _EXTRAS = {"gymnasium": "gymnasium", "ale_py": "atari", "gymnasium_robotics": "robotics", "wandb": "wandb"}

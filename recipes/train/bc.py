@@ -7,7 +7,6 @@ The baseline of every offline method. On the best tenth of the episodes it is 10
 `rlds preprocess ID --recipe top_10_percent` writes.
 
     rlds train bc --dataset demo/pendulum
-    rlds recipe copy bc                            # a copy of this file, to change
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=3e-4)
 
     args = parser.parse_args(argv)
-    args.out = args.out or Path("runs", NAME, args.dataset, str(args.seed))
+    args.out = args.out or Path("runs", NAME, args.dataset.lstrip("./~"), str(args.seed))
     return args
 
 
@@ -136,9 +135,9 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any] | No
     if not path.exists():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    other = [f"--{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
+    other = [f"{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
     if other:
-        raise SystemExit(f"{path} is of a run with {' '.join(other)}: give another --out, or delete it")
+        raise SystemExit(f"{path} is of a run with {', '.join(other)}: give another --out, or delete it")
     return state
 
 
@@ -156,7 +155,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}
-    settings = {name.replace("_", "-"): value for name, value in vars(args).items() if name not in changeable}
+    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    settings |= {"program": NAME, "data": dataset.manifest.digest}
     step, seconds, history = 0, 0.0, []
     if state := load_checkpoint(args.out / "checkpoint.pt", settings):
         agent.load_state_dict(state["networks"])
@@ -167,6 +167,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         step, seconds, history = state["step"], state["seconds"], state["history"]
     log = open_log(args, step)
 
+    sys.stderr.write(f"{NAME} on {args.dataset}, from step {step:,} to {args.steps:,}; checkpoints in {args.out}\n")
     while step < args.steps:
         began, losses = time.perf_counter(), {}
         # The run of batches ends with the checkpoint: the sampler is not ahead of it.

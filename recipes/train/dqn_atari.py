@@ -6,7 +6,6 @@ The dataset stores each frame once; `CatFrames` builds the stacks of four when a
 as in Agarwal et al. (2020, arXiv:1907.04543).
 
     rlds train dqn_atari --dataset atari_dqn/Pong/1
-    rlds recipe copy dqn_atari                      # a copy of this file, to change
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--copy-every", type=int, default=2_000, metavar="STEPS", help="updates of the target network")
     parser.add_argument("--alpha", type=float, default=0.1, help="weight of the penalty for actions not in the data")
     args = parser.parse_args(argv)
-    args.out = args.out or Path("runs", NAME, args.dataset, str(args.seed))
+    args.out = args.out or Path("runs", NAME, args.dataset.lstrip("./~"), str(args.seed))
     return args
 
 
@@ -139,9 +138,9 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any] | No
     if not path.exists():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    other = [f"--{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
+    other = [f"{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
     if other:
-        raise SystemExit(f"{path} is of a run with {' '.join(other)}: give another --out, or delete it")
+        raise SystemExit(f"{path} is of a run with {', '.join(other)}: give another --out, or delete it")
     return state
 
 
@@ -160,7 +159,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}
-    settings = {name.replace("_", "-"): value for name, value in vars(args).items() if name not in changeable}
+    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    settings |= {"program": NAME, "data": dataset.manifest.digest}
     step, seconds, history = 0, 0.0, []
     if state := load_checkpoint(args.out / "checkpoint.pt", settings):
         agent.load_state_dict(state["networks"])
@@ -169,6 +169,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         step, seconds, history = state["step"], state["seconds"], state["history"]
     log = open_log(args, step)
 
+    sys.stderr.write(f"{NAME} on {args.dataset}, from step {step:,} to {args.steps:,}; checkpoints in {args.out}\n")
     while step < args.steps:
         began, losses = time.perf_counter(), {}
         # The run of batches ends with the checkpoint: the sampler is not ahead of it.

@@ -9,7 +9,6 @@ have the same weight, which is goal-conditioned behavior cloning.
 
     python -m datasets_rl.recipes.train.point_maze --dataset local/point-maze
     rlds train gc_iql --dataset local/point-maze
-    rlds recipe copy gc_iql                         # a copy of this file, to change
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--expectile", type=float, default=0.9, help="0.5 is the mean, 1 the best action of the data")
     parser.add_argument("--beta", type=float, default=3.0, help="weight of the advantages; 0 is behavior cloning")
     args = parser.parse_args(argv)
-    args.out = args.out or Path("runs", NAME, args.dataset, str(args.seed))
+    args.out = args.out or Path("runs", NAME, args.dataset.lstrip("./~"), str(args.seed))
     return args
 
 
@@ -181,9 +180,9 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any] | No
     if not path.exists():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    other = [f"--{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
+    other = [f"{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
     if other:
-        raise SystemExit(f"{path} is of a run with {' '.join(other)}: give another --out, or delete it")
+        raise SystemExit(f"{path} is of a run with {', '.join(other)}: give another --out, or delete it")
     return state
 
 
@@ -196,11 +195,16 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     sampler = rl.GoalSampler(geometric=args.discount, actor_geometric=args.discount, generator=generator)
     dataset = rl.load(args.dataset, sampler=sampler, transform=rl.DoubleToFloat(), final_unknown="drop").show(KEYS)
     env = dataset.make_env()
+    if "goal" not in env.reset()[1]:
+        raise SystemExit(
+            f"{NAME} needs an environment with goals, as those of OGBench; that of {args.dataset} has none"
+        )
     agent = Agent(dataset, env.action_space, args)
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}
-    settings = {name.replace("_", "-"): value for name, value in vars(args).items() if name not in changeable}
+    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    settings |= {"program": NAME, "data": dataset.manifest.digest}
     step, seconds, history = 0, 0.0, []
     if state := load_checkpoint(args.out / "checkpoint.pt", settings):
         agent.load_state_dict(state["networks"])
@@ -210,6 +214,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         step, seconds, history = state["step"], state["seconds"], state["history"]
     log = open_log(args, step)
 
+    sys.stderr.write(f"{NAME} on {args.dataset}, from step {step:,} to {args.steps:,}; checkpoints in {args.out}\n")
     while step < args.steps:
         began, losses = time.perf_counter(), {}
         # The run of batches ends with the checkpoint: the sampler is not ahead of it.

@@ -5,7 +5,6 @@ critics = min  (Q(s, a) - r - gamma V(s'))^2
 actor   = max  exp(beta (min Q'(s, a) - V(s))) log pi(a | s)
 
     rlds train iql --dataset demo/pendulum
-    rlds recipe copy iql                            # a copy of this file, to change
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--beta", type=float, default=3.0, help="weight of the advantages against imitation")
     parser.add_argument("--reward-scale", type=float, help="by default 1,000 / (highest - lowest return), as in IQL")
     args = parser.parse_args(argv)
-    args.out = args.out or Path("runs", NAME, args.dataset, str(args.seed))
+    args.out = args.out or Path("runs", NAME, args.dataset.lstrip("./~"), str(args.seed))
     return args
 
 
@@ -167,9 +166,9 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any] | No
     if not path.exists():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    other = [f"--{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
+    other = [f"{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
     if other:
-        raise SystemExit(f"{path} is of a run with {' '.join(other)}: give another --out, or delete it")
+        raise SystemExit(f"{path} is of a run with {', '.join(other)}: give another --out, or delete it")
     return state
 
 
@@ -187,7 +186,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}
-    settings = {name.replace("_", "-"): value for name, value in vars(args).items() if name not in changeable}
+    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    settings |= {"program": NAME, "data": dataset.manifest.digest}
     step, seconds, history = 0, 0.0, []
     if state := load_checkpoint(args.out / "checkpoint.pt", settings):
         agent.load_state_dict(state["networks"])
@@ -198,6 +198,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         step, seconds, history = state["step"], state["seconds"], state["history"]
     log = open_log(args, step)
 
+    sys.stderr.write(f"{NAME} on {args.dataset}, from step {step:,} to {args.steps:,}; checkpoints in {args.out}\n")
     while step < args.steps:
         began, losses = time.perf_counter(), {}
         # The run of batches ends with the checkpoint: the sampler is not ahead of it.

@@ -2,12 +2,10 @@
 
 Q = min  (Q(s, a) - r - gamma Q'(s', pi(s')))^2          value of the policy = mean Q(s_0, pi(s_0)) of the episodes
 
-``--policy`` is a checkpoint of bc, td3_bc, iql, cql or rebrac, of whose program ``--algorithm`` is the name. The estimate is
-compared with the discounted return in the environment. Time-outs do not end the value: rewards after them count, too.
+``--policy`` is a checkpoint of bc, td3_bc, iql, cql or rebrac. The estimate is compared with the discounted return in the environment. Time-outs do not end the value: rewards after them count, too.
 
     rlds train iql --dataset demo/pendulum --out runs/iql
-    rlds train ope --dataset demo/pendulum --algorithm iql --policy runs/iql/checkpoint.pt
-    rlds recipe copy ope                            # a copy of this file, to change
+    rlds train ope --dataset demo/pendulum --policy runs/iql/checkpoint.pt
 """
 
 from __future__ import annotations
@@ -40,7 +38,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(NAME, description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
     parser.add_argument("--dataset", required=True, metavar="ID", help="such as demo/pendulum or d4rl/hopper-medium-v2")
     parser.add_argument("--policy", required=True, metavar="FILE", help="the checkpoint of the policy")
-    parser.add_argument("--algorithm", default="bc", metavar="NAME", help="the program of the policy: bc, iql, ...")
+    parser.add_argument(
+        "--algorithm", metavar="NAME", help="the program of the policy; by default the checkpoint says it"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="cpu or cuda: of the networks, and of the data")
     parser.add_argument("--steps", type=int, default=20_000, help="updates; the default is %(default)s")
@@ -54,15 +54,15 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--discount", type=float, default=0.99)
     parser.add_argument("--tau", type=float, default=0.005, help="share of the network in an update of the target")
     args = parser.parse_args(argv)
-    args.out = args.out or Path("runs", NAME, args.dataset, str(args.seed))
+    args.out = args.out or Path("runs", NAME, args.dataset.lstrip("./~"), str(args.seed))
     return args
 
 
 def load_policy(dataset: Any, space: Any, args: argparse.Namespace) -> Any:
     """Return the agent of another program from its checkpoint; its `act` is the policy."""
     state = torch.load(args.policy, map_location="cpu", weights_only=True)
-    settings = {name.replace("-", "_"): value for name, value in state["settings"].items()}
-    program = importlib.import_module(f"datasets_rl.recipes.train.{args.algorithm}")
+    settings = state["settings"]
+    program = importlib.import_module(f"datasets_rl.recipes.train.{args.algorithm or settings['program']}")
     agent = program.Agent(dataset, space, argparse.Namespace(**settings, device=args.device))
     agent.load_state_dict(state["networks"])
     return agent.requires_grad_(requires_grad=False)
@@ -157,9 +157,9 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any] | No
     if not path.exists():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    other = [f"--{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
+    other = [f"{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
     if other:
-        raise SystemExit(f"{path} is of a run with {' '.join(other)}: give another --out, or delete it")
+        raise SystemExit(f"{path} is of a run with {', '.join(other)}: give another --out, or delete it")
     return state
 
 
@@ -181,7 +181,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}
-    settings = {name.replace("_", "-"): value for name, value in vars(args).items() if name not in changeable}
+    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    settings |= {"program": NAME, "data": dataset.manifest.digest}
     step, seconds, history = 0, 0.0, []
     if state := load_checkpoint(args.out / "checkpoint.pt", settings):
         agent.load_state_dict(state["networks"])
@@ -190,6 +191,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         step, seconds, history = state["step"], state["seconds"], state["history"]
     log = open_log(args, step)
 
+    sys.stderr.write(f"{NAME} on {args.dataset}, from step {step:,} to {args.steps:,}; checkpoints in {args.out}\n")
     while step < args.steps:
         began, losses = time.perf_counter(), {}
         # The run of batches ends with the checkpoint: the sampler is not ahead of it.

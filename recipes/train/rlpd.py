@@ -1,11 +1,9 @@
 """RLPD: a dataset makes online learning faster (Ball et al. 2023, arXiv:2302.02948).
 
-Soft actor-critic with layer normalization in several critics. Half of each batch is from the dataset, half from the new
-experience: `OfflineToOnlineReplayBuffer` interleaves them, so that each of the updates of a step has both.
+Soft actor-critic with several normalized critics. Half of each batch is from the dataset, half from the new experience.
 
     rlds train rlpd --dataset demo/pendulum
     rlds train rlpd --dataset demo/pendulum --offline-fraction 0        # the same program without the dataset
-    rlds recipe copy rlpd                              # a copy of this file, to change
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--discount", type=float, default=0.99)
     args = parser.parse_args(argv)
-    args.out = args.out or Path("runs", NAME, args.dataset, str(args.seed))
+    args.out = args.out or Path("runs", NAME, args.dataset.lstrip("./~"), str(args.seed))
     return args
 
 
@@ -177,9 +175,9 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any] | No
     if not path.exists():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    other = [f"--{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
+    other = [f"{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
     if other:
-        raise SystemExit(f"{path} is of a run with {' '.join(other)}: give another --out, or delete it")
+        raise SystemExit(f"{path} is of a run with {', '.join(other)}: give another --out, or delete it")
     return state
 
 
@@ -197,7 +195,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}
-    settings = {name.replace("_", "-"): value for name, value in vars(args).items() if name not in changeable}
+    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    settings |= {"program": NAME, "data": dataset.manifest.digest}
     step, episode, seconds, history = 0, 0, 0.0, []
     if state := load_checkpoint(args.out / "checkpoint.pt", settings):
         agent.load_state_dict(state["networks"])
@@ -209,6 +208,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         step, episode, seconds, history = (state[name] for name in ("step", "episode", "seconds", "history"))
     log = open_log(args, step)
 
+    sys.stderr.write(f"{NAME} on {args.dataset}, from step {step:,} to {args.steps:,}; checkpoints in {args.out}\n")
     while step < args.steps:
         began, losses, limit = time.perf_counter(), {}, step + args.eval_every
         while step < min(limit, args.steps):

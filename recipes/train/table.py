@@ -47,7 +47,7 @@ PLAN: dict[str, dict[str, str]] = {
     },
     "local/halfcheetah-medium-replay@top_10_percent": {"bc": MUJOCO},
 }
-"""The programs of each dataset, with their arguments; the penalties of ReBRAC are those that its paper tuned for D4RL."""
+"""The programs of each dataset, with their arguments; the penalties of ReBRAC are after its paper's for D4RL."""
 BODY = "--start 5000 --eval-every 5000 --hidden 128 128"
 GATHERED = {
     "local/pendulum-medium-replay": "Pendulum-v1",

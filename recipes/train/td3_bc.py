@@ -4,7 +4,6 @@ actor   = min  -lambda Q(s, pi(s)) + (pi(s) - a)^2        lambda = alpha / mean 
 critics = min  (Q(s, a) - r - gamma min Q'(s', pi'(s') + noise))^2
 
     rlds train td3_bc --dataset demo/pendulum
-    rlds recipe copy td3_bc                            # a copy of this file, to change
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--noise-clip", type=float, default=0.5)
     parser.add_argument("--policy-every", type=int, default=2, help="updates of the critics for one of the actor")
     args = parser.parse_args(argv)
-    args.out = args.out or Path("runs", NAME, args.dataset, str(args.seed))
+    args.out = args.out or Path("runs", NAME, args.dataset.lstrip("./~"), str(args.seed))
     return args
 
 
@@ -165,9 +164,9 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any] | No
     if not path.exists():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    other = [f"--{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
+    other = [f"{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
     if other:
-        raise SystemExit(f"{path} is of a run with {' '.join(other)}: give another --out, or delete it")
+        raise SystemExit(f"{path} is of a run with {', '.join(other)}: give another --out, or delete it")
     return state
 
 
@@ -185,7 +184,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}
-    settings = {name.replace("_", "-"): value for name, value in vars(args).items() if name not in changeable}
+    settings = {name: value for name, value in vars(args).items() if name not in changeable}
+    settings |= {"program": NAME, "data": dataset.manifest.digest}
     step, seconds, history = 0, 0.0, []
     if state := load_checkpoint(args.out / "checkpoint.pt", settings):
         agent.load_state_dict(state["networks"])
@@ -196,6 +196,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         step, seconds, history = state["step"], state["seconds"], state["history"]
     log = open_log(args, step)
 
+    sys.stderr.write(f"{NAME} on {args.dataset}, from step {step:,} to {args.steps:,}; checkpoints in {args.out}\n")
     while step < args.steps:
         began, losses = time.perf_counter(), {}
         # The run of batches ends with the checkpoint: the sampler is not ahead of it.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
+import sys
 
+import gymnasium
 import pytest
 
+from datasets_rl import RecordEpisodes
 from datasets_rl.recipes.train import program_files
 
 TINY = ["--hidden", "8", "--batch-size", "8", "--eval-episodes", "1", "--steps", "2", "--dataset", "demo/pendulum"]
@@ -19,7 +23,7 @@ def test_train_runs_a_program_and_prints_its_result(rlds, tmp_path):
     assert ran.code == 0
     (line,) = ran.out.splitlines()
     assert json.loads(line)["algorithm"] == "bc"
-    assert ran.err.startswith("step 2  ")
+    assert ran.err.startswith(f"bc on demo/pendulum, from step 0 to 2; checkpoints in {tmp_path / 'run'}\nstep 2  ")
     assert (tmp_path / "run" / "checkpoint.pt").exists()
     assert rlds("--json", "train", "bc", *TINY, "--out", tmp_path / "run").json["result"]["step"] == 2
 
@@ -38,7 +42,77 @@ def test_arguments_that_a_program_refuses_end_with_2(rlds, tmp_path):
     rlds("train", "bc", *TINY, "--out", tmp_path)
     ran = rlds("train", "bc", *TINY, "--out", tmp_path, "--lr", "1")
     assert ran.code == 2
-    assert "is of a run with --lr 0.0003\n  why: give another --out, or delete it\n" in ran.err
+    assert "is of a run with lr 0.0003\n  why: give another --out, or delete it\n" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--eval-every", "0"], "--eval-every is 0"),
+        (["--steps", "-5"], "--steps is -5"),
+        (["--eval-episodes", "0"], "--eval-episodes is 0"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--device", "abacus"], "--device is abacus, which this machine does not have"),
+    ],
+)
+def test_numbers_and_devices_that_no_program_can_use_are_refused_before_the_run(rlds, tmp_path, words, message):
+    ran = rlds("train", "bc", *TINY, *words, "--out", tmp_path / "run")
+
+    assert (ran.code, message in ran.err) == (2, True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_of_another_program_or_of_other_data_is_refused(rlds, tmp_path):
+    rlds("download", "demo/pendulum")
+    rlds("preprocess", "demo/pendulum", "-t", "keep_top_returns:50", "--as", "top")
+    words = [*TINY, "--dataset", "demo/pendulum@top", "--out", tmp_path / "run"]
+    assert rlds("train", "bc", *words).code == 0
+    assert "is of a run with program bc" in rlds("train", "td3_bc", *words).err
+
+    rlds("preprocess", "demo/pendulum", "-t", "keep_top_returns:10", "--as", "top", "--force")
+    assert "is of a run with data " in rlds("train", "bc", *words).err
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of the environment: actions are NaN
+def test_a_damaged_checkpoint_and_a_divergence_are_named(rlds, tmp_path):
+    (tmp_path / "checkpoint.pt").write_bytes(b"no zip file")
+    assert "is not a checkpoint of a training program, or damaged" in rlds("train", "bc", *TINY, "--out", tmp_path).err
+
+    ran = rlds("train", "td3_bc", *TINY, "--steps", "9", "--lr", "1e30", "--out", tmp_path / "run")
+    assert (ran.code, ran.out) == (2, "")
+    assert "the training diverged: " in ran.err
+
+
+def test_a_run_on_a_folder_does_not_write_into_it(rlds, tmp_path, monkeypatch, home):
+    monkeypatch.chdir(tmp_path)
+    rlds("download", "demo/pendulum")
+    words = [*TINY[:-1], str(home / "demo" / "pendulum")]
+
+    assert rlds("train", "bc", *words).code == 0
+    assert len(list((tmp_path / "runs" / "bc").rglob("checkpoint.pt"))) == 1
+    assert rlds("verify", "demo/pendulum").code == 0
+
+
+def test_an_environment_of_a_module_can_be_imported_first(rlds, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_pendulum.py").write_text(
+        "import gymnasium\ngymnasium.register('Mine-v0', 'gymnasium.envs.classic_control.pendulum:PendulumEnv')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("my_pendulum")
+    env = RecordEpisodes(gymnasium.make("Mine-v0", max_episode_steps=9), "local/mine", score=(-99, 0))
+    env.reset(seed=0)
+    for _ in range(9):
+        env.step(env.action_space.sample())
+    env.close()
+    gymnasium.registry.pop("Mine-v0")
+    sys.modules.pop("my_pendulum")
+    words = [*TINY[:-1], "local/mine", "--out", tmp_path / "run"]
+
+    assert "rlds train --import MODULE" in rlds("train", "bc", *words).err
+    assert rlds("train", "--import", "my_pendulum", "bc", *words).code == 0
+    assert "--import nowhere" in rlds("train", "--import", "nowhere", "bc", *words).err
+    gymnasium.registry.pop("Mine-v0")
 
 
 def test_an_unknown_program_is_refused_with_the_nearest(rlds):

@@ -92,7 +92,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_uninterrupted_one(name, tmp_pa
 def test_a_checkpoint_of_other_arguments_is_refused(tmp_path):
     train("bc", tmp_path, "--steps", "2")
 
-    with pytest.raises(SystemExit, match=r"is of a run with --lr 0\.0003: give another --out"):
+    with pytest.raises(SystemExit, match=r"is of a run with lr 0\.0003: give another --out"):
         train("bc", tmp_path, "--steps", "4", "--lr", "0.1")
 
 
