@@ -80,7 +80,7 @@ def test_a_damaged_checkpoint_and_a_divergence_are_named(rlds, tmp_path):
 
     ran = rlds("train", "td3_bc", *TINY, "--steps", "9", "--lr", "1e30", "--out", tmp_path / "run")
     assert (ran.code, ran.out) == (2, "")
-    assert "the training diverged: " in ran.err
+    assert "the training diverged\n  why: critics" in ran.err
 
 
 def test_a_run_on_a_folder_does_not_write_into_it(rlds, tmp_path, monkeypatch, home):
