@@ -126,7 +126,7 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
     except gymnasium.error.UnregisteredEnv as error:
         raise InvalidArgumentError(
             f"{dataset_id} names the environment {named.id}, which is not registered: {error}",
-            hint="import the module that registers it (`rlds train --import MODULE`), or make it yourself",
+            hint="import the module that registers it, or make it yourself",
         ) from error
     for name, entry_point, parameters in named.wrappers:
         env = _wrapped(env, name, entry_point, parameters)

@@ -122,6 +122,11 @@ def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:
         if isinstance(error, MissingDependencyError) or error.name not in _EXTRAS:
             raise
         raise MissingDependencyError(str(error.name), _EXTRAS[str(error.name)], f"the program {name}") from error
+    except InvalidArgumentError as error:
+        if "which is not registered" not in error.message:
+            raise
+        hint = f"`rlds train --import MODULE {name} ...` imports the module that registers it"
+        raise InvalidArgumentError(error.message, hint=hint) from error
     except RuntimeError as error:
         if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
             raise
