@@ -2,7 +2,8 @@
 
 Q = min  (Q(s, a) - r - gamma Q'(s', pi(s')))^2          value of the policy = mean Q(s_0, pi(s_0)) of the episodes
 
-``--policy`` is a checkpoint of bc, td3_bc, iql, cql or rebrac. The estimate is compared with the discounted return in the environment. Time-outs do not end the value: rewards after them count, too.
+``--policy`` is a checkpoint of bc, td3_bc, iql, cql or rebrac. The estimate is compared with the discounted return in the
+environment. Time-outs do not end the value: rewards after them count, too.
 
     rlds train iql --dataset demo/pendulum --out runs/iql
     rlds train ope --dataset demo/pendulum --policy runs/iql/checkpoint.pt
@@ -41,17 +42,17 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--algorithm", metavar="NAME", help="the program of the policy; by default the checkpoint says it"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the default is %(default)s")
     parser.add_argument("--device", default="cpu", help="cpu or cuda: of the networks, and of the data")
     parser.add_argument("--steps", type=int, default=20_000, help="updates; the default is %(default)s")
-    parser.add_argument("--eval-every", type=int, default=5_000, metavar="STEPS", help="also the steps of a checkpoint")
-    parser.add_argument("--eval-episodes", type=int, default=10, metavar="N")
+    parser.add_argument("--eval-every", type=int, default=5_000, metavar="N", help="also saved; default %(default)s")
+    parser.add_argument("--eval-episodes", type=int, default=10, metavar="N", help="the default is %(default)s")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="checkpoint and logs; by default runs/NAME/ID/SEED")
     parser.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases too")
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=256, help="the default is %(default)s")
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 256], metavar="WIDTH")
-    parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--discount", type=float, default=0.99)
+    parser.add_argument("--lr", type=float, default=3e-4, help="of Adam; the default is %(default)s")
+    parser.add_argument("--discount", type=float, default=0.99, help="the default is %(default)s")
     parser.add_argument("--tau", type=float, default=0.005, help="share of the network in an update of the target")
     args = parser.parse_args(argv)
     args.out = args.out or Path("runs", NAME, args.dataset.lstrip("./~"), str(args.seed))
