@@ -29,12 +29,22 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+_HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
 @pytest.fixture(autouse=True)
 def _signal_handlers():
-    """Restore the handlers that a command has set which ran in this process: children of later tests inherit them."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Restore the handlers that a command has set which ran in this process: children of later tests inherit them.
+
+    They are those of the start: a fixture of a module may run commands before this one knows of it.
+    """
+    _restore_handlers()
     yield
-    for number, handler in before.items():
+    _restore_handlers()
+
+
+def _restore_handlers():
+    for number, handler in _HANDLERS.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
 
