@@ -76,7 +76,7 @@ def take_inventory(home: Path) -> Inventory:
     inventory = Inventory(home, bytes=disk.tree_bytes(home), free=disk.free_bytes(home))
     for path in (home / STREAM_FOLDER, *home.glob(f"*/{STREAM_FOLDER}")):
         inventory.streams += disk.tree_bytes(path) if path.is_dir() else 0
-    for root in sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != "."):
+    for root in store.source_folders(home):
         names = {_flat(root, one.partition("/")[2]): one.partition("/")[2] for one in found if _is_below(one, root)}
         for path in _below(root / VERSIONS_FOLDER):
             one = kept(root, names.get(path.name, unquote(path.name)))

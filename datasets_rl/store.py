@@ -274,10 +274,15 @@ def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
     return DatasetPaths(folder.parent, folder.name)
 
 
+def source_folders(home: Path) -> list[Path]:
+    """Return the folders of the sources below the folder of all datasets, sorted."""
+    return sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != ".")
+
+
 def stored_folders(home: Path) -> Iterator[Path]:
     """Yield the folder of every finished dataset below a home folder, sorted."""
     seen: set[Path] = set()
-    for source_folder in sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != "."):
+    for source_folder in source_folders(home):
         # Links may lead to datasets on other disks; `seen` ends the cycle of a link to a parent folder.
         for path, folders, files in os.walk(source_folder, followlinks=True):
             folder = Path(path)

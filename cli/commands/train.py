@@ -144,7 +144,7 @@ def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse numbers and devices that no program can use."""
+    """Refuse numbers, devices and checkpoints that no program can use; the tensors of a checkpoint are not read."""
     import torch
 
     numbers = {"steps": 1, "eval_every": 1, "eval_episodes": 1, "seed": 0}
@@ -160,7 +160,7 @@ def _check(args: argparse.Namespace) -> None:
     checkpoint = args.out / "checkpoint.pt"
     try:
         if checkpoint.exists():
-            torch.load(checkpoint, map_location="cpu", weights_only=True)["settings"]
+            torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["settings"]
     except Exception as error:  # torch raises errors of many kinds for damaged files
         raise InvalidArgumentError(
             f"{checkpoint} is not a checkpoint of a training program, or damaged",

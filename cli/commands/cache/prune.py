@@ -105,20 +105,16 @@ def _prunes(
     """Yield the kinds of things to delete, each with the function that deletes and returns them, or only returns them."""
     from datasets_rl import store
 
+    home = shell.settings.home
+    roots = store.source_folders(home)
     if builds:
-        yield "unfinished builds", partial(_prune_roots, "unfinished builds", store.sweep_builds, _roots(shell))
+        yield "unfinished builds", partial(_prune_roots, "unfinished builds", store.sweep_builds, roots)
     if streams:
-        roots = [shell.settings.home, *_roots(shell)]
-        yield "shards of streams", partial(_prune_roots, "shards of streams", store.prune_streams, roots)
+        yield "shards of streams", partial(_prune_roots, "shards of streams", store.prune_streams, [home, *roots])
     if versions:
         yield "earlier versions", partial(_prune_each, "earlier versions", store.prune, _stored(shell, datasets))
     if raw:
         yield "raw files", partial(_prune_each, "raw files", store.prune_raw, _with_raw_files(shell, datasets))
-
-
-def _roots(shell: Shell) -> list[Path]:
-    """Return the folders of the sources."""
-    return sorted(path for path in shell.settings.home.glob("*") if path.is_dir() and path.name[0] != ".")
 
 
 def _prune_roots(kind: str, prune: Callable[..., int], roots: Sequence[Path], *, dry_run: bool) -> list[_Item]:
