@@ -60,7 +60,8 @@ class PrioritizedSampler(Sampler):
     ignored in the smallest mass. New steps, including steps that replace others, get `default_priority`.
 
     Args:
-        max_capacity: Maximum number of steps in the storage.
+        max_capacity: Number of steps that the storage can hold. If the storage holds more, as one of several
+            environments does that rounds its size up to whole slots, the sampler grows with it.
         alpha: Exponent of the priorities, >= 0; 0 gives uniform sampling. A tensor of one number is read once.
         beta: Exponent of the importance weights, >= 0; 0 gives no correction of the bias, 1 the full correction.
         eps: Constant added to every priority, so that steps of priority 0 are occasionally drawn.
@@ -141,7 +142,7 @@ class PrioritizedSampler(Sampler):
 
     @property
     def max_size(self) -> int:
-        """Maximum number of steps in the storage."""
+        """Number of steps for which there is room."""
         return self._capacity
 
     @property
@@ -195,8 +196,7 @@ class PrioritizedSampler(Sampler):
             The rows, int64 [B], and their importance weights, [B].
 
         Raises:
-            InvalidArgumentError: If the storage has no steps, all masses are 0, or the capacity of the storage exceeds
-                `max_capacity`.
+            InvalidArgumentError: If the storage has no steps, or all masses are 0.
         """
         self._synchronize(storage)
         rows, masses = self._tree.draw(self._random_points(batch_size))
@@ -214,26 +214,10 @@ class PrioritizedSampler(Sampler):
         # The power function of numpy is faster than that of torch on many machines.
         return torch.from_numpy(np.power(self._tree.lowest / masses, self._beta)).to(self.dtype)
 
-    def attach(self, storage: Storage) -> None:
-        """Prepare to sample from a storage.
-
-        Raises:
-            InvalidArgumentError: If the storage holds more than `max_capacity` steps.
-        """
-        self._check_capacity(storage, len(storage))
-
-    def _check_capacity(self, storage: Storage, held: int) -> None:
-        if held > self._capacity:
-            raise InvalidArgumentError(
-                f"the storage holds {held:,} steps, and max_capacity is {self._capacity:,}",
-                hint=f"create the sampler with max_capacity={storage.max_size}",
-            )
-
     def _synchronize(self, storage: Storage) -> None:
         """Add rows that the storage gained without notification, and drop rows that it no longer holds."""
         self._catch_up(storage)
         held = len(storage)
-        self._check_capacity(storage, held)
         if not held:
             raise empty_storage_error()
         if held < self._held:
@@ -281,9 +265,17 @@ class PrioritizedSampler(Sampler):
     def _add_rows_to(self, stop: int) -> None:
         """Give the rows up to `stop` that the sampler does not have yet the default priority."""
         if stop > self._held:
+            self._reserve(stop)
             rows = np.arange(self._held, stop)
             self._held = stop
             self._write_priorities(rows, np.array([self.default_priority]))
+
+    def _reserve(self, rows: int) -> None:
+        """Make room for a number of rows. The room doubles, so that a row costs the same however many follow."""
+        if rows > self._capacity:
+            _raise_problems(_row_problems(torch.tensor([rows - 1]), 0, _LIMIT))
+            self._capacity = max(rows, 2 * self._capacity)
+            self._tree = self._tree.grown(self._capacity)
 
     def extend(self, index: Tensor) -> None:
         """Give the written rows the default priority."""
@@ -294,7 +286,6 @@ class PrioritizedSampler(Sampler):
         if not len(index):
             return
         stop = int(index.max()) + 1
-        _raise_problems(_row_problems(index, 0, self._capacity))
         if len(self._torn):
             self._torn = np.setdiff1d(self._torn, index.numpy())
         replaced = index[index < self._held].numpy()
@@ -373,7 +364,7 @@ class PrioritizedSampler(Sampler):
 
     def _largest_valid_priority(self, alpha: float, eps: float) -> float:
         """Return the largest priority for which the sum of the masses of all rows stays finite."""
-        return _largest_priority(self._capacity, alpha, eps)
+        return _largest_priority(alpha, eps)
 
     def _overflow_problems(self, alpha: float, eps: float, highest: float) -> list[str]:
         """Return a problem if the mass of the largest priority of new rows would overflow."""
@@ -418,16 +409,15 @@ class PrioritizedSampler(Sampler):
         priorities = state_dict.get("priorities")
         if not isinstance(priorities, Tensor) or priorities.dtype != torch.float64 or priorities.ndim != 1:
             return [*reasons, "priorities are not a float64 tensor [rows]"]
-        if len(priorities) > self._capacity:
-            reasons.append(f"there are {len(priorities):,} priorities, and max_capacity is {self._capacity:,}")
         return [*reasons, *self._priority_problems(priorities, alpha, eps)]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore priorities, alpha, beta and eps; the capacity may be larger than that of the saved sampler."""
+        """Restore priorities, alpha, beta and eps; the capacity may differ from that of the saved sampler."""
         super().load_state_dict(state_dict)
         self.empty()
         self._alpha, self._beta, self._eps = (float(state_dict[name]) for name in ("alpha", "beta", "eps"))
         priorities = state_dict["priorities"].cpu().contiguous()
+        self._reserve(len(priorities))
         self._held = len(priorities)
         if self._held:
             self._write_priorities(np.arange(self._held), priorities.numpy())
@@ -454,8 +444,8 @@ class PrioritizedSampler(Sampler):
 
 
 @lru_cache
-def _largest_priority(capacity: int, alpha: float, eps: float) -> float:
-    largest = math.log(sys.float_info.max / (2 * capacity))
+def _largest_priority(alpha: float, eps: float) -> float:
+    largest = math.log(sys.float_info.max / (2 * _LIMIT))
     return math.exp(min(largest / alpha, largest) if alpha else largest) - eps
 
 

@@ -34,7 +34,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         starts, T = 4 x x x x . . .      x . . .      probabilities 1 1 4 1 3 of 10, with alpha = 1
 
     Args:
-        max_capacity: Maximum number of steps in the storage. This argument and the next ones, up to `reduction`, are
+        max_capacity: Number of steps that the storage can hold. This argument and the next ones, up to `reduction`, are
             those of `PrioritizedSampler`.
         alpha: Exponent of the priorities.
         beta: Exponent of the importance weights.

@@ -42,6 +42,17 @@ class SumTree:
         self._capacity = capacity
         self._ranked = ranked
 
+    def grown(self, capacity: int) -> SumTree:
+        """Return a tree of a larger capacity with the priorities and masses of this one."""
+        larger = SumTree(capacity, ranked=self._ranked)
+        rows = np.arange(self._capacity)
+        # The masses are not computed again: that of a torn row is 0, whatever its priority is.
+        _write(
+            *(larger._sums, larger._masses, larger._highs, larger._priorities, larger._low),
+            *(rows, self.priorities, self.masses, self._ranked),
+        )
+        return larger
+
     @property
     def total(self) -> float:
         """Sum of all masses."""

@@ -622,18 +622,28 @@ def test_copies_do_not_share_memory():
     assert made["observation"][:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_sampler_with_a_capacity_below_the_number_of_steps_is_refused():
-    small, storage = PrioritizedSampler(5, 1.0, 1.0), LazyTensorStorage(10)
-    made = ReplayBuffer(storage=storage)
-    made.extend(torch.arange(6))
+def test_a_prioritized_ring_of_environments_that_do_not_divide_its_size_goes_round():
+    # The storage rounds 100 steps of 12 environments up to 9 slots of 12.
+    storage = LazyTensorStorage(100, ndim=2)
+    made = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, eps=0.0, storage=storage, batch_size=1000)
+    times = torch.arange(20)
+    for time in times:
+        steps = TensorDict({"observation": time.expand(12, 1), "td_error": time.expand(12, 1) + 1.0}, [12, 1])
+        made.extend(steps)
 
-    for attempt in (
-        lambda: ReplayBuffer(storage=storage, sampler=small),
-        lambda: made.set_sampler(small),
-        lambda: ReplayBuffer(storage=LazyTensorStorage(5), sampler=small).set_storage(storage),
-    ):
-        with pytest.raises(InvalidArgumentError, match="max_capacity is 5"):
-            attempt()
+    batch = made.sample()
+
+    assert len(made) == made.storage.max_size == 108
+    assert set(batch["observation"].tolist()) == set(range(11, 20))
+    assert torch.allclose(batch["priority_weight"], 12 / (batch["observation"] + 1.0))
+
+
+def test_a_sampler_with_a_capacity_below_the_number_of_steps_grows():
+    made = ReplayBuffer(storage=ListStorage(10), sampler=PrioritizedSampler(5, 1.0, 1.0), batch_size=200)
+    for step in range(10):
+        made.add(step)
+
+    assert {int(step) for step in made.sample()} == set(range(10))
 
 
 @pytest.mark.parametrize("state", [{}, {"storage": {}, "sampler": {}, "writer": {}}, {"storage": None}], ids=str)

@@ -211,13 +211,26 @@ class TestRows:
         assert set(sampler.sample(smaller, 1000)[0].tolist()) == {0, 1}
         assert sampler.priorities.tolist() == [1.0, 2.0]
 
-    def test_a_storage_may_have_room_for_more_steps_than_the_capacity_until_it_holds_more(self):
-        assert len(PrioritizedSampler(5, 1.0, 1.0).sample(filled(5, 10), 3)[0]) == 3
-        with pytest.raises(InvalidArgumentError, match="holds 6 steps, and max_capacity is 5") as caught:
-            PrioritizedSampler(5, 1.0, 1.0).sample(filled(6, 10), 1)
-        assert "max_capacity=10" in caught.value.hint
-        with pytest.raises(InvalidArgumentError, match="index 1 of 2 is 5, one of 1 outside the 5 rows"):
-            PrioritizedSampler(5, 1.0, 1.0).extend(torch.tensor([4, 5]))
+    def test_it_grows_with_a_storage_that_holds_more_than_its_capacity(self):
+        sampler = PrioritizedSampler(5, 1.0, 1.0, eps=0.0)
+        storage = filled(400, 400)
+        sampler.extend(torch.arange(4))
+        sampler.update_priority(torch.arange(4), torch.tensor([3.0, 1.0, 2.0, 4.0]))
+
+        sampler.extend(torch.arange(4, 400))
+        sampler.update_priority(torch.arange(4, 400), 0.0)
+
+        rows, info = sampler.sample(storage, 20_000)
+        assert torch.allclose(
+            rows.bincount(minlength=400)[:5] / 20_000, torch.tensor([3.0, 1, 2, 4, 0]) / 10, atol=0.02
+        )
+        assert torch.allclose(info["priority_weight"], (1 / torch.tensor([3.0, 1, 2, 4]))[rows])
+        assert sampler.max_size >= 400
+        assert sampler.default_priority == 4
+
+    def test_an_index_that_no_memory_can_hold_is_refused(self):
+        with pytest.raises(InvalidArgumentError, match="index 0 of 1 is 1125899906842624"):
+            PrioritizedSampler(5, 1.0, 1.0).extend(torch.tensor([2**50]))
 
     def test_after_emptying_it_starts_again(self):
         sampler, storage = with_priorities([2.0, 5.0])
@@ -413,9 +426,7 @@ class TestState:
         state = with_priorities([1.0, -0.0, 3.0])[0].state_dict() | {"alpha": -1.0}
         state["priorities"][2] = NAN
 
-        with pytest.raises(
-            InvalidArgumentError, match=r"alpha is -1.*3 priorities, and max_capacity is 2.*priority 2 of 3 is nan"
-        ):
+        with pytest.raises(InvalidArgumentError, match=r"alpha is -1.*priority 2 of 3 is nan"):
             sampler.load_state_dict(state)
         with pytest.raises(InvalidArgumentError, match="priorities are not a float64 tensor"):
             sampler.load_state_dict({})

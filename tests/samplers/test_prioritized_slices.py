@@ -193,8 +193,6 @@ def test_invalid_slices_and_invalid_priorities_are_refused():
         PrioritizedSliceSampler(5, 1.0, 1.0)
     with pytest.raises(InvalidArgumentError, match="alpha is -1"):
         PrioritizedSliceSampler(5, -1.0, 1.0, slice_len=3)
-    with pytest.raises(InvalidArgumentError, match="max_capacity is 5"):
-        PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=3).sample(filled([7]), 3)
     with pytest.raises(InvalidArgumentError, match="priority 0 of 1 is nan"):
         sampler_of([1.0, 2.0], slice_len=1).update_priority([0], float("nan"))
     assert "slice_len=3" in repr(PrioritizedSliceSampler(5, 0.7, 1.0, slice_len=3))
