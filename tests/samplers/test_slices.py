@@ -561,9 +561,30 @@ def test_a_users_sampler_needs_one_method():
 
 def test_the_repr_has_the_arguments():
     assert repr(SliceSampler(slice_len=4, traj_key="episode", rank=0, world_size=2)) == (
-        "SliceSampler(slice_len=4, traj_key=('episode',), truncated_key=('next', 'truncated'), strict_length=True, "
+        "SliceSampler(slice_len=4, traj_key='episode', truncated_key=('next', 'truncated'), strict_length=True, "
         "pad_output=False, rank=0, world_size=2)"
     )
+
+
+def test_the_attributes_have_the_form_of_the_arguments():
+    sampler = SliceSampler(slice_len=4, traj_key="episode", end_key=("next", "done"), truncated_key="truncated")
+
+    assert (sampler.traj_key, sampler.end_key, sampler.truncated_key) == ("episode", ("next", "done"), "truncated")
+    assert (sampler.init_key, sampler.step_key, sampler.end_keys) == ("is_init", "step_count", None)
+
+
+@pytest.mark.parametrize("kind", [SliceSampler, SliceSamplerWithoutReplacement])
+def test_the_info_has_the_stored_terminated_flag_beside_a_truncated_key_at_the_root(kind):
+    ended = torch.zeros(20, 1, dtype=torch.bool)
+    ended[[9, 19]] = True
+    buffer = ring(
+        steps(done=ended, terminated=ended), sampler=kind(slice_len=10, end_key="done", truncated_key="truncated")
+    )
+
+    rows, info = buffer.sampler.sample(buffer.storage, 10)
+
+    assert info["truncated"].squeeze(1).tolist() == info["terminated"].squeeze(1).tolist() == [False] * 9 + [True]
+    assert int(rows[-1]) in {9, 19}
 
 
 def test_a_field_of_another_storage_is_detected():
