@@ -1,4 +1,4 @@
-"""The documents of the page: what each of its addresses answers.
+"""The documents and images of the page: what each of its addresses answers.
 
 overview                                   facts of every dataset
 histogram?field=action&start=0             distributions of a field, or of a column of the list of episodes
@@ -21,9 +21,10 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.view.distributions import histogram
 from datasets_rl.view.panel import ELEMENTS, Panel
 
-__all__ = ["answer"]
+__all__ = ["answer", "frame_bytes"]
 
 Query = Mapping[str, str]
+_SHOWN_CHARACTERS = 40
 
 
 def answer(panels: Sequence[Panel], path: str, query: Query) -> dict[str, Any] | None:
@@ -39,8 +40,26 @@ def answer(panels: Sequence[Panel], path: str, query: Query) -> dict[str, Any] |
     """
     for pattern, function in _ADDRESSES:
         if match := re.fullmatch(pattern, path):
-            return function(panels, [int(digits) for digits in match.groups()], query)
+            return function(panels, [_integer("a number of the address", digits) for digits in match.groups()], query)
     return None
+
+
+def frame_bytes(panels: Sequence[Panel], path: str) -> bytes | None:
+    """Return the image at an address as the bytes of a PNG or JPEG file; None if there is no such address.
+
+    Args:
+        panels: The datasets.
+        path: The dataset, the episode, the step and the field: ``0/7/12/observation``.
+
+    Raises:
+        InvalidArgumentError: If the dataset, the episode or the image does not exist.
+    """
+    match = re.fullmatch(f"{_NUMBER}/{_NUMBER}/{_NUMBER}/(.+)", path)
+    if match is None:
+        return None
+    *digits, name = match.groups()
+    number, episode, step = (_integer("a number of the address", text) for text in digits)
+    return _panel(panels, number).frame(episode, step, name)
 
 
 def _overview(panels: Sequence[Panel], _: Sequence[int], __: Query) -> dict[str, Any]:
@@ -50,7 +69,7 @@ def _overview(panels: Sequence[Panel], _: Sequence[int], __: Query) -> dict[str,
 
 
 def _histogram(panels: Sequence[Panel], _: Sequence[int], query: Query) -> dict[str, Any]:
-    name, start = query.get("field", "return"), _integer(query, "start")
+    name, start = query.get("field", "return"), _integer("start", query.get("start", "0"))
     having = [panel for panel in panels if panel.has(name)]
     if not having:
         raise UnknownKeyError(name, [*panels[0].columns, *panels[0].curve_fields()])
@@ -81,7 +100,7 @@ def _ends(panels: Sequence[Panel], numbers: Sequence[int], _: Query) -> dict[str
 
 def _episodes(panels: Sequence[Panel], numbers: Sequence[int], query: Query) -> dict[str, Any]:
     sort, where, descending = _list_order(query)
-    return _panel(panels, numbers[0]).page(sort, where, _integer(query, "offset"), descending=descending)
+    return _panel(panels, numbers[0]).page(sort, where, _integer("offset", query.get("offset", "0")), descending=descending)
 
 
 def _episode(panels: Sequence[Panel], numbers: Sequence[int], query: Query) -> dict[str, Any]:
@@ -93,11 +112,11 @@ def _curves(panels: Sequence[Panel], numbers: Sequence[int], query: Query) -> di
     panel, name = _panel(panels, numbers[0]), query.get("field", "next.reward")
     if name not in panel.curve_fields():
         raise UnknownKeyError(name, panel.curve_fields())
-    return panel.curves(numbers[1], name, _integer(query, "start"))
+    return panel.curves(numbers[1], name, _integer("start", query.get("start", "0")))
 
 
 def _rows(panels: Sequence[Panel], numbers: Sequence[int], query: Query) -> dict[str, Any]:
-    return _panel(panels, numbers[0]).rows(numbers[1], _integer(query, "start"))
+    return _panel(panels, numbers[0]).rows(numbers[1], _integer("start", query.get("start", "0")))
 
 
 def _panel(panels: Sequence[Panel], number: int) -> Panel:
@@ -110,14 +129,14 @@ def _list_order(query: Query) -> tuple[str, str, bool]:
     return query.get("sort", "episode"), query.get("where", ""), query.get("descending", "") == "1"
 
 
-def _integer(query: Query, name: str) -> int:
-    text = query.get(name, "0")
+def _integer(name: str, text: str) -> int:
     if not re.fullmatch("[0-9]{1,15}", text):
-        raise InvalidArgumentError(f"{name} is {text!r}; expected an integer >= 0")
+        shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+        raise InvalidArgumentError(f"{name} is {shown!r}; expected an integer >= 0 of at most 15 digits")
     return int(text)
 
 
-_NUMBER = "([0-9]{1,15})"
+_NUMBER = "([0-9]+)"
 _ADDRESSES: Sequence[tuple[str, Callable[[Sequence[Panel], Sequence[int], Query], dict[str, Any]]]] = (
     ("overview", _overview),
     ("histogram", _histogram),

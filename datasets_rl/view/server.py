@@ -19,7 +19,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError
-from datasets_rl.view.documents import answer
+from datasets_rl.view.documents import answer, frame_bytes
 from datasets_rl.view.images import media_type
 from datasets_rl.view.panel import Panel
 
@@ -157,10 +157,9 @@ def make_application(panels: Sequence[Panel], token: str) -> Starlette:
         )
 
     def frame(request: Request) -> Response:
-        number, episode, step, name = (request.path_params[one] for one in ("dataset", "episode", "step", "name"))
-        if number >= len(panels):
-            raise InvalidArgumentError(f"dataset {number} does not exist")
-        image = panels[number].frame(episode, step, name)
+        image = frame_bytes(panels, request.path_params["path"])
+        if image is None:
+            return _json_response({"error": "this address does not exist"}, 404)
         return Response(image, media_type=media_type(image), headers={"Cache-Control": _UNCHANGING})
 
     def failed(_: Request, error: Exception) -> Response:
@@ -174,7 +173,7 @@ def make_application(panels: Sequence[Panel], token: str) -> Starlette:
         Route("/{token}", completed, methods=["GET"]),
         Route("/{token}/", page, methods=["GET"]),
         Route("/{token}/data/{path:path}", data, methods=["GET"]),
-        Route("/{token}/frames/{dataset:int}/{episode:int}/{step:int}/{name:path}", frame, methods=["GET"]),
+        Route("/{token}/frames/{path:path}", frame, methods=["GET"]),
         Route("/{token}/{name}", stylesheet_or_script, methods=["GET"]),
     ]
     return Starlette(
@@ -233,9 +232,13 @@ class _TokenCheck:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from starlette.responses import PlainTextResponse
 
-        given = scope["path"].split("/")[1]
-        if secrets.compare_digest(given.encode(), self._token.encode()):
-            await self._app(scope, receive, send)
-        else:
+        # HTTP also has requests without a path: "OPTIONS *", and of clients that break its rules, "GET x".
+        before, slash, path = scope["path"].partition("/")
+        if before or not slash:
+            refused = PlainTextResponse("The path of the request has to begin with a slash.\n", 400)
+        elif not secrets.compare_digest(path.partition("/")[0].encode(), self._token.encode()):
             refused = PlainTextResponse("Open the whole address that was printed; it has a token.\n", 403)
-            await refused(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+            return
+        await refused(scope, receive, send)

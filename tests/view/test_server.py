@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
+from urllib.parse import urlencode
 
 import httpx
 import pytest
 import view_data
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.view import Panel, ViewServer
@@ -150,3 +155,77 @@ def test_a_port_in_use_is_named_and_the_next_one_is_taken_if_none_was_given(serv
         one.stop()
         one.run()
     assert made[0].port < made[1].port
+
+
+def exchange(server, data):
+    """Send bytes to the server over a socket of its own and return the status of each response."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", received)]
+
+
+@pytest.mark.parametrize("line", ["OPTIONS *", "GET x", "GET http://127.0.0.1/", "GET ?", "CONNECT 127.0.0.1:80"])
+def test_a_request_without_a_path_is_a_bad_request(server, reported, line):
+    assert exchange(server, f"{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()) == [400]
+    assert reported == []
+
+
+@pytest.mark.parametrize("path", ["data/0/episodes/{}", "data/{}/ends", "frames/{}/0/0/x", "frames/1/{}/0/x"])
+def test_a_number_of_five_thousand_digits_is_a_bad_request(client, reported, path):
+    answer = client.get(path.format("9" * 5_000))
+
+    assert answer.status_code == 400
+    assert "expected an integer >= 0 of at most 15 digits" in answer.json()["error"]
+    assert len(answer.text) < 200
+    assert reported == []
+
+
+@pytest.fixture
+def reported(caplog):
+    """What the server has reported: tracebacks, and requests that it could not answer."""
+    caplog.set_level("ERROR")
+    return caplog.records
+
+
+WORDS = st.sampled_from(
+    "data frames overview histogram ends episodes curves rows page.js 0 1 7 -1 1e3 observation observation.camera action "
+    "next.reward return .. . %2e%2e %00 %ff %C3%A9 a..b".split()
+)
+QUERIES = st.dictionaries(
+    st.sampled_from("field start sort descending where offset x".split()),
+    WORDS | st.sampled_from(["return > 1", "length<5,,return=nan", "final_known = no", ">", "9" * 400]) | st.text(max_size=8),
+    max_size=3,
+)
+REQUESTS = st.builds(
+    lambda words, query: f"GET /{{token}}/{'/'.join(words)}?{urlencode(query)} HTTP/1.1".encode(),
+    st.lists(WORDS | st.text("0123456789", min_size=1, max_size=30), max_size=6),
+    QUERIES,
+)
+LINES = st.binary(max_size=60).map(lambda data: data.replace(b"\n", b"")) | st.builds(
+    "{} {} HTTP/1.{}".format,
+    st.sampled_from(["GET", "HEAD", "OPTIONS", "POST", "get", ""]),
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=40),
+    st.integers(0, 2),
+).map(str.encode)
+
+
+def check_requests(server, reported, count):
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(REQUESTS | LINES)
+    def check(line):
+        head = line.replace(b"{token}", server.token.encode()) + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        assert set(exchange(server, head)) <= {200, 307, 400, 403, 404, 405}, line
+        assert [record.getMessage() for record in reported] == [], line
+
+    check()
+
+
+def test_no_request_makes_the_server_fail(server, reported):
+    check_requests(server, reported, 150)
+
+
+@pytest.mark.slow
+def test_no_request_of_many_makes_the_server_fail(server, reported):
+    check_requests(server, reported, 5_000)
