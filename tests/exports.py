@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from stored_data import FLAGS, Trajectory, write_dataset
+from stored_data import FLAGS, Trajectory, Whole, write_dataset
 
 from datasets_rl import downloading, verification
 from datasets_rl.exporting import Content, run_export
@@ -93,16 +91,6 @@ def write_robot(folder: Path, *, known: bool = True, form: str = "png") -> Store
     return write_dataset(folder, episodes, columns, specs=specs, license="MIT", metadata={"fps": 10})
 
 
-@dataclass(frozen=True)
-class _Whole:
-    """An episode with texts and encoded images, which cannot be split like arrays."""
-
-    episode: Episode
-
-    def pieces(self) -> Iterator[Episode]:
-        yield self.episode
-
-
 def _robot(steps: int, seed: int, *, known: bool, form: str) -> Any:
     random = np.random.default_rng(seed)
     rows, last = steps + known, (np.arange(steps) == steps - 1)[:, None]
@@ -124,7 +112,7 @@ def _robot(steps: int, seed: int, *, known: bool, form: str) -> Any:
         },
         metadata={"seed": np.int64(100 + seed), "difficulty": np.float64(seed / 3)},
     )
-    return _Whole(episode)
+    return Whole(episode)
 
 
 def write_images(folder: Path, *, known: bool = True) -> StoredDataset:

@@ -22,6 +22,7 @@ __all__ = [
     "FLAGS",
     "Model",
     "Trajectory",
+    "Whole",
     "columns",
     "plain",
     "trajectory",
@@ -59,6 +60,16 @@ class Trajectory:
                 continues=not last,
                 metadata=self.metadata if last else {},
             )
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An episode with texts and encoded images, which cannot be split like arrays."""
+
+    episode: Episode
+
+    def pieces(self) -> Iterator[Episode]:
+        yield self.episode
 
 
 class Model:

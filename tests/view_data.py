@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from stored_data import FLAGS, Trajectory, columns, trajectory, write_dataset
+from stored_data import FLAGS, Trajectory, Whole, columns, trajectory, write_dataset
 
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.ted.episode import EncodedImages
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 
-__all__ = ["drawing", "image_dataset", "mixed_dataset", "sparse_dataset", "state_dataset"]
+__all__ = ["drawing", "image_dataset", "mixed_dataset", "robot_dataset", "sparse_dataset", "state_dataset"]
 
 SIDE = 24
 UINT8, FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
@@ -84,6 +84,37 @@ def mixed_dataset(folder: Path, lengths=(6, 15)) -> StoredDataset:
             Trajectory(steps=data, states={("observation", "camera"): encoded, ("observation", "state"): state})
         )
     return write_dataset(folder, made, of, id="toy/mixed")
+
+
+JOINTS = ["waist", "shoulder", "elbow", "wrist", "gripper"]
+
+
+def robot_dataset(folder: Path, lengths=(6, 9), joints: object = JOINTS) -> StoredDataset:
+    """Write episodes of a robot: named joints, depth images of 1 to T + 1 meters, a discrete action and a task.
+
+    The depth image at t is t + 1 meters everywhere but in a corner, which is at 0.5 meters.
+    """
+    of = [
+        Column(("observation", "depth"), FLOAT32, (16, 16, 1), shared=True),
+        Column(("observation", "joints"), FLOAT32, (5,), shared=True),
+        Column(("task",), np.dtype(np.int32), (), text=True),
+        Column(("action",), np.dtype(np.int64), (1,)),
+        Column(("next", "reward"), FLOAT32, (1,)),
+        *FLAGS,
+    ]
+    made = []
+    for episode, steps in enumerate(lengths):
+        data, _ = _base(episode, steps)
+        data["action",] = np.arange(steps)[:, None] % 3
+        data["task",] = TextStates.from_texts([("open the drawer", "close the <b>drawer</b>")[episode % 2]] * steps)
+        depth = np.ones((steps + 1, 16, 16, 1), np.float32) * np.arange(1, steps + 2, dtype=np.float32).reshape(
+            -1, 1, 1, 1
+        )
+        depth[:, 0, 0] = 0.5
+        state = np.random.default_rng(episode).normal(size=(steps + 1, 5)).astype(np.float32)
+        states = {("observation", "depth"): depth, ("observation", "joints"): state}
+        made.append(Whole(Episode(steps=data, states=states)))
+    return write_dataset(folder, made, of, id="toy/robot", metadata={"names": {"observation.joints": joints}})
 
 
 def _png(image: np.ndarray) -> bytes:

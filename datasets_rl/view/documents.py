@@ -100,7 +100,9 @@ def _ends(panels: Sequence[Panel], numbers: Sequence[int], _: Query) -> dict[str
 
 def _episodes(panels: Sequence[Panel], numbers: Sequence[int], query: Query) -> dict[str, Any]:
     sort, where, descending = _list_order(query)
-    return _panel(panels, numbers[0]).page(sort, where, _integer("offset", query.get("offset", "0")), descending=descending)
+    return _panel(panels, numbers[0]).page(
+        sort, where, _integer("offset", query.get("offset", "0")), descending=descending
+    )
 
 
 def _episode(panels: Sequence[Panel], numbers: Sequence[int], query: Query) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.format.schema import Column
 
-__all__ = ["as_pixels", "encode", "is_image", "media_type"]
+__all__ = ["as_pixels", "encode", "is_image", "media_type", "scale_of"]
 
 _CHANNELS = {1, 3, 4}
 _MAX_STACKED = 16
@@ -41,15 +41,18 @@ def _layout(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
     return "SHW" if pixels and shape[0] <= _MAX_STACKED and min(shape[1:]) >= 16 else None
 
 
-def as_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
+def as_pixels(values: NDArray[Any], scale: tuple[float, float] | None = None) -> NDArray[np.uint8]:
     """Return an array as gray, RGB or RGBA pixels, uint8 [height, width] or [height, width, channels].
 
-    Values of other dtypes than uint8, such as depths, are scaled so that the least one is black and the greatest one
-    white.
+    Values of other dtypes than uint8, such as depths, are scaled linearly.
+
+    Args:
+        values: The image, in any of the shapes of `is_image`.
+        scale: The values that are drawn black and white; by default the least and the greatest value of the image.
     """
     layout = _layout(values.shape, values.dtype)
     if values.dtype != np.uint8:
-        values = _scaled(values)
+        values = _scaled(values, scale_of(values) if scale is None else scale)
     if layout == "CHW":
         values = values.transpose(1, 2, 0)
     elif layout == "SHW":
@@ -59,26 +62,33 @@ def as_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(values)
 
 
-def _scaled(values: NDArray[Any]) -> NDArray[np.uint8]:
+def scale_of(values: NDArray[Any]) -> tuple[float, float]:
+    """Return the least and the greatest finite value; 0 and 0 if there is none."""
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+
+
+def _scaled(values: NDArray[Any], scale: tuple[float, float]) -> NDArray[np.uint8]:
+    low, high = scale
     numbers = values.astype(np.float64)
-    finite = np.isfinite(numbers)
-    low, high = (numbers[finite].min(), numbers[finite].max()) if finite.any() else (0.0, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
-        parts = np.where(finite, (numbers / 2 - low / 2) / max(high / 2 - low / 2, np.finfo(float).tiny), 0)
-    return (parts * 255).round().astype(np.uint8)
+        # Halves do not overflow, whatever the range.
+        parts = (numbers / 2 - low / 2) / max(high / 2 - low / 2, np.finfo(float).tiny)
+    return (np.where(np.isfinite(numbers), parts.clip(0, 1), 0) * 255).round().astype(np.uint8)
 
 
-def encode(values: NDArray[Any], *, max_side: int | None = None) -> bytes:
+def encode(values: NDArray[Any], *, scale: tuple[float, float] | None = None, max_side: int | None = None) -> bytes:
     """Return an array that is an image as the bytes of a file.
 
     Args:
         values: The image, in any of the shapes of `is_image`.
+        scale: See `as_pixels`.
         max_side: The maximum height and width of a copy that may lose detail: the smaller one of a PNG and a JPEG file.
             By default the file is a PNG of the original size.
     """
     from PIL import Image
 
-    image = Image.fromarray(as_pixels(values))
+    image = Image.fromarray(as_pixels(values, scale))
     if max_side is None:
         return _file(image, "PNG", compress_level=1)
     if max(image.size) > max_side:

@@ -30,6 +30,8 @@ ELEMENTS = 12
 _SHOWN_ELEMENTS = 64
 """Number of elements of a field that a row shows."""
 _SAMPLED_ENDS = 256
+_SCALED_IMAGES = 24
+_MAX_SCALED_BYTES = 16 << 20
 _FLAGS = {"next.terminated", "next.truncated", "next.done"}
 
 
@@ -51,6 +53,7 @@ class Panel:
         for file in {field.file for field in stored.schema}:
             advise_random_reads(stored.map(file))
         self._order = lru_cache(maxsize=4)(self._make_order)
+        self._scale = lru_cache(maxsize=256)(self._make_scale)
 
     @property
     def name(self) -> str:
@@ -115,7 +118,15 @@ class Panel:
             "kind": "flag" if field.name in _FLAGS else kind,
             "shared": field.shared,
             "elements": math.prod(field.shape),
+            "names": self._element_names(field),
         }
+
+    def _element_names(self, field: Field) -> list[str] | None:
+        """Return the names of the elements of a field in row-major order, as its recording stored them; else None."""
+        by_field = self.stored.manifest.metadata.get("names")
+        names = by_field.get(field.name) if isinstance(by_field, dict) else None
+        usable = isinstance(names, list) and len(names) == math.prod(field.shape) and not field.text
+        return [*map(str, names)] if usable else None
 
     def ends(self) -> dict[str, int]:
         """Return how many episodes were terminated ``of`` how many, which are at most 256 across the dataset."""
@@ -150,14 +161,17 @@ class Panel:
         return known and (name in self.columns or not images.is_image(self._field(name)))
 
     def labels(self, name: str, start: int) -> list[str]:
-        """Return the names of the elements of a field: ``observation[2]``, ``action``."""
+        """Return the labels of the elements of a field: ``observation[2]``, ``action gripper``, ``reward``."""
         if name in self.columns:
             return [name]
         field = self._field(name)
         count = math.prod(field.shape)
         if count == 1:
             return [name]
-        indices = (np.unravel_index(element, field.shape) for element in range(start, min(start + ELEMENTS, count)))
+        shown = range(start, min(start + ELEMENTS, count))
+        if (names := self._element_names(field)) is not None:
+            return [f"{name} {names[element]}" for element in shown]
+        indices = (np.unravel_index(element, field.shape) for element in shown)
         return [f"{name}[{','.join(map(str, index))}]" for index in indices]
 
     def elements(self, name: str) -> int:
@@ -217,7 +231,26 @@ class Panel:
                 int(chosen[place + 1]) if place + 1 < len(chosen) else None,
             ]
         summary = self.summaries(np.array([number]))[0]
-        return {**summary, "first_row": rows.start, "previous": near[0], "next": near[1]}
+        scales = {name: self._scale(number, name) for name in self.image_fields()}
+        return {
+            **summary,
+            "first_row": rows.start,
+            "previous": near[0],
+            "next": near[1],
+            "scales": {name: tidy(np.array(scale)) for name, scale in scales.items() if scale is not None},
+        }
+
+    def _make_scale(self, number: int, name: str) -> tuple[float, float] | None:
+        """Return the values of an episode that are drawn black and white; None for images that are pixels already.
+
+        They are the least and the greatest value of images across the episode, at most 24 and 16 MiB of them.
+        """
+        rows, field = self._rows(number), self._field(name)
+        if field.encoded or field.dtype == np.uint8:
+            return None
+        count = max(1, min(_SCALED_IMAGES, _MAX_SCALED_BYTES // field.step_bytes, len(rows)))
+        chosen = np.unique(np.linspace(rows.start, rows.stop - 1, count).astype(np.int64))
+        return images.scale_of(np.concatenate([self._values(field, row, row + 1) for row in chosen.tolist()]))
 
     def _rows(self, number: int) -> range:
         if not 0 <= number < len(self.stored.episodes):
@@ -330,7 +363,7 @@ class Panel:
         if field.encoded and max_side is None:
             return self._encoded(field, number if final else rows[step], final=final)
         value = self._final(field, number) if final else self._values(field, rows[step], rows[step] + 1)[0]
-        return images.encode(value, max_side=max_side)
+        return images.encode(value, scale=self._scale(number, field.name), max_side=max_side)
 
     def _encoded(self, field: Field, index: int, *, final: bool) -> bytes:
         # Without the column of images, which would read the offsets of all of them.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from contextlib import ExitStack, contextmanager
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ def stored(tmp_path_factory):
         "states": view_data.state_dataset(folder / "states"),
         "images": view_data.image_dataset(folder / "images"),
         "mixed": view_data.mixed_dataset(folder / "mixed"),
+        "robot": view_data.robot_dataset(folder / "robot"),
     }
 
 
@@ -255,9 +258,131 @@ def test_two_datasets_are_compared_and_share_the_cursor(page, urls):
     )
 
 
+LENGTHS = "[...document.querySelectorAll('.chart')].find((one) => one.querySelector('h3').innerText === 'length')"
+
+
+def test_bars_of_few_values_lie_on_a_linear_axis(page, urls):
+    """The lengths are 5, 12 and 30: the second bar is 7 / 25 of the way from the first to the last."""
+    page.open(urls["states"])
+    page.wait(f"return {LENGTHS}?.querySelectorAll('rect[fill]').length === 3")
+    first, second, last = page.run(
+        f"return [...{LENGTHS}.querySelectorAll('rect[fill]')].map((one) => one.x.baseVal.value + one.width.baseVal.value / 2)"
+    )
+
+    assert (second - first) / (last - first) == pytest.approx(7 / 25)
+    texts = f"return [...{LENGTHS}.querySelectorAll('svg text')].map((one) => one.textContent)"
+    assert page.run(texts) == ["5", "12", "30"]
+
+
+def test_a_click_on_a_bar_filters_the_episodes_and_the_filter_is_cleared(page, urls):
+    page.open(urls["states"])
+    page.wait(f"return {LENGTHS}?.querySelectorAll('a').length === 3")
+    bars = page.driver.find_elements("css selector", "a.bar-link[aria-label^='length']")
+    bars[1].click()
+    page.has_text("1 to 1 of 1 episode, from 3 in all")
+    assert page.run("return document.querySelector('input[aria-label=Filter]').value") == "length = 12"
+
+    page.run("[...document.querySelectorAll('button')].find((one) => one.innerText === 'Clear the filter').click()")
+    page.has_text("1 to 3 of 3 episodes")
+
+
+def test_every_bar_of_returns_leads_to_the_episodes_that_it_counts(page, tmp_path):
+    stored = view_data.sparse_dataset(tmp_path / "a", episodes=95, length=2)
+    with served(stored) as url:
+        page.open(url)
+        page.wait("return document.querySelectorAll('a.bar-link').length > 10")
+        bars = page.run(
+            "return [...document.querySelectorAll('a.bar-link')].map((one) => [one.getAttribute('href'), one.getAttribute('aria-label')])"
+        )
+        counted = [int(re.search(r"\((\d+) episode", label)[1]) for href, label in bars if label.startswith("return")]
+        panel = Panel(stored)
+        listed = [
+            panel.page("episode", parse_qs(href.partition("?")[2])["where"][0], 0, descending=False)["matching"]
+            for href, label in bars
+            if label.startswith("return")
+        ]
+
+    assert sum(counted) == 95
+    assert listed == counted
+
+
+def test_the_keyboard_reaches_the_bars(page, urls):
+    page.open(urls["states"])
+    page.wait(f"return {LENGTHS}?.querySelectorAll('a').length === 3")
+    page.run(f"{LENGTHS}.querySelector('a[tabindex=\"0\"]').focus()")
+    page.press("\ue014", "\ue014")  # right, right
+    assert page.run("return document.activeElement.getAttribute('aria-label')") == "length 30: 33.3 % (1 episode)"
+    page.has_text("30: 33.3 % (1 episode); click to list them", ".tip:not([hidden])")
+    page.press("\ue007")  # Enter
+    page.has_text("1 to 1 of 1 episode, from 3 in all")
+
+
+def test_the_overview_of_images_shows_the_first_image_of_episodes(page, urls):
+    page.open(urls["images"])
+    page.wait(
+        "return [...document.querySelectorAll('.strip img')].every((one) => one.complete && one.naturalWidth === 64)"
+    )
+    assert page.run("return [...document.querySelectorAll('.strip a')].map((one) => one.innerText)") == [
+        "episode 0",
+        "episode 1",
+    ]
+    page.click(".strip a:nth-child(2)")
+    page.has_text("length 20")
+
+
+def test_an_episode_shows_its_task_and_the_names_and_scales_of_its_elements(page, urls):
+    page.open(urls["robot"] + "#/episode/0/1")
+    page.has_text("close the <b>drawer</b>", ".texts")
+    page.wait("return document.querySelectorAll('.multiples .chart').length === 5")
+    labels = page.run(
+        "return [...document.querySelectorAll('.multiples .key')].map((one) => one.innerText.split(/\\s+/)[0])"
+    )
+    scales = page.run(
+        "return [...document.querySelectorAll('.multiples svg')].map((one) => one.querySelectorAll('text').length)"
+    )
+
+    assert labels == view_data.JOINTS
+    assert scales == [2] * 5
+    assert page.cells("observation.joints")[0].split()[::2] == view_data.JOINTS
+    assert page.text(".scale").split() == ["0.5", "9"]
+
+
+def test_discrete_actions_are_drawn_as_steps(page, urls):
+    """Each value lasts until the next step: no part of the line is oblique."""
+    page.open(urls["robot"] + "#/episode/0/0")
+    page.wait("return document.querySelectorAll('.curve').length >= 2")
+    line = page.run(
+        "return [...document.querySelectorAll('.chart')].find((one) => one.querySelector('h3')?.innerText === 'action').querySelector('.curve').getAttribute('d')"
+    )
+    x = y = None
+    flat = 0
+    for command, numbers_of in re.findall(r"([MLH])([-\d.,]+)", line):
+        to = [float(one) for one in numbers_of.split(",")]
+        to_y = y if command == "H" else to[1]
+        assert command == "M" or to[0] == x or to_y == y
+        flat += command == "H"
+        x, y = to[0], to_y
+
+    assert flat == 6
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_whole_row_fits_a_phone(page, urls):
+    for name in ("mixed", "robot"):
+        page.open(urls[name] + "#/episode/0/1")
+        page.wait("return document.querySelector('table.row td')")
+        edges = page.run(
+            "return [...document.querySelectorAll('table.row td, table.row th')].map((one) => one.getBoundingClientRect().right)"
+        )
+        assert max(edges) <= 375
+        assert page.run(
+            "const box = document.querySelector('.scroll:has(.row)'); return box.scrollWidth <= box.clientWidth"
+        )
+
+
 @pytest.mark.usefixtures("narrow")
 def test_the_page_fits_a_phone(page, urls):
-    for name, place in (("states", "#/episodes/0"), ("mixed", "#/episode/0/1"), ("two", "#/")):
+    for name, place in (("states", "#/episodes/0"), ("mixed", "#/episode/0/1"), ("two", "#/"), ("robot", "#/")):
         page.open(urls[name] + place)
         assert page.run("return document.documentElement.scrollWidth <= innerWidth"), (name, place)
 

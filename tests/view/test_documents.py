@@ -13,6 +13,7 @@ from PIL import Image
 from stored_data import Model, trajectory, write_dataset
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.view import Panel
 from datasets_rl.view.curves import envelope
 from datasets_rl.view.distributions import MAX_ROWS, histogram, sample_ranges
@@ -259,3 +260,53 @@ def test_scores_are_absent_after_preprocessing(tmp_path):
     )
 
     assert "score" not in Panel(stored).columns
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory):
+    return Panel(view_data.robot_dataset(tmp_path_factory.mktemp("robot") / "a"))
+
+
+def test_elements_have_the_names_that_the_manifest_stores(robot):
+    curves = answer([robot], "0/episodes/0/curves", {"field": "observation.joints", "start": "3"})
+    fields = {field["name"]: field["names"] for field in answer([robot], "overview", {})["datasets"][0]["fields"]}
+
+    assert curves["labels"] == ["observation.joints wrist", "observation.joints gripper"]
+    assert fields["observation.joints"] == ["waist", "shoulder", "elbow", "wrist", "gripper"]
+    assert fields["action"] is None
+
+
+@pytest.mark.parametrize("names", ["waist", ["waist"], None, {"waist": 0}, [["waist"]]])
+def test_names_that_do_not_fit_the_elements_are_not_used(tmp_path, names):
+    panel = Panel(view_data.robot_dataset(tmp_path / "a", joints=names))
+
+    assert panel.labels("observation.joints", 0)[:2] == ["observation.joints[0]", "observation.joints[1]"]
+
+
+def test_all_depth_images_of_an_episode_have_one_scale(robot):
+    """The depths of episode 0 are 0.5 m in a corner, and elsewhere t + 1 m up to 6 m in its last step, 7 m after it."""
+    scale = answer([robot], "0/episodes/0", {})["scales"]
+    images = [pixels(robot.frame(0, step, "observation.depth")) for step in range(7)]
+
+    assert scale == {"observation.depth": [0.5, 6.0]}
+    assert {int(image[0, 0]) for image in images} == {0}
+    expected = [round(255 * (min(step + 1, 6) - 0.5) / 5.5) for step in range(7)]
+    assert [int(image[8, 8]) for image in images] == expected
+
+
+def test_the_scale_of_large_depth_images_is_that_of_a_few_of_them(tmp_path, monkeypatch):
+    panel = Panel(view_data.robot_dataset(tmp_path / "a", lengths=(200,)))
+    rows = []
+    column = StoredDataset.items
+    monkeypatch.setattr(StoredDataset, "items", lambda stored, key: rows.append(key) or column(stored, key))
+
+    assert panel.episode(0, "episode", "", descending=False)["scales"]["observation.depth"] == [0.5, 200]
+    assert rows.count(("observation", "depth")) <= 24
+
+
+def test_images_of_pixels_have_no_scale(mixed):
+    assert answer([mixed], "0/episodes/0", {})["scales"] == {}
+
+
+def test_a_filter_with_long_runs_of_spaces_is_read_at_once(ask):
+    assert ask("0/episodes", where="length > 5" + " " * 60_000 + "and length < 20")["matching"] == 1

@@ -190,12 +190,40 @@ def reported(caplog):
 
 
 WORDS = st.sampled_from(
-    "data frames overview histogram ends episodes curves rows page.js 0 1 7 -1 1e3 observation observation.camera action "
-    "next.reward return .. . %2e%2e %00 %ff %C3%A9 a..b".split()
+    [
+        "data",
+        "frames",
+        "overview",
+        "histogram",
+        "ends",
+        "episodes",
+        "curves",
+        "rows",
+        "page.js",
+        "0",
+        "1",
+        "7",
+        "-1",
+        "1e3",
+        "observation",
+        "observation.camera",
+        "action",
+        "next.reward",
+        "return",
+        "..",
+        ".",
+        "%2e%2e",
+        "%00",
+        "%ff",
+        "%C3%A9",
+        "a..b",
+    ]
 )
 QUERIES = st.dictionaries(
-    st.sampled_from("field start sort descending where offset x".split()),
-    WORDS | st.sampled_from(["return > 1", "length<5,,return=nan", "final_known = no", ">", "9" * 400]) | st.text(max_size=8),
+    st.sampled_from(["field", "start", "sort", "descending", "where", "offset", "x"]),
+    WORDS
+    | st.sampled_from(["return > 1", "length<5,,return=nan", "final_known = no", ">", "9" * 400])
+    | st.text(max_size=8),
     max_size=3,
 )
 REQUESTS = st.builds(

@@ -116,76 +116,127 @@ function responsive(draw) {
 
 const color = (index) => `var(--c${index % COLORS})`;
 
-function histogramChart(panel, unit) {
+/** A distribution; in that of a column of the list of episodes, a bar leads to the episodes that it counts. */
+function histogramChart(panel, unit, field) {
   const used = panel.series.map((series, index) => ({ ...series, index })).filter((series) => series.of);
   const tip = h("div", { class: "tip", hidden: true });
   const only = used.length === 1 ? used[0] : null;
   const aside = only ? `mean ${number(only.mean)}` : "";
+  const target = unit === "episodes" && !report ? (slot) => barAddress(panel, used, field, slot) : null;
   return h("div", { class: "chart" },
     h("div", { class: "chart-head" }, h("h3", { title: panel.label }, panel.label), h("span", { class: "quiet" }, aside)),
-    used.length ? responsive((width) => drawHistogram(panel, used, unit, width, tip)) : h("p", { class: "quiet small" }, "no values"),
+    used.length ? responsive((width) => drawHistogram(panel, used, unit, width, tip, target)) : h("p", { class: "quiet small" }, "no values"),
     tip,
     used.filter((series) => series.not_finite).map((series) =>
       h("p", { class: "small notice" }, `${plural(series.not_finite, "value")} not finite, not drawn`)));
 }
 
-function drawHistogram(panel, used, unit, width, tip) {
+/** The list of the episodes of a bar: of the first dataset that has any. */
+function barAddress(panel, used, field, slot) {
+  const series = used.find((one) => one.counts[slot]);
+  if (!series) return null;
+  if (!panel.edges) return address(`episodes/${series.index}`, { where: `${field} = ${panel.values[slot]}` });
+  const [low, high] = panel.edges.slice(slot, slot + 2), last = slot === panel.edges.length - 2;
+  return address(`episodes/${series.index}`, { where: `${field} >= ${low} and ${field} ${last ? "<=" : "<"} ${high}` });
+}
+
+/** The place of each bar on the axis, in pixels. Names lie at equal distances, numbers where they are on a linear axis. */
+function barPlaces(panel, left, inner) {
+  const count = panel.edges ? panel.edges.length - 1 : panel.values.length;
+  const even = (slot) => left + (inner * slot) / count;
+  if (panel.edges) {
+    const low = panel.edges[0], span = panel.edges.at(-1) - low || 1;
+    return { count, from: even, to: (slot) => even(slot + 1), at: (value) => left + (inner * (value - low)) / span };
+  }
+  if (panel.names || count === 1) return { count, from: even, to: (slot) => even(slot + 1), at: () => left + inner / 2 };
+  const values = panel.values.map(Number), low = values[0], span = values.at(-1) - low;
+  const nearest = Math.min(...values.slice(1).map((value, slot) => value - values[slot]));
+  // A bar as wide as the distance of the nearest values, as far as it can be seen and does not fill the chart.
+  const wide = Math.max(4, Math.min(64, (inner * nearest) / (span + nearest)));
+  const at = (value) => left + wide / 2 + ((inner - wide) * (value - low)) / span;
+  return { count, from: (slot) => at(values[slot]) - wide / 2, to: (slot) => at(values[slot]) + wide / 2, at };
+}
+
+function drawHistogram(panel, used, unit, width, tip, target) {
   const height = 132, left = 4, right = 4, top = 8, bottom = 22;
-  const slots = panel.edges ? panel.edges.length - 1 : panel.values.length;
   const share = (series, slot) => series.counts[slot] / Math.max(1, series.of);
   const most = Math.max(...used.flatMap((series) => series.counts.map((_, slot) => share(series, slot))), 1e-12);
   const inner = width - left - right, base = height - bottom;
-  const x = (slot) => left + (inner * slot) / slots;
+  const places = barPlaces(panel, left, inner), { count, from, to } = places;
+  const center = (slot) => (from(slot) + to(slot)) / 2;
   const y = (part) => base - ((base - top) * part) / most;
   const marks = s("g", {});
   if (used.length === 1 || panel.values) {
-    const gap = panel.values ? Math.min(8, inner / slots / 5) : slots > 60 ? 0 : 1;
-    const each = Math.min((inner / slots - gap) / used.length, 64);
-    used.forEach((series, place) => series.counts.forEach((count, slot) => {
-      if (!count) return;
-      const from = (x(slot) + x(slot + 1)) / 2 - (each * used.length) / 2 + place * each;
+    used.forEach((series, place) => series.counts.forEach((found, slot) => {
+      if (!found) return;
+      const room = to(slot) - from(slot), gap = panel.values ? Math.min(8, room / 5) : count > 60 ? 0 : 1;
+      const each = Math.min((room - gap) / used.length, 64);
       const up = Math.min(y(share(series, slot)), base - 1);
-      marks.append(s("rect", { x: from, y: up, width: Math.max(each, 1), height: base - up, rx: Math.min(1.5, each / 4), fill: color(series.index), "fill-opacity": 0.85 }));
+      marks.append(s("rect", { x: center(slot) + each * (place - used.length / 2), y: up, width: Math.max(each, 1), height: base - up, rx: Math.min(1.5, each / 4), fill: color(series.index), "fill-opacity": 0.85 }));
     }));
   } else {
     used.forEach((series) => {
-      let path = `M${x(0)},${base}`;
-      series.counts.forEach((_, slot) => { path += `V${y(share(series, slot))}H${x(slot + 1)}`; });
+      let path = `M${from(0)},${base}`;
+      series.counts.forEach((_, slot) => { path += `V${y(share(series, slot))}H${to(slot)}`; });
       marks.append(s("path", { d: path + `V${base}Z`, fill: color(series.index), "fill-opacity": used.length > 3 ? 0.06 : 0.2, stroke: color(series.index), "stroke-width": 1.4 }));
     });
   }
-  const svg = s("svg", { width, height, role: "img", "aria-label": `Distribution of ${panel.label}` }, marks,
-    s("line", { class: "grid", x1: left, x2: width - right, y1: base + 0.5, y2: base + 0.5 }), axis(panel, width, x, base + 15));
-  svg.addEventListener("pointerleave", () => { tip.hidden = true; });
-  svg.addEventListener("pointermove", (event) => {
-    const slot = Math.max(0, Math.min(slots - 1, Math.floor(((event.offsetX - left) / inner) * slots)));
-    const range = panel.edges ? `${number(panel.edges[slot], 3)} to ${number(panel.edges[slot + 1], 3)}` : valueName(panel, slot);
-    tip.textContent = `${range}: ` + used.map((series) => `${percent(share(series, slot))}${used.length === 1 ? ` (${plural(series.counts[slot], unit.slice(0, -1))})` : ""}`).join(" · ");
-    tip.style.left = `${Math.max(80, Math.min(width - 80, (x(slot) + x(slot + 1)) / 2))}px`;
+  const counted = (slot) => used.map((series) => `${percent(share(series, slot))}${used.length === 1 ? ` (${plural(series.counts[slot], unit.slice(0, -1))})` : ""}`).join(" · ");
+  const range = (slot) => (panel.edges ? `${number(panel.edges[slot], 3)} to ${number(panel.edges[slot + 1], 3)}` : valueName(panel, slot));
+  const show = (slot) => {
+    tip.textContent = `${range(slot)}: ${counted(slot)}${target?.(slot) ? "; click to list them" : ""}`;
     tip.hidden = false;
+    const half = tip.offsetWidth / 2;
+    tip.style.left = `${Math.max(half, Math.min(width - half, center(slot)))}px`;
+  };
+  const hide = () => { tip.hidden = true; };
+  const links = target ? barLinks({ count, from, to, top, base, target, show, hide, label: (slot) => `${panel.label} ${range(slot)}: ${counted(slot)}` }) : null;
+  const svg = s("svg", { width, height, role: target ? "group" : "img", "aria-label": `Distribution of ${panel.label}` }, marks,
+    s("line", { class: "grid", x1: left, x2: width - right, y1: base + 0.5, y2: base + 0.5 }), axis(panel, width, places, base + 15), links);
+  svg.addEventListener("pointerleave", hide);
+  svg.addEventListener("pointermove", (event) => {
+    let slot = 0;
+    for (let other = 1; other < count; other += 1) if (Math.abs(center(other) - event.offsetX) < Math.abs(center(slot) - event.offsetX)) slot = other;
+    show(slot);
   });
   return svg;
 }
 
+/** Links over the whole height of the bars. The tab key reaches the first; arrows go from bar to bar. */
+function barLinks({ count, from, to, top, base, target, show, hide, label }) {
+  const links = [];
+  for (let slot = 0; slot < count; slot += 1) {
+    const href = target(slot);
+    if (!href) continue;
+    links.push(s("a", { class: "bar-link", href, tabindex: links.length ? -1 : 0, "aria-label": label(slot), onfocus: () => show(slot), onblur: hide },
+      s("rect", { x: from(slot), y: top, width: Math.max(1, to(slot) - from(slot)), height: base - top })));
+  }
+  return s("g", { onkeydown: (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], place = links.indexOf(document.activeElement);
+    if (!step || place < 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    links[Math.max(0, Math.min(links.length - 1, place + step))].focus();
+  } }, links);
+}
+
 const valueName = (panel, slot) => (panel.names ? panel.names[slot] || "empty text" : number(panel.values[slot]));
 
-function axis(panel, width, x, y) {
+function axis(panel, width, { count, from, to, at }, y) {
   const group = s("g", { "aria-hidden": "true" });
-  if (panel.values) {
-    const room = width / panel.values.length;
-    const longest = Math.max(...panel.values.map((_, slot) => Math.min(valueName(panel, slot).length, 14)));
-    const every = Math.max(1, Math.ceil((longest * 6.6 + 6) / room));
-    panel.values.forEach((_, slot) => {
-      if (slot % every) return;
-      const name = valueName(panel, slot);
-      group.append(s("text", { x: (x(slot) + x(slot + 1)) / 2, y, "text-anchor": "middle" }, name.length > 14 ? name.slice(0, 13) + "…" : name));
-    });
+  const write = (place, text, anchor = "middle") => group.append(s("text", { x: place, y, "text-anchor": anchor }, text));
+  const centers = panel.values?.map((_, slot) => (from(slot) + to(slot)) / 2) ?? [];
+  const short = (slot) => { const name = valueName(panel, slot); return name.length > 14 ? name.slice(0, 13) + "…" : name; };
+  const needed = panel.values ? Math.max(...centers.map((_, slot) => short(slot).length)) * 6.6 + 6 : 0;
+  const crowded = centers.some((place, slot) => slot && place - centers[slot - 1] < needed);
+  if (panel.names || (panel.values && !crowded)) {
+    const every = Math.max(1, Math.ceil(needed / (width / count)));
+    centers.forEach((place, slot) => { if (slot % every === 0) write(place, short(slot)); });
     return group;
   }
-  const low = panel.edges[0], high = panel.edges.at(-1), slots = panel.edges.length - 1;
-  for (const tick of ticks(low, high, Math.max(2, Math.floor(width / 90)))) {
-    const at = x(((tick - low) / (high - low)) * slots);
-    group.append(s("text", { x: at, y, "text-anchor": at < 20 ? "start" : at > width - 20 ? "end" : "middle" }, number(tick)));
+  const ends = panel.edges ?? panel.values.map(Number);
+  for (const tick of ticks(ends[0], ends.at(-1), Math.max(2, Math.floor(width / 90)))) {
+    write(at(tick), number(tick), at(tick) < 20 ? "start" : at(tick) > width - 20 ? "end" : "middle");
   }
   return group;
 }
@@ -218,7 +269,7 @@ function valueText(curves, index, t, length) {
 }
 
 function drawCurves(curves, { length, time, width, height, compact, colors }) {
-  const left = compact ? 0 : 46, right = 8, top = 8, bottom = compact ? 4 : 20;
+  const left = compact ? 38 : 46, right = 8, top = 8, bottom = compact ? 4 : 20;
   const highs = curves.high ?? curves.low;
   const all = [...curves.low.flat(), ...(curves.high ? curves.high.flat() : []), ...(curves.final ?? [])].filter((value) => value !== null);
   let low = Math.min(...extremes(all)), high = Math.max(...extremes(all));
@@ -237,7 +288,9 @@ function drawCurves(curves, { length, time, width, height, compact, colors }) {
       svg.append(s("text", { x: x(tick), y: base + 15, "text-anchor": "middle" }, number(tick)));
     }
   } else {
-    svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: base, y2: base }));
+    for (const value of [low, high]) {
+      svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), s("text", { x: left - 5, y: y(value) + (value === low ? 2 : 7), "text-anchor": "end" }, number(value, 2)));
+    }
   }
   for (const index of curves.labels.keys()) {
     const stroke = color(compact ? 0 : colors + index), per = curves.steps_per_point;
@@ -245,7 +298,7 @@ function drawCurves(curves, { length, time, width, height, compact, colors }) {
     const at = (k) => x(Math.min(length, k * per)), greatest = highs[index];
     // Of several steps per point, the line goes through the least and the greatest value, so that single peaks stay sharp.
     const values = curves.high ? points.flatMap((least, k) => [least, greatest[k]]) : points;
-    svg.append(s("path", { class: curves.high ? "curve dense" : "curve", d: path(values, curves.high ? (k) => at(k >> 1) : at, y), stroke }));
+    svg.append(s("path", { class: curves.high ? "curve dense" : "curve", d: path(values, curves.high ? (k) => at(k >> 1) : at, y, curves.discrete && !curves.high), stroke }));
     if (points.length === 1 && points[0] !== null) svg.append(s("circle", { cx: x(0), cy: y(points[0]), r: 2.5, fill: stroke }));
     if (curves.final && curves.final[index] !== null) {
       const last = greatest.at(-1);
@@ -276,11 +329,13 @@ function extremes(values) {
   for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
   return [low, high];
 }
-function path(values, x, y) {
+/** The line through the values; that of discrete ones keeps each value until the next step. */
+function path(values, x, y, discrete) {
   let text = "", gap = true;
   values.forEach((value, k) => {
     if (value === null) { gap = true; return; }
-    text += `${gap ? "M" : "L"}${x(k).toFixed(1)},${y(value).toFixed(1)}`;
+    text += `${gap ? "M" : discrete ? `H${x(k).toFixed(1)}L` : "L"}${x(k).toFixed(1)},${y(value).toFixed(1)}`;
+    if (discrete && k === values.length - 1) text += `H${x(k + 1).toFixed(1)}`;
     gap = false;
   });
   return text;
@@ -307,6 +362,20 @@ function tiles(dataset, ends) {
   made.push(tile("Terminated", percent(ends.terminated / ends.of), ends.of < dataset.episodes ? `of ${number(ends.of)} sampled episodes` : ends.terminated < ends.of ? "of the episodes; the others are truncated" : "of the episodes"));
   made.push(tile("Final observations", dataset.final_unknown ? `${number(dataset.final_unknown)} unknown` : "all known", dataset.final_unknown ? `of ${number(dataset.episodes)}; they read as zeros` : null));
   return h("div", { class: "tiles" }, made);
+}
+
+const STRIP = 8;
+/** The first images of some episodes across the dataset, which lead to these episodes. */
+async function firstFrames(dataset, index) {
+  const pictures = dataset.fields.filter((field) => field.kind === "image").slice(0, 3);
+  if (!pictures.length || !dataset.episodes) return [];
+  const count = Math.min(STRIP, dataset.episodes), spread = (at) => (count === 1 ? 0 : Math.round((at * (dataset.episodes - 1)) / (count - 1)));
+  const episodes = report ? (await get(`${index}/episodes`)).rows.slice(0, STRIP).map((row) => row.episode) : Array.from({ length: count }, (_, at) => spread(at));
+  const strip = (field) => h("div", { class: "strip", role: "list" }, episodes.map((episode) => h("a", { href: `#/episode/${index}/${episode}`, role: "listitem" },
+    h("span", { class: "picture", style: { "--ratio": pictureRatio(field.shape) } }, h("img", { src: frameAddress(index, episode, 0, field.name)?.address, alt: `${field.name} at the first step of episode ${number(episode)}`, loading: "lazy" })),
+    h("span", { class: "small quiet" }, `episode ${number(episode)}`))));
+  return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "First images"), h("span", { class: "quiet small" }, `of ${plural(episodes.length, "episode")}${overview.datasets.length > 1 ? ` of ${dataset.id}` : ""}`)),
+    pictures.map((field) => [pictures.length > 1 ? h("h3", { class: "mono" }, field.name) : null, strip(field)]));
 }
 
 function comparison(ends) {
@@ -341,6 +410,7 @@ async function showOverview() {
       report ? h("p", { class: "notice" }, "This is a report: it has the distributions, and the episodes with the greatest, the middle and the least returns.") : null,
       datasets.some((one) => one.share !== null) ? h("p", { class: "quiet small" }, "Members as they are stored, before the transforms of the mixture.") : null,
       single ? tiles(single, ends[0]) : comparison(ends)),
+    ...(await Promise.all(datasets.map(firstFrames))).flat(),
     h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Episodes"), h("span", { class: "quiet small" }, "from all episodes"), legend()), episodesBox),
     h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Rewards and actions"), note, legend()), stepsBox),
     ...(others.length ? [h("section", {}, fieldPicker(others, otherBox), otherBox)] : []),
@@ -351,7 +421,7 @@ async function drawHistograms(box, names, start = 0) {
   const current = (box.request = {});
   try {
     const found = await Promise.all(names.map((field) => get("histogram", { field, start })));
-    if (box.request === current) box.replaceChildren(...found.flatMap((one) => one.panels.map((panel) => histogramChart(panel, one.unit))));
+    if (box.request === current) box.replaceChildren(...found.flatMap((one) => one.panels.map((panel) => histogramChart(panel, one.unit, one.field))));
     return found;
   } catch (error) {
     box.replaceChildren(h("p", { class: "notice" }, error.message));
@@ -419,8 +489,8 @@ async function showEpisodes(index, query) {
   const filter = h("input", { type: "text", value: list.where, placeholder: "return > 100 and length < 200", "aria-label": "Filter", spellcheck: "false", autocomplete: "off", onchange: () => go({ where: filter.value.trim() }) });
   const found = await get(`${index}/episodes`, { ...list, offset }).then((page) => [pages(page, go), episodeTable(dataset, index, page, list, go), page.rows.length > 15 ? pages(page, go) : null],
     (error) => [h("p", { class: "notice" }, error.message)]);
-  return { content: [h("section", {}, h("div", { class: "section-head" }, h("h1", {}, "Episodes"), datasetSelect(index, (to) => { location.hash = address(`episodes/${to}`, {}); })),
-    report ? null : h("div", { class: "toolbar" }, filter, list.where ? h("button", { type: "button", onclick: () => go({ where: "" }) }, "Clear") : null,
+  return { content: [h("section", {}, h("div", { class: "section-head" }, h("h1", {}, "Episodes"), datasetSelect(index, (to) => { location.hash = address(`episodes/${to}`, { where: list.where }); })),
+    report ? null : h("div", { class: "toolbar" }, filter, list.where ? h("button", { type: "button", onclick: () => go({ where: "" }) }, "Clear the filter") : null,
       h("span", { class: "quiet small" }, `columns: ${dataset.columns.join(", ")}`)), found)] };
 }
 
@@ -532,7 +602,7 @@ function paneHead(pane, { two, list, change, close }) {
 async function paneElement(pane, options) {
   const dataset = overview.datasets[pane.dataset];
   const pictures = dataset.fields.filter((field) => field.kind === "image");
-  const curves = h("div", { class: "curves" });
+  const curves = h("div", { class: "curves" }), texts = h("div", { class: "texts" });
   const drawn = dataset.fields.filter((field) => field.kind === "number").map((field) => field.name);
   const actions = drawn.filter((name) => name === "action" || name.startsWith("action."));
   const rest = drawn.filter((name) => name !== "next.reward" && !actions.includes(name));
@@ -543,7 +613,7 @@ async function paneElement(pane, options) {
   curves.append(...made);
   if (rest.length) curves.append(await curvePicker(pane, rest, observation, options));
   return h("div", { class: "pane" }, paneHead(pane, options),
-    h("div", { class: `look ${pictures.length ? "framed" : ""}` }, pictures.length ? frames(pane, pictures, options.time) : null, curves, rowTable(pane, dataset, pictures, options.time)));
+    texts, h("div", { class: `look ${pictures.length ? "framed" : ""}` }, pictures.length ? frames(pane, pictures, options.time) : null, curves, rowTable(pane, dataset, pictures, options.time, texts)));
 }
 
 async function curveBox(pane, name, { time }, start = 0) {
@@ -551,6 +621,7 @@ async function curveBox(pane, name, { time }, start = 0) {
     const curves = await get(`${pane.dataset}/episodes/${pane.episode}/curves`, { field: name, start });
     const field = overview.datasets[pane.dataset].fields.find((one) => one.name === name);
     curves.unknown = field.shared && curves.final === null;
+    curves.discrete = /^(bool|u?int)/.test(field.dtype);
     if (curves.labels.length <= 4) {
       curves.common = curves.labels.length > 1 ? name.length : 0;
       return lineChart(curves, { length: pane.length, time, title: name, colors: 0 });
@@ -597,7 +668,10 @@ function frames(pane, pictures, time) {
     };
     time.listen(update);
     update();
-    return h("figure", {}, h("div", { class: "picture", style: { "--ratio": ratio } }, image, missing), h("figcaption", {}, h("span", { class: "mono" }, field.name), caption));
+    const scale = pane.scales[field.name];
+    return h("figure", {}, h("div", { class: "picture", style: { "--ratio": ratio } }, image, missing),
+      h("figcaption", {}, h("span", { class: "mono" }, field.name), caption),
+      scale ? h("div", { class: "scale small quiet", title: "one scale for all images of this episode" }, number(scale[0]), h("span", { class: "ramp", "aria-label": "from black to white" }), number(scale[1])) : null);
   }));
 }
 
@@ -636,7 +710,8 @@ function player(time) {
 // ---------------------------------------------------------------------------------------------------- the row
 
 const CHUNK = 64;
-function rowTable(pane, dataset, pictures, time) {
+/** The row under the cursor; its texts, such as the task, are also shown above the episode. */
+function rowTable(pane, dataset, pictures, time, texts) {
   const title = h("h2", {}), aside = h("span", { class: "quiet small" }), box = h("div", { class: "scroll" });
   let request = 0;
   const update = async () => {
@@ -645,7 +720,12 @@ function rowTable(pane, dataset, pictures, time) {
     aside.textContent = `step ${number(t)} of the episode, as a batch has it in TED`;
     try {
       const chunk = await get(`${pane.dataset}/episodes/${pane.episode}/rows`, { start: Math.floor(t / CHUNK) * CHUNK });
-      if (mine === request) box.replaceChildren(rowContent(pane, dataset, pictures, chunk, t, final));
+      if (mine !== request) return;
+      box.replaceChildren(rowContent(pane, dataset, pictures, chunk, t, final));
+      texts.replaceChildren(...dataset.fields.filter((field) => field.kind === "text").map((field) => {
+        const text = (chunk.states[field.name] ?? chunk.steps[field.name])[t - chunk.start];
+        return h("p", { title: text }, h("span", { class: "quiet small" }, field.name), " ", text || h("span", { class: "quiet" }, "empty text"));
+      }));
     } catch (error) {
       if (mine === request) box.replaceChildren(h("p", { class: "empty" }, error.message));
     }
@@ -683,7 +763,8 @@ function rowContent(pane, dataset, pictures, chunk, t, final) {
 function cell(value, field) {
   if (!Array.isArray(value)) return field.dtype === "text" ? value || h("span", { class: "absent" }, "empty text") : exact(value);
   const rest = field.elements - value.length;
-  return [...value.flatMap((one) => [h("span", { class: "value" }, exact(one)), " "]), rest ? `… and ${number(rest)} more` : null];
+  const name = (at) => (field.names ? h("span", { class: "quiet" }, `${field.names[at]} `) : null);
+  return [...value.flatMap((one, at) => [h("span", { class: "value" }, name(at), exact(one)), " "]), rest ? `… and ${number(rest)} more` : null];
 }
 
 function picture(pane, t, name) {
