@@ -118,6 +118,11 @@ class BoundedTensorSpec(LeafSpec):
     def space(self) -> ContinuousBox:
         return ContinuousBox(self._low, self._high)
 
+    @space.setter
+    def space(self, space: ContinuousBox) -> None:
+        bounded = BoundedTensorSpec(space.low, space.high, self.shape, self.device, self.dtype)
+        self._set(bounded.low, bounded.high)
+
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
         """Draw uniformly from [low, high]; integers include both bounds.
 

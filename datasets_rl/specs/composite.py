@@ -360,12 +360,13 @@ class CompositeSpec(TensorSpec):
         specs: dict[Any, Any] = {}
         for name in self._entries():
             spec = self._entry(name)
-            leaf = not isinstance(spec, CompositeSpec) if is_leaf is None else is_leaf(type(spec))
-            if leaf or not leaves_only:
-                specs[name] = spec
+            # As in a TensorDict, the keys of a composite are before its own: all keys can be deleted in their order.
             if include_nested and isinstance(spec, CompositeSpec):
                 inner = spec.items(include_nested, leaves_only, is_leaf=is_leaf)
                 specs |= {(name, *_as_path(key)): inner_spec for key, inner_spec in inner}
+            leaf = not isinstance(spec, CompositeSpec) if is_leaf is None else is_leaf(type(spec))
+            if leaf or not leaves_only:
+                specs[name] = spec
         return specs
 
     def _entries(self) -> list[str]:
@@ -720,6 +721,8 @@ def _as_path(key: Any) -> Key:
     """Return a key as a flat tuple of names; dots in a name do not separate names."""
     if isinstance(key, str):
         return (key,)
+    if not isinstance(key, Sequence):
+        raise InvalidArgumentError(f"{key!r} is not a key of a composite; expected a name or a tuple of names")
     return tuple(name for part in key for name in ([part] if isinstance(part, str) else _as_path(part)))
 
 

@@ -205,6 +205,7 @@ class TargetReturn(RewardSums):
         mode: "reduce" to subtract the rewards so far, or "constant".
         in_keys: Keys of the rewards; ``("next", "reward")`` by default.
         out_keys: Keys of the target returns, at the root and under "next"; ``"target_return"`` by default.
+        reset_key: No effect: the data of a buffer has no resets.
 
     Raises:
         InvalidArgumentError: If the mode is unknown.
@@ -216,7 +217,9 @@ class TargetReturn(RewardSums):
         mode: Literal["reduce", "constant"] = "reduce",
         in_keys: Keys | None = None,
         out_keys: Keys | None = None,
+        reset_key: Any = None,
     ) -> None:
+        del reset_key
         super().__init__(in_keys, "target_return" if out_keys is None else out_keys)
         if mode not in {"reduce", "constant"}:
             raise InvalidArgumentError(f"mode is {mode!r}; expected 'reduce' or 'constant'")

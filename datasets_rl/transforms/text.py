@@ -142,7 +142,7 @@ class Tokenizer(Transform):
         in_keys_inv: Keys | None = None,
         out_keys_inv: Keys | None = None,
         *,
-        tokenizer: Any,
+        tokenizer: Any = None,
         use_raw_nontensor: bool = False,
         additional_tokens: Sequence[str] | None = None,
         skip_special_tokens: bool = True,
@@ -154,7 +154,9 @@ class Tokenizer(Transform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         if not callable(tokenizer) and not hasattr(tokenizer, "encode"):
             raise InvalidArgumentError(
-                f"tokenizer is {tokenizer!r}; expected a callable, or an object with a method encode"
+                f"tokenizer is {tokenizer!r}; expected a callable, or an object with a method encode",
+                hint="TorchRL downloads google-bert/bert-base-uncased here: pass a tokenizer that was loaded from files, "
+                "such as tokenizer=AutoTokenizer.from_pretrained(FOLDER)",
             )
         if additional_tokens:
             tokenizer.add_tokens(list(additional_tokens))

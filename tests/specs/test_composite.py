@@ -313,3 +313,39 @@ def test_only_one_of_two_names_of_an_argument_is_accepted():
     assert CompositeSpec(batch_size=(3,)).shape == (3,)
     with pytest.raises(InvalidArgumentError, match="expected at most one of them"):
         CompositeSpec(shape=(3,), batch_size=(3,))
+
+
+def test_all_keys_can_be_deleted_in_their_order():
+    nested = CompositeSpec(
+        a=CompositeSpec(b=UnboundedContinuousTensorSpec(3), c=CompositeSpec(d=UnboundedContinuousTensorSpec(2))),
+        e=UnboundedContinuousTensorSpec(1),
+    )
+    stacked = torch.stack(
+        [nested, CompositeSpec(a=CompositeSpec(b=UnboundedContinuousTensorSpec(3)), f=UnboundedContinuousTensorSpec(1))]
+    )
+
+    assert list(nested.keys(True)) == list(nested.zero().keys(True))
+    for spec in (nested, stacked[0], stacked[1]):
+        for key in list(spec.keys(True)):
+            del spec[key]
+        assert list(spec.keys(True)) == []
+    with pytest.raises(KeyError, match="b"):
+        del stacked["a", "b"]
+
+
+def test_a_number_is_not_a_key():
+    with pytest.raises(InvalidArgumentError, match="0 is not a key of a composite"):
+        CompositeSpec(a=UnboundedContinuousTensorSpec(3))[0] = UnboundedContinuousTensorSpec(2)
+
+
+def test_a_new_box_replaces_the_bounds():
+    spec = BoundedTensorSpec(-1.0, 1.0, (3,))
+
+    spec.space = BoundedTensorSpec(0.0, 3.0, (3,)).space
+
+    assert spec.is_in(torch.full((3,), 2.5))
+    assert not spec.is_in(torch.full((3,), -0.5))
+    assert spec == BoundedTensorSpec(0.0, 3.0, (3,))
+    with pytest.raises(InvalidArgumentError, match="do not broadcast to"):
+        spec.space = BoundedTensorSpec(0.0, 3.0, (2,)).space
+    assert spec == BoundedTensorSpec(0.0, 3.0, (3,))

@@ -514,6 +514,9 @@ class TestText:
         assert set(made.keys()) == {"text", "tokens"}
         with pytest.raises(InvalidArgumentError, match="tokenizer is 3"):
             Tokenizer(["text"], tokenizer=3)
+        with pytest.raises(InvalidArgumentError, match="tokenizer is None; expected a callable") as caught:
+            Tokenizer(["text"])
+        assert "tokenizer=AutoTokenizer.from_pretrained" in caught.value.hint
 
     def test_any_function_of_text(self):
         made = UnaryTransform(["text"], ["loud"], fn=str.upper)(TensorDict({"text": ["a", "b"]}, [2]))

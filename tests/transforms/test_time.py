@@ -339,7 +339,7 @@ class TestReturns:
         assert row(rb[:]["next", "episode_reward"]) == [8, 2, 6]
 
     def test_the_remaining_target_return(self, data):
-        made = buffer(data, TargetReturn(10.0))[:]
+        made = buffer(data, TargetReturn(10.0, reset_key="_reset"))[:]
 
         assert row(made["target_return"]) == [10, 9, 7, 10]
         assert row(made["next", "target_return"]) == [9, 7, 3, 2]
