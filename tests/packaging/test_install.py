@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -15,7 +17,22 @@ import pytest
 import datasets_rl
 
 ROOT = Path(datasets_rl.__file__).parents[1]
-PACKAGE_PATHS = ("datasets_rl", "cli", "recipes", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+ROOT_FILES = (
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+    "SECURITY.md",
+    "constraints.txt",
+    "mkdocs.yml",
+    "pyproject.toml",
+    "setup.py",
+)
+FOLDERS = ("cli", "datasets_rl", "docs", "recipes", "tests")
+UNTRACKED = ("__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache")
 NEEDED = (
     "datasets_rl/py.typed",
     "datasets_rl/sources/demo/pendulum.hdf5",
@@ -47,10 +64,27 @@ def pip(*words: object) -> None:
 def source(tmp_path_factory) -> Path:
     """A copy of the checkout, because a build creates folders in its source."""
     folder = tmp_path_factory.mktemp("source")
-    for name in PACKAGE_PATHS:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, folder / name)
+    for name in ROOT_FILES:
+        shutil.copy(ROOT / name, folder / name)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns(*UNTRACKED))
     return folder
+
+
+@pytest.fixture(scope="module")
+def sdist(source, tmp_path_factory) -> tuple[Path, str]:
+    """The unpacked source distribution, and what its build and that of a wheel of it reported."""
+    folder = tmp_path_factory.mktemp("sdist")
+    program = (
+        "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1]); b.build_wheel(sys.argv[1])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, folder], cwd=source, capture_output=True, text=True, check=True
+    )
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz"), done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +162,51 @@ def test_the_installed_command_downloads_a_dataset(installed, tmp_path):
     assert listed == "demo/pendulum\n"
     assert folder == f"{tmp_path / 'demo' / 'pendulum'}\n"
     assert "intact" in checked
+
+
+def test_the_sdist_has_every_file_of_the_checkout(source, sdist):
+    unpacked, _ = sdist
+    checkout = {path.relative_to(source) for name in FOLDERS for path in (source / name).rglob("*") if path.is_file()}
+    checkout |= {Path(name) for name in ROOT_FILES}
+
+    assert {one for one in checkout if "__pycache__" not in one.parts and not (unpacked / one).is_file()} == set()
+    assert [*unpacked.rglob("__pycache__")] == []
+
+
+def test_the_tests_of_the_sdist_run_on_its_own_package(sdist):
+    unpacked, _ = sdist
+    program = "import datasets_rl, pytest, sys; print(datasets_rl.__file__); sys.exit(pytest.main(sys.argv[1:]))"
+
+    out = call([sys.executable, "-c", program, "-q", "-p", "no:cacheprovider", "tests/test_settings.py"], cwd=unpacked)
+
+    assert out.startswith(str(unpacked))
+    assert re.search(r"\d+ passed", out)
+
+
+def test_the_build_reports_no_warning(sdist):
+    _, reported = sdist
+
+    warnings = [line for line in reported.splitlines() if "warning" in line.lower()]
+
+    # A fresh checkout has no compiled files that could be left out.
+    assert [line for line in warnings if "matching '*.py[co]'" not in line] == [], reported
+
+
+def test_every_link_of_the_long_description_leads_to_a_file_of_the_repository(wheel):
+    """An index shows the README without the files beside it."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+    description = archive.read(name).decode().partition("\n\n")[2]
+    own = re.compile(
+        r"https://(?:github|raw\.githubusercontent)\.com/datasets-rl/datasets-rl/(?:blob/)?main/([^)#\s]+)"
+    )
+    targets = re.findall(r"\]\(([^)\s]+)\)", description)
+    paths = [found[1] for target in targets if (found := own.fullmatch(target.partition("#")[0]))]
+
+    assert len(targets) > 20
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert (
+        "](https://raw.githubusercontent.com/datasets-rl/datasets-rl/main/docs/images/view-images.png)" in description
+    )
+    assert "Description-Content-Type: text/markdown" in archive.read(name).decode()
