@@ -193,6 +193,7 @@ def _wrap_command(
         if shell.command.partition(" ")[0] in _WITHOUT_DATA:
             return function(shell, **arguments)
         shell.detail(f"the data folder is {shell.settings.home}")
+        shell.check_home()
         began = time.perf_counter()
         shell.sweep()
         result = function(shell, **arguments)

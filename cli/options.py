@@ -111,6 +111,17 @@ class Shell:
         home = settings.home if self.root is None else self.root.expanduser().absolute()
         return dataclasses.replace(settings, home=home, progress=settings.progress and not self.printer.quiet)
 
+    def check_home(self) -> None:
+        """Refuse a data folder that is a file, or is below one: nothing can be stored there, and nothing found.
+
+        Raises:
+            NotADirectoryError: If it is.
+        """
+        home = self.settings.home
+        nearest = next((one for one in (home, *home.parents) if one.exists()), home)
+        if nearest.exists() and not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(nearest))
+
     @property
     def debug(self) -> bool:
         """Whether tracebacks are wanted."""

@@ -201,14 +201,18 @@ class FetchError(DatasetsRLError):
     Args:
         name: The file.
         failures: Each address, in the order in which they were tried, and why it failed.
+        unreached: Whether no address gave an answer.
         hint: What to do next; by default another try, or another place of the file.
     """
 
-    def __init__(self, name: str, failures: Sequence[tuple[str, str]], *, hint: str | Remedy = "") -> None:
+    def __init__(
+        self, name: str, failures: Sequence[tuple[str, str]], *, unreached: bool = False, hint: str | Remedy = ""
+    ) -> None:
         lines = "; ".join(f"{url}: {why}" for url, why in failures) or "it has no address"
         super().__init__(f"could not fetch {name}: {lines}", hint=hint or _TRY_AGAIN)
         self.name = name
         self.failures = tuple(failures)
+        self.unreached = unreached
 
 
 SWITCH_ON = "unset RLDS_OFFLINE, or offline in the file of settings"

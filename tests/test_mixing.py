@@ -174,3 +174,15 @@ def test_a_step_that_needs_whole_episodes_is_refused(small):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"none\.toml cannot be read"):
         load_mixture(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("size", [2**31, 10**12, 10**30])
+def test_a_batch_that_no_memory_holds_is_refused_by_its_size(size):
+    refused = pytest.raises(InvalidArgumentError, match=f"batch_size is {size:,}; expected at most 2,147,483,647 steps")
+
+    with refused:
+        mixture(["demo/pendulum", "demo/pendulum"], batch_size=size)
+    with refused:
+        mixture(["demo/pendulum", "demo/pendulum"]).sample(size)
+    with refused:
+        load("demo/pendulum").sample(size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +13,14 @@ import typer
 from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
-from ..options import Shell, Targets, dataset_arguments
+from ..options import Shell, Targets, dataset_arguments, is_id
 from ..output import Lines, Result, Table
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.mixture import Mixture
 
 GROUP = "Prepare"
+_SHARE = re.compile(r"(?P<name>.+):(?P<share>[0-9]*\.?[0-9]+)")
 
 
 def run(
@@ -76,6 +78,7 @@ def run(
     if out is not None:
         _check_writable(out.expanduser())
     shares, final = _parse_numbers(weights, datasets), _parse_numbers(final_weights, datasets)
+    _check_shares_are_apart(shell, datasets)
     folders = [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
     settings: dict[str, Any] = {
         "batch_size": batch_size,
@@ -110,6 +113,22 @@ def run(
         quiet=[text.rstrip("\n") if out is None else str(out)],
         asides=[_member_table(mixed, datasets, batch_size), _key_table(mixed, datasets)],
     )
+
+
+def _check_shares_are_apart(shell: Shell, datasets: list[str]) -> None:
+    """Refuse ``ID:0.8``, where other programs take the share of a dataset.
+
+    Raises:
+        InvalidArgumentError: If a dataset is a known id or a folder with a number after it.
+    """
+    parts = [_SHARE.fullmatch(one) for one in datasets]
+    if any(match is not None and (is_id(match["name"]) or Path(match["name"]).exists()) for match in parts):
+        names = [one if match is None else match["name"] for one, match in zip(datasets, parts, strict=True)]
+        shares = ",".join("1" if match is None else match["share"] for match in parts)
+        raise InvalidArgumentError(
+            f"{', '.join(datasets)} have shares in them; expected names alone",
+            hint=f"give them together: {shell.rlds('mix', *names, '--weights', shares)}",
+        )
 
 
 def _check_writable(out: Path) -> None:

@@ -12,10 +12,12 @@ from typing_extensions import override
 from datasets_rl.transforms.base import Compose
 
 __all__ = [
+    "MAX_BATCH",
     "InBuffer",
     "Inverted",
     "Transform",
     "axis_problems",
+    "batch_size_problems",
     "build_component",
     "deployment_problems",
     "size_problems",
@@ -66,6 +68,18 @@ def size_problems(**sizes: Any) -> list[str]:
         for name, size in sizes.items()
         if size is not None and (not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1)
     ]
+
+
+MAX_BATCH = 2**31 - 1
+"""Greatest number of steps in a batch; the indices alone of a larger one take more than 16 GiB."""
+
+
+def batch_size_problems(batch_size: Any) -> list[str]:
+    """Return why a value is not a number of steps in a batch; None is allowed."""
+    problems = size_problems(batch_size=batch_size)
+    if not problems and batch_size is not None and batch_size > MAX_BATCH:
+        problems.append(f"batch_size is {batch_size:,}; expected at most {MAX_BATCH:,} steps")
+    return problems
 
 
 def axis_problems(**axes: Any) -> list[str]:

@@ -17,10 +17,12 @@ from typing_extensions import override
 
 from datasets_rl import checkpoint
 from datasets_rl.buffers.arguments import (
+    MAX_BATCH,
     InBuffer,
     Inverted,
     Transform,
     axis_problems,
+    batch_size_problems,
     build_component,
     deployment_problems,
     size_problems,
@@ -220,7 +222,7 @@ class ReplayBuffer(Stateful):
         consume_after_n_samples: int | None,
         shared: bool,
     ) -> None:
-        problems = size_problems(batch_size=batch_size, prefetch=prefetch or None)
+        problems = [*batch_size_problems(batch_size), *size_problems(prefetch=prefetch or None)]
         if prefetch and batch_size is None:
             problems.append("prefetch prepares batches before `sample` is called, so it requires batch_size")
         self._storage: Storage = build_component(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
@@ -663,17 +665,17 @@ class ReplayBuffer(Stateful):
         """Check a batch size.
 
         Raises:
-            InvalidArgumentError: If there is none, or it is not an integer >= 1.
+            InvalidArgumentError: If there is none, or it is not an integer from 1 to `MAX_BATCH`.
         """
         if size is None:
             raise InvalidArgumentError("no batch size", hint="pass batch_size to the constructor, or to sample()")
-        problems = size_problems(batch_size=size)
+        problems = batch_size_problems(size)
         if problems:
             raise InvalidArgumentError(problems[0])
 
     def _draw(self, batch_size: int | None, *, ahead: bool = False, fields: tuple[Key, ...] | None = None) -> Drawn:
         size: Any = batch_size if batch_size is not None else self.batch_size
-        if type(size) is not int or size < 1:
+        if type(size) is not int or not 1 <= size <= MAX_BATCH:
             self._check_batch_size(size)
         lock, storage = self._lock, self._storage
         with lock:

@@ -54,13 +54,13 @@ def format_problem(asset: Asset, head: bytes) -> str | None:
         return None
     kind = _kind_text(asset)
     if head.startswith(_LFS):
-        return f"the server sent a git-LFS pointer, not {kind}: the address does not serve large files"
+        return f"it is a git-LFS pointer, not {kind}: the file itself is elsewhere"
     if _PAGE.match(head):
-        return f"the server answered with a web page, not {kind}{_title_text(head)}"
+        return f"it is a web page, not {kind}{_title_text(head)}"
     if not asset.magic:
         return None
     if _XML.match(head):
-        return f"the server answered with an XML document, not {kind}{_title_text(head)}"
+        return f"it is an XML document, not {kind}{_title_text(head)}"
     start = head[: len(asset.magic)].hex(" ") or "nothing"
     return f"it begins with {start}, expected {asset.magic.hex(' ')}: it is not {kind}"
 

@@ -22,6 +22,7 @@ from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 
 _TEXT_MAX_BYTES = 64 << 20
+_UNREACHED = "check the connection to the network, then run it again"
 _ELSEWHERE = Remedy(
     "give the files with {}, or a copy of the upstream with {}", Argument("from_local"), Argument("mirrors")
 )
@@ -155,7 +156,7 @@ class Upstream:
 
     def _list_folder(self, path: str, candidates: Sequence[str]) -> Folder:
         failures: list[tuple[str, str]] = []
-        needs_network = False
+        needs_network, unreached = False, bool(candidates)
         with json_client(self._settings) as get:
             for url in candidates:
                 scheme: Scheme = scheme_of(url)
@@ -166,10 +167,11 @@ class Upstream:
                     return self._with_mirrors(_with_full_paths(path, scheme.folder(url, get)))
                 except NotServedError as reason:
                     failures.append((without_credentials(url), str(reason)))
+                    unreached &= reason.network
         what = f"the list of the files of {path}"
         if needs_network:
             raise OfflineError(what, failures, hint=Remedy(f"{SWITCH_ON}; or {{}}", _ELSEWHERE))
-        raise FetchError(what, failures, hint=_ELSEWHERE)
+        raise FetchError(what, failures, unreached=unreached, hint=_UNREACHED if unreached else _ELSEWHERE)
 
     def _with_mirrors(self, folder: Folder) -> Folder:
         # Mirrors that cannot list folders may still serve the files.

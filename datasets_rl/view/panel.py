@@ -125,8 +125,9 @@ class Panel:
         """Return the names of the elements of a field in row-major order, as its recording stored them; else None."""
         by_field = self.stored.manifest.metadata.get("names")
         names = by_field.get(field.name) if isinstance(by_field, dict) else None
-        usable = isinstance(names, list) and len(names) == math.prod(field.shape) and not field.text
-        return [*map(str, names)] if usable else None
+        if not isinstance(names, list) or len(names) != math.prod(field.shape) or field.text:
+            return None
+        return [str(name) for name in names]
 
     def ends(self) -> dict[str, int]:
         """Return how many episodes were terminated ``of`` how many, which are at most 256 across the dataset."""

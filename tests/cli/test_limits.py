@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -211,3 +212,39 @@ def test_a_manifest_of_another_program_does_not_make_a_dataset(rlds, stored, tmp
     (tmp_path / "web" / "manifest.json").write_text('{"name": "an app"}')
 
     assert rlds("preprocess", stored, "-t", "returns_to_go", "-o", tmp_path / "web" / "data").code == 0
+
+
+@pytest.mark.parametrize("words", [("list", "--downloaded"), ("info", "demo/pendulum"), ("download", "demo/pendulum")])
+@pytest.mark.parametrize("below", ["", "folder/below"])
+def test_a_root_that_is_a_file_or_below_one_is_refused_by_every_command(rlds, tmp_path, words, below):
+    (tmp_path / "file").write_text("")
+
+    ran = rlds("--root", tmp_path / "file" / below, *words)
+
+    assert ran.code == 1
+    assert ran.err.startswith(
+        f"rlds: {tmp_path / 'file'} cannot be used\n  why: Not a directory\n  next: choose another"
+    )
+
+
+def test_a_web_page_that_was_given_as_a_file_is_named_without_a_server(rlds, tmp_path):
+    (tmp_path / "hopper_medium-v2.hdf5").write_text("<!doctype html><title>Sign in</title>")
+
+    ran = rlds("download", "d4rl/hopper-medium-v2", "--from-local", tmp_path)
+
+    assert ran.code == 5
+    assert "it is a web page, not an HDF5 file: 'Sign in'" in ran.err
+    assert "server" not in ran.err
+
+
+def test_a_hub_that_cannot_be_reached_is_no_reason_to_check_the_name(rlds, monkeypatch):
+    """The port is that of a socket that does not listen."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        monkeypatch.setenv("RLDS_MAX_RETRIES", "0")
+        ran = rlds("download", "hf://someone/thing")
+
+    assert (ran.code, marks(ran)) == (4, ["rlds:", "why:", "next:"])
+    assert "next: check the connection to the network, then run it again" in ran.err
+    assert "HF_TOKEN" not in ran.err

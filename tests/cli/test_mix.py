@@ -157,3 +157,13 @@ def test_a_missing_dataset_is_not_downloaded(rlds, own_dataset):
 
     assert ran.code == 3
     assert "rlds download demo/pendulum" in ran.err
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_share_after_an_id_is_refused_with_the_command_that_is_meant(rlds):
+    ran = rlds("mix", "demo/pendulum:0.8", "demo/pendulum:.2")
+
+    assert ran.code == 2
+    assert "rlds: demo/pendulum:0.8, demo/pendulum:.2 have shares in them" in ran.err
+    assert "rlds mix demo/pendulum demo/pendulum --weights 0.8,.2" in ran.err
+    assert rlds("mix", "demo/pendulum", "demo/pendulum", "--weights", "0.8,.2").code == 0

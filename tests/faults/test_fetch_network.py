@@ -342,7 +342,7 @@ def test_a_web_page_is_refused_after_its_first_bytes(get, folder):
 
 def test_a_git_lfs_pointer_is_refused(get):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n"
-    with serve({"/a": pointer}) as server, pytest.raises(FetchError, match="the server sent a git-LFS pointer"):
+    with serve({"/a": pointer}) as server, pytest.raises(FetchError, match="it is a git-LFS pointer"):
         get(server.url + "/a")
 
 

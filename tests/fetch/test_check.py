@@ -22,7 +22,7 @@ PLAIN = Asset(("x",), "a.json")
         (b"\n\n <HTML lang=en>", "a web page, not an HDF5 file"),
         (b"\xef\xbb\xbf<html>", "a web page"),
         (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code>", "an XML document, not an HDF5 file: 'AccessDenied'"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "the server sent a git-LFS pointer"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "it is a git-LFS pointer"),
         (b"PK\x03\x04 and so on", "it begins with 50 4b 03 04 20 61 6e 64, expected 89 48 44 46"),
         (b"", "it begins with nothing, expected 89 48"),
         (b"\x89HDF", "it begins with 89 48 44 46, expected"),
@@ -39,7 +39,7 @@ def test_the_right_first_bytes_are_sufficient():
 @pytest.mark.parametrize("head", [b"<?xml version='1.0'?>", b"{}", b""])
 def test_a_file_without_known_first_bytes_may_be_anything_but_a_web_page_or_a_pointer(head):
     assert format_problem(PLAIN, head) is None
-    assert format_problem(PLAIN, b"<html>") == "the server answered with a web page, not a data file"
+    assert format_problem(PLAIN, b"<html>") == "it is a web page, not a data file"
     assert "git-LFS" in format_problem(PLAIN, b"version https://git-lfs.github.com/spec/v1")
 
 

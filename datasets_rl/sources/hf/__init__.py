@@ -78,7 +78,7 @@ class HuggingFaceHub(Source):
         try:
             folder = upstream.folder(name, (f"hf://datasets/{name}{f'@{revision}' if revision else ''}",))
         except FetchError as error:
-            if not isinstance(error, OfflineError):
+            if not isinstance(error, OfflineError) and not error.unreached:
                 error.hint = _TOKEN
             raise
         inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
