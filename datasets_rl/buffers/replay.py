@@ -846,6 +846,8 @@ class ReplayBuffer(Stateful):
             if self._transforms and not self._storage.read_only:
                 # A transform that modifies its input would change the buffer.
                 data = tree_map(_clone_leaf, data)
+            if self._storage.ndim > 1 and is_tensor_collection(data) and data.ndim == self._storage.ndim:
+                data.names = ["time", *[None] * (data.ndim - 1)]
             if is_tensor_collection(data) and any(hasattr(transform, "gather") for transform in self._transforms):
                 data = self._gather_at(index, data)
         return self._finish_batch(data, {}, collate=not is_single_slot(index))
@@ -858,9 +860,11 @@ class ReplayBuffer(Stateful):
         else:
             envs = storage.get(slice(0, 0)).batch_size[1 : storage.ndim]
             rows = torch.arange(len(storage)).reshape(-1, *envs)[index]
-        if rows.ndim != data.ndim:
+        if rows.ndim > data.ndim:
             return data
-        return add_gathered(self._transforms, storage, rows.reshape(-1), data.reshape(-1)).reshape(rows.shape)
+        inner = data.shape[rows.ndim :]  # of elements that are whole episodes
+        flat = add_gathered(self._transforms, storage, rows.reshape(-1), data.reshape(-1, *inner))
+        return flat.reshape(*rows.shape, *inner)
 
     def _field(self, key: Key) -> Any:
         storage = self._storage

@@ -29,7 +29,10 @@ from datasets_rl.transforms.base import (
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["OverTime", "TimeAxis", "step_windows", "trajectory_positions"]
+__all__ = ["PADDING_MASKS", "OverTime", "TimeAxis", "find_mask", "step_windows", "trajectory_positions"]
+
+PADDING_MASKS: tuple[NestedKey, ...] = ("mask", ("collector", "mask"))
+"""Keys under which padded trajectories have their mask: those of `split_trajs`, of slice samplers and of collectors."""
 
 
 class OverTime(Transform):
@@ -38,7 +41,8 @@ class OverTime(Transform):
     If the rows of the storage are steps, the transform reads the neighboring steps from the storage while the batch is
     sampled: for any sampler, it reads the steps of the same trajectory, even if a ring buffer has wrapped around. In
     any other batch, and in a batch of whole trajectories, neighboring steps are adjacent along the time axis: the axis
-    named "time", or the last axis of the batch size. There, a trajectory ends at a flag or at the end of the batch.
+    named "time", or the last axis of the batch size. There, a trajectory ends at a flag, before padding, which
+    ``"mask"`` or ``("collector", "mask")`` marks, or at the end of the batch.
 
         gather     storage, rows [B]    ->  values, temporary entries of the batch  ->  put
         batch      batch [..., T]       ->  values                                  ->  put
@@ -155,9 +159,36 @@ class OverTime(Transform):
         return windows
 
     def ends(self, batch: Any, axis: TimeAxis) -> Tensor:
-        """Return which steps of a batch are the last of their trajectory, in flat order, bool [M]."""
-        done = batch.get(under_next(self.done_key or "done"), None)
-        return axis.ends(done)
+        """Return which steps of a batch are the last of their trajectory, in flat order, bool [M].
+
+        A trajectory also ends before its padding, which `padding_mask` marks.
+        """
+        ends = axis.ends(batch.get(under_next(self.done_key or "done"), None))
+        mask = self.padding_mask(batch)
+        if mask is None:
+            return ends
+        real = axis.flatten(mask).to(ends.device)
+        return ends | (real != real.roll(-1))
+
+    def padding_mask(self, batch: Any) -> Tensor | None:
+        """Return which steps of a batch are not padding, bool [*batch]; `None` if the batch has no mask."""
+        return find_mask(batch)
+
+
+def find_mask(batch: Any, keys: Sequence[NestedKey] = PADDING_MASKS) -> Tensor | None:
+    """Return the mask of the steps of padded trajectories, False for padding, bool [*batch]; `None` without a mask.
+
+    Entries of another shape, such as the masks of windows, are not masks of the steps.
+
+    Args:
+        batch: Batch of trajectories.
+        keys: Keys where the mask may be, of which the first is used.
+    """
+    for key in keys:
+        mask = batch.get(key, None)
+        if isinstance(mask, Tensor) and mask.shape in {batch.shape, (*batch.shape, 1)}:
+            return mask.reshape(batch.shape).bool()
+    return None
 
 
 @dataclass(frozen=True)

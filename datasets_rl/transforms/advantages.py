@@ -132,6 +132,9 @@ class Advantages(OverTime):
 
             done = flag(under_next("done"), torch.zeros_like(reward, dtype=torch.bool))
             terminated = flag(NEXT_TERMINATED, done)
+            mask = self.padding_mask(batch)
+            if mask is not None:
+                done = done | ~expand_right(mask.roll(-1, axis.place) & mask, reward.shape)
             if "number" in values:
                 continued = values["number"].diff(dim=axis.place, append=values["number"].narrow(axis.place, 0, 1)) == 1
                 done = done | ~expand_right(continued.to(done.device), reward.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = [
     "Compose",
     "Keys",
     "NestedKey",
+    "NotRowsError",
     "Transform",
     "TransformedStorage",
     "add_gathered",
@@ -497,6 +499,10 @@ def _unwrapped(module: nn.Module) -> Any:
     return module.function if isinstance(module, _Function) else module
 
 
+class NotRowsError(Exception):
+    """Transforms that make trajectories of single steps, such as `split_trajectories`, so that no row has a result."""
+
+
 class TransformedStorage:
     """View of a storage whose steps have passed through some transforms, for a later transform that reads other rows.
 
@@ -540,10 +546,22 @@ class TransformedStorage:
         return self._storage.chronological_rows()
 
     def take(self, rows: Tensor) -> Any:
-        """Return the transformed steps at rows, a batch [B]."""
+        """Return the transformed steps at rows, a batch [B].
+
+        Raises:
+            NotRowsError: If the transforms make trajectories of the steps.
+            InvalidArgumentError: If they return another number of steps.
+        """
         data = add_gathered(self._transforms, self._storage, rows, self._storage.take(rows))
         for transform in self._transforms:
             data = transform(data)
+        if is_tensor_collection(data) and data.shape != rows.shape:
+            if data.ndim != rows.ndim:
+                raise NotRowsError
+            raise InvalidArgumentError(
+                f"the transforms return {len(data)} steps for {len(rows)} rows of the storage; expected the same number",
+                hint="put transforms that leave steps out after those that read other steps",
+            )
         return data
 
     def take_next(self, rows: Tensor) -> Any:
@@ -576,7 +594,8 @@ class TransformedStorage:
 def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: Any) -> Any:
     """Add entries that the transforms with a method `gather` read from other rows of the storage, such as earlier frames.
 
-    Each of them reads the rows as the transforms before it return them.
+    Each of them reads the rows as the transforms before it return them. If these make trajectories of the steps, as
+    `split_trajectories` does, it reads nothing, and will use the steps of the batch.
 
     The values are stored under temporary keys of the batch until the transform uses them. A buffer calls this function
     while no writes are in progress.
@@ -593,7 +612,9 @@ def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: An
     for number, transform in enumerate(transforms):
         # The lookup of a missing attribute of a module takes microseconds, that of a class does not.
         if hasattr(type(transform), "gather"):
-            data = transform.gather(TransformedStorage(storage, transforms[:number]) if number else storage, rows, data)
+            view = TransformedStorage(storage, transforms[:number]) if number else storage
+            with suppress(NotRowsError):
+                data = transform.gather(view, rows, data)
     return data
 
 

@@ -17,7 +17,7 @@ from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED
 from datasets_rl.ted.windows import rows_in
-from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
+from datasets_rl.transforms._time import PADDING_MASKS, OverTime, TimeAxis, find_mask, step_windows
 from datasets_rl.transforms.base import (
     Keys,
     NestedKey,
@@ -80,8 +80,8 @@ class MultiStepTransform(OverTime):
         done_key: Key under "next" of the flag that ends an episode; "done" by default.
         done_keys: Keys under "next" of flags that keep the values of the first step of the window, as in TorchRL; none
             by default.
-        mask_key: Key of the mask that is False for padding, in batches that are not sampled from a storage; "mask" by
-            default.
+        mask_key: Key of the mask that is False for padding, in batches of padded trajectories; by default ``"mask"`` or
+            ``("collector", "mask")``, where `split_trajectories` writes it. `nonterminal` of padding is False.
 
     Raises:
         InvalidArgumentError: If `n_steps` is below 1.
@@ -141,11 +141,7 @@ class MultiStepTransform(OverTime):
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
         axis = TimeAxis.of_batch(batch)
-        ends = self.ends(batch, axis)
-        mask = batch.get(self.mask_key, None)
-        if mask is not None:
-            real = axis.flatten(mask).reshape(len(ends), -1).any(-1)
-            ends = ends | (real != real.roll(-1))
+        ends, mask = self.ends(batch, axis), self.padding_mask(batch)
         window, outside = step_windows(ends, 0, self.n_steps - 1)
 
         known, terminated = (batch.get(key, None) for key in (NEXT_FINAL_KNOWN, NEXT_TERMINATED))
@@ -160,7 +156,14 @@ class MultiStepTransform(OverTime):
         next_entries = get_entry(batch, NEXT).apply(lambda leaf: axis.select_steps(leaf, ends))
         rewards = [axis.select_steps(get_entry(batch, under_next(name)), window) for name in self.reward_keys]
         values = {**self._values(rewards, axis.unflatten(outside)), "next": next_entries}
+        # Padding has no next observation, as an unusable target.
+        if mask is not None:
+            usable = mask.unsqueeze(-1) if usable is None else usable & mask.unsqueeze(-1).to(usable.device)
         return values if usable is None else {**values, "usable": usable}
+
+    @override
+    def padding_mask(self, batch: Any) -> Tensor | None:
+        return find_mask(batch, (self.mask_key, *PADDING_MASKS))
 
     def _values(self, entries: Sequence[Tensor], outside: Tensor) -> dict[str, Any]:
         """Return the sum of the rewards in each window by number of the reward, and the number of its steps, [*batch].
@@ -245,10 +248,11 @@ class MultiStep(MultiStepTransform):
     Args:
         gamma: Discount factor.
         n_steps: Maximum number of steps of a window, n, at least 1.
+        mask_key: Key of the mask that is False for padding; by default ``("collector", "mask")`` or ``"mask"``.
     """
 
-    def __init__(self, gamma: float, n_steps: int) -> None:
-        super().__init__(n_steps, gamma, mask_key=("collector", "mask"))
+    def __init__(self, gamma: float, n_steps: int, *, mask_key: NestedKey = ("collector", "mask")) -> None:
+        super().__init__(n_steps, gamma, mask_key=mask_key)
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.ted.trajectories import concatenated_ranges
 from datasets_rl.transforms._time import OverTime, TimeAxis, trajectory_positions
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, key_list, under_next
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, key_list, set_entry, under_next
 
 __all__ = [
     "DensifyReward",
@@ -114,7 +114,8 @@ class Reward2GoTransform(RewardSums):
         reward to go     3      4      4  | 8
 
     As in TorchRL, the sums are computed when data is written to the buffer, which must be whole episodes, in order,
-    along the time axis; or trajectories [B, T, 1] in a TensorDict [B]. For a stored dataset, which is read-only, they are computed when steps are sampled.
+    along the time axis; or trajectories [B, T, 1] in a TensorDict [B]. For a stored dataset, which is read-only, they are
+    computed when steps or whole episodes (`split_trajs`) are sampled. The sums of padding are 0.
 
     Args:
         gamma: Discount factor.
@@ -141,7 +142,13 @@ class Reward2GoTransform(RewardSums):
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
         """Add the sums to a batch of a read-only storage as temporary entries; leave other batches unchanged."""
-        return super().gather(storage, rows, data) if storage.read_only else data
+        if not storage.read_only:
+            return data
+        if self._reads_rows(data):
+            return super().gather(storage, rows, data)
+        for name, sums in self.values_from_batch(data).items():
+            set_entry(data, self._mark + name, sums)
+        return data
 
     def inv(self, data: Any) -> Any:
         """Add the sums to data that is written to the buffer.
@@ -161,12 +168,24 @@ class Reward2GoTransform(RewardSums):
                 "no episode ends in the written data, so that its rewards to go cannot be computed",
                 hint="extend the buffer with whole episodes",
             )
-        return self.write_results(batch, self._sums_along(batch, axis, axis.ends(done)))
+        ends = axis.ends(done) if inner else self.ends(batch, axis)
+        return self.write_results(batch, self._sums_along(batch, axis, ends))
 
     def transform_batch(self, batch: Any) -> Any:
-        """Write the sums from the storage to a batch; batches of a writable storage already contain their sums."""
+        """Write the sums from the storage to a batch; batches of a writable storage already contain their sums.
+
+        Raises:
+            InvalidArgumentError: If the batch does not contain them.
+        """
         sums = self.pop_gathered(batch)
-        return self.write_results(batch, sums) if sums else batch
+        if sums:
+            return self.write_results(batch, sums)
+        if missing := [key for key in self.out_keys if batch.get(key, None) is None]:
+            raise InvalidArgumentError(
+                f"the batch has no rewards to go, {missing}: {type(self).__name__} computes them when data is written",
+                hint="append the transform before extend; for a batch of whole episodes, call its method inv",
+            )
+        return batch
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"gamma": self.gamma}
@@ -270,7 +289,10 @@ class InTrajectory(OverTime):
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
         axis = TimeAxis.of_batch(batch)
         numbers, firsts, _ = trajectory_positions(self.ends(batch, axis))
-        values = {"count": numbers - firsts, "trajectory": (numbers == firsts).cumsum(0) - 1}
+        opens, mask = numbers == firsts, self.padding_mask(batch)
+        if mask is not None:
+            opens = opens & axis.flatten(mask)  # padding has the number of the trajectory before it
+        values = {"count": numbers - firsts, "trajectory": opens.cumsum(0) - 1}
         return {name: axis.unflatten(value.unsqueeze(1)) for name, value in values.items()}
 
 

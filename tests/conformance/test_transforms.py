@@ -256,9 +256,7 @@ CASES = {
     "reward clipping, one side": Case(lambda: RewardClipping(clamp_max=1, in_keys=["free"])),
     "binarize": Case(BinarizeReward),
     "sign": Case(lambda: SignTransform([NEXT_REWARD, "free"])),
-    "reward to go": Case(
-        lambda: Reward2GoTransform(0.9, out_keys=[("next", "to_go")]), over_time=True, missing=False, writes=True
-    ),
+    "reward to go": Case(lambda: Reward2GoTransform(0.9), over_time=True, missing=False, writes=True),
     "target return": Case(lambda: TargetReturn(10.0), over_time=True),
     "target return, constant": Case(lambda: TargetReturn(10.0, "constant"), over_time=True),
     "reward sum": Case(RewardSum, over_time=True),

@@ -12,14 +12,18 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
+    GAE,
     InvalidArgumentError,
     LazyTensorStorage,
     MultiStep,
     MultiStepTransform,
+    Reward2GoTransform,
     SliceSampler,
     SliceSamplerWithoutReplacement,
     StepCounter,
     TensorDictReplayBuffer,
+    TrajCounter,
+    WindowTransform,
     open_dataset,
     split_trajectories,
 )
@@ -176,6 +180,105 @@ class TestLikeTorchRL:
 
         assert set(out.keys(True)) == set(expected.keys(True))
         assert (out == expected).all()
+
+
+class TestWholeEpisodes:
+    """`split_trajs`: batches [E, T], padded with zeros, with a mask."""
+
+    @pytest.fixture
+    def stored(self, tmp_path):
+        return write_dataset(tmp_path / "stored", [trajectory(3), trajectory(5, seed=1), trajectory(1, seed=2)]).folder
+
+    @pytest.mark.parametrize("out_key", [("next", "reward"), ("to_go",)])
+    def test_rewards_to_go_are_those_of_each_episode(self, stored, out_key):
+        transform = Reward2GoTransform(0.5, out_keys=[out_key])
+        plain, dataset = (open_dataset(stored, split_trajs=True, transform=chosen) for chosen in (None, transform))
+        expected = plain[:]["next", "reward"].clone()
+        for step in range(3, -1, -1):  # rewards of padding are 0
+            expected[:, step] += 0.5 * expected[:, step + 1]
+
+        torch.testing.assert_close(dataset[:][out_key], expected)
+        torch.testing.assert_close(dataset[1][out_key], expected[1])
+        batch, info = dataset.sample(8, return_info=True)
+        torch.testing.assert_close(batch[out_key], expected[info["index"]])
+
+    def test_trajectories_are_numbered_without_their_padding(self, stored):
+        batch = open_dataset(stored, split_trajs=True, transform=TrajCounter())[:]
+
+        assert batch["traj_count"][..., 0][batch["mask"]].tolist() == [0] * 3 + [1] * 5 + [2]
+
+    @pytest.mark.parametrize("where", ["mask", ("collector", "mask")])
+    def test_windows_end_before_the_padding_without_a_flag(self, where):
+        data = TensorDict({"action": torch.tensor([[1.0, 2, 0], [3, 4, 5]]).unsqueeze(-1)}, [2, 3])
+        data[where] = torch.tensor([[True, True, False], [True, True, True]])
+        out = WindowTransform({"action": (0, 1)})(data)
+
+        assert out["action"].squeeze(-1).tolist() == [[[1, 2], [2, 2], [0, 0]], [[3, 4], [4, 5], [5, 5]]]
+        assert out["action_valid"][0, :2].tolist() == [[True, True], [True, False]]
+
+    def test_advantages_end_before_the_padding_without_a_flag(self):
+        value = torch.zeros(1, 3, 1)
+        later = torch.tensor([[[0.0], [2.0], [0.0]]])
+        data = {"state_value": value, "next": {"state_value": later, "reward": torch.tensor([[[1.0], [1.0], [9.0]]])}}
+        batch = TensorDict({**data, "mask": torch.tensor([[True, True, False]])}, [1, 3])
+
+        assert GAE(gamma=0.5, lmbda=1.0)(batch)["advantage"][0, :2, 0].tolist() == [2.0, 2.0]
+
+    def test_rewards_to_go_that_were_not_written_are_reported(self):
+        with pytest.raises(InvalidArgumentError, match=r"no rewards to go, \['to_go'\]: Reward2GoTransform computes"):
+            Reward2GoTransform(out_keys=["to_go"])(episodes(3))
+
+
+class TestMultiStepOfSplitTrajectories:
+    """Rewards 1, discount 0.5, two steps: 1.5, and 1 for the last step of a trajectory."""
+
+    @pytest.mark.parametrize("where", ["mask", ("collector", "mask"), "other"])
+    @pytest.mark.parametrize("make", [MultiStep, lambda gamma, n, **keys: MultiStepTransform(n, gamma, **keys)])
+    def test_the_mask_is_found_and_padding_is_terminal(self, where, make):
+        reward = torch.ones(2, 3, 1)
+        data = TensorDict({"next": {"reward": reward, "terminated": torch.zeros_like(reward).bool()}}, [2, 3])
+        data[where] = torch.tensor([[True, True, True], [True, False, False]])
+        out = make(0.5, 2, **({"mask_key": where} if where == "other" else {}))(data)
+
+        assert out["nonterminal"].tolist() == [[True, True, True], [True, False, False]]
+        assert out["next", "reward"][0].flatten().tolist() == [1.5, 1.5, 1]
+        assert out["next", "reward"][1, 0].item() == 1
+
+    @pytest.mark.parametrize("transform", [MultiStep(0.5, 2), MultiStepTransform(2, 0.5)])
+    def test_in_a_buffer_it_follows_the_function(self, transform):
+        sampler = SliceSampler(slice_len=6, strict_length=False, pad_output=True)
+        rb = TensorDictReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=60)
+        rb.extend(episodes(10, 4).apply(lambda leaf: torch.ones_like(leaf) if leaf.dtype == torch.float32 else leaf))
+        rb.append_transform(split_trajectories)
+        rb.append_transform(transform)
+        torch.manual_seed(0)
+        for batch in (rb.sample(), rb[:]):
+            mask = batch.get(("collector", "mask"), None)
+            mask = batch["mask"] if mask is None else mask
+            last = mask.sum(1) - 1
+            expected = torch.where(torch.arange(mask.shape[1]) == last.unsqueeze(1), 1.0, 1.5)
+
+            assert torch.equal(batch["next", "reward"].squeeze(-1)[mask], expected[mask])
+            assert not batch["nonterminal"][~mask].any()
+
+    def test_steps_that_a_function_leaves_out_are_reported(self):
+        rb = buffer(None, 10, 10)
+        rb.append_transform(lambda batch: batch[batch["step"] > 2])
+        rb.append_transform(MultiStep(0.5, 2))
+
+        with pytest.raises(InvalidArgumentError, match="steps for 128 rows of the storage; expected the same number"):
+            rb.sample()
+
+
+def test_trajectories_of_several_environments_are_whole():
+    rb = TensorDictReplayBuffer(storage=LazyTensorStorage(40, ndim=2))
+    rb.extend(torch.stack([episodes(3, 2), episodes(5)]))
+    expected = [[0, 1, 2, 0, 0], [0, 1, 0, 0, 0], [0, 1, 2, 3, 4]]
+
+    assert split_trajectories(rb[:])["step"].tolist() == expected
+    assert split_trajectories(rb[1:4])["step"].tolist() == [[1, 2, 0], [0, 0, 0], [1, 2, 3]]
+    rb.append_transform(split_trajectories)
+    assert rb[:]["step"].tolist() == expected
 
 
 @pytest.mark.parametrize("transform", [MultiStep(0.9, 3), MultiStepTransform(3, 0.9)])
