@@ -21,6 +21,7 @@ from datasets_rl.transforms.base import (
     Transform,
     gathered_keys,
     get_entry,
+    is_group,
     pop_entry,
     set_entry,
     under_next,
@@ -149,6 +150,9 @@ class OverTime(Transform):
         """
         default = self.done_key is None or self.done_key == "done"
         end_key = None if default else under_next(self.done_key or "")
+        for key in keys:
+            if is_group(data.get(key, None)):
+                self.tensor(data, key)
         paths = [(key,) if isinstance(key, str) else key for key in keys]
         try:
             windows: Windows = storage.take_windows(paths, rows, before, after, end_key=end_key)
@@ -157,6 +161,17 @@ class OverTime(Transform):
                 get_entry(data, key)
             raise
         return windows
+
+    def example(self, storage: Any, rows: Tensor, data: Any) -> Any:
+        """Return a batch with the entries that the transform reads: `data`, or one step after the transforms before it.
+
+        Args:
+            storage: Storage, or a view of it, to read from.
+            rows: Rows of the batch in the storage, int64 [B].
+            data: Batch of the steps at these rows, before all transforms.
+        """
+        missing = any(data.get(key, None) is None for key in self.in_keys)
+        return storage.take(rows[:1]) if missing else data
 
     def ends(self, batch: Any, axis: TimeAxis) -> Tensor:
         """Return which steps of a batch are the last of their trajectory, in flat order, bool [M].

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from tensordict import TensorDict, is_tensor_collection
+from tensordict import TensorDict, is_non_tensor, is_tensor_collection
 from torch import Tensor, nn
 from typing_extensions import Self, override
 
 from datasets_rl.checkpoint import read_state, write_state
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
 from datasets_rl.ted.keys import NEXT, Key
@@ -38,10 +38,12 @@ __all__ = [
     "any_like",
     "apply_transforms",
     "check_callable",
+    "entries_below",
     "expand_right",
     "flat_key",
     "gathered_keys",
     "get_entry",
+    "is_group",
     "key_list",
     "pop_entry",
     "remove_entry",
@@ -63,6 +65,9 @@ class Transform(nn.Module):
 
         batch  --- in_keys ------- forward ---> out_keys       sampling: from the buffer to the caller
         data   --- out_keys_inv -- inv -------> in_keys_inv    writing: from the caller to the buffer
+
+    The key of a group, such as an observation of several sensors, stands for every entry of the group where a transform
+    changes each entry separately. A transform that combines entries or steps names the group in an error instead.
 
     A transform modifies neither its input TensorDict nor the memory of the tensors in it: it returns a new TensorDict
     that shares all unchanged tensors with the input.
@@ -97,6 +102,9 @@ class Transform(nn.Module):
     per_step: ClassVar[bool] = False
     """Whether the result for a step depends on nothing else of its batch, and on no random numbers: several batches may
     then be transformed at once."""
+
+    axes: int = 0
+    """Number of the last axes of an entry, after those of the batch, that the transform combines."""
 
     def __init__(
         self,
@@ -163,7 +171,7 @@ class Transform(nn.Module):
 
     def _apply_transform(self, obs: Any) -> Any:
         """Return one transformed entry of a batch: a hook for subclasses, see `Transform`."""
-        return self.transform_value(obs)
+        return obs.apply(self.transform_value) if is_group(obs) else self.transform_value(obs)
 
     def _inv_call(self, tensordict: Any) -> Any:
         """Transform data for the buffer in place and return it: a hook for subclasses, see `Transform`."""
@@ -171,7 +179,7 @@ class Transform(nn.Module):
 
     def _inv_apply_transform(self, state: Any) -> Any:
         """Return one transformed entry of data for the buffer: a hook for subclasses, see `Transform`."""
-        return self.invert_value(state)
+        return state.apply(self.invert_value) if is_group(state) else self.invert_value(state)
 
     def inv(self, data: Any) -> Any:
         """Apply the inverse transform to data that is written to the buffer.
@@ -202,9 +210,58 @@ class Transform(nn.Module):
 
     def transform_batch(self, batch: Any) -> Any:
         """Transform every entry of a TensorDict and return it. The memory of its tensors must not be modified."""
+        own_hook = self._overrides("_apply_transform")
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            batch.set(out_key, self._apply_transform(get_entry(batch, in_key)))
+            value = get_entry(batch, in_key)
+            if self.axes:
+                self._check_axes(in_key, value, batch.ndim)
+            try:
+                batch.set(out_key, self._apply_transform(value))
+            except (AttributeError, IndexError, RuntimeError, TypeError) as error:
+                if own_hook or isinstance(error, (DatasetsRLError, NotImplementedError, torch.OutOfMemoryError)):
+                    raise
+                raise self.misfit(in_key, value, error) from error
         return batch
+
+    def _check_axes(self, key: NestedKey, value: Any, ndim: int) -> None:
+        """Check that an entry, or every entry of a group, has `axes` axes after the `ndim` axes of the batch."""
+        for leaf in value.values(include_nested=True, leaves_only=True) if is_group(value) else (value,):
+            if leaf.ndim - ndim < self.axes:
+                raise InvalidArgumentError(
+                    f"{type(self).__name__} reads {_dotted_name(key)}, which has shape {list(leaf.shape[ndim:])} for each"
+                    f" step; expected at least {self.axes} axes",
+                    hint="name other entries: in_keys=[...]",
+                )
+
+    def misfit(self, key: NestedKey, value: Any, error: Exception) -> InvalidArgumentError:
+        """Return the error of an entry that the transform cannot be applied to.
+
+        Args:
+            key: Key of the entry.
+            value: The entry.
+            error: Error of torch.
+        """
+        kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        return InvalidArgumentError(
+            f"{type(self).__name__} cannot be applied to {_dotted_name(key)}, {kind}: {' '.join(str(error).split())}",
+            hint="name other entries: in_keys=[...]",
+        )
+
+    def tensor(self, batch: Any, key: NestedKey) -> Tensor:
+        """Return an entry of a batch that must be a tensor.
+
+        Raises:
+            UnknownKeyError: If the key is missing.
+            InvalidArgumentError: If the entry is a group of entries.
+        """
+        value = get_entry(batch, key)
+        if is_group(value):
+            names = ", ".join(_dotted_name(name) for name in value.keys(include_nested=True, leaves_only=True))
+            raise InvalidArgumentError(
+                f"{type(self).__name__} reads {_dotted_name(key)}, which is a group of {names}; expected a tensor",
+                hint="name an entry of the group, as ('group', 'name'), or concatenate them with CatTensors first",
+            )
+        return value
 
     def invert_batch(self, batch: Any) -> Any:
         """Apply the inverse transform to every entry of a TensorDict and return it: the inverse of `transform_batch`."""
@@ -241,7 +298,9 @@ class Transform(nn.Module):
             _update_specs_by_trial(self.on_own, spec)
             return
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            spec.set(out_key, self.transformed_spec(spec[in_key]))
+            for path in entries_below(spec, in_key):
+                key, target = (flat_key((name, path)) if path else name for name in (in_key, out_key))
+                spec.set(target, self.transformed_spec(spec[key]))
 
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec of one entry after `transform_value`; by default an unbounded spec of the resulting shape and dtype."""
@@ -708,6 +767,27 @@ def get_entry(batch: Any, key: NestedKey) -> Any:
         UnknownKeyError: If the key is missing; the error lists the existing keys.
     """
     return require_entry(batch.get(key, None), key, batch)
+
+
+def is_group(value: Any) -> bool:
+    """Return whether an entry of a TensorDict or a composite spec is a group of entries."""
+    if isinstance(value, Tensor):
+        return False
+    return isinstance(value, CompositeSpec) or (is_tensor_collection(value) and not is_non_tensor(value))
+
+
+def entries_below(batch: Any, key: NestedKey) -> list[NestedKey]:
+    """Return the keys of the entries of a group, relative to it; an empty key for an entry that is not a group.
+
+    Args:
+        batch: A TensorDict or a composite spec.
+        key: Key of an entry.
+
+    Raises:
+        UnknownKeyError: If the key is missing.
+    """
+    value = batch[key] if isinstance(batch, CompositeSpec) else get_entry(batch, key)
+    return list(value.keys(include_nested=True, leaves_only=True)) if is_group(value) else [()]
 
 
 def flat_key(key: Any) -> NestedKey:

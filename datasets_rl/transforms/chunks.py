@@ -15,7 +15,6 @@ from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
     NestedKey,
     any_like,
-    get_entry,
     set_entry,
     under_next,
 )
@@ -43,7 +42,7 @@ class ActionChunkTransform(OverTime):
         done_key: Key under "next" of the flag that ends a trajectory, if the batch has it; `None` for no flag.
 
     Raises:
-        InvalidArgumentError: If `chunk_size` is below 1.
+        InvalidArgumentError: If `chunk_size` is below 1, or `time_dim` is not negative.
     """
 
     per_step = True
@@ -59,12 +58,20 @@ class ActionChunkTransform(OverTime):
         done_key: NestedKey | None = "done",
     ) -> None:
         super().__init__([action_key], [chunk_key], done_key)
-        if chunk_size < 1:
-            raise InvalidArgumentError(f"chunk_size is {chunk_size}; expected at least 1")
+        problems = [f"chunk_size is {chunk_size}; expected at least 1"] if chunk_size < 1 else []
+        if time_dim >= 0:
+            problems.append(f"time_dim is {time_dim}; expected a negative axis, counted from the last one")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
         self.chunk_size, self.pad_key, self.time_dim = chunk_size, pad_key, time_dim
 
-    def _reads_rows(self, data: Any) -> bool:
-        return super()._reads_rows(data) and get_entry(data, self.in_keys[0]).ndim + self.time_dim <= 0
+    @override
+    def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
+        if self._reads_rows(data):
+            action = self.tensor(self.example(storage, rows, data), self.in_keys[0])
+            if action.ndim + self.time_dim > 0:  # the rows are trajectories
+                return data
+        return super().gather(storage, rows, data)
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
@@ -77,16 +84,41 @@ class ActionChunkTransform(OverTime):
         Raises:
             InvalidArgumentError: If the action has no such time axis.
         """
-        action = get_entry(batch, self.in_keys[0])
-        axis_index = action.ndim + self.time_dim
-        if axis_index < 0:
+        action = self.tensor(batch, self.in_keys[0])
+        axis = self._time_axis(action, batch)
+        ends = self.ends(batch, axis) if axis.shape == batch.shape else axis.ends(self._done(batch, axis))
+        window, outside = step_windows(ends, 0, self.chunk_size - 1)
+        return {"chunk": axis.select_steps(action, window), "outside": axis.unflatten(outside)}
+
+    def _time_axis(self, action: Tensor, batch: Any) -> TimeAxis:
+        """Return the time axis of the action, which may be after the axes of the batch.
+
+        Raises:
+            InvalidArgumentError: If the action has no such axis.
+        """
+        if action.ndim == batch.ndim and batch.ndim:  # actions that are single numbers
+            return TimeAxis.of_batch(batch)
+        index = action.ndim + self.time_dim
+        if index < 0:
             raise InvalidArgumentError(
                 f"the action has shape {list(action.shape)}; expected a time axis at {self.time_dim}"
             )
-        axis = TimeAxis(tuple(action.shape[: axis_index + 1]), axis_index)
+        return TimeAxis(tuple(action.shape[: index + 1]), index)
+
+    def _done(self, batch: Any, axis: TimeAxis) -> Tensor | None:
+        """Return the flag of the last step of each trajectory, [*axis.shape, ...]; `None` if the batch has no flag.
+
+        Raises:
+            InvalidArgumentError: If the flag has another shape.
+        """
         done = None if self.done_key is None else batch.get(under_next(self.done_key), None)
-        window, outside = step_windows(axis.ends(done), 0, self.chunk_size - 1)
-        return {"chunk": axis.select_steps(action, window), "outside": axis.unflatten(outside)}
+        if done is not None and tuple(done.shape[: len(axis.shape)]) != axis.shape:
+            raise InvalidArgumentError(
+                f"the axes of the action up to time_dim = {self.time_dim} are {list(axis.shape)}, and {self.done_key} under"
+                f" next has shape {list(done.shape)}; expected the same axes",
+                hint="pass the time axis of the action as time_dim=...; -2 for actions [..., T, A]",
+            )
+        return done
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:

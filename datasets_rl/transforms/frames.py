@@ -18,6 +18,7 @@ from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
 from datasets_rl.ted.windows import Windows
 from datasets_rl.transforms._bounds import bounds_of, spec_between
+from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
     Compose,
@@ -25,7 +26,7 @@ from datasets_rl.transforms.base import (
     NestedKey,
     any_like,
     expand_right,
-    get_entry,
+    is_group,
     require_entry,
     set_entry,
     under_next,
@@ -49,7 +50,7 @@ _MAX_UNCHECKED_FRAMES = 1_000
 def _step_bytes(batch: Any, key: NestedKey) -> int:
     """Return the number of bytes per step of an entry of a batch; 0 if the key is missing."""
     value = batch.get(key, None)
-    return 0 if value is None else value.nbytes // max(batch.numel(), 1)
+    return 0 if value is None or is_group(value) else value.nbytes // max(batch.numel(), 1)
 
 
 class CatFrames(OverTime):
@@ -83,9 +84,12 @@ class CatFrames(OverTime):
         done_key: Key under "next" of the flag that ends an episode; "done" by default.
         future: Whether to stack the current frame and the next N - 1 frames instead.
         mask_key: Key of the padding mask, bool [*batch, N]; no mask by default.
+        check_layout: Whether to refuse images for which `dim` is not the axis of the channels: -3 for images whose
+            shape is that of images [H, W, C], or -1 for those of images [C, H, W].
 
     Raises:
-        InvalidArgumentError: If `N`, `dim` or `padding` is invalid; the message lists all problems.
+        InvalidArgumentError: If `N`, `dim` or `padding` is invalid; the message lists all problems. When called, if
+            `dim` is not the axis of the channels of an image.
     """
 
     per_step = True
@@ -102,6 +106,8 @@ class CatFrames(OverTime):
         done_key: NestedKey | None = None,
         future: bool = False,
         mask_key: NestedKey | None = None,
+        *,
+        check_layout: bool = True,
     ) -> None:
         super().__init__("pixels" if in_keys is None else in_keys, out_keys, done_key)
         problems = [f"N is {N}; expected at least 1"] if N < 1 else []
@@ -113,7 +119,7 @@ class CatFrames(OverTime):
             raise InvalidArgumentError("; ".join(problems))
         self.N, self.dim, self.future, self.mask_key = N, dim, future, mask_key
         self.padding, self.padding_value = padding, 0 if padding == "zeros" else padding_value
-        self.as_inverse = as_inverse
+        self.as_inverse, self.check_layout = as_inverse, check_layout
 
     @property
     def _span(self) -> tuple[int, int]:
@@ -146,8 +152,8 @@ class CatFrames(OverTime):
         window, outside = step_windows(self.ends(batch, axis), *self._span)
 
         def frames(key: NestedKey) -> Tensor | None:
-            value = batch.get(key, None)
-            return None if value is None else axis.select_steps(value, window)
+            missing = batch.get(key, None) is None
+            return None if missing else axis.select_steps(self.tensor(batch, key), window)
 
         return {**self._frames_by_index(cache(frames), len(axis.shape), batch), "outside": axis.unflatten(outside)}
 
@@ -225,7 +231,7 @@ class CatFrames(OverTime):
                 padding = padding[..., self.N - frames.shape[axis] :].to(frames.device)
                 frames = frames.masked_fill(expand_right(padding, frames.shape), self.padding_value)
             if frames.shape[axis] < self.N:
-                frames = torch.cat([frames, get_entry(batch, in_key).unsqueeze(axis)], axis)
+                frames = torch.cat([frames, self.tensor(batch, in_key).unsqueeze(axis)], axis)
             set_entry(batch, out_key, self._stack_frames(frames, axis))
         if self.mask_key is not None:
             set_entry(batch, self.mask_key, outside)
@@ -240,6 +246,10 @@ class CatFrames(OverTime):
             )
         if -self.dim == count + 1:
             return frames
+        if self.check_layout and self.dim in {-1, -IMAGE_AXES}:
+            first = self.dim == -IMAGE_AXES
+            hint = "pass dim=-1, or convert the images with ToTensorImage first" if first else "pass dim=-3"
+            check_layout(self, frames.shape[axis + 1 :], hint, channels_last=not first)
         return _concatenate_frames(frames, axis, self.dim)
 
     def inv(self, data: Any) -> Any:

@@ -12,6 +12,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, dtype_of, map_bounds, spec_between
+from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
 from datasets_rl.transforms.base import Keys, Transform, any_like
 from datasets_rl.transforms.functional import rgb_to_grayscale
 
@@ -27,13 +28,28 @@ _MODES = {
 _SMOOTH = frozenset({"bilinear", "bicubic"})
 
 
+_CHANNELS_FIRST = "convert the images with ToTensorImage or PermuteTransform((-1, -3, -2)) first"
+
+
 class _ImageTransform(Transform):
-    """Base class of transforms of the last three axes of entries, ``["pixels"]`` by default."""
+    """Base class of transforms of images, the entries ``["pixels"]`` by default.
+
+    Args:
+        in_keys: Keys of the images.
+        out_keys: Keys of the results; `in_keys` by default.
+        check_layout: Whether to refuse images whose shape is that of the other layout, such as [84, 84, 3].
+    """
 
     per_step = True
+    axes = IMAGE_AXES - 1
 
-    def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None) -> None:
+    def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None, *, check_layout: bool = True) -> None:
         super().__init__("pixels" if in_keys is None else in_keys, out_keys)
+        self.check_layout = check_layout
+
+    def _check_channels_first(self, image: Tensor) -> None:
+        if self.check_layout:
+            check_layout(self, image.shape, _CHANNELS_FIRST)
 
     @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
@@ -50,7 +66,13 @@ class ToTensorImage(_ImageTransform):
         in_keys: Keys of the images; ``["pixels"]`` by default.
         out_keys: Keys of the results; `in_keys` by default.
         shape_tolerant: Whether to keep the axes of images whose channels (C of 1 or 3) are already first.
+        check_layout: Whether to refuse images whose shape is that of images with their channels first.
+
+    Raises:
+        InvalidArgumentError: If an image has fewer than three axes, or the other layout.
     """
+
+    axes = IMAGE_AXES
 
     def __init__(
         self,
@@ -61,8 +83,9 @@ class ToTensorImage(_ImageTransform):
         in_keys: Keys | None = None,
         out_keys: Keys | None = None,
         shape_tolerant: bool = False,
+        check_layout: bool = True,
     ) -> None:
-        super().__init__(in_keys, out_keys)
+        super().__init__(in_keys, out_keys, check_layout=check_layout)
         self.from_int, self.unsqueeze, self.shape_tolerant = from_int, unsqueeze, shape_tolerant
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
 
@@ -71,6 +94,9 @@ class ToTensorImage(_ImageTransform):
         if value.ndim < 3:
             raise InvalidArgumentError(f"an image has shape {list(value.shape)}; expected [..., H, W, C]")
         channels_first = self.shape_tolerant and value.shape[-3] in {1, 3} and value.shape[-1] not in {1, 3}
+        if self.check_layout and not channels_first:
+            hint = "the channels of these images are first: leave ToTensorImage out, or pass shape_tolerant=True"
+            check_layout(self, value.shape, hint, channels_last=True)
         divide = not value.is_floating_point() if self.from_int is None else self.from_int
         image = value if channels_first else value.movedim(-1, -3)
         # A view: the memory layout stays channels-last, which convolutions support.
@@ -105,8 +131,10 @@ class Resize(_ImageTransform):
         interpolation: str = "bilinear",
         in_keys: Keys | None = None,
         out_keys: Keys | None = None,
+        *,
+        check_layout: bool = True,
     ) -> None:
-        super().__init__(in_keys, out_keys)
+        super().__init__(in_keys, out_keys, check_layout=check_layout)
         self.w, self.h = _size_pair(w, h)
         # torchvision's InterpolationMode is an enumeration with these values.
         self.interpolation = str(getattr(interpolation, "value", interpolation))
@@ -115,6 +143,7 @@ class Resize(_ImageTransform):
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
+        self._check_channels_first(value)
         size = (self.w, self.h)
         if value.shape[-2:] == size:
             return value
@@ -160,9 +189,10 @@ class Crop(_ImageTransform):
         left: First pixel of the rectangle along W.
         in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
         out_keys: Keys of the results; `in_keys` by default.
+        check_layout: Whether to refuse images whose shape is that of images [..., H, W, C].
 
     Raises:
-        InvalidArgumentError: If a size is not a positive integer.
+        InvalidArgumentError: If a size is not a positive integer, or an image has the other layout.
     """
 
     def __init__(
@@ -173,13 +203,16 @@ class Crop(_ImageTransform):
         left: int = 0,
         in_keys: Keys | None = None,
         out_keys: Keys | None = None,
+        *,
+        check_layout: bool = True,
     ) -> None:
-        super().__init__(in_keys, out_keys)
+        super().__init__(in_keys, out_keys, check_layout=check_layout)
         self.w, self.h = _size_pair(w, h)
         self.top, self.left = top, left
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
+        self._check_channels_first(value)
         return _crop(value, self.top, self.left, self.w, self.h)
 
     def _repr_arguments(self) -> dict[str, Any]:
@@ -194,9 +227,10 @@ class CenterCrop(_ImageTransform):
         h: Size along the axis W; `w` by default.
         in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
         out_keys: Keys of the results; `in_keys` by default.
+        check_layout: Whether to refuse images whose shape is that of images [..., H, W, C].
 
     Raises:
-        InvalidArgumentError: If a size is not a positive integer.
+        InvalidArgumentError: If a size is not a positive integer, or an image has the other layout.
     """
 
     def __init__(
@@ -205,12 +239,15 @@ class CenterCrop(_ImageTransform):
         h: int | None = None,
         in_keys: Keys | None = None,
         out_keys: Keys | None = None,
+        *,
+        check_layout: bool = True,
     ) -> None:
-        super().__init__(in_keys, out_keys)
+        super().__init__(in_keys, out_keys, check_layout=check_layout)
         self.w, self.h = _size_pair(w, h)
 
     def transform_value(self, value: Tensor) -> Tensor:
         """Return the center of one entry; an offset of half a pixel is rounded to the even pixel, as in torchvision."""
+        self._check_channels_first(value)
         height, width = value.shape[-2:]
         return _crop(value, _center_offset(height, self.w), _center_offset(width, self.h), self.w, self.h)
 
@@ -221,11 +258,14 @@ class CenterCrop(_ImageTransform):
 class GrayScale(_ImageTransform):
     """Convert RGB images to grayscale with the luma transform of ITU-R 601-2: 0.2989 red + 0.587 green + 0.114 blue."""
 
+    axes = IMAGE_AXES
+
     @override
     def transform_value(self, value: Tensor) -> Tensor:
         if value.ndim < 3 or value.shape[-3] not in {1, 3}:
             raise InvalidArgumentError(
-                f"an image has shape {list(value.shape)}; expected [..., 3, H, W] or [..., 1, H, W]"
+                f"an image has shape {list(value.shape)}; expected [..., 3, H, W] or [..., 1, H, W]",
+                hint=_CHANNELS_FIRST,
             )
         if value.shape[-3] == 1:
             return value

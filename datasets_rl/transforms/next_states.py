@@ -162,7 +162,7 @@ class NextStateReconstructor(Transform):
             raise InvalidArgumentError(f"the batch size is {list(batch.shape)}; expected [B], rows of trajectories")
         continued = self._continued(batch)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            value = get_entry(batch, in_key)
+            value = self.tensor(batch, in_key)
             if math.isnan(self.fill_value) and not value.is_floating_point():
                 raise InvalidArgumentError(
                     f"{in_key} has dtype {value.dtype}, which has no NaN", hint="pass fill_value=0"

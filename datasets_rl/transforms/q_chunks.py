@@ -85,7 +85,7 @@ class QChunkTransform(OverTime):
         if self.at_end == "cross":
             window, outside = _consecutive(rows, self.chunk_size, len(storage))
             steps = storage.take(window.reshape(-1))
-            read = [get_entry(steps, key).reshape(*window.shape, *get_entry(data, key).shape[1:]) for key in keys]
+            read = [self.tensor(steps, key).reshape(*window.shape, *get_entry(steps, key).shape[1:]) for key in keys]
             last = window[:, self.chunk_size - 1].contiguous()
         else:
             windows = self.take_windows(storage, keys, rows, 0, self.chunk_size, data)
@@ -103,7 +103,7 @@ class QChunkTransform(OverTime):
         else:
             window, outside = step_windows(ends, 0, self.chunk_size)
         last = window[:, self.chunk_size - 1]
-        read = {name: axis.select_steps(get_entry(batch, key), window) for name, key in self._keys.items()}
+        read = {name: axis.select_steps(self.tensor(batch, key), window) for name, key in self._keys.items()}
         outside = axis.unflatten(outside)
         return {
             "action": read["action"],

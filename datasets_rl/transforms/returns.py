@@ -18,7 +18,17 @@ from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.ted.trajectories import concatenated_ranges
 from datasets_rl.transforms._time import OverTime, TimeAxis, trajectory_positions
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, key_list, set_entry, under_next
+from datasets_rl.transforms.base import (
+    Keys,
+    NestedKey,
+    Transform,
+    any_like,
+    get_entry,
+    is_group,
+    key_list,
+    set_entry,
+    under_next,
+)
 
 __all__ = [
     "DensifyReward",
@@ -55,7 +65,9 @@ class RewardSums(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        del data
+        for key in self.in_keys:
+            if is_group(data.get(key, None)):
+                self.tensor(data, key)
         sums_by_name = self.sums_by_row(storage)
         return {name: sums.index_select(0, rows.to(sums.device)) for name, sums in sums_by_name.items()}
 
@@ -88,7 +100,7 @@ class RewardSums(OverTime):
 
     def _sums_along(self, batch: Any, axis: TimeAxis, ends: Tensor) -> dict[str, Tensor]:
         return {
-            str(number): axis.unflatten(self.sums(axis.flatten(get_entry(batch, key)), ends))
+            str(number): axis.unflatten(self.sums(axis.flatten(self.tensor(batch, key)), ends))
             for number, key in enumerate(self.in_keys)
         }
 

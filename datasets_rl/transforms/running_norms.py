@@ -171,7 +171,7 @@ class VecNorm(RunningNorm):
     def fit(self, data: Any) -> VecNorm:
         """Replace the statistics by those of data, freeze them, and return the transform."""
         for number, key in enumerate(self.in_keys):
-            value = get_entry(data, key)
+            value = self.tensor(data, key)
             self._set_statistics(number, *_moments(value, self._batch_axes(number, value, data.ndim)))
         return self.freeze()
 
@@ -182,7 +182,7 @@ class VecNorm(RunningNorm):
     @override
     def transform_batch(self, batch: Any) -> Any:
         for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
-            value = get_entry(batch, in_key)
+            value = self.tensor(batch, in_key)
             if not self.frozen:
                 with self.lock or nullcontext():
                     self._update(number, value, batch.ndim)
@@ -336,7 +336,7 @@ class VecNormV2(RunningNorm):
     @override
     def transform_batch(self, batch: Any) -> Any:
         for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
-            value = get_entry(batch, in_key)
+            value = self.tensor(batch, in_key)
             value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
             keys = [flat_key((f"_vecnorm_{name}", in_key)) for name in _AVERAGES]
             with self.lock or nullcontext():

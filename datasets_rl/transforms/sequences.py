@@ -185,13 +185,13 @@ class SequenceTransform(RewardSums):
         axis = TimeAxis.of_batch(batch)
         ends = self.ends(batch, axis)
         numbers, firsts, _ = trajectory_positions(ends)
-        to_go = self.sums(axis.flatten(get_entry(batch, NEXT_REWARD)), ends)
+        to_go = self.sums(axis.flatten(self.tensor(batch, NEXT_REWARD)), ends)
         window, outside = step_windows(ends, 0, self._reach)
         shift, outside, after = self._align(outside)
         window = _shifted(window, shift, self._reach + 1)
         steps = window[:, : self.length]
         values = {
-            **{name: axis.select_steps(get_entry(batch, key), steps) for name, key in self._keys.items()},
+            **{name: axis.select_steps(self.tensor(batch, key), steps) for name, key in self._keys.items()},
             "to_go": axis.unflatten(to_go[window.to(to_go.device)]),
             "start": axis.unflatten(numbers - firsts),
             "outside": axis.unflatten(outside),

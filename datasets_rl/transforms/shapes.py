@@ -12,7 +12,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, remove_entry, under_next
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, remove_entry, under_next
 
 __all__ = ["CatTensors", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
 
@@ -114,6 +114,7 @@ class PermuteTransform(_AxesTransform):
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dims = tuple(dims)
+        self.axes = len(self.dims)
         count = len(self.dims)
         if sorted(self.dims) != list(range(-count, 0)):
             raise InvalidArgumentError(f"dims are {self.dims}; expected each of {list(range(-count, 0))} once")
@@ -156,6 +157,7 @@ class FlattenObservation(_AxesTransform):
         super().__init__("pixels" if in_keys is None else in_keys, out_keys)
         _check_negative_dims(allow_positive_dim, first_dim=first_dim, last_dim=last_dim)
         self.first_dim, self.last_dim = first_dim, last_dim
+        self.axes = max(-first_dim, 0)
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
@@ -200,7 +202,7 @@ class CatTensors(Transform):
     @override
     def transform_batch(self, batch: Any) -> Any:
         keys = self._keys(batch)
-        result = self._concatenate({key: get_entry(batch, key) for key in keys}, batch.ndim)
+        result = self._concatenate({key: self.tensor(batch, key) for key in keys}, batch.ndim)
         if self.del_keys:
             for key in keys:
                 remove_entry(batch, key)

@@ -12,7 +12,8 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, get_entry, key_list
+from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, key_list
 
 __all__ = ["RandomShift"]
 
@@ -33,11 +34,14 @@ class RandomShift(Transform):
             of each other key are shifted independently.
         p: Probability with which a batch is shifted; all of its images are, or none.
         channels_last: Whether images are [..., height, width, channels] instead of [..., channels, height, width].
+        check_layout: Whether to refuse images whose shape is that of the other layout.
 
     Raises:
-        InvalidArgumentError: If `pad` is negative, `p` is outside of [0, 1], or a key of `same_for` is not in
-            `in_keys`.
+        InvalidArgumentError: If `pad` is negative, `p` is outside of [0, 1], a key of `same_for` is not in `in_keys`,
+            or an image has the other layout.
     """
+
+    axes = IMAGE_AXES
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class RandomShift(Transform):
         same_for: Sequence[NestedKey] = (),
         p: float = 1.0,
         channels_last: bool = False,
+        check_layout: bool = True,
     ) -> None:
         together = key_list(same_for)
         super().__init__((together or ["pixels"]) if in_keys is None else in_keys, out_keys)
@@ -59,13 +64,15 @@ class RandomShift(Transform):
         if problems:
             raise InvalidArgumentError("; ".join(problems))
         self.pad, self.same_for, self.p, self.channels_last = pad, together, p, channels_last
+        self.check_layout = check_layout
 
     @override
     def transform_batch(self, batch: Any) -> Any:
         shifted = self.p >= 1 or bool(torch.rand(()) < self.p)
         common: Tensor | None = None
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            images = get_entry(batch, in_key)
+            images = self.tensor(batch, in_key)
+            self._check_axes(in_key, images, batch.ndim)
             if not shifted:
                 batch.set(out_key, images)
                 continue
@@ -93,6 +100,7 @@ class RandomShift(Transform):
         """
         if images.ndim < 3:
             raise InvalidArgumentError(f"an image has shape {list(images.shape)}; expected at least three axes")
+        self._check_images(images.shape)
         if len(shifts) != images.shape[:-3].numel():
             raise InvalidArgumentError(
                 f"there are {len(shifts)} shifts for {images.shape[:-3].numel()} images of shape"
@@ -110,8 +118,14 @@ class RandomShift(Transform):
         firsts = torch.arange(len(flat), device=flat.device) * size + shifts[:, 1] * row + shifts[:, 0] * column
         return crops.index_select(0, firsts).reshape(images.shape)
 
+    def _check_images(self, shape: Sequence[int]) -> None:
+        if self.check_layout:
+            hint = f"pass channels_last={not self.channels_last}"
+            check_layout(self, shape, hint, channels_last=self.channels_last)
+
     @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
+        self._check_images(spec.shape)
         bounds = bounds_of(spec)
         if bounds is None:
             return any_like(spec.zero())

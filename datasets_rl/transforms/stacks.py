@@ -38,7 +38,7 @@ class ExpandAs(Transform):
 
     @override
     def transform_batch(self, batch: Any) -> Any:
-        value, reference = get_entry(batch, self.in_keys[0]), get_entry(batch, self.ref_key)
+        value, reference = self.tensor(batch, self.in_keys[0]), self.tensor(batch, self.ref_key)
         return batch.set(self.out_keys[0], expand_right(value, reference.shape))
 
     @override

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ from datasets_rl.transforms.base import (
     Keys,
     NestedKey,
     any_like,
+    entries_below,
     expand_right,
     flat_key,
     get_entry,
@@ -50,7 +52,8 @@ class WindowTransform(OverTime):
 
     In a buffer of single steps, the values are read from the storage, so that every sampler works; small
     entries are read at once. Values under "next" are those of the steps of the window. In a batch of slices [..., T],
-    windows are taken along the time axis.
+    windows are taken along the time axis. The key of a group, such as an observation of several sensors, stands for
+    every entry of the group; each has its mask, unless `mask_keys` has one for the group.
 
     Args:
         windows: Number of steps before and after each step, ``(before, after)``, by key. A window has
@@ -93,8 +96,7 @@ class WindowTransform(OverTime):
             raise InvalidArgumentError("; ".join(problems))
         self.pad, self.mask = pad, mask
         self.windows = {flat_key(key): (int(before), int(after)) for key, (before, after) in windows.items()}
-        self.mask_keys = {} if mask is None else {key: _mask_key(key, mask) for key in self.in_keys}
-        self.mask_keys.update({flat_key(key): flat_key(name) for key, name in (mask_keys or {}).items()})
+        self.mask_keys = {flat_key(key): flat_key(name) for key, name in (mask_keys or {}).items()}
         # Numbers of steps before and after a drawn step that must be in its trajectory.
         spans = self.windows.values() if pad == "drop" else [(0, 0)]
         self._inside = max(before for before, _ in spans), max(after for _, after in spans)
@@ -195,77 +197,112 @@ class WindowTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        small = [key for key in self.in_keys if get_entry(data, key).nbytes <= _MAX_SHARED_BYTES * len(rows)]
+        entries = self._entries(self.example(storage, rows, data))
+        limit = _MAX_SHARED_BYTES * len(rows)
+        small = [entry for entry in entries if _bytes_of(data, entry.key) <= limit]
         values: dict[str, Any] = {}
-        for keys in [small, *([key] for key in self.in_keys if key not in small)]:
-            if keys:
-                before, after = (max(self.windows[key][side] for key in keys) for side in (0, 1))
+        for together in [small, *([entry] for entry in entries if entry not in small)]:
+            if together:
+                before, after = (max(entry.span[side] for entry in together) for side in (0, 1))
+                keys = [entry.key for entry in together]
                 windows = self.take_windows(storage, keys, rows, before, after, data)
                 if self.pad == "zero":
-                    for entry in windows.entries:
-                        fill_windows(entry, windows.outside, 0)
-                values.update(self._parts(dict(zip(keys, windows.entries, strict=True)), windows.outside, before))
+                    for value in windows.entries:
+                        fill_windows(value, windows.outside, 0)
+                for entry, value in zip(together, windows.entries, strict=True):
+                    values.update(entry.part(value, windows.outside, before))
         return values
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
         axis = TimeAxis.of_batch(batch)
         ends, values = self.ends(batch, axis), {}
-        for key, (before, after) in self.windows.items():
-            window, outside = step_windows(ends, before, after)
-            entry = axis.select_steps(get_entry(batch, key), window)
+        for entry in self._entries(batch):
+            window, outside = step_windows(ends, *entry.span)
+            value = axis.select_steps(get_entry(batch, entry.key), window)
             outside = axis.unflatten(outside)
             if self.pad == "zero":
-                fill_values(entry, outside, 0)
-            values.update(self._parts({key: entry}, outside, before))
+                fill_values(value, outside, 0)
+            values.update(entry.part(value, outside, entry.span[0]))
         return values
 
-    def _parts(self, entries: dict[NestedKey, Tensor], outside: Tensor, before: int) -> dict[str, Any]:
-        """Return the part of each entry that is its window, and its padding.
-
-        Args:
-            entries: Entries by key, [*batch, W, ...], in a window that contains the windows of all keys.
-            outside: Which steps of that window are padding, bool [*batch, W].
-            before: Number of steps before each step in that window.
-        """
-        values, axis = {}, outside.ndim - 1
-        for key, entry in entries.items():
-            first, length = before - self.windows[key][0], sum(self.windows[key]) + 1
-            number = self.in_keys.index(key)
-            values[str(number)] = entry.narrow(axis, first, length)
-            values[f"outside {number}"] = outside.narrow(axis, first, length)
-        return values
+    def _entries(self, batch: Any) -> list[_Entry]:
+        """Return the entries of a batch, or of its spec, that get windows: those of `windows`, and of its groups."""
+        entries = []
+        for key, out_key in zip(self.in_keys, self.out_keys, strict=True):
+            for path in entries_below(batch, key):
+                leaf, out = (flat_key((name, path)) if path else name for name in (key, out_key))
+                mask_key = self.mask_keys.get(key)
+                if mask_key is None and self.mask is not None:
+                    mask_key = _mask_key(leaf, self.mask)
+                entries.append(_Entry(leaf, out, self.windows[key], mask_key))
+        return entries
 
     @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
-        for number, (key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
-            value, outside = values[str(number)], values[f"outside {number}"]
+        for entry in self._entries(batch):
+            value, outside = values[entry.name], values[f"outside {entry.name}"]
             if self.pad == "drop" and outside.any():
                 raise InvalidArgumentError(
                     f"{int(outside.any(-1).sum())} of {outside[..., 0].numel()} windows leave their trajectory",
                     hint="draw the batch with the sampler that WindowTransform.sampler() returns",
                 )
-            set_entry(batch, out_key, value)
-            if key in self.mask_keys:
-                set_entry(batch, self.mask_keys[key], outside if self.mask == "is_pad" else ~outside)
+            set_entry(batch, entry.out_key, value)
+            if entry.mask_key is not None:
+                set_entry(batch, entry.mask_key, outside if self.mask == "is_pad" else ~outside)
         return batch
 
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
-        axis, specs = spec.ndim, {key: spec[key] for key in self.in_keys}
-        for (key, (before, after)), out_key in zip(self.windows.items(), self.out_keys, strict=True):
-            length = before + 1 + after
-            bounds = bounds_of(specs[key])
-            low, high = (torch.stack([bound] * length, axis) for bound in bounds or (specs[key].zero(),) * 2)
+        entries = self._entries(spec)
+        axis, specs = spec.ndim, [spec[entry.key] for entry in entries]
+        for entry, inner in zip(entries, specs, strict=True):
+            length, bounds = sum(entry.span) + 1, bounds_of(inner)
+            low, high = (torch.stack([bound] * length, axis) for bound in bounds or (inner.zero(),) * 2)
             if self.pad == "zero":
                 low, high = low.clamp(max=0), high.clamp(min=0)
-            spec.set(out_key, any_like(low) if bounds is None else spec_between(low, high))
-            if key in self.mask_keys:
-                mask = torch.zeros(*spec.shape, length, dtype=torch.bool)
-                spec.set(self.mask_keys[key], any_like(mask))
+            spec.set(entry.out_key, any_like(low) if bounds is None else spec_between(low, high))
+            if entry.mask_key is not None:
+                spec.set(entry.mask_key, any_like(torch.zeros(*spec.shape, length, dtype=torch.bool)))
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"windows": self.windows, "pad": self.pad}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of a batch that gets a window."""
+
+    key: NestedKey
+    out_key: NestedKey
+    span: tuple[int, int]
+    """Number of steps before and after each step."""
+    mask_key: NestedKey | None
+
+    @property
+    def name(self) -> str:
+        """Name of the window among the values of the transform."""
+        return self.key if isinstance(self.key, str) else ".".join(self.key)
+
+    def part(self, value: Tensor, outside: Tensor, before: int) -> dict[str, Tensor]:
+        """Return the window in a longer one, and its padding, by name.
+
+        Args:
+            value: The entry in the longer window, [*batch, W, ...].
+            outside: Which steps of that window are padding, bool [*batch, W].
+            before: Number of steps before each step in that window.
+        """
+        axis, first, length = outside.ndim - 1, before - self.span[0], sum(self.span) + 1
+        return {
+            self.name: value.narrow(axis, first, length),
+            f"outside {self.name}": outside.narrow(axis, first, length),
+        }
+
+
+def _bytes_of(batch: Any, key: NestedKey) -> int:
+    """Return the number of bytes of an entry; 0 if only an earlier transform writes it."""
+    value = batch.get(key, None)
+    return 0 if value is None else value.nbytes
 
 
 def fill_windows(values: Tensor, outside: Tensor, value: float) -> None:

@@ -8,7 +8,18 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import CenterCrop, Crop, GrayScale, InvalidArgumentError, Resize, ToTensorImage, UnaryTransform
+from datasets_rl import (
+    CatFrames,
+    CenterCrop,
+    Crop,
+    GrayScale,
+    InvalidArgumentError,
+    RandomShift,
+    Resize,
+    ToTensorImage,
+    UnaryTransform,
+)
+from datasets_rl.specs.infer import spec_from_data
 
 
 def image(*shape, dtype=torch.float32):
@@ -164,3 +175,66 @@ class TestResize:
         flip = UnaryTransform(["pixels"], fn=lambda value: value.flip(-1))
 
         assert through(flip, image(1, 1, 2)).tolist() == [[[1, 0]]]
+
+
+CHANNELS_FIRST = [
+    lambda **options: CatFrames(2, -3, **options),
+    lambda **options: Resize(8, **options),
+    lambda **options: Crop(4, **options),
+    lambda **options: CenterCrop(4, **options),
+    lambda **options: RandomShift(1, **options),
+]
+CHANNELS_LAST = [
+    lambda **options: CatFrames(2, -1, **options),
+    lambda **options: RandomShift(1, channels_last=True, **options),
+    ToTensorImage,
+]
+
+
+class TestLayout:
+    """The wrong layout is an error, instead of a stack of rows or a shift of channels."""
+
+    @pytest.mark.parametrize("channels", [1, 3, 4])
+    @pytest.mark.parametrize("make", CHANNELS_FIRST)
+    def test_images_with_channels_last_are_refused(self, make, channels):
+        data = TensorDict({"pixels": torch.zeros(2, 21, 16, channels, dtype=torch.uint8)}, [2])
+
+        with pytest.raises(InvalidArgumentError, match=r"expects images \[..., C, H, W\]; \[21, 16, \d\] is the shape"):
+            make()(data)
+        with pytest.raises(InvalidArgumentError, match="is the shape of an image"):
+            make().transform_spec(spec_from_data(data))
+        make(check_layout=False)(data)
+
+    @pytest.mark.parametrize("channels", [1, 3, 4])
+    @pytest.mark.parametrize("make", CHANNELS_LAST)
+    def test_images_with_channels_first_are_refused(self, make, channels):
+        data = TensorDict({"pixels": torch.zeros(2, channels, 21, 16, dtype=torch.uint8)}, [2])
+
+        with pytest.raises(InvalidArgumentError, match=r"expects images \[..., H, W, C\]; \[\d, 21, 16\] is the shape"):
+            make()(data)
+        make(check_layout=False)(data)
+
+    def test_gray_images_with_channels_last_are_refused(self):
+        with pytest.raises(InvalidArgumentError, match=r"expected \[..., 3, H, W\] or \[..., 1, H, W\]"):
+            GrayScale()(TensorDict({"pixels": torch.zeros(2, 21, 16, 3)}, [2]))
+
+    @pytest.mark.parametrize("shape", [(3, 21, 16), (12, 21, 16), (3, 3, 3), (64, 4, 4), (1, 9, 3)])
+    def test_shapes_with_channels_first_are_accepted(self, shape):
+        data = TensorDict({"pixels": torch.rand(2, *shape)}, [2])
+
+        assert CatFrames(2, -3)(data)["pixels"].shape == (2, 2 * shape[0], *shape[1:])
+        assert Resize(8)(data)["pixels"].shape == (2, shape[0], 8, 8)
+
+    def test_frames_of_both_layouts_have_the_same_stacks(self):
+        images = torch.randint(0, 255, (5, 21, 16, 3), dtype=torch.uint8)
+        last = CatFrames(3, -1)(TensorDict({"pixels": images}, [5]))["pixels"]
+        first = CatFrames(3, -3)(TensorDict({"pixels": images.movedim(-1, -3)}, [5]))["pixels"]
+
+        assert torch.equal(last.movedim(-1, -3), first)
+
+    @pytest.mark.parametrize("make", [*CHANNELS_FIRST[1:], *CHANNELS_LAST[1:], GrayScale])
+    def test_vectors_are_refused(self, make):
+        with pytest.raises(
+            InvalidArgumentError, match=r"reads pixels, which has shape \[7\] for each step; expected at"
+        ):
+            make()(TensorDict({"pixels": torch.rand(2, 5, 7)}, [2, 5]))

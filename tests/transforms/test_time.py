@@ -389,8 +389,22 @@ class TestChunks:
     def test_invalid_arguments_are_refused(self):
         with pytest.raises(InvalidArgumentError, match="chunk_size is 0"):
             ActionChunkTransform(0)
-        with pytest.raises(InvalidArgumentError, match="expected a time axis at -2"):
-            ActionChunkTransform(2)(TensorDict({"action": torch.zeros(3)}, [3]))
+        with pytest.raises(InvalidArgumentError, match="expected a negative axis"):
+            ActionChunkTransform(2, time_dim=1)
+        with pytest.raises(InvalidArgumentError, match="expected a time axis at -3"):
+            ActionChunkTransform(2, time_dim=-3)(TensorDict({"action": torch.zeros(3, 1)}, [3]))
+        data = TensorDict({"action": torch.zeros(4, 3, 2), "next": {"done": torch.zeros(4, 3, 1).bool()}}, [4, 3])
+        with pytest.raises(InvalidArgumentError, match=r"up to time_dim = -1 are \[4, 3, 2\], and done under next"):
+            ActionChunkTransform(2, time_dim=-1)(data)
+
+    def test_chunks_of_actions_that_are_numbers_stay_in_their_trajectory(self):
+        mask = torch.tensor([[True, True, True], [True, True, False]])
+        data = TensorDict({"action": torch.arange(6.0).reshape(2, 3), "mask": mask}, [2, 3])
+        made = ActionChunkTransform(2)(data)
+
+        assert made["vla_action", "chunk"].tolist()[0] == [[0, 1], [1, 2], [2, 2]]
+        assert made["vla_action", "chunk"].tolist()[1][:2] == [[3, 4], [4, 4]]
+        assert made["action_is_pad"].tolist()[0] == [[False, False], [False, False], [False, True]]
 
 
 class TestDatasets:

@@ -18,6 +18,7 @@ from datasets_rl import (
     MultiStepTransform,
     QChunkTransform,
     RandomShift,
+    RenameTransform,
     ReplayBuffer,
     RewardScaling,
     SequenceTransform,
@@ -25,6 +26,7 @@ from datasets_rl import (
     WindowSampler,
     WindowTransform,
 )
+from datasets_rl.specs.infer import spec_from_data
 from datasets_rl.storages.subset import SubsetStorage
 
 LENGTHS = [4, 1, 7, 2, 1]
@@ -93,6 +95,72 @@ def test_a_window_has_the_steps_around_its_step(stored, plain, pad):
 
                 assert torch.equal(batch[key][row], expected), (way, key, row)
                 assert batch[mask_key][row].tolist() == inside
+
+
+def nested(steps):
+    """Return steps whose observation is a group of two entries, one of them in a group of its own."""
+    for path in ((), ("next",)):
+        value = steps[(*path, "observation")]
+        group = TensorDict({"state": value, "camera": {"top": value.unsqueeze(-1) * 2}}, steps.shape)
+        steps = steps.exclude((*path, "observation")).set((*path, "observation"), group)
+    return steps
+
+
+PRESETS = {
+    "diffusion_policy": (WindowTransform.diffusion_policy(4, 1, 1), (1, 2), None),
+    "lerobot": (WindowTransform.lerobot(5, 2), (1, 0), "{}_is_pad"),
+    "robomimic": (WindowTransform.robomimic(3, 2), (1, 2), "pad_mask"),
+    "octo": (WindowTransform.octo(2, 3), (1, 0), "timestep_pad_mask"),
+    "act": (WindowTransform.act(3), None, None),
+}
+
+
+def test_every_preset_of_windows_has_a_case():
+    made = {name for name, value in vars(WindowTransform).items() if isinstance(value, classmethod)}
+
+    assert made == set(PRESETS)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_take_windows_of_every_entry_of_a_nested_observation(plain, preset):
+    transform, span, mask = PRESETS[preset]
+    flat = WindowTransform({"observation": span or (0, 0), "action": transform.windows["action"]})(plain)
+    data = nested(plain.copy())
+    rb, rows = wrapped(data.exclude("episode"), transform)
+    for batch in (transform(data), rb[rows]):
+        state, top = batch["observation", "state"], batch["observation", "camera", "top"]
+        if span is None:
+            assert torch.equal(state, plain["observation"])
+            continue
+        assert torch.equal(state, flat["observation"])
+        assert torch.equal(top, 2 * flat["observation"].unsqueeze(-1))
+        if mask is not None:
+            names = [("observation", "camera", mask.format("top")), ("observation", mask.format("state"))]
+            for name in names if "{" in mask else [mask]:
+                assert torch.equal(batch[name], flat["observation_valid"] ^ (preset == "lerobot"))
+        assert torch.equal(batch["action"], flat["action"])
+    assert transform.transform_spec(spec_from_data(data[:2])).is_in(transform(data[:2]))
+
+
+@pytest.mark.parametrize("make", [SequenceTransform.dt_kzl, SequenceTransform.dt_corl, lambda: QChunkTransform(2, 0.9)])
+def test_other_sequences_name_the_group_that_they_cannot_read(plain, make):
+    transform = make()
+    data = nested(plain.copy())
+    if isinstance(transform, QChunkTransform):
+        transform.in_keys = ["observation"]
+    for batch in (lambda: transform(data), lambda: wrapped(data.exclude("episode"), transform)[0][:]):
+        with pytest.raises(InvalidArgumentError, match=r"reads observation, which is a group of .*state"):
+            batch()
+
+
+def test_windows_follow_a_transform_that_renames_their_entry(plain):
+    rb, rows = wrapped(plain.exclude("episode"), RenameTransform(["observation", "action"], ["obs", "act"]))
+    rb.append_transform(WindowTransform({"obs": (1, 0)}))
+    rb.append_transform(ActionChunkTransform(2, action_key="act"))
+    expected = WindowTransform({"observation": (1, 0), "action": (0, 1)})(plain)
+
+    assert torch.equal(rb[rows]["obs"], expected["observation"])
+    assert torch.equal(rb[rows]["vla_action", "chunk"], expected["action"])
 
 
 def test_sequences_and_chunks_are_the_same_in_every_way(stored, plain):
