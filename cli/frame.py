@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from datasets_rl.errors import UnknownFinalWarning
+from datasets_rl.errors import RecordingWarning, UnknownFinalWarning
 
 from . import commands
 from .commands import command_names, subcommand_names
@@ -26,6 +26,7 @@ from .errors import INTERRUPTED, USAGE, Explanation
 from .help_page import add_help
 from .options import GLOBALS, REPORTED, Shell, convert_memory_errors
 from .output import Lines, Result
+from .remedies import spell_action
 
 T = TypeVar("T")
 
@@ -137,6 +138,18 @@ def _call_first(value: T, _: object) -> T:
     return value
 
 
+def _note_warning(
+    shell: Shell, noted: set[str], show: Callable[..., None], warning: Warning | str, *where: Any, **more: Any
+) -> None:
+    """Print a warning of this package as a note, once, with the remedy in the words of the shell."""
+    if not isinstance(warning, RecordingWarning):
+        show(warning, *where, **more)
+    elif (text := warning.message) not in noted:
+        noted.add(text)
+        remedy = warning.remedy.text_with(functools.partial(spell_action, root=shell.root))
+        shell.printer.note(f"{text}{remedy and f': {remedy}'}")
+
+
 _HELP = """Offline-RL datasets: download, verify, look, sample.
 
 \b
@@ -151,6 +164,8 @@ def _run_words(shell: Shell, words: Sequence[str]) -> int:
     with warnings.catch_warnings():
         # Commands that read batches print a line instead.
         warnings.simplefilter("ignore", UnknownFinalWarning)
+        warnings.simplefilter("always", RecordingWarning)
+        warnings.showwarning = functools.partial(_note_warning, shell, set(), warnings.showwarning)
         answer = make_command().main(args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell)
     if isinstance(answer, Result):
         shell.printer.show(shell.command, answer)

@@ -10,6 +10,7 @@ from typing import Any
 from datasets_rl.remedy import Argument, Call
 
 COMMANDS = {
+    "append": ("append",),
     "download": ("download",),
     "info": ("info",),
     "list_datasets": ("list",),
@@ -21,6 +22,7 @@ COMMANDS = {
 """The words after ``rlds`` for each function that is a command."""
 
 OPTIONS = {
+    "again": ("--again",),
     "as_": ("--as", "NAME"),
     "dest": ("--out", "DIR"),
     "downloaded": ("--downloaded",),

@@ -312,6 +312,7 @@ from .errors import (
     OfflineError as OfflineError,
     PreprocessError as PreprocessError,
     PushError as PushError,
+    RecordingWarning as RecordingWarning,
     TimedOutError as TimedOutError,
     UnknownFinalWarning as UnknownFinalWarning,
     UnknownIdError as UnknownIdError,

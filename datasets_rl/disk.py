@@ -475,6 +475,22 @@ def _disk_error(error: OSError, path: Path) -> Exception:
     return error
 
 
+def may_be_owned(path: Path) -> bool:
+    """Return whether the process of an owner file may be alive, without locking or changing the file.
+
+    Of a process on another host, or in another container, this cannot be known: it may be.
+    """
+    try:
+        status = path.lstat()
+        content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
+    except OSError:
+        return False
+    lines = content.decode(errors="replace").splitlines()
+    if [*lines[1:2], *lines[3:5]] not in ([], [socket.gethostname(), *machine_identity()]):
+        return True
+    return bool(content) and _is_alive(content, status.st_mtime)
+
+
 def _free_if_dead(path: Path) -> bool:
     """Delete an owner file whose process is dead; return whether the file is gone."""
     try:

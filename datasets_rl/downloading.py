@@ -13,7 +13,7 @@ from datasets_rl import sources
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.growth import check_contains, grown_selection
-from datasets_rl.locating import add_abandoned_recordings, locate
+from datasets_rl.locating import locate, warn_of_recordings
 from datasets_rl.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.progress import report
 from datasets_rl.remedy import Argument, Call, Remedy
@@ -110,7 +110,7 @@ def download(
         folder = locate(dataset_id, root=root, settings=settings)
         check_contains(folder, selection)
         return folder
-    add_abandoned_recordings(paths)
+    warn_of_recordings(paths)
     is_stored = paths.exists and not force and not raw_only and not has_unfinished_change(paths)
     # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all of them.
     entry = sources.checked_entry(dataset_id, replace(selection, episodes="") if is_stored else selection)

@@ -19,6 +19,7 @@
     ├── LockedError                                 another process is at work
     ├── TimedOutError (TimeoutError)                another process is too slow, or gone
     ├── ConfirmationRequiredError                   confirm the deletion
+    ├── RecordingWarning (UserWarning)              a warning: recorded episodes are not, or twice, a part of a dataset
     └── UnknownFinalWarning (UserWarning)           a warning: mask or drop transitions without a next observation
 
 A message says which value was expected, which was found, and where. The `Remedy` of an error says what to do next; ``hint`` is its
@@ -52,6 +53,7 @@ __all__ = [
     "OfflineError",
     "PreprocessError",
     "PushError",
+    "RecordingWarning",
     "TimedOutError",
     "UnknownFinalWarning",
     "UnknownIdError",
@@ -398,6 +400,10 @@ class ConfirmationRequiredError(DatasetsRLError):
 
     def __init__(self, question: str) -> None:
         super().__init__(f"{question} requires a confirmation, and no terminal is connected")
+
+
+class RecordingWarning(DatasetsRLError, UserWarning):
+    """Warning that recorded episodes are not a part of their dataset, or were not added because they are one already."""
 
 
 class UnknownFinalWarning(DatasetsRLError, UserWarning):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE, RECORDED_FOLDER, WORK_FOLDER
-from datasets_rl.errors import DatasetsRLError, LockedError, NotADatasetError
+from datasets_rl.errors import NotADatasetError, RecordingWarning
 from datasets_rl.remedy import Call, Remedy
 from datasets_rl.settings import Settings
-from datasets_rl.store import SHORT_WAIT, DatasetPaths, dataset_paths, is_settled, paths_of, transaction
+from datasets_rl.store import DatasetPaths, dataset_paths, is_settled, paths_of
 
-__all__ = ["add_abandoned_recordings", "add_recordings", "locate", "owner_file", "remove_empty_folders"]
+__all__ = ["OWN_SOURCE", "locate", "owner_file", "pending_recordings", "warn_of_recordings"]
+
+OWN_SOURCE = "local"
+"""The source of the user's own datasets: only these grow by recordings."""
 
 
 def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:
@@ -27,81 +29,55 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     as_path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or (root is None and _has_manifest(as_path)):
         if any((root / RECORDED_FOLDER).is_dir() for root in as_path.absolute().parents):
-            add_abandoned_recordings(paths_of(as_path))
+            warn_of_recordings(paths_of(as_path))
         if not _is_settled_folder(as_path):
             raise _not_a_folder_error(as_path)
         return as_path.absolute()
     base, derived = sources.split_derived(dataset)
     paths = dataset_paths(dataset, root=root, settings=settings)
-    add_abandoned_recordings(paths)
     if not is_settled(paths):
         if derived:
             make = Call("preprocess", Call("locate", base), recipe=...)
             raise NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
+        if pending := pending_recordings(paths):
+            raise NotADatasetError(paths.folder, _pending_text(pending), hint=_adding(paths))
         raise NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
+    warn_of_recordings(paths)
     return paths.user_path
 
 
-def add_recordings(paths: DatasetPaths, folders: Sequence[Path], *, wait: float = 3600.0) -> bool:
-    """Add the episodes of recordings to a dataset, by a new version that replaces it, and delete the recordings.
+def pending_recordings(paths: DatasetPaths) -> list[Path]:
+    """Return the folders of the recordings of a dataset whose process is dead, sorted.
 
-    Args:
-        paths: The dataset, which need not exist yet.
-        folders: The folders of the recordings, which no other process may be writing.
-        wait: Seconds to wait for another process that changes the dataset.
-
-    Returns:
-        Whether there were episodes to add, or a process that died has just added these recordings.
-
-    Raises:
-        InvalidArgumentError: If the episodes have other fields than the dataset.
-        DiskFullError: If the new version does not fit on the disk.
-        LockedError: If another process is changing the dataset.
+    Their episodes are not yet a part of the dataset. Only names and owner files are read, nothing is locked or changed,
+    and links are ignored.
     """
-    from datasets_rl.pipeline.recordings import SavedRecording, write_joined
-
-    with transaction(paths, paths.name, ["append", *sorted(folder.name for folder in folders)], wait=wait) as change:
-        # A process that died may have published these episodes; completing its change has then deleted the recordings.
-        recordings = [one for folder in folders if (one := SavedRecording.read(folder)) is not None]
-        if recordings:
-            disk.remove_tree(paths.work)
-            paths.build.mkdir(parents=True)
-            write_joined(paths.build, paths.folder if paths.exists else None, recordings)
-            change.publish(drop=folders)
-        added = change.finished or bool(recordings)
-    for folder in folders:
-        disk.discard(folder, paths.root)
-    return added
-
-
-def add_abandoned_recordings(paths: DatasetPaths) -> None:
-    """Add the episodes that processes recorded for a dataset before they died.
-
-    If that is not possible, for example in a folder that only others may write, a warning says so, and the recordings
-    stay.
-    """
-    if not os.path.isdir(paths.recorded):  # noqa: PTH112 - see `_has_manifest`
-        return
+    if any(map(os.path.islink, (paths.recorded.parent, paths.recorded))):
+        return []
     try:
-        disk.free_owner_files(paths.recorded)
-        with ExitStack() as held:
-            abandoned = []
-            for folder in sorted(path for path in paths.recorded.iterdir() if path.is_dir()):
-                with suppress(LockedError):
-                    held.enter_context(disk.lock(owner_file(folder), folder.name, wait=0))
-                    abandoned.append(folder)
-            if abandoned:
-                add_recordings(paths, abandoned, wait=SHORT_WAIT)
-        remove_empty_folders(paths)
-    except (DatasetsRLError, OSError) as error:
+        with os.scandir(paths.recorded) as entries:
+            folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return sorted(folder for folder in folders if not disk.may_be_owned(owner_file(folder)))
+
+
+def warn_of_recordings(paths: DatasetPaths) -> None:
+    """Warn that recorded episodes are not yet a part of a dataset, and say what adds them."""
+    if pending := pending_recordings(paths):
         warnings.warn(
-            f"{paths.recorded} holds recorded episodes that are not yet a part of {paths.name}: {error}", stacklevel=3
+            RecordingWarning(f"{paths.folder}: {_pending_text(pending)}", hint=_adding(paths)),
+            stacklevel=3,
         )
 
 
-def remove_empty_folders(paths: DatasetPaths) -> None:
-    """Delete the folder of the recordings of a dataset, if no process uses it."""
-    disk.remove_empty_parents(paths.recorded / "recording", paths.root)
+def _pending_text(pending: Sequence[Path]) -> str:
+    recordings = "1 recording" if len(pending) == 1 else f"{len(pending):,} recordings"
+    return f"it lacks the episodes of {recordings} in {pending[0].parent}: a program ended before it added them"
+
+
+def _adding(paths: DatasetPaths) -> Remedy:
+    return Remedy("{} adds them", Call("append", f"{OWN_SOURCE}/{paths.name}"))
 
 
 def owner_file(recording: Path) -> Path:

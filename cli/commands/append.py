@@ -34,12 +34,13 @@ def run(
             autocompletion=candidates.stored_ids,
         ),
     ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Add also what the dataset has already.")] = False,
 ) -> Result:
     """Add the episodes of stored datasets to the end of a dataset of your own.
 
     The dataset is created if it does not exist. If one of the others is not stored, nothing is added; then each is added in
-    one atomic step.
-    Without them, the episodes are added that a program recorded before it was killed.
+    one atomic step. One that was added before is not added again, so a command that was killed can be repeated.
+    Without others, the episodes are added that a program recorded before it was killed.
 
     \b
     Examples:
@@ -58,8 +59,10 @@ def run(
     complete = all(one.error is None for one in found)
 
     def add(other: str) -> None:
-        append(dataset, locating.locate(**dataset_arguments(shell, other)), settings=shell.settings)
+        append(dataset, locating.locate(**dataset_arguments(shell, other)), again=again, settings=shell.settings)
 
+    if not episodes:
+        append(dataset, settings=shell.settings)
     outcomes: Sequence[Outcome[Any]] = apply_to_each(shell, episodes or [], add) if complete else found
     folder = None
     after = steps = 0

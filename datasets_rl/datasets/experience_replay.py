@@ -25,7 +25,7 @@ from datasets_rl.datasets.exports import ExportMethods
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
 from datasets_rl.environments import make_env
 from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
-from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.look import Description, StepReader, describe, distribution
@@ -442,12 +442,13 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         return tree
 
     def _metadata_value(self, value: Any) -> Any:
-        if not isinstance(value, dict):
+        file = array_file(value)
+        if file is None:
             return value
-        if self.manifest.file(str(value.get("file"))) is None:
-            problem = f"metadata names the file {value.get('file')!r}, which is not a file of the dataset"
+        if self.manifest.file(file) is None:
+            problem = f"metadata names the file {file!r}, which is not a file of the dataset"
             raise ManifestError(str(self.data_path), [problem])
-        array = np.array(self.stored.open_file(value["file"], map_npy))
+        array = np.array(self.stored.open_file(file, map_npy))
         # torch supports neither text nor foreign byte orders.
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) if array.dtype.kind in "biufc" else array
 

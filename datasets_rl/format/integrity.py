@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format.manifest import KNOWN_KEYS, MANIFEST_FILE, Manifest, digest_of, read_document
+from datasets_rl.format.manifest import KNOWN_KEYS, MANIFEST_FILE, Manifest, array_file, digest_of, read_document
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
@@ -69,7 +69,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
     yield from statistics_differences(
         manifest.statistics, stored.schema, stored.episodes, stored.column, stored.take_fields
     )
-    arrays = [value["file"] for value in manifest.metadata.values() if isinstance(value, dict) and "file" in value]
+    arrays = [file for value in manifest.metadata.values() if (file := array_file(value))]
     texts = [field.texts_file for field in stored.schema if field.text]
     needed = {ROWS_FILE, EPISODES_FILE, *arrays, *texts, *(name for field in stored.schema for name in field.arrays)}
     needed |= {"final.npy"} if any(field.shared and not field.wide for field in stored.schema) else set()

@@ -26,6 +26,7 @@ __all__ = [
     "Manifest",
     "RawFile",
     "StoredFile",
+    "array_file",
     "checked_manifest",
     "converter_version",
     "digest_of",
@@ -57,6 +58,12 @@ def digest_of(document: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     # JSON may escape half of a surrogate pair, which strict UTF-8 cannot encode.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def array_file(value: Any) -> str | None:
+    """Return the path of the file of a metadata value that is an array; None for any other value."""
+    is_reference = isinstance(value, Mapping) and value.keys() == {"file"} and isinstance(value["file"], str)
+    return value["file"] if is_reference else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,13 @@ class Manifest:
     copied_from: Mapping[str, Any] = field(default_factory=dict)
     """The published dataset that this one is a copy of: its "address" with a pinned revision, and the "id", "digest"
     and "selection" of its manifest; empty for a dataset that was made here."""
+    recordings: tuple[str, ...] = ()
+    """Ids of the recordings and of the appended datasets whose episodes it holds, in order: none is added twice."""
+
+    @property
+    def files_digest(self) -> str:
+        """Digest of the paths and the digests of the files: equal for datasets with equal content, whatever their id."""
+        return hashlib.sha256(json.dumps([[file.path, file.sha256] for file in self.files]).encode()).hexdigest()
 
     @property
     def digest(self) -> str:
@@ -180,6 +194,7 @@ class Manifest:
             **({"score": dict(self.score)} if self.score else {}),
             **({"history": [dict(entry) for entry in self.history]} if self.history else {}),
             **({"copied_from": dict(self.copied_from)} if self.copied_from else {}),
+            **({"recordings": list(self.recordings)} if self.recordings else {}),
         }
 
     @classmethod
@@ -220,6 +235,7 @@ class Manifest:
             decisions=tuple(AppliedDecision(**entry) for entry in document["decisions"]),
             known_issues=tuple(document.get("known_issues", [])),
             history=tuple(document.get("history", [])),
+            recordings=tuple(document.get("recordings", [])),
             **{name: document[name] for name in _PLAIN_KEYS if name in document},
         )
 
@@ -350,6 +366,7 @@ KNOWN_KEYS = frozenset(
         "decisions",
         "known_issues",
         "history",
+        "recordings",
         "digest",
     }
     | {*_PLAIN_KEYS, *_FORMER_KEYS}
@@ -363,6 +380,7 @@ _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
 _LISTS: Sequence[tuple[str, type, str]] = (
     ("known_issues", str, "a list of sentences"),
     ("history", dict, "a list of objects"),
+    ("recordings", str, "a list of ids"),
 )
 _REQUIRED_FIELDS = (
     (NEXT_REWARD, "biuf", (1,)),

@@ -49,6 +49,11 @@ _OWN_COLUMNS = (
 )
 
 
+def schema_of_columns(columns: Sequence[Column]) -> Schema:
+    """Return the schema by which a `DatasetWriter` stores these columns, with those that it adds itself."""
+    return Schema.layout([*columns, *_OWN_COLUMNS])
+
+
 @dataclass(frozen=True, slots=True)
 class DatasetSummary:
     """Result of a completed `DatasetWriter`: the values for the manifest."""
@@ -88,7 +93,7 @@ class DatasetWriter:
         steps: int | None = None,
         commits: Sequence[Commit] = (),
     ) -> None:
-        self.schema = Schema.layout([*columns, *_OWN_COLUMNS])
+        self.schema = schema_of_columns(columns)
         missing = [*missing_field_problems(self.schema)]
         if missing:
             raise InvalidArgumentError(f"{name} cannot be written: {'; '.join(missing)}")

@@ -7,50 +7,50 @@ An episode is safe from the death of its process once its line is in the journal
 dataset when a new version, with its episodes at the end, replaces the dataset:
 
     episodes  ->  rows  ->  line of the journal  ->  new version = dataset + recordings  ->  recordings are deleted
+
+The manifest of the new version lists the ids of its recordings, so that a recording which a killed process left behind is
+not added again.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datasets_rl import disk
-from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
+from datasets_rl.errors import IntegrityError, InvalidArgumentError
+from datasets_rl.format.integrity import check_manifest
+from datasets_rl.format.manifest import AppliedDecision, Manifest, array_file, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
 from datasets_rl.pipeline.conversion import specs_of_schema, write_metadata
 from datasets_rl.pipeline.journal import Journal
+from datasets_rl.pipeline.saved_recording import (
+    DESCRIPTION_FILE,
+    JOURNAL_FILE,
+    JOURNAL_KEY,
+    Checksums,
+    SavedRecording,
+    data_columns,
+    line_checksum,
+)
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, dotted_name
+from datasets_rl.ted.keys import dotted_name
 from datasets_rl.ted.stats import Moments, has_statistics
 
-_FILE = "recording.json"
-_JOURNAL = "journal.jsonl"
-_KEY = "recording"
 _SYNC_SECONDS = 1.0
 """Seconds between two waits for the disk: at most the episodes of this time are lost if the machine fails."""
 _BLOCK_STEPS = 1 << 16
 _RULE = "appended"
 _OWN_TABLE_FIELDS = {"start", "length", "return", "final_known", "source"}
-
-
-def data_columns(schema: Schema) -> list[Column]:
-    """Return the columns of a schema that a `DatasetWriter` does not add itself."""
-    return [
-        Column(field.key, field.dtype, field.shape, field.shared, field.memory_dtype, field.text, field.encoded)
-        for field in schema
-        if field.key not in {EPISODE, NEXT_DONE}
-    ]
 
 
 def column_differences(stored: Schema, columns: Sequence[Column]) -> list[str]:
@@ -73,7 +73,7 @@ class Recording:
     """The recording of one process, which appends finished episodes to it.
 
     Args:
-        folder: A folder that does not exist yet.
+        folder: A folder that does not exist yet. Its name is the id of the recording.
         columns: The columns of a step.
         name: The id of the dataset.
         description: What the manifest of a new dataset states in addition: ``specs``, ``metadata`` and
@@ -84,12 +84,13 @@ class Recording:
         self.folder = folder
         folder.mkdir(parents=True)
         self._writer = DatasetWriter(folder, columns, name=name)
-        self._journal = Journal(folder / _JOURNAL, _KEY)
+        self._checksums = Checksums(folder)
+        self._journal = Journal(folder / JOURNAL_FILE, JOURNAL_KEY)
         self._synced = time.monotonic()
         schema = self._writer.schema.to_json()
         disk.write_json(
-            folder / _FILE,
-            {"id": name, "boot": disk.machine_identity()[0], "schema": schema, "description": dict(description)},
+            folder / DESCRIPTION_FILE,
+            {"id": folder.name, "dataset": name, "schema": schema, "description": dict(description)},
         )
 
     def append(self, episode: Episode) -> None:
@@ -104,7 +105,8 @@ class Recording:
         """Commit all appended episodes: they survive the death of this process once this returns."""
         sync = time.monotonic() - self._synced >= _SYNC_SECONDS
         commit = self._writer.commit(sync=sync)
-        self._journal.append({"commit": commit, "synced": sync}, sync=sync)
+        entry = {"commit": commit, "crc32": self._checksums.extend(commit["files"])}
+        self._journal.append({**entry, "line_crc32": line_checksum(entry)}, sync=sync)
         if sync:
             self._synced = time.monotonic()
 
@@ -113,116 +115,34 @@ class Recording:
         self._writer.discard()
 
 
-@dataclass(frozen=True, slots=True)
-class SavedRecording:
-    """A recording on the disk that no process is writing."""
-
-    folder: Path
-    dataset_id: str
-    schema: Schema
-    description: Mapping[str, Any]
-    commit: Commit
-    """All episodes as the result of one `DatasetWriter.commit`."""
-
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-        return int(self.commit["steps"])
-
-    @property
-    def episodes(self) -> int:
-        """Number of episodes."""
-        return len(self.commit["lengths"])
-
-    @classmethod
-    def read(cls, folder: Path) -> SavedRecording | None:
-        """Return the recording in a folder; None if it has no finished episode.
-
-        The operating system may have lost the episodes of the last second before a reboot. After one, only those count
-        for which the process has waited for the disk.
-        """
-        try:
-            document = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-            schema = Schema.from_json(document["schema"])
-            lines = (folder / _JOURNAL).read_bytes().split(b"\n")[1:-1]
-        except (OSError, ValueError, KeyError, TypeError, InvalidArgumentError):
-            return None
-        entries = [json.loads(line) for line in lines]
-        boot = disk.machine_identity()[0]
-        if not boot or document["boot"] != boot:
-            while entries and not entries[-1]["synced"]:
-                entries.pop()
-        if not entries:
-            return None
-        commits = [entry["commit"] for entry in entries]
-        return cls(folder, document["id"], schema, document["description"], _joined_commit(commits))
-
-
-def _joined_commit(commits: Sequence[Commit]) -> Commit:
-    """Return all commits of one writer as one: lists of changes are concatenated, states are those of the last one."""
-
-    def concatenated(name: str) -> list[Any]:
-        return [value for commit in commits for value in commit[name]]
-
-    def column(name: str) -> list[Any]:
-        zeros = [("", [0] * len(commit["lengths"])) for commit in commits]
-        return [
-            value for commit, zero in zip(commits, zeros, strict=True) for value in commit["facts"].get(name, zero)[1]
-        ]
-
-    dtypes = {name: dtype for commit in commits for name, (dtype, _) in commit["facts"].items()}
-    facts = {name: (dtype, column(name)) for name, dtype in dtypes.items()}
-    words = {name: [word for commit in commits for word in commit["words"][name]] for name in commits[-1]["words"]}
-    lists = {name: concatenated(name) for name in ("lengths", "known", "returns")}
-    return {**commits[-1], **lists, "facts": facts, "words": words}
-
-
-def write_joined(build: Path, current: Path | None, recordings: Sequence[SavedRecording]) -> Manifest:
+def write_joined(build: Path, stored: StoredDataset | None, recordings: Sequence[SavedRecording]) -> Manifest:
     """Write a dataset of the episodes of a stored one, followed by those of recordings; the manifest is written last.
 
     Args:
         build: An empty folder for the new version.
-        current: The folder of the dataset; None for a new one.
-        recordings: At least one recording of the same columns.
+        stored: The dataset; None for a new one.
+        recordings: At least one recording; none that the dataset holds.
 
     Raises:
-        InvalidArgumentError: If the columns differ.
+        InvalidArgumentError: If the columns differ, or the dataset was preprocessed.
+        IntegrityError: If a file of a recording cannot be read, or the new version is not what it should be.
         DiskFullError: If the new version does not fit on the disk.
     """
     first = recordings[0]
-    stored = None if current is None else StoredDataset(current)
     schema = first.schema if stored is None else stored.schema
     for recording in recordings:
-        if differences := column_differences(schema, data_columns(recording.schema)):
-            raise InvalidArgumentError(
-                f"the episodes in {recording.folder} do not fit {first.dataset_id}: {'; '.join(differences)}",
-                hint="record them as another dataset, or move the folder away",
-            )
+        _check_fits(recording, schema, None if stored is None else stored.manifest)
     size = sum(map(disk.tree_bytes, [recording.folder for recording in recordings]))
     disk.require_free(build, size + (0 if stored is None else stored.manifest.bytes), "the new version of the dataset")
     steps = sum(recording.steps for recording in recordings) + (0 if stored is None else len(stored))
-    writer = DatasetWriter(build, data_columns(schema), name=first.dataset_id, steps=steps)
-    try:
-        if stored is not None:
-            writer.append_partial(stored.folder, _commit_of_dataset(stored))
-        episodes = 0 if stored is None else len(stored.episodes)
-        for recording in recordings:
-            numbers = list(range(episodes, episodes + recording.episodes))
-            facts = {**recording.commit["facts"], "source": ("<i8", numbers)}
-            writer.append_partial(recording.folder, {**recording.commit, "facts": facts})
-            episodes += recording.episodes
-        written = writer.finish()
-    finally:
-        writer.discard()
+    written = _write_rows(build, stored, recordings, steps)
     before = (
         Manifest(first.dataset_id, 0, 0, 0, schema, (), score=first.description.get("score", {}))
         if stored is None
         else replace(stored.manifest, raw=(), selection={}, revision="")
     )
     arrays = {
-        name: np.array(map_npy(stored.folder / value["file"]))
-        if stored is not None and isinstance(value, dict)
-        else value
+        name: np.array(map_npy(stored.folder / file)) if stored is not None and (file := array_file(value)) else value
         for name, value in before.metadata.items()
     }
     metadata, files = write_metadata(build, {**first.description["metadata"], **arrays})
@@ -239,9 +159,60 @@ def write_joined(build: Path, current: Path | None, recordings: Sequence[SavedRe
         statistics=written.statistics,
         specs=_specs(build, written, {**first.description["specs"], **before.specs}),
         metadata=metadata,
+        recordings=(*before.recordings, *(recording.entry for recording in recordings)),
     )
     manifest.write(build)
+    _check_version(build, steps, before.episodes + appended)
     return manifest
+
+
+def _check_fits(recording: SavedRecording, schema: Schema, manifest: Manifest | None) -> None:
+    if manifest is not None and manifest.history:
+        raise InvalidArgumentError(
+            f"{recording.folder} has episodes for {manifest.id}, which was preprocessed in place since, and a "
+            "preprocessed dataset does not grow",
+            hint="undo the preprocessing, or move the folder away",
+        )
+    if differences := column_differences(schema, data_columns(recording.schema)):
+        raise InvalidArgumentError(
+            f"the episodes in {recording.folder} do not fit {recording.dataset_id}: {'; '.join(differences)}",
+            hint="record them as another dataset, or move the folder away",
+        )
+
+
+def _write_rows(
+    build: Path, stored: StoredDataset | None, recordings: Sequence[SavedRecording], steps: int
+) -> DatasetSummary:
+    schema = recordings[0].schema if stored is None else stored.schema
+    writer = DatasetWriter(build, data_columns(schema), name=recordings[0].dataset_id, steps=steps)
+    try:
+        if stored is not None:
+            writer.append_partial(stored.folder, _commit_of_dataset(stored))
+        episodes = 0 if stored is None else len(stored.episodes)
+        for recording in recordings:
+            numbers = list(range(episodes, episodes + recording.episodes))
+            facts = {**recording.commit["facts"], "source": ("<i8", numbers)}
+            writer.append_partial(recording.folder, {**recording.commit, "facts": facts})
+            episodes += recording.episodes
+        return writer.finish()
+    finally:
+        writer.discard()
+
+
+def _check_version(build: Path, steps: int, episodes: int) -> None:
+    """Check that a new version opens and has all episodes, before it replaces the dataset.
+
+    Raises:
+        IntegrityError: If it does not.
+    """
+    problems = check_manifest(build).problems
+    opened = StoredDataset(build)
+    if (len(opened), len(opened.episodes)) != (steps, episodes):
+        problems.append(
+            f"it has {len(opened):,} steps of {len(opened.episodes):,} episodes; expected {steps:,} of {episodes:,}"
+        )
+    if problems:
+        raise IntegrityError(str(build), problems)
 
 
 def _specs(build: Path, written: DatasetSummary, specs: Mapping[str, Any]) -> dict[str, Any]:

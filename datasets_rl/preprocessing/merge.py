@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
-from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.preprocessing.batches import episode_batches
@@ -111,7 +109,7 @@ def check_not_replaced(manifests: Sequence[Manifest], digests: Sequence[str]) ->
         PreprocessError: If another process replaced one of the datasets.
     """
     for manifest, digest in zip(manifests, digests, strict=True):
-        if files_digest(manifest) != digest:
+        if manifest.files_digest != digest:
             raise PreprocessError(f"{manifest.id} was replaced by another process during the run", hint="run it again")
 
 
@@ -131,7 +129,7 @@ def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> M
                 "id": manifest.id,
                 "steps": manifest.steps,
                 "episodes": manifest.episodes,
-                "files": files_digest(manifest),
+                "files": manifest.files_digest,
                 "history": [dict(run) for run in manifest.history],
             }
             for manifest in manifests
@@ -155,7 +153,7 @@ def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> M
             if all(manifest.specs.get(name) == spec for manifest in manifests)
         },
         metadata={
-            f"{index}/{name}": {"file": str(folder / value["file"])} if isinstance(value, Mapping) else value
+            f"{index}/{name}": {"file": str(folder / file)} if (file := array_file(value)) else value
             for index, manifest, folder in indexed
             for name, value in manifest.metadata.items()
         },
@@ -167,12 +165,8 @@ def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> M
         revision="",
         score=first.score if all(manifest.score == first.score for manifest in manifests) else {},
         history=(history,),
+        recordings=tuple(dict.fromkeys(name for manifest in manifests for name in manifest.recordings)),
     )
-
-
-def files_digest(manifest: Manifest) -> str:
-    """Return a digest of the paths and the digests of the files of a dataset."""
-    return hashlib.sha256(json.dumps([[file.path, file.sha256] for file in manifest.files]).encode()).hexdigest()
 
 
 def check_same_fields(names: Sequence[str], columns_by_dataset: Sequence[Sequence[Column]]) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
-from datasets_rl.format.manifest import Manifest, converter_version
+from datasets_rl.format.manifest import Manifest, array_file, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetSummary, DatasetWriter
@@ -40,7 +40,6 @@ from datasets_rl.preprocessing.dry_run import dry_run_recipe
 from datasets_rl.preprocessing.merge import (
     Stored,
     check_not_replaced,
-    files_digest,
     member_datasets,
     merged_manifest,
     open_datasets,
@@ -545,7 +544,7 @@ class _Preprocessing:
     @cached_property
     def digests(self) -> list[str]:
         """The digest of the files of each dataset that is read."""
-        return [files_digest(member.manifest) for member in member_datasets(self.stored)]
+        return [member.manifest.files_digest for member in member_datasets(self.stored)]
 
     def _make_tasks(self, schema: Schema, unshared: set[Key]) -> list[dict[str, Any]]:
         """Return a task for each partial dataset; `_build` sets the paths of the folder and of the recipe."""
@@ -681,7 +680,7 @@ class _Preprocessing:
             "seed": self.request.seed,
             "fingerprint": self.request.fingerprint,
             "version": converter_version(),
-            "of": {"id": before.id, "steps": before.steps, "episodes": before.episodes, "files": files_digest(before)},
+            "of": {"id": before.id, "steps": before.steps, "episodes": before.episodes, "files": before.files_digest},
         }
         manifest = replace(
             before,
@@ -774,9 +773,8 @@ class _WorkerChunk(_LocalChunk):
 
 
 def _metadata_value(stored: Stored, value: Any) -> Any:
-    if isinstance(value, dict):
-        return np.array(map_npy(stored.folder / value["file"]))
-    return value
+    file = array_file(value)
+    return value if file is None else np.array(map_npy(stored.folder / file))
 
 
 def _specs_of_result(schema: Schema, before: Mapping[str, Any], outside_spec: set[str]) -> dict[str, Any]:

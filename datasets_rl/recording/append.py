@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from datasets_rl import locating
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, RecordingWarning
+from datasets_rl.format.manifest import array_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.pipeline.recordings import data_columns
+from datasets_rl.pipeline.saved_recording import data_columns
 from datasets_rl.preprocessing.batches import episode_batches, step_bytes
-from datasets_rl.recording.target import Target
+from datasets_rl.recording.adding import add_abandoned_recordings
+from datasets_rl.recording.target import Target, paths_of_own
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
@@ -43,8 +47,9 @@ _STORED_DTYPES = {"u2": np.int32, "u4": np.int64, "u8": np.int64}
 
 def append(
     dataset: str,
-    episodes: TensorDictBase | str | Path,
+    episodes: TensorDictBase | str | Path | None = None,
     *,
+    again: bool = False,
     root: Path | str | None = None,
     settings: Settings | None = None,
 ) -> Path:
@@ -52,15 +57,19 @@ def append(
 
         >>> append("local/hopper", "local/hopper-monday")             # a stored dataset
         >>> append("local/hopper", env.rollout(1000))                 # a TensorDict in TED
+        >>> append("local/hopper")                                    # what a program recorded before it was killed
 
     Programs that have the dataset open keep the episodes that they see. If the process is killed, the dataset is the
-    old one, or it has all episodes.
+    old one, or it has all episodes. The same call then adds what is missing: a stored dataset is recognized by the digests
+    of its files, wherever it is, and is added once. Transitions in memory have no such identity.
 
     Args:
         dataset: An id ``local/NAME``.
         episodes: The id or the folder of a stored dataset with the same fields; or transitions in TED, [T] or [B, T],
             whose episodes end where ``("next", "done")`` is set, and at the end of each row at the latest. An end
-            without a flag is a truncation. Values that the next transition repeats are stored once.
+            without a flag is a truncation. Values that the next transition repeats are stored once. Without this argument,
+            the episodes that programs recorded for `dataset` before they died are added.
+        again: Whether to add a stored dataset also if `dataset` has its episodes already. Every such call adds them.
         root: The folder of the source of `dataset`; by default ``<RLDS_HOME>/local``.
         settings: The settings; by default those of the environment.
 
@@ -69,35 +78,62 @@ def append(
 
     Raises:
         InvalidArgumentError: If `dataset` is not of the source ``local``, or was preprocessed; if the fields differ.
+        IntegrityError: If a recording of a dead process cannot be added; the others are.
         UnknownIdError: If the stored dataset does not exist.
         DiskFullError: If the new version does not fit on the disk.
     """
+    if episodes is None:
+        return _append_recorded(dataset, root, settings)
     if isinstance(episodes, TensorDictBase):
         batch, columns = _batch_of_transitions(episodes)
-        batches, name = iter([batch]), None
+        batches, identity = iter([batch]), ""
         description: dict[str, Any] = {"specs": {}, "metadata": {}}
     else:
         stored = StoredDataset(locating.locate(episodes, settings=settings))
         columns = data_columns(stored.schema)
         batches = episode_batches(stored, 0, len(stored.episodes), _BATCH_BYTES // step_bytes(stored.schema))
-        texts = {name: value for name, value in stored.manifest.metadata.items() if not isinstance(value, Mapping)}
-        description = {"specs": dict(stored.manifest.specs), "metadata": texts}
-        name = stored.manifest.digest[:12]
-    target = Target(dataset, description, name=name, root=root, settings=settings)
+        values = {name: value for name, value in stored.manifest.metadata.items() if array_file(value) is None}
+        description = {"specs": dict(stored.manifest.specs), "metadata": values}
+        identity = stored.manifest.files_digest
+    target = Target(dataset, description, root=root, settings=settings)
+    if identity and target.holds(identity):
+        if not again:
+            warnings.warn(_held_warning(dataset, episodes), stacklevel=2)
+            return target.paths.user_path
+        identity = ""
+    target.check_grows()
+    target.check_columns(columns)
     try:
-        if not target.done:
-            target.check_columns(columns)
-            recording = target.recording(columns)
-            for batch in batches:
-                recording.extend(batch)
-            recording.commit()
-            target.commit()
+        recording = target.recording(columns, identity)
+        for batch in batches:
+            recording.extend(batch)
+        recording.commit()
+        target.commit()
     except BaseException:
         target.drop()
         raise
     finally:
         target.close()
     return target.paths.user_path
+
+
+def _append_recorded(dataset: str, root: Path | str | None, settings: Settings | None) -> Path:
+    """Add the episodes that dead processes recorded; return the folder of the dataset."""
+    paths = paths_of_own(dataset, root=root, settings=settings)
+    kept = add_abandoned_recordings(paths, dataset)
+    if len(kept) == 1:
+        raise next(iter(kept.values()))
+    if kept:
+        hint = "the others were added; move these folders away, or delete them if you do not need their episodes"
+        raise IntegrityError(str(paths.recorded), [*map(str, kept.values())], hint=hint)
+    return locating.locate(dataset, root=root, settings=settings)
+
+
+def _held_warning(dataset: str, episodes: Any) -> RecordingWarning:
+    return RecordingWarning(
+        f"{dataset} has the episodes of {episodes} already: nothing was added",
+        hint=Remedy("{} adds them again", Argument("again", True)),
+    )
 
 
 def _batch_of_transitions(transitions: TensorDictBase) -> tuple[EpisodeBatch, list[Column]]:

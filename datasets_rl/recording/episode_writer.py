@@ -91,6 +91,7 @@ class EpisodeWriter:
         if score is not None:
             description["score"] = _score_document(*score)
         self._target = Target(dataset, description, root=root)
+        self._target.check_grows()
         self._commit_every = commit_every
         self._columns: list[Column] = []
         self._forms: dict[Key, tuple[np.dtype[Any], tuple[int, ...]]] = {}

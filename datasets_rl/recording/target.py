@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from datasets_rl import disk, locating, sources, store
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl import disk, sources, store
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, RecordingWarning
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column
+from datasets_rl.locating import OWN_SOURCE, owner_file
 from datasets_rl.pipeline.recordings import Recording, column_differences
+from datasets_rl.recording.adding import add_abandoned_recordings, add_recordings, remove_empty_folders
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
+from datasets_rl.store import DatasetPaths
 
-__all__ = ["Target"]
+__all__ = ["Target", "paths_of_own"]
 
-SOURCE = "local"
+_CALLER = 4
+"""The frames from a warning of a target to the caller of the public function that opened it."""
+
+
+def paths_of_own(dataset: str, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetPaths:
+    """Return the paths of a dataset of the user's own, which need not exist yet.
+
+    Raises:
+        InvalidArgumentError: If the dataset is not of the source ``local``.
+    """
+    if sources.find(dataset).source != OWN_SOURCE or sources.split_derived(dataset)[1]:
+        raise InvalidArgumentError(
+            f"episodes cannot be added to {dataset}; expected an id {OWN_SOURCE}/NAME",
+            hint="the ids of other sources state what the dataset contains: choose a name for one of your own",
+        )
+    return store.dataset_paths(dataset, root=root, settings=settings)
 
 
 class Target:
-    """The dataset to which one process adds episodes.
+    """The dataset to which one process adds episodes. What dead processes recorded for it is added at once.
 
     Args:
         dataset: An id of the source ``local``, ``local/NAME``. The dataset need not exist yet.
         description: What the manifest of a new dataset states in addition; see `Recording`.
-        name: Name of the recording, equal when the same command is run again after a kill; by default a new one.
         root: The folder of the source; by default ``<RLDS_HOME>/local``.
         settings: The settings; by default those of the environment.
 
     Raises:
-        InvalidArgumentError: If the dataset is not of the source ``local``, or was preprocessed.
+        InvalidArgumentError: If the dataset is not of the source ``local``.
     """
 
     def __init__(
@@ -40,33 +58,40 @@ class Target:
         dataset: str,
         description: Mapping[str, Any],
         *,
-        name: str | None = None,
         root: Path | str | None = None,
         settings: Settings | None = None,
     ) -> None:
-        if sources.find(dataset).source != SOURCE or sources.split_derived(dataset)[1]:
-            raise InvalidArgumentError(
-                f"episodes cannot be added to {dataset}; expected an id {SOURCE}/NAME",
-                hint="the ids of other sources state what the dataset contains: choose a name for one of your own",
-            )
         self.id = dataset
-        self.paths = store.dataset_paths(dataset, root=root, settings=settings)
+        self.paths = paths_of_own(dataset, root=root, settings=settings)
         self._description = description
         self._recording: Recording | None = None
         self._finished: list[Path] = []
-        self._name = name
         self._held = ExitStack()
-        self.done = False
-        """Whether a process that died had recorded everything under this name; the dataset has it now."""
-        if name is not None:
-            folder = self.paths.recorded / name
-            self._held.enter_context(disk.lock(locating.owner_file(folder), self.id))
-            self.done = locating.add_recordings(self.paths, [folder])
-        locating.add_abandoned_recordings(self.paths)
+        try:
+            self._warn_of(add_abandoned_recordings(self.paths, self.id).values())
+        except (DatasetsRLError, OSError) as error:
+            self._warn_of([error])
         self.stored = Manifest.read(self.paths.folder) if self.paths.exists else None
+
+    def _warn_of(self, errors: Iterable[Exception]) -> None:
+        for error in errors:
+            reason, hint = (error.message, error.remedy) if isinstance(error, DatasetsRLError) else (str(error), "")
+            warning = RecordingWarning(f"recorded episodes are not a part of {self.id}: {reason}", hint=hint)
+            warnings.warn(warning, stacklevel=_CALLER)
+
+    def holds(self, identity: str) -> bool:
+        """Return whether the dataset has the episodes of a stored dataset with this digest of its files, or is it."""
+        return self.stored is not None and identity in {*self.stored.recordings, self.stored.files_digest}
+
+    def check_grows(self) -> None:
+        """Check that the dataset was not preprocessed.
+
+        Raises:
+            InvalidArgumentError: If it was.
+        """
         if self.stored is not None and self.stored.history:
             raise InvalidArgumentError(
-                f"{dataset} was preprocessed in place, and a preprocessed dataset does not grow",
+                f"{self.id} was preprocessed in place, and a preprocessed dataset does not grow",
                 hint=Remedy("undo the preprocessing, or use another place with {}", Argument("root")),
             )
 
@@ -81,12 +106,19 @@ class Target:
                 f"the episodes do not fit {self.id}: {'; '.join(differences)}", hint="choose another name for them"
             )
 
-    def recording(self, columns: Sequence[Column]) -> Recording:
-        """Return the recording to which the episodes of these columns are appended; the first call creates it."""
+    def recording(self, columns: Sequence[Column], recording_id: str = "") -> Recording:
+        """Return the recording to which the episodes of these columns are appended; the first call creates it.
+
+        Args:
+            columns: The columns of a step.
+            recording_id: The id of the recording. A dataset never holds two with one id; by default it is new.
+        """
         if self._recording is None:
-            folder = self.paths.recorded / (self._name or uuid4().hex[:12])
-            if self._name is None:
-                self._held.enter_context(disk.lock(locating.owner_file(folder), self.id))
+            folder = self.paths.recorded / (recording_id or uuid4().hex)
+            self._held.enter_context(disk.lock(owner_file(folder), self.id))
+            # Another process may have recorded the same episodes, and died since.
+            if error := add_recordings(self.paths, self.id, [folder]).get(folder):
+                raise error
             self._recording = Recording(folder, columns, self.id, self._description)
         return self._recording
 
@@ -103,13 +135,16 @@ class Target:
         Raises:
             DiskFullError: If the new version does not fit on the disk; the recordings stay.
             LockedError: If another process changes the dataset for longer than an hour.
+            IntegrityError: If a recording cannot be read again; it stays.
         """
         self.end_recording()
         if self._finished:
-            locating.add_recordings(self.paths, self._finished)
-            self._finished.clear()
+            kept = add_recordings(self.paths, self.id, self._finished)
+            self._finished = [folder for folder in self._finished if folder in kept]
+            for error in kept.values():
+                raise error
             self._held.close()
-            locating.remove_empty_folders(self.paths)
+            remove_empty_folders(self.paths)
             self.stored = Manifest.read(self.paths.folder) if self.paths.exists else None
 
     def drop(self) -> None:
@@ -119,9 +154,9 @@ class Target:
             disk.remove_tree(folder)
         self._finished.clear()
         self._held.close()
-        locating.remove_empty_folders(self.paths)
+        remove_empty_folders(self.paths)
 
     def close(self) -> None:
-        """Release the recordings; whoever opens the dataset next adds the remaining episodes."""
+        """Release the recordings; the next writer of the dataset adds the remaining episodes."""
         self.end_recording()
         self._held.close()

@@ -6,7 +6,7 @@ def test_append_creates_a_dataset_and_adds_to_it(rlds, stored, home):
     assert (first.code, first.out) == (0, f"{home / 'local' / 'mine'}\n")
     assert "local/mine: 75 episodes added; 15,000 steps in 75 episodes" in first.err
 
-    again = rlds("append", "local/mine", stored, "--json").json
+    again = rlds("append", "local/mine", stored, "--again", "--json").json
     assert (again["added"], again["episodes"], again["steps"]) == (75, 150, 30_000)
     assert rlds("append", "local/mine").err == "local/mine: 0 episodes added; 30,000 steps in 150 episodes\n"
     assert rlds("verify", "local/mine", "--deep").code == 0

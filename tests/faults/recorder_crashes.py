@@ -1,4 +1,4 @@
-"""Kill a program that records episodes at its file-system events, and report what the next reader finds.
+"""Kill a program that records episodes at its file-system events, and report what the next command that appends finds.
 
 argument    JSON: folder, first and steps (the first event, and the distance between events)
 output      a line of JSON per child: event, finished (episodes whose end the program has seen), found (episodes of the
@@ -43,6 +43,7 @@ def work():
 def found():
     """Return the number of episodes of the dataset, whether their values are right, and what is wrong with it."""
     try:
+        datasets_rl.append(ID, root=home / "local")
         dataset = datasets_rl.load(ID, root=home / "local", download=False)
     except NotADatasetError:
         return 0, True, []

@@ -55,7 +55,7 @@ def test_stored_datasets_are_added_to_another_and_to_themselves():
     download("demo/pendulum")
     demo = load("demo/pendulum")
     append("local/a", "demo/pendulum")
-    append("local/a", "local/a")
+    append("local/a", "local/a", again=True)
 
     dataset = load("local/a")
     assert len(dataset) == 2 * len(demo)
