@@ -280,12 +280,14 @@ from .rlhf import (
 
 # Preprocessing
 from .preprocessing import (
+    DataStep as DataStep,
     Recipe as Recipe,
     Step as Step,
     preprocess as preprocess,
     preview as preview,
     undo as undo,
 )
+from .preprocessing.environment import make_env as make_env
 
 # Export
 from .exporting import export as export

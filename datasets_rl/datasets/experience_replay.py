@@ -23,7 +23,6 @@ from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.exports import ExportMethods
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
-from datasets_rl.environments import make_env
 from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.npy import map_npy
@@ -497,27 +496,51 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         shown = [field.key for field in steps.fields if field.key[0] == ACTION[0] or field.key == NEXT_REWARD]
         return draw(describe(steps, keys=shown))
 
-    def make_env(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-        """Return the Gymnasium environment that the dataset names, to evaluate a policy in.
+    def make_env(self, *, steps: bool = True, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+        """Return the Gymnasium environment of the dataset, to evaluate a policy in.
 
-            >>> env = load("demo/pendulum").make_env()          # gymnasium.make("Pendulum-v1")
+            >>> env = load("demo/pendulum").make_env()              # gymnasium.make("Pendulum-v1")
+            >>> env = load("demo/pendulum@td3_bc").make_env()       # the same, with normalized observations
             >>> env = load("minari/D4RL/door/human-v2").make_env(render_mode="human")
 
         The name is that of the stored specification (Minari, `RecordEpisodes`), of the metadata (``environment`` in
         ``dataset.toml``), or of the catalog. A specification also states arguments and wrappers; of the wrappers, those
         of Gymnasium are applied, and a warning names the others. Where D4RL names an environment of mujoco-py, its
-        successor with the same observations, actions and rewards takes its place, with a warning. Observations and
-        rewards are those of the environment: preprocessing of the dataset is not repeated.
+        successor with the same observations, actions and rewards takes its place, with a warning.
+
+        Observations and actions are those of the dataset: the steps of the recipes that made it are applied to each
+        observation, and their inverses to each action, with the parameters that were fitted to the dataset. The spaces
+        change accordingly. Rewards are those of the environment, so that returns and scores compare.
 
         Args:
+            steps: Whether the steps of the recipes are applied; if not, the environment is that of the raw data.
             **kwargs: Arguments of `gymnasium.make`; they come before those of the specification.
 
         Raises:
-            InvalidArgumentError: If the dataset names no environment, or nothing registers it.
+            InvalidArgumentError: If the dataset names no environment, or nothing registers it; if a step cannot be
+                applied to an environment, such as a function or `frame_skip`. The error names the step.
             MissingDependencyError: If Gymnasium, or the library with the environment, is not installed; the error names
                 the extra.
         """
-        return make_env(self.manifest, **kwargs)
+        from datasets_rl.preprocessing.environment import make_env
+
+        return make_env(self.describe_env(), steps=steps, **kwargs)
+
+    def describe_env(self) -> dict[str, Any]:
+        """Return the environment of the dataset and the steps of its recipes as plain data, which JSON can hold.
+
+            >>> description = dataset.describe_env()
+            >>> env = datasets_rl.make_env(description)             # elsewhere, without the dataset
+
+        It has the name, the arguments and the wrappers of the environment, each step with its fitted parameters, and the
+        dtypes and shapes of the fields. A checkpoint that holds it can be evaluated without the dataset.
+
+        Raises:
+            InvalidArgumentError: If the dataset names no environment, or is a merge of datasets with different steps.
+        """
+        from datasets_rl.preprocessing.environment import describe_env
+
+        return describe_env(self.manifest, self._metadata_value)
 
     def iterate_episodes(self, numbers: Iterable[int] | None = None) -> Iterator[TensorDict]:
         """Yield episodes as TensorDicts, [T] each, one at a time.

@@ -1,8 +1,8 @@
 """Preprocessing of stored datasets: recipes, their steps, and the runs that apply them."""
 
-from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.base import DataStep, Step
 from datasets_rl.preprocessing.functions import Function
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.run import Preview, preprocess, preview, result_folder, undo
 
-__all__ = ["Function", "Preview", "Recipe", "Step", "preprocess", "preview", "result_folder", "undo"]
+__all__ = ["DataStep", "Function", "Preview", "Recipe", "Step", "preprocess", "preview", "result_folder", "undo"]

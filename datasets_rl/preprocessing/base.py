@@ -8,7 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.episode_batch import EpisodeBatch
+from datasets_rl.ted.keys import Key
 
 
 class Step(ABC):
@@ -44,6 +49,53 @@ class Step(ABC):
         """The fitted parameters by name, for the manifest: arrays, numbers and strings."""
         return {}
 
+    def restore(self, fitted: Mapping[str, Any]) -> None:
+        """Set the fitted parameters to values that `fitted` returned, given as arrays, lists, numbers and strings.
+
+        Raises:
+            InvalidArgumentError: If the step has no such parameters.
+        """
+        if fitted:
+            raise InvalidArgumentError(f"{type(self).__name__} has no parameters {', '.join(fitted)}")
+
+    @property
+    def window(self) -> int:
+        """The number of consecutive states that a state of the result depends on, itself included."""
+        return 1
+
+    def for_environment(self, fields: EpisodeBatch) -> Step | None:
+        """Return the step that is applied to an environment, so that a policy gets what the dataset holds.
+
+        `__call__` of the returned step transforms observations, with `window` consecutive ones in a batch, and
+        `invert_actions` maps actions back. Each step decides: by default, a step is refused.
+
+        Args:
+            fields: One step of the environment, transformed by the previous steps: with its observation as states,
+                or with its action as fields of the step.
+
+        Returns:
+            The step, restricted to these fields; None if it changes none of them.
+
+        Raises:
+            InvalidArgumentError: If an environment cannot repeat what the step does to these fields.
+        """
+        del fields
+        raise InvalidArgumentError(
+            f"{type(self).__name__} has no rule for environments", hint="override Step.for_environment"
+        )
+
+    def invert_actions(
+        self, actions: Mapping[Key, NDArray[Any]], before: Mapping[Key, NDArray[Any]]
+    ) -> Mapping[Key, NDArray[Any]]:
+        """Return the actions that the step transforms into `actions`, [1, ...] each, of any dtype.
+
+        Args:
+            actions: The actions of a policy by field, in the units of the dataset.
+            before: An example of the actions before the step: the result has its fields and shapes.
+        """
+        del before
+        return actions
+
     @classmethod
     def use(cls) -> str:
         """Return the name of the step in recipes, the name of the class in snake case: ``keep_returns``."""
@@ -55,6 +107,17 @@ class Step(ABC):
         values = {field.name: getattr(self, field.name) for field in fields}
         arguments = {field.name: values[field.name] for field in fields if values[field.name] != field.default}
         return {"use": self.use(), **{name: _plain(value) for name, value in arguments.items()}}
+
+
+class DataStep(Step):
+    """Base class of steps that select steps and episodes, or write rewards, targets and goals.
+
+    They do not change the observations and actions of an environment.
+    """
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> None:
+        del fields
 
 
 def snake(name: str) -> str:

@@ -27,7 +27,7 @@ import numpy as np
 from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughMemoryError, PreprocessError
 from datasets_rl.notebook import facts_html
-from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.base import DataStep, Step
 from datasets_rl.preprocessing.digests import code_digest
 from datasets_rl.preprocessing.former import Arguments, with_present_names
 from datasets_rl.preprocessing.functions import Function
@@ -257,7 +257,8 @@ def _code_digests(step: Step) -> dict[str, str]:
     cls = type(step)
     if cls.__module__.startswith("datasets_rl."):
         return {}
-    return {"digest": code_digest(cls)}
+    # The code of the step is not in the manifest, but whether it leaves observations and actions as they are.
+    return {"digest": code_digest(cls), **({"environment": "unchanged"} if isinstance(step, DataStep) else {})}
 
 
 def shipped_recipes() -> Iterator[Recipe]:

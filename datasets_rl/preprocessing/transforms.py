@@ -23,14 +23,14 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step, snake
 from datasets_rl.preprocessing.digests import code_digest
 from datasets_rl.preprocessing.steps import steps_by_name
-from datasets_rl.preprocessing.steps._fields import map_fields, rename_fields, require_keys
+from datasets_rl.preprocessing.steps._fields import FIXED, map_fields, rename_fields, require_keys
 from datasets_rl.preprocessing.steps.images import apply_channels_first, image_keys, to_channels_last
 from datasets_rl.preprocessing.tensors import from_tensors, to_tensors
 from datasets_rl.storages.packed import nest_leaves
 from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted_name
-from datasets_rl.transforms import Reward2GoTransform, Transform, VecNorm
+from datasets_rl.transforms import CatFrames, Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _ImageTransform
 
@@ -138,6 +138,52 @@ class TransformStep(Step):
             raise InvalidArgumentError(f"{name} takes {inspect.signature(transform_class)}: {error}") from error
         return cls(transform, {"use": name, **({"args": list(positional)} if positional else {}), **named})
 
+    @property
+    @override
+    def window(self) -> int:
+        return self.transform.N if isinstance(self.transform, CatFrames) else 1
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> TransformStep | None:
+        if not self.written:
+            raise InvalidArgumentError("the manifest has a digest of the transform, but not its arguments")
+        if self._reads_all_images:
+            return self if fields.states else None
+        keys = {*fields.steps, *fields.states} - FIXED
+        if isinstance(self.transform, OverTime) and not isinstance(self.transform, CatFrames):
+            if replaced := [dotted_name(key) for key in map(as_key, self.transform.out_keys) if key in keys]:
+                raise InvalidArgumentError(f"{', '.join(replaced)} depends on other steps")
+            return None
+        missing = [key for key in map(as_key, self.transform.in_keys) if key not in keys]
+        if not missing:
+            return self
+        if len(missing) == len(self.transform.in_keys):
+            return None
+        return self._without(missing)
+
+    def _without(self, missing: Sequence[Key]) -> TransformStep:
+        """Return the step without some of its entries."""
+        old, new = self.transform.in_keys, self.transform.out_keys
+        if len(old) != len(new):
+            raise InvalidArgumentError(f"the environment does not give {', '.join(map(dotted_name, missing))}")
+        pairs = [pair for pair in zip(old, new, strict=True) if as_key(pair[0]) not in missing]
+        transform = self.transform.clone()
+        transform.in_keys, transform.out_keys = ([pair[number] for pair in pairs] for number in (0, 1))
+        return TransformStep(transform, {**self.written, "in_keys": transform.in_keys})
+
+    @override
+    def invert_actions(
+        self, actions: Mapping[Key, NDArray[Any]], before: Mapping[Key, NDArray[Any]]
+    ) -> Mapping[Key, NDArray[Any]]:
+        # A result under another name is a copy, and the action is unchanged.
+        changed = {as_key(key) for key in self.transform.in_keys} & {as_key(key) for key in self.transform.out_keys}
+
+        def inverted(key: Key) -> NDArray[Any]:
+            value: NDArray[Any] = self.transform.invert_value(torch.from_numpy(np.array(actions[key]))).numpy()
+            return value
+
+        return {key: inverted(key) if key in changed else actions[key] for key in before}
+
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         if isinstance(self.transform, _ImageTransform):
@@ -168,8 +214,7 @@ class TransformStep(Step):
         # A state is stored once: its values at t + 1 are transformed together with those at t.
         following = {(NEXT, *key) for key in names.values() if key in batch.states}
         names = {new: old for new, old in names.items() if old not in following}
-        # Without explicit keys in the recipe, the transform applies to all images, whatever their names.
-        if self.written and not {"in_keys", "out_keys"} & self.written.keys():
+        if self._reads_all_images:
             keys = image_keys(batch)
         else:
             require_keys(batch, map(dotted_name, names.values()))
@@ -177,6 +222,12 @@ class TransformStep(Step):
         if isinstance(self.transform, ToTensorImage):
             return map_fields(batch, keys, lambda _, values: self._transform_images(to_channels_last(values)))
         return map_fields(batch, keys, lambda _, values: apply_channels_first(values, self._transform_images))
+
+    @property
+    def _reads_all_images(self) -> bool:
+        """Whether the transform applies to all images, whatever their names: the recipe has no explicit keys."""
+        is_named = not self.written or bool({"in_keys", "out_keys"} & self.written.keys())
+        return isinstance(self.transform, _ImageTransform) and not is_named
 
     def _transform_images(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return transformed images, given in the layout that the transform requires."""

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import datasets_rl
+from datasets_rl import DataStep
 from datasets_rl.preprocessing.naming import describe_steps
 from datasets_rl.preprocessing.recipe import Recipe, shipped_recipes
 from datasets_rl.preprocessing.steps import steps_by_name
+from datasets_rl.preprocessing.steps.times import FrameSkip
 
 PAGE = (Path(datasets_rl.__file__).parents[1] / "docs" / "preprocess.md").read_text(encoding="utf-8")
 
@@ -25,8 +27,16 @@ def test_the_table_of_recipes_is_complete():
 
 def test_the_table_of_steps_is_complete():
     assert rows("Steps") == [
-        [one.name, one.arguments, one.summary] for one in describe_steps() if one.name in steps_by_name()
+        [one.name, one.arguments, one.summary, in_environments(steps_by_name()[one.name])]
+        for one in describe_steps()
+        if one.name in steps_by_name()
     ]
+
+
+def in_environments(step):
+    if issubclass(step, DataStep):
+        return "not needed"
+    return "refused" if step is FrameSkip else "applied"
 
 
 def test_the_recipe_in_toml_can_be_read(tmp_path):

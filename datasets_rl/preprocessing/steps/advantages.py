@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from datasets_rl import transforms
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import require_keys, with_steps
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, as_key
@@ -20,7 +20,7 @@ from datasets_rl.transforms.advantages import Advantages
 
 
 @dataclass
-class _Advantages(Step):
+class _Advantages(DataStep):
     """Base class of steps that add the results of a transform of the package as new fields, [N, 1] each.
 
     Args:

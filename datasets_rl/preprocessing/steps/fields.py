@@ -44,6 +44,12 @@ def _keys_below(batch: EpisodeBatch, names: Iterable[str]) -> set[Key]:
     return set().union(*matches.values())
 
 
+def _names_in(batch: EpisodeBatch, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that match fields of a batch, or fields nested below them."""
+    keys = {*batch.steps, *batch.states} - FIXED
+    return tuple(name for name in names if any(key[: len(as_key(name))] == as_key(name) for key in keys))
+
+
 @dataclass
 class Select(Step):
     """Keep these fields, and those that every dataset has; a name includes the fields nested below it."""
@@ -53,6 +59,10 @@ class Select(Step):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         return _with_keys(batch, _keys_below(batch, self.keys))
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> Select:
+        return Select(_names_in(fields, self.keys))
 
 
 @dataclass
@@ -70,6 +80,11 @@ class Exclude(Step):
         dropped = _keys_below(batch, self.keys)
         return _with_keys(batch, [key for key in (*batch.steps, *batch.states) if key not in dropped])
 
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> Exclude | None:
+        names = _names_in(fields, self.keys)
+        return Exclude(names) if names else None
+
 
 @dataclass
 class Rename(Step):
@@ -81,10 +96,9 @@ class Rename(Step):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         moved = _keys_below(batch, [self.old])
-        old, new = as_key(self.old), as_key(self.new)
 
         def name(key: Key) -> Key:
-            return (*new, *key[len(old) :]) if key in moved else key
+            return self._renamed(key) if key in moved else key
 
         taken = {*batch.steps, *batch.states} - moved
         if clash := sorted(dotted_name(name(key)) for key in moved if name(key) in taken):
@@ -92,6 +106,20 @@ class Rename(Step):
         if fixed := sorted(dotted_name(key) for key in moved & FIXED):
             raise InvalidArgumentError(f"{', '.join(fixed)} cannot be renamed: every dataset has this field")
         return rename_fields(batch, name)
+
+    def _renamed(self, key: Key) -> Key:
+        old = as_key(self.old)
+        return (*as_key(self.new), *key[len(old) :]) if key[: len(old)] == old else key
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> Rename | None:
+        return self if _names_in(fields, [self.old]) else None
+
+    @override
+    def invert_actions(
+        self, actions: Mapping[Key, NDArray[Any]], before: Mapping[Key, NDArray[Any]]
+    ) -> Mapping[Key, NDArray[Any]]:
+        return {key: actions[self._renamed(key)] for key in before}
 
 
 @dataclass
@@ -124,6 +152,11 @@ class Cast(Step):
         if texts := sorted(dotted_name(key) for key in keys if key in batch.vocabulary):
             raise InvalidArgumentError(f"{', '.join(texts)} holds text")
         return map_fields(batch, keys, self._cast)
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> Cast | None:
+        names = tuple(name for name in self.keys if as_key(name) in {**fields.steps, **fields.states})
+        return None if self.keys and not names else replace(self, keys=names)
 
     def _castable_keys(self, batch: EpisodeBatch) -> list[Key]:
         """Return the numeric fields of every dtype, without those that mark the ends of episodes."""
@@ -214,6 +247,28 @@ class Concatenate(Step):
     def fitted(self) -> Mapping[str, Any]:
         """The concatenated fields in order, each with its size along the concatenated axis, as a text: ``a 2, b 3``."""
         return {"order": ", ".join(f"{name} {width}" for name, width in self._order.items())}
+
+    @override
+    def restore(self, fitted: Mapping[str, Any]) -> None:
+        sizes = [text.rpartition(" ") for text in str(fitted["order"]).split(", ")]
+        self._order = {name: int(size) for name, _, size in sizes}
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> Concatenate | None:
+        keys = {**fields.steps, **fields.states}
+        missing = [name for name in self._order if as_key(name) not in keys]
+        if missing and len(missing) < len(self._order):
+            raise InvalidArgumentError(f"the environment does not give {', '.join(missing)}")
+        return None if missing else self
+
+    @override
+    def invert_actions(
+        self, actions: Mapping[Key, NDArray[Any]], before: Mapping[Key, NDArray[Any]]
+    ) -> Mapping[Key, NDArray[Any]]:
+        stops = np.cumsum(list(self._order.values()))[:-1]
+        parts = np.split(actions[as_key(self.key)], stops, axis=self.dim or -1)
+        split = {as_key(name): part for name, part in zip(self._order, parts, strict=True)}
+        return {key: split[key].reshape(before[key].shape) if key in split else actions[key] for key in before}
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:

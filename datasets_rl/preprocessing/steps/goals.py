@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import random_floats, rename_fields, require_keys
 from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -18,7 +18,7 @@ from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key
 
 
 @dataclass
-class HindsightGoals(Step):
+class HindsightGoals(DataStep):
     """Replace goals by goals that were achieved later in the episode, with sparse rewards.
 
         step           0     1     2                   achieved goals  a0 a1 a2 a3, where a3 is that of the final state

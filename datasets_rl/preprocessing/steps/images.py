@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from datasets_rl.preprocessing.steps._fields import map_fields, require_keys
 from datasets_rl.settings import require_memory
 from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import Key, dotted_name
+from datasets_rl.ted.keys import Key, as_key, dotted_name
 
 _CHANNELS = {1, 3, 4}
 _HW, _CHW = 2, 3
@@ -66,6 +66,18 @@ def _is_channels_last(values: NDArray[Any]) -> bool:
     return bool(values.shape[-1] in _CHANNELS and values.shape[1] not in _CHANNELS)
 
 
+S = TypeVar("S", "ToUint8", "StackFrames")
+
+
+def _for_images(step: S, fields: EpisodeBatch) -> S | None:
+    """Return a step restricted to the images of an environment, see `Step.for_environment`."""
+    if named := [name for name in step.keys if as_key(name) in fields.steps]:
+        raise InvalidArgumentError(f"{', '.join(named)} is an action, which has no inverse")
+    names = tuple(name for name in step.keys if as_key(name) in fields.states)
+    applies = bool(names if step.keys else fields.states)
+    return replace(step, keys=names) if applies else None
+
+
 @dataclass
 class ToUint8(Step):
     """Convert floating-point images in [0, 1] to uint8: x * 255, rounded.
@@ -82,6 +94,10 @@ class ToUint8(Step):
             key for key in image_keys(batch) if batch.states[key].dtype.kind == "f"
         ]
         return map_fields(batch, keys, self._to_bytes)
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> ToUint8 | None:
+        return _for_images(self, fields)
 
     def _to_bytes(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
         if values.dtype.kind != "f":
@@ -146,6 +162,15 @@ class StackFrames(Step):
             ]
             final_states[key] = zero_unknown_states(_stack_channels(last, axis), batch.final_known)
         return replace(batch, steps=steps, states=states, final_states=final_states)
+
+    @property
+    @override
+    def window(self) -> int:
+        return self.n
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> StackFrames | None:
+        return _for_images(self, fields)
 
     def _axis(self, key: Key, frames: NDArray[Any]) -> int:
         """Return the axis of concatenation in [N, ...]; 0 stands for an axis that is added after the first one."""

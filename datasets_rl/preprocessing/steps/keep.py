@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from datasets_rl.deprecation import former_arguments
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import random_floats, require_keys, unit_floats
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
@@ -114,7 +114,7 @@ def _episodes_with_hits(batch: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray
 
 @former_arguments(least="min", most="max")
 @dataclass
-class KeepReturns(Step):
+class KeepReturns(DataStep):
     """Keep the episodes whose return is in [`min`, `max`]."""
 
     min: float = -np.inf
@@ -128,7 +128,7 @@ class KeepReturns(Step):
 
 @former_arguments(least="min", most="max")
 @dataclass
-class KeepLengths(Step):
+class KeepLengths(DataStep):
     """Keep the episodes whose number of steps is in [`min`, `max`]."""
 
     min: int = 1
@@ -144,7 +144,7 @@ class KeepLengths(Step):
 
 
 @dataclass
-class KeepTopReturns(Step):
+class KeepTopReturns(DataStep):
     """Keep the episodes with the highest returns, including all episodes that tie with the last one kept.
 
     Args:
@@ -185,7 +185,7 @@ class KeepTopReturns(Step):
 
 
 @dataclass
-class KeepSuccess(Step):
+class KeepSuccess(DataStep):
     """Keep the successful episodes: those in which a field is greater than 0 in any step, or in the final state.
 
     Args:
@@ -207,7 +207,7 @@ class KeepSuccess(Step):
 
 
 @dataclass
-class KeepWhere(Step):
+class KeepWhere(DataStep):
     """Keep the episodes in which a field passes a test: in any step, in all steps, in the first or in the last one.
 
         keep_where:next.reward,> 0.5            some reward is greater than 0.5
@@ -268,7 +268,7 @@ def _values_of(batch: EpisodeBatch, key: Key) -> NDArray[Any]:
 
 
 @dataclass
-class KeepEpisodes(Step):
+class KeepEpisodes(DataStep):
     """Keep the episodes in a range of numbers, counted from 0: 0:100 for the first hundred, 0::10 for every tenth."""
 
     numbers: str = field(metadata=SPAN)
@@ -282,7 +282,7 @@ class KeepEpisodes(Step):
 
 
 @dataclass
-class DropEpisodes(Step):
+class DropEpisodes(DataStep):
     """Drop the episodes with these numbers, counted from 0: 5 for one, 3,7,10:20 for several and for ranges.
 
     Later steps see the numbers of the dataset as well, not those of the result.
@@ -303,7 +303,7 @@ class DropEpisodes(Step):
 
 
 @dataclass
-class Split(Step):
+class Split(DataStep):
     """Keep the episodes for training, or those for validation.
 
     The number of an episode at its source decides: it is for validation if the fractional part of its product with the

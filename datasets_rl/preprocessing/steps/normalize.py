@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +79,28 @@ class _Affine(Step):
         """The shift and the scale of each field, [...]."""
         pairs = (("shift", self._shift), ("scale", self._scale))
         return {f"{'.'.join(key)}/{name}": values for name, by_key in pairs for key, values in by_key.items()}
+
+    @override
+    def restore(self, fitted: Mapping[str, Any]) -> None:
+        for name in self.keys:
+            self._shift[as_key(name)], self._scale[as_key(name)] = (
+                np.asarray(fitted[f"{name}/{parameter}"], np.float64) for parameter in ("shift", "scale")
+            )
+
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> Step | None:
+        step = copy(self)
+        step.keys = tuple(name for name in self.keys if as_key(name) in {**fields.steps, **fields.states})
+        return step if step.keys else None
+
+    @override
+    def invert_actions(
+        self, actions: Mapping[Key, NDArray[Any]], before: Mapping[Key, NDArray[Any]]
+    ) -> Mapping[Key, NDArray[Any]]:
+        keys = {as_key(name) for name in self.keys}
+        return {
+            key: actions[key] * self._scale[key] + self._shift[key] if key in keys else actions[key] for key in before
+        }
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from datasets_rl.deprecation import former_names
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import with_steps
 from datasets_rl.returns import discounted
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -20,7 +20,7 @@ __getattr__ = former_names(globals(), {"MultiStep": "NStepTargets"})
 
 
 @dataclass
-class ReturnsToGo(Step):
+class ReturnsToGo(DataStep):
     """Add the return-to-go: the discounted sum of the rewards from each step to the end of its episode.
 
         step             0                    1           2        episode of 3 steps
@@ -64,7 +64,7 @@ class ReturnsToGo(Step):
 
 
 @dataclass
-class NStepTargets(Step):
+class NStepTargets(DataStep):
     """Add n-step targets as new fields; the existing fields are unchanged.
 
         step                 0                1                2          episode of 3 steps, n = 2

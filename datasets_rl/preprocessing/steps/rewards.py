@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from datasets_rl.deprecation import former_arguments, former_names
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import with_steps
 from datasets_rl.preprocessing.steps.keep import check_bounds, returns_of_episodes, success_key
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -27,7 +27,7 @@ def _with_rewards(batch: EpisodeBatch, rewards: NDArray[Any]) -> EpisodeBatch:
 
 
 @dataclass
-class ScaleRewards(Step):
+class ScaleRewards(DataStep):
     """Scale rewards, and then shift them: r * scale + shift."""
 
     scale: float = 1.0
@@ -40,7 +40,7 @@ class ScaleRewards(Step):
 
 @former_arguments(least="min", most="max")
 @dataclass
-class ClipRewards(Step):
+class ClipRewards(DataStep):
     """Clip rewards to [`min`, `max`].
 
     Args:
@@ -66,7 +66,7 @@ class ClipRewards(Step):
 
 @former_arguments(above="threshold")
 @dataclass
-class BinarizeRewards(Step):
+class BinarizeRewards(DataStep):
     """Replace rewards by 1 where they are greater than `threshold`, and by 0 elsewhere."""
 
     threshold: float = 0.0
@@ -77,7 +77,7 @@ class BinarizeRewards(Step):
 
 
 @dataclass
-class DelayRewards(Step):
+class DelayRewards(DataStep):
     """Replace the reward of the last step of an episode by its return, and all others by 0.
 
     This is the delayed-return setting of Decision Transformer (Chen et al., 2021).
@@ -91,7 +91,7 @@ class DelayRewards(Step):
 
 
 @dataclass
-class SuccessRewards(Step):
+class SuccessRewards(DataStep):
     """Replace rewards by one value for steps that lead to success, and by another for all others.
 
     Args:
@@ -128,7 +128,7 @@ def _limited_returns(rewards: NDArray[Any], terminated: NDArray[np.bool_], max_s
 
 
 @dataclass
-class ScaleByReturns(Step):
+class ScaleByReturns(DataStep):
     """Scale rewards so that `to` is the difference between the highest and the lowest return.
 
         r * to / (highest return - lowest return)

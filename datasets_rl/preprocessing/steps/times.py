@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.base import DataStep, Step
 from datasets_rl.preprocessing.steps.keep import read_span
 from datasets_rl.ted.episode import concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -55,9 +55,13 @@ class FrameSkip(Step):
             states={key: values[first] for key, values in batch.states.items()},
         )
 
+    @override
+    def for_environment(self, fields: EpisodeBatch) -> None:
+        raise InvalidArgumentError("the dataset holds one of several actions, which may differ")
+
 
 @dataclass
-class KeepSteps(Step):
+class KeepSteps(DataStep):
     """Keep a range of the steps of each episode, counted from 0: 0:100 for the first hundred.
 
     state        s0 s1 s2 s3 s4 | f       1:3       s1 s2 | s3         the final state is the next one, s3
@@ -81,7 +85,7 @@ class KeepSteps(Step):
 
 
 @dataclass
-class DropUnknownFinal(Step):
+class DropUnknownFinal(DataStep):
     """Drop the last step of each episode whose final observation is unknown.
 
         state              s0 s1 s2 | f unknown          s0 s1 | s2        the final state is the next one, s2

@@ -1,0 +1,176 @@
+"""The environment of a dataset with the steps of its recipes: its observations and actions are those of the dataset.
+
+environment  --- observation ---> steps, in order ---------------> policy
+             <------ action ----- their inverses, last step first <---
+
+A description of both is plain data: a checkpoint holds it, and needs no dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from datasets_rl.environments import NamedEnvironment, make_named_env, named_environment
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.preprocessing.base import DataStep, Step
+from datasets_rl.preprocessing.naming import make_step, with_current_names
+from datasets_rl.ted.keys import dotted_name
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["describe_env", "make_env"]
+
+_HINT = (
+    "make_env(steps=False) makes the environment without the steps of the dataset: its observations and actions are"
+    " then not those that a policy was trained on"
+)
+
+
+def describe_env(manifest: Manifest, read_value: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the environment of a dataset and the steps that preprocessed the dataset; see `make_env`.
+
+    Args:
+        manifest: The manifest of the dataset.
+        read_value: A function that returns a value of the metadata, an array if the value names its file.
+
+    Raises:
+        InvalidArgumentError: If the dataset names no environment, or is a merge of datasets with different steps.
+    """
+    named = asdict(named_environment(manifest))
+    steps = list(_described_steps(manifest.id, manifest.history, manifest.metadata, read_value, ""))
+    fields = {
+        dotted_name(column.key): {
+            "dtype": (column.memory_dtype or column.dtype).name,
+            "shape": list(column.shape),
+            "text": column.text,
+        }
+        for column in manifest.schema
+    }
+    return {
+        "dataset": manifest.id,
+        "environment": {
+            **named,
+            "arguments": dict(named["arguments"]),
+            "wrappers": [list(item) for item in named["wrappers"]],
+        },
+        "steps": steps,
+        "fields": fields,
+    }
+
+
+def make_env(description: Mapping[str, Any], *, steps: bool = True, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Return the environment of a description; see `BaseDatasetExperienceReplay.describe_env`.
+
+        >>> description = load("demo/pendulum@td3_bc").describe_env()       # plain data: a checkpoint can hold it
+        >>> env = make_env(description)                                     # without the dataset
+
+    Args:
+        description: The description of the environment of a dataset.
+        steps: Whether the steps that preprocessed the dataset are applied to observations and actions.
+        **kwargs: Arguments of `gymnasium.make`, which replace those of the dataset.
+
+    Raises:
+        InvalidArgumentError: If a step cannot be applied to an environment, or there is no such environment.
+        MissingDependencyError: If a library is not installed; the error names the extra.
+    """
+    named, dataset_id = description["environment"], str(description["dataset"])
+    applied = list(_restored_steps(description)) if steps else []
+    environment = NamedEnvironment(named["id"], named["arguments"], tuple(tuple(item) for item in named["wrappers"]))
+    env = make_named_env(environment, dataset_id, **kwargs)
+    if not applied:
+        return env
+    from datasets_rl.preprocessing.wrapper import PreprocessedEnv
+
+    try:
+        preprocessed = PreprocessedEnv(env, applied, description["fields"])
+    except InvalidArgumentError as error:
+        env.close()
+        raise _refusal(dataset_id, error) from error
+    return preprocessed if preprocessed.is_changed else env
+
+
+def _described_steps(
+    dataset_id: str,
+    history: Sequence[Mapping[str, Any]],
+    metadata: Mapping[str, Any],
+    read_value: Callable[[Any], Any],
+    prefix: str,
+) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a history as in its recipes, each with its fitted parameters and its place for messages.
+
+    Args:
+        dataset_id: The dataset, for messages.
+        history: The history of the dataset, or of a member of a merge.
+        metadata: The metadata with the fitted parameters.
+        read_value: See `describe_env`.
+        prefix: Start of the names of the metadata of a member.
+    """
+    for run, entry in enumerate(history):
+        if "merged" in entry:
+            members = [
+                list(
+                    _described_steps(
+                        member["id"], member.get("history", ()), metadata, read_value, f"{prefix}{number}/"
+                    )
+                )
+                for number, member in enumerate(entry["merged"])
+            ]
+            if any(member != members[0] for member in members[1:]):
+                raise InvalidArgumentError(
+                    f"{dataset_id} is a merge of datasets with different steps: no environment has the observations of all"
+                )
+            yield from members[0]
+            continue
+        recipe = entry["recipe"]
+        for number, step in enumerate(recipe["steps"]):
+            start = f"{prefix}preprocess/{run}/{number}.{step['use']}/"
+            fitted = {
+                name.removeprefix(start): _plain_value(read_value(value))
+                for name, value in metadata.items()
+                if name.startswith(start)
+            }
+            yield {"step": dict(step), "fitted": fitted, "label": f"step {number} ({step['use']}) of {recipe['name']}"}
+
+
+def _plain_value(value: Any) -> Any:
+    """Return a value of the metadata as JSON has it; arrays and tensors become lists of the same numbers."""
+    return np.asarray(value).tolist() if hasattr(value, "shape") else value
+
+
+def _restored_steps(description: Mapping[str, Any]) -> Iterator[tuple[str, Step]]:
+    """Yield the steps that can change observations and actions, fitted, each with its label.
+
+    Raises:
+        InvalidArgumentError: If a step is not one of this package, and its code is not known here.
+    """
+    for entry in description["steps"]:
+        arguments = with_current_names(entry["step"])
+        if arguments.get("environment") == "unchanged":
+            continue
+        try:
+            step = _make_step(arguments)
+            if isinstance(step, DataStep):
+                continue
+            step.restore(entry["fitted"])
+        except (InvalidArgumentError, KeyError, ValueError) as error:
+            raise _refusal(str(description["dataset"]), error, f"{entry['label']}: ") from error
+        yield entry["label"], step
+
+
+def _make_step(arguments: dict[str, Any]) -> Step:
+    if "digest" in arguments:
+        raise InvalidArgumentError("the manifest has a digest of its code, but not the code")
+    return make_step(arguments.pop("use"), arguments.pop("args", ()), arguments)
+
+
+def _refusal(dataset_id: str, error: Exception, label: str = "") -> InvalidArgumentError:
+    reason = getattr(error, "message", error)
+    return InvalidArgumentError(
+        f"{dataset_id} is preprocessed, and its environment cannot be: {label}{reason}", hint=_HINT
+    )
