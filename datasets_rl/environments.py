@@ -9,7 +9,7 @@ import importlib
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,55 @@ _SUCCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 _OF_THE_RECORDING = ("render_mode", "num_envs", "vectorization_mode", "vector_kwargs")
 """Arguments of the program that recorded, not of the environment: how it looked on, and how many copies it ran."""
+
+_TEXT_ARGUMENTS = frozenset(
+    {
+        "camera_name",
+        "control_mode",
+        "desc",
+        "domain_name",
+        "game",
+        "map_name",
+        "maze_map",
+        "obs_type",
+        "reward_type",
+        "task_name",
+        "tasks_to_complete",
+    }
+)
+"""Arguments that a dataset may state as a text: each chooses among names that the environment knows."""
+_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_ -]{0,63}")
+"""Texts that are neither a path nor a module."""
+_MAX_NUMBER, _MAX_VALUES, _MAX_DEPTH = 10_000, 10_000, 4
+_COUNT_OF_STEPS = re.compile(r"max_.*steps|max_num_frames.*|seed")
+"""Arguments whose integers may be large: they take no memory."""
+_WRAPPERS = frozenset(
+    {
+        "AtariPreprocessing",
+        "ClipAction",
+        "ClipReward",
+        "DelayObservation",
+        "FilterObservation",
+        "FlattenObservation",
+        "FrameStackObservation",
+        "GrayscaleObservation",
+        "MaxAndSkipObservation",
+        "OrderEnforcing",
+        "PassiveEnvChecker",
+        "RepeatAction",
+        "RescaleAction",
+        "RescaleObservation",
+        "ReshapeObservation",
+        "ResizeObservation",
+        "StickyAction",
+        "TimeAwareObservation",
+        "TimeLimit",
+    }
+)
+"""Wrappers of Gymnasium that a dataset may name: they have no state of their own, and write no files."""
+_WRAPPER_TEXTS = frozenset({"dict_time_key", "filter_keys", "padding_type"})
+_WATCHERS = frozenset({"HumanRendering", "RecordEpisodeStatistics", "RecordVideo", "RenderCollection"})
+"""Wrappers of Gymnasium of the program that recorded: they change neither observations nor actions."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +149,8 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
 
     Raises:
         MissingDependencyError: If the library that has it is not installed.
-        InvalidArgumentError: If no library that is known has it.
+        InvalidArgumentError: If no library that is known has it, or the dataset states an argument or a wrapper that data
+            must not choose, such as a path.
     """
     try:
         import gymnasium
@@ -118,9 +168,11 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
             f"{dataset_id} names {named.id}, which needs mujoco-py: {successor} takes its place, whose simulator is newer",
             stacklevel=4,
         )
+    stated = {name: value for name, value in named.arguments.items() if name not in kwargs}
+    _check_arguments(stated, _TEXT_ARGUMENTS, f"{dataset_id} states for {named.id}")
     _register(successor, dataset_id)
     try:
-        env = gymnasium.make(successor, **{**arguments, **named.arguments, **kwargs})
+        env = gymnasium.make(successor, **{**arguments, **stated, **kwargs})
     except gymnasium.error.DependencyNotInstalled as error:
         raise MissingDependencyError(_missing_name(error), "mujoco", f"the environment {successor}") from error
     except gymnasium.error.UnregisteredEnv as error:
@@ -128,9 +180,63 @@ def make_named_env(named: NamedEnvironment, dataset_id: str, **kwargs: Any) -> g
             f"{dataset_id} names the environment {named.id}, which is not registered: {error}",
             hint="import the module that registers it, or make it yourself",
         ) from error
+    except (AssertionError, TypeError, ValueError) as error:
+        given = ", ".join(f"{name}={value!r:.50}" for name, value in {**stated, **kwargs}.items())
+        raise InvalidArgumentError(
+            f"{successor} cannot be made with the arguments of {dataset_id}, {given or 'none'}: {error}",
+            hint="replace one with make_env(NAME=value)",
+        ) from error
     for name, entry_point, parameters in named.wrappers:
-        env = _wrapped(env, name, entry_point, parameters)
+        env = _wrapped(env, name, entry_point, parameters, dataset_id)
     return env
+
+
+def _check_arguments(arguments: Mapping[str, Any], text_names: frozenset[str], where: str) -> None:
+    """Check that values in a dataset are numbers, or names that cannot be paths or modules.
+
+    An environment may open a file or import a module that an argument names, and data must not choose those.
+
+    Args:
+        arguments: The values by name.
+        text_names: The names that may have texts.
+        where: The dataset and the environment, for messages.
+
+    Raises:
+        InvalidArgumentError: If values are something else; the error names all of them.
+    """
+    problems = [f"{name}={value!r:.80}" for name, value in arguments.items() if not _is_safe(name, value, text_names)]
+    if problems:
+        raise InvalidArgumentError(
+            f"{where} {', '.join(problems)}; data may state numbers up to {_MAX_NUMBER:,} and known names, neither paths nor modules",
+            hint=f"if you trust the value, give it yourself: make_env({problems[0].partition('=')[0]}=...)",
+        )
+
+
+def _plain_items(value: Any, depth: int) -> Iterator[Any]:
+    """Yield the values in lists and dicts, and the keys of dicts; deeper ones as a list."""
+    if isinstance(value, (list, tuple)) and depth:
+        for item in value:
+            yield from _plain_items(item, depth - 1)
+    elif isinstance(value, dict) and depth:
+        for key, item in value.items():
+            yield from _plain_items(key, 0)
+            yield from _plain_items(item, depth - 1)
+    else:
+        yield value
+
+
+def _is_safe(name: str, value: Any, text_names: frozenset[str]) -> bool:
+    items = list(_plain_items(value, _MAX_DEPTH))
+    return len(items) <= _MAX_VALUES and all(
+        (name in text_names and bool(_TEXT.fullmatch(item))) if isinstance(item, str) else _is_small(name, item)
+        for item in items
+    )
+
+
+def _is_small(name: str, value: Any) -> bool:
+    if isinstance(value, int):
+        return abs(value) <= _MAX_NUMBER or bool(_COUNT_OF_STEPS.fullmatch(name))
+    return value is None or isinstance(value, float)
 
 
 def _from_specification(text: Any) -> NamedEnvironment | None:
@@ -181,13 +287,31 @@ def _missing_name(error: Exception) -> str:
     return "mujoco" if "mujoco" in str(error).lower() else "a library of gymnasium"
 
 
-def _wrapped(env: Any, name: str, entry_point: str, parameters: Mapping[str, Any]) -> Any:
-    """Return the environment in one of Gymnasium's own wrappers; others are of the program that recorded."""
+def _wrapped(env: Any, name: str, entry_point: str, parameters: Mapping[str, Any], dataset_id: str) -> Any:
+    """Return the environment in one of Gymnasium's own wrappers; others are of the program that recorded.
+
+    Raises:
+        InvalidArgumentError: If the wrapper writes files or has a state, or its arguments are not valid.
+    """
     import gymnasium.wrappers
 
     module, _, class_name = str(entry_point).partition(":")
-    wrapper = getattr(gymnasium.wrappers, class_name, None) if module.startswith("gymnasium.wrappers.") else None
-    if not isinstance(wrapper, type):
+    if not module.startswith("gymnasium.wrappers."):
         warnings.warn(f"the wrapper {name} of {module} is not applied: wrap the environment yourself", stacklevel=5)
         return env
-    return wrapper(env, **parameters)
+    if class_name in _WATCHERS:
+        return env
+    if class_name not in _WRAPPERS:
+        raise InvalidArgumentError(
+            f"{dataset_id} names the wrapper {class_name}, which is not one that data may choose",
+            hint="make the environment with gymnasium.make, and wrap it yourself",
+        )
+    _check_arguments(parameters, _WRAPPER_TEXTS, f"{dataset_id} states for {class_name}")
+    try:
+        return getattr(gymnasium.wrappers, class_name)(env, **parameters)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingDependencyError("opencv-python-headless", "atari", f"the wrapper {class_name}") from error
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{dataset_id} names the wrapper {class_name} with wrong arguments: {error}"
+        ) from error

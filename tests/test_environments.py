@@ -77,7 +77,7 @@ def test_the_specification_for_evaluation_comes_first():
 
 def test_the_entry_point_in_a_specification_is_not_called(tmp_path):
     folder = tmp_path / "made"
-    spec = {"id": "os:Evil-v0", "entry_point": "os:mkdir", "kwargs": {"path": str(folder)}}
+    spec = {"id": "os:Evil-v0", "entry_point": "os:mkdir", "kwargs": {"mode": 511}}
     wrapper = {"name": "mkdir", "entry_point": "os:mkdir", "kwargs": {"path": str(folder)}}
     safe = {"id": "Pendulum-v1", "additional_wrappers": [wrapper]}
 
@@ -92,6 +92,77 @@ def test_a_name_with_a_module_is_refused_because_gymnasium_would_import_it():
     with pytest.raises(InvalidArgumentError, match="local/own names the environment 'this:Heater-v1'"):
         make_env(manifest(environment="this:Heater-v1"))
     assert "this" not in sys.modules
+
+
+def spec_of(environment, wrappers=(), **arguments):
+    stated = [
+        {"name": name, "entry_point": f"gymnasium.wrappers.{module}:{name}", "kwargs": kwargs}
+        for module, name, kwargs in wrappers
+    ]
+    return manifest(env_spec=json.dumps({"id": environment, "kwargs": arguments, "additional_wrappers": stated}))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"xml_file": "/etc/passwd"},
+        {"xml_file": "evil"},
+        {"env_id": "os:Evil-v0"},
+        {"reward_type": "../secret"},
+        {"reward_type": "os:system"},
+        {"width": 10**9},
+        {"maze_map": [["a/b"]]},
+        {"desc": [0] * 10_001},
+        {"deep": [[[[[1]]]]]},
+        {"config": {"file": {"path": "x"}}},
+    ],
+)
+def test_arguments_that_may_be_paths_modules_or_large_are_refused_by_their_name(arguments):
+    (name,) = arguments
+    with pytest.raises(InvalidArgumentError, match=rf"local/own states for Ant-v5 {name}=") as caught:
+        make_env(spec_of("Ant-v5", **arguments))
+
+    assert f"make_env({name}=...)" in str(caught.value.hint)
+
+
+def test_an_argument_that_the_user_gives_is_the_users_own():
+    env = make_env(spec_of("Pendulum-v1", g="/etc/passwd"), g=5.0)
+
+    assert env.unwrapped.g == 5.0
+
+
+@pytest.mark.parametrize("arguments", [{"g": 5.0}, {"max_episode_steps": 10**6}, {"g": None}])
+def test_numbers_are_passed_on(arguments):
+    assert make_env(spec_of("Pendulum-v1", **arguments)).spec.kwargs.get("g", 5.0) in {5.0, None}
+
+
+def test_names_that_an_environment_knows_are_passed_on():
+    env = make_env(spec_of("FrozenLake-v1", map_name="8x8", is_slippery=False))
+
+    assert env.observation_space.n == 64
+
+
+def test_arguments_that_an_environment_does_not_take_are_named():
+    with pytest.raises(
+        InvalidArgumentError, match=r"Pendulum-v1 cannot be made with the arguments of local/own, wrong=1: "
+    ):
+        make_env(spec_of("Pendulum-v1", wrong=1))
+
+
+def test_wrappers_that_write_files_or_have_a_state_are_not_made(tmp_path):
+    video = ("rendering", "RecordVideo", {"video_folder": str(tmp_path / "made")})
+    env = make_env(spec_of("Pendulum-v1", [video, ("common", "TimeAwareObservation", {"flatten": True})]))
+
+    assert env.observation_space.shape == (4,)
+    assert not (tmp_path / "made").exists()
+    with pytest.raises(
+        InvalidArgumentError, match="local/own names the wrapper NormalizeObservation, which is not one"
+    ):
+        make_env(spec_of("Pendulum-v1", [("stateful_observation", "NormalizeObservation", {"epsilon": 1e-8})]))
+    with pytest.raises(InvalidArgumentError, match=r"local/own states for FrameStackObservation stack_size=1000000000"):
+        make_env(spec_of("Pendulum-v1", [("stateful_observation", "FrameStackObservation", {"stack_size": 10**9})]))
+    with pytest.raises(InvalidArgumentError, match=r"names the wrapper FrameStackObservation with wrong arguments"):
+        make_env(spec_of("Pendulum-v1", [("stateful_observation", "FrameStackObservation", {"wrong": 1})]))
 
 
 def test_a_dataset_without_an_environment_says_where_one_is_stated():
