@@ -210,9 +210,7 @@ def _wrap_command(
         shell.detail(f"the data folder is {shell.settings.home}")
         shell.check_home()
         began = time.perf_counter()
-        shell.sweep()
         result = function(shell, **arguments)
-        shell.sweep_named()
         shell.detail(f"took {time.perf_counter() - began:.2f} s")
         return result
 

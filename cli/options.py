@@ -17,8 +17,6 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
-from datasets_rl import sources
-from datasets_rl.disk import RECORDED_FOLDER, TRASH_FOLDER, WORK_FOLDER
 from datasets_rl.errors import (
     ConfirmationRequiredError,
     DatasetsRLError,
@@ -27,7 +25,6 @@ from datasets_rl.errors import (
     UnknownIdError,
 )
 from datasets_rl.settings import Settings
-from datasets_rl.sources import DERIVED
 
 from . import candidates
 from .errors import SOME_FAILED, Explanation, explain
@@ -64,7 +61,6 @@ Targets = Annotated[
     ),
 ]
 
-_CHANGING = {"append", "download", "preprocess", "remove"}
 _NO_MEMORY = re.compile(
     "allocate memory|not enough memory|can't start new thread|failed to map segment"
     "|error return without exception set"  # an extension whose allocation failed, and which did not say so
@@ -101,8 +97,6 @@ class Shell:
     verbose: int = 0
     root: Path | None = None
     version: bool = False
-    folders: set[Path] = field(default_factory=set)
-    """The datasets that were given by their folders."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -143,35 +137,6 @@ class Shell:
     def rlds(self, *words: object) -> str:
         """Return a command line with these words, which repeats ``--root`` if it was given."""
         return command_line(*words, root=self.root)
-
-    def sweep(self) -> None:
-        """Delete what killed commands left in the data folder.
-
-        A command that changes datasets leaves the recorded changes of those that it names to its own change.
-        """
-        roots = [self.settings.home / name for name in sources.source_names()]
-        hidden = (WORK_FOLDER, RECORDED_FOLDER, TRASH_FOLDER)
-        found = [root for root in roots if any((root / name).exists() for name in hidden)]
-        if found and "--dry-run" not in self.argv:
-            from datasets_rl import store
-
-            words = [f"{word} {Path(word).absolute()}" for word in self.argv] if self.command in _CHANGING else []
-            for root in found:
-                store.sweep(root, spare=lambda name: any(name.partition(DERIVED)[0] in word for word in words))
-
-    def sweep_named(self) -> None:
-        """Delete what killed commands left of the datasets that were named, after the command has seen it."""
-        roots = [self.settings.home / name for name in sources.source_names()]
-        if self.command in _CHANGING:
-            from datasets_rl import store
-
-            for root in filter(store.has_change_records, roots):
-                store.sweep(root)
-        elif self.folders:
-            from datasets_rl import store
-
-            for folder in sorted(self.folders):
-                store.sweep_folder(folder)
 
     def detail(self, text: str) -> None:
         """Say something that only -v wants to know."""
@@ -313,7 +278,6 @@ def dataset_arguments(shell: Shell, text: str) -> dict[str, Any]:
 
     wanted = id_or_folder(text)
     if isinstance(wanted, Path):
-        shell.folders.add(wanted.absolute())
         return {"dataset": wanted, "settings": shell.settings}
     # With a root the library looks there, and at no folder of this name beside us.
     root = shell.settings.home / sources.find(wanted).source

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from datasets_rl.errors import DiskFullError, InvalidArgumentError, LockedError
+from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError, LockedError
 from datasets_rl.remedy import Remedy
 
 try:
@@ -243,17 +243,158 @@ def folder_identity(folder: Path) -> str | None:
     path = folder / MANIFEST_FILE
     try:
         # Reading a named pipe would block, so only a regular file counts as a manifest.
-        return hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(path.lstat().st_mode) else None
+        return hashlib.sha256(path.read_bytes()).hexdigest() if is_plain_file(path) else None
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def remove_tree(path: Path) -> None:
-    """Delete a file or a folder with its contents, if it exists. Links are deleted, never followed."""
-    if path.is_symlink() or path.is_file():
-        path.unlink(missing_ok=True)
-    elif path.exists():
-        shutil.rmtree(path)
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+}
+_HAS_DESCRIPTORS = {os.open, os.stat, os.unlink, os.rmdir, os.mkdir, os.rename} <= os.supports_dir_fd
+_FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", os.O_RDONLY)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+def check_kind(path: Path, *, folder: bool) -> None:
+    """Check that a hidden path of this package is a plain folder, or a plain file, if it exists.
+
+    Raises:
+        IntegrityError: If it is something else, such as a link or a named pipe, which others must have put there.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
+        raise _kind_error(path, _KINDS.get(stat.S_IFMT(mode), "a device"), "folder" if folder else "file")
+
+
+def _kind_error(path: Path, kind: str, expected: str) -> IntegrityError:
+    return IntegrityError(
+        str(path),
+        [f"it is {kind}; expected a plain {expected} of this package"],
+        hint=f"see what {path} is, and move or delete it",
+    )
+
+
+def is_plain_file(path: Path) -> bool:
+    """Return whether a path is a regular file, and not a link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the bytes of a hidden file, which others may have replaced: links and pipes are never opened.
+
+    Raises:
+        IntegrityError: If it is not a plain file.
+        FileNotFoundError: If there is none.
+    """
+    with os.fdopen(_open_plain(path), "rb") as stream:
+        return stream.read()
+
+
+def _open_plain(path: Path) -> int:
+    """Open a plain file for reading, without following a link or waiting for a pipe; return its descriptor."""
+    check_kind(path, folder=False)
+    handle = os.open(path, os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):  # it was replaced since
+        os.close(handle)
+        raise _kind_error(path, "no longer a file", "file")
+    return handle
+
+
+def plain_folders(folder: Path, root: Path) -> list[Path]:
+    """Return the folders in a hidden folder below a root, sorted; none if a link leads to it. Links are left out."""
+    names = [folder, *folder.parents]
+    try:
+        if not all(stat.S_ISDIR(path.lstat().st_mode) for path in names[: names.index(root)]):
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def remove_tree(path: Path, root: Path | None = None) -> None:
+    """Delete a file or a folder with its contents, if it exists. Links are deleted, never followed.
+
+    Args:
+        path: The file or folder.
+        root: A folder above it, by default its parent; no folder between the two may be a link.
+
+    Raises:
+        IntegrityError: If the path is not below the root, or a link is between them; nothing is deleted then.
+    """
+    if not os.path.lexists(path):
+        return
+    with _opened_folder(path.parent, path.parent if root is None else root) as above:
+        _remove_entry(path.name, above)
+
+
+@contextmanager
+def _opened_folder(folder: Path, root: Path) -> Iterator[int | Path]:
+    """Open a folder at or below a root, one name after the other, so that no link is followed.
+
+    Yields:
+        Its descriptor; where the system has no functions for descriptors, its path.
+    """
+    names = folder.relative_to(root).parts if folder.is_relative_to(root) else ("..",)
+    if ".." in names:
+        raise IntegrityError(str(folder), [f"it is not inside {root}"], hint=f"see what {folder} is")
+    if not _HAS_DESCRIPTORS:
+        if folder.resolve() != root.resolve().joinpath(*names):
+            raise _kind_error(folder, "behind a symbolic link", "folder")
+        yield folder
+        return
+    handle = os.open(root, _FOLDER)
+    try:
+        for depth, name in enumerate(names, 1):
+            try:
+                inner = os.open(name, _FOLDER | _NO_LINK, dir_fd=handle)
+            except OSError as error:
+                if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+                    check_kind(root.joinpath(*names[:depth]), folder=True)
+                raise
+            os.close(handle)
+            handle = inner
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _remove_entry(name: str, above: int | Path) -> None:
+    """Delete an entry of an opened folder, with everything below it."""
+    if isinstance(above, Path):
+        path = above / name
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(path)
+        return
+    if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=above)
+        return
+    for _, folders, files, handle in os.fwalk(name, topdown=False, onerror=_raise, dir_fd=above):
+        for file in files:
+            os.unlink(file, dir_fd=handle)
+        for folder in folders:
+            try:
+                os.rmdir(folder, dir_fd=handle)
+            except NotADirectoryError:  # a link to a folder
+                os.unlink(folder, dir_fd=handle)
+    os.rmdir(name, dir_fd=above)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 TRASH_FOLDER = ".rlds-trash"
@@ -268,16 +409,35 @@ def discard(path: Path, root: Path) -> None:
 
     Args:
         path: The file or folder; it need not exist.
-        root: A folder above it, on the same file system.
+        root: A folder above it, on the same file system; no folder between the two may be a link.
+
+    Raises:
+        IntegrityError: If the path is not below the root, or a link is between them; nothing is deleted then.
     """
-    if os.path.lexists(path):
-        trashed = root / TRASH_FOLDER / uuid4().hex
-        _rename(path, trashed)
+    trash = root / TRASH_FOLDER
+    trashed = trash / uuid4().hex
+    while os.path.lexists(path):
+        check_kind(trash, folder=True)
+        trash.mkdir(exist_ok=True)
+        try:
+            _rename_below(path, trashed, root)
+        except FileNotFoundError:
+            continue  # another process has just deleted the empty trash folder
         with suppress(OSError):
             sync_file(path.parent)
-            remove_tree(trashed)
-            trashed.parent.rmdir()
+            remove_tree(trashed, root)
+            trash.rmdir()
+        break
     remove_empty_parents(path, root)
+
+
+def _rename_below(path: Path, target: Path, root: Path) -> None:
+    """Rename a file or a folder, between folders below a root to which no link leads."""
+    with _opened_folder(path.parent, root) as above, _opened_folder(target.parent, root) as folder:
+        if isinstance(above, Path) or isinstance(folder, Path):
+            os.replace(path, target)
+        else:
+            os.rename(path.name, target.name, src_dir_fd=above, dst_dir_fd=folder)
 
 
 def remove_empty_parents(path: Path, root: Path) -> None:
@@ -290,11 +450,15 @@ def remove_empty_parents(path: Path, root: Path) -> None:
 
 
 def empty_trash(trash: Path) -> None:
-    """Delete a trash folder and the files that dead processes left in it."""
+    """Delete a trash folder and the files that dead processes left in it.
+
+    Raises:
+        IntegrityError: If it is a link.
+    """
     with suppress(OSError):
-        for path in trash.iterdir():
+        for name in os.listdir(trash):  # noqa: PTH208 - the paths of a link's entries are never used
             with suppress(OSError):  # another process deletes it
-                remove_tree(path)
+                remove_tree(trash / name, trash.parent)
         trash.rmdir()
 
 
@@ -354,6 +518,7 @@ def lock(
 
     Raises:
         LockedError: If another process still holds the lock after `wait` seconds.
+        IntegrityError: If the path is not a plain file.
     """
     deadline = time.monotonic() + wait
     for claim in path.parent.glob(f"{glob.escape(path.name)}.*"):
@@ -379,11 +544,12 @@ def lock(
             os.close(handle)
 
 
-def free_owner_files(folder: Path) -> list[Path]:
-    """Delete the owner files in a folder whose process is dead; return those with a live owner."""
-    for path in sorted(folder.glob(f"*{_CLAIM}")):
+def free_owner_files(folder: Path, *, dry_run: bool = False) -> list[Path]:
+    """Delete the owner files in a folder whose process is dead, except in a dry run; return those with a live owner."""
+    for path in sorted(folder.glob(f"*{_CLAIM}")) if not dry_run else ():
         _free_claim(path)
-    return [path for path in sorted(folder.glob("*.lock")) if not _free_if_dead(path)]
+    owners = filter(is_plain_file, sorted(folder.glob("*.lock")))
+    return [path for path in owners if not _free_if_dead(path, dry_run=dry_run)]
 
 
 def _free_claim(path: Path) -> None:
@@ -491,13 +657,15 @@ def may_be_owned(path: Path) -> bool:
     return bool(content) and _is_alive(content, status.st_mtime)
 
 
-def _free_if_dead(path: Path) -> bool:
-    """Delete an owner file whose process is dead; return whether the file is gone."""
+def _free_if_dead(path: Path, *, dry_run: bool = False) -> bool:
+    """Delete an owner file whose process is dead; return whether the file is gone, or would be in a dry run."""
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(_open_plain(path), "rb") as stream:
             # The lock is held by a live owner, or by another process that is about to delete the file.
             if _is_held(stream.fileno()) or _is_alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime):
                 return False
+            if dry_run:
+                return True
             # Another process may have replaced the file since it was opened.
             if fcntl is not None:
                 if os.path.samestat(path.stat(), os.fstat(stream.fileno())):
@@ -645,6 +813,6 @@ class FileLock:
 
 def _read_owner(path: Path) -> str:
     process, host = "unknown", socket.gethostname()
-    with suppress(OSError, ValueError):
-        process, host, *_ = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    with suppress(OSError, ValueError, IntegrityError):
+        process, host, *_ = read_plain(path).decode(errors="replace").splitlines()
     return f"process {process} on {host}"

@@ -25,7 +25,9 @@ from datasets_rl.store import (
     check_own_files,
     dataset_paths,
     has_unfinished_change,
+    is_present,
     last_history_entry,
+    settle,
     transaction,
 )
 
@@ -115,6 +117,7 @@ def download(
     # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all of them.
     entry = sources.checked_entry(dataset_id, replace(selection, episodes="") if is_stored else selection)
     if is_stored and grown_selection(paths.folder, selection, as_stored=as_stored) is None:
+        settle(paths)
         if from_local is not None:
             _check_files_unchanged(DownloadRequest(entry, paths, settings, from_local=from_local))
         return paths.user_path
@@ -153,6 +156,42 @@ def download(
         # A version that was preprocessed in place cannot be downloaded again, so it is kept.
         given = request.local is not None and request.local.is_relative_to(paths.raw)
         change.publish(keep=bool(last_history_entry(paths)), drop=() if keep_raw or given else (paths.raw,))
+    return paths.user_path
+
+
+def stored_folder(
+    dataset_id: str,
+    selection: Selection,
+    *,
+    root: Path | str | None = None,
+    from_local: Path | str | None = None,
+    settings: Settings | None = None,
+) -> Path | None:
+    """Return the folder of a stored dataset that contains a selection; None if a download is needed. Changes nothing.
+
+    Args:
+        dataset_id: The id with its source.
+        selection: The selection; the stored one decides everything that it leaves open.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        from_local: A raw file, or a folder of raw files, that the dataset was made of.
+        settings: The settings; by default those of the environment.
+
+    Raises:
+        UnknownIdError: If there is no such id.
+        InvalidArgumentError: If a choice contradicts the stored one, or the files of `from_local` are not those from
+            which the dataset was converted.
+    """
+    settings = settings or Settings.from_env()
+    dataset_id, selection = sources.split_address(dataset_id, selection)
+    paths = dataset_paths(dataset_id, root=root, settings=settings)
+    if sources.split_derived(dataset_id)[1] or not is_present(paths):
+        return None
+    entry = sources.checked_entry(dataset_id, replace(selection, episodes=""))
+    if grown_selection(paths.folder, selection, as_stored=True) is not None:
+        return None
+    warn_of_recordings(paths)
+    if from_local is not None:
+        _check_files_unchanged(DownloadRequest(entry, paths, settings, from_local=from_local))
     return paths.user_path
 
 

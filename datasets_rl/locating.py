@@ -1,4 +1,4 @@
-"""The folder of a dataset, by its id or path, once everything that dead processes left of it is completed."""
+"""The folder of a dataset, by its id or path, and the recordings that are not yet a part of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datasets_rl.disk import MANIFEST_FILE, RECORDED_FOLDER, WORK_FOLDER
 from datasets_rl.errors import NotADatasetError, RecordingWarning
 from datasets_rl.remedy import Call, Remedy
 from datasets_rl.settings import Settings
-from datasets_rl.store import DatasetPaths, dataset_paths, is_settled, paths_of
+from datasets_rl.store import DatasetPaths, complete_changes, dataset_paths, is_half_stored, is_present, paths_of
 
 __all__ = ["OWN_SOURCE", "locate", "owner_file", "pending_recordings", "warn_of_recordings"]
 
@@ -20,22 +20,31 @@ OWN_SOURCE = "local"
 """The source of the user's own datasets: only these grow by recordings."""
 
 
-def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:
-    """Return the folder of a finished dataset, given by its id or by its folder.
+def locate(
+    dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None, complete: bool = False
+) -> Path:
+    """Return the folder of a finished dataset, given by its id or by its folder; nothing on the disk is changed.
+
+    Args:
+        dataset: The id or the folder.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
+        complete: For commands that write the dataset: if it is missing because a process was killed between two
+            renames, the change of that process is completed.
 
     Raises:
         UnknownIdError: If there is no such id, or (`NotADatasetError`) the folder has no finished dataset.
     """
     as_path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or (root is None and _has_manifest(as_path)):
+        if not _is_present_folder(as_path, complete=complete):
+            raise _not_a_folder_error(as_path)
         if any((root / RECORDED_FOLDER).is_dir() for root in as_path.absolute().parents):
             warn_of_recordings(paths_of(as_path))
-        if not _is_settled_folder(as_path):
-            raise _not_a_folder_error(as_path)
         return as_path.absolute()
     base, derived = sources.split_derived(dataset)
     paths = dataset_paths(dataset, root=root, settings=settings)
-    if not is_settled(paths):
+    if not _is_present(paths, complete=complete):
         if derived:
             make = Call("preprocess", Call("locate", base), recipe=...)
             raise NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
@@ -98,13 +107,27 @@ def _has_manifest(folder: Path) -> bool:
     return os.path.isfile(folder / MANIFEST_FILE)  # noqa: PTH113 - see above
 
 
-def _is_settled_folder(folder: Path) -> bool:
-    # Without a work folder no change was ever recorded, so the manifest need not be read.
-    if not os.path.exists(folder.parent):  # noqa: PTH110 - see `_has_manifest`
-        return False
-    if _has_manifest(folder) and not any((root / WORK_FOLDER).is_dir() for root in folder.absolute().parents):
+def _is_present_folder(folder: Path, *, complete: bool) -> bool:
+    if _has_manifest(folder):
         return True
+    # Without a work folder no change was ever recorded.
+    if not any(os.path.isdir(root / WORK_FOLDER) for root in folder.absolute().parents):  # noqa: PTH112 - see above
+        return False
     try:
-        return is_settled(paths_of(folder))
+        return _is_present(paths_of(folder), complete=complete)
     except OSError:  # a name that no file can have
         return False
+
+
+def _is_present(paths: DatasetPaths, *, complete: bool) -> bool:
+    if is_present(paths):
+        return True
+    if complete:
+        complete_changes(paths)
+    elif is_half_stored(paths):
+        raise NotADatasetError(
+            paths.folder,
+            "the process that was storing it was killed before it was done",
+            hint="run the command of that process again, which completes the change",
+        )
+    return paths.exists

@@ -14,9 +14,14 @@ recorded, with the identities of both, before the first rename:
 
     record  ->  exchange build and dataset  ->  move the old version  ->  trash the rest  ->  unlock  ->  drop the record
 
-A process that is killed at any of these points leaves the record, and the next process that locks the dataset completes
+A process that is killed at any of these points leaves the record, and the next process that writes the dataset completes
 the change: it recognizes each version by its identity, never by its name. A command that finds a completed record of
-its own request knows that its work is done.
+its own request knows that its work is done. Readers change nothing: they take no lock, complete nothing and delete
+nothing.
+
+The hidden files may be those of a folder that somebody else has made, so that they are read like any other input: what
+is a link, a pipe or a device is refused, a record counts only if all its paths are hidden paths of its dataset, and
+nothing outside of the root is ever deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -37,6 +42,7 @@ from uuid import uuid4
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE, RECORDED_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, WORK_FOLDER
 from datasets_rl.errors import (
+    DatasetsRLError,
     DiskFullError,
     InvalidArgumentError,
     LockedError,
@@ -60,8 +66,8 @@ _MAX_NAME_BYTES = 150
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 SHORT_WAIT = 2.0
 """Seconds that a short change waits for the lock: another command may be deleting leftovers."""
-_SETTLE_PAUSE = 0.01
-_SETTLE_SECONDS = 10.0
+_CHANGE_PAUSE = 0.01
+_CHANGE_SECONDS = 10.0
 """Seconds that a reader waits for a process between the two renames that replace an exchange where there is none."""
 _LOOKS = 3
 """How often a reader finds neither a dataset nor a change before it believes that there is none: a change may begin and
@@ -193,8 +199,8 @@ def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: 
     if root is None:
         root = (settings or Settings.from_env()).home / entry.source
     paths = DatasetPaths(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
-    # Changes, locks and deletions apply to the dataset that the link points to; the link itself stays.
-    linked = paths.folder.is_symlink() and paths.exists
+    # Changes, locks and deletions apply to the dataset that a link leads to; the link itself stays.
+    linked = paths.exists and paths.folder.resolve() != paths.root.resolve() / paths.name
     return replace(paths_of(paths.folder), link=paths.folder) if linked else paths
 
 
@@ -231,30 +237,42 @@ def id_or_path(dataset: str | Path) -> str | Path:
     return path if dataset and os.path.exists(path) else dataset  # noqa: PTH110 - see above
 
 
-def is_settled(paths: DatasetPaths) -> bool:
-    """Return whether the dataset exists, after completing any change that a dead process recorded."""
-    deadline = time.monotonic() + _SETTLE_SECONDS
+def is_present(paths: DatasetPaths) -> bool:
+    """Return whether the dataset exists; nothing is changed.
+
+    Where the file system cannot exchange two names, a dataset that is replaced is missing for a moment. This waits for
+    the process that replaces it, unless that process is dead.
+    """
+    deadline = time.monotonic() + _CHANGE_SECONDS
     absent = 0
-    while absent < _LOOKS and time.monotonic() < deadline:
-        if changing := has_unfinished_change(paths):
-            with suppress(DiskFullError, LockedError, OSError), disk.lock(paths.lock, paths.name, wait=0):
-                _settle_changes(paths)
-                return paths.exists
+    while absent < _LOOKS:
+        changing = _is_changing(paths)
         # Looking again would not do: the next change may begin in between.
         if paths.exists:
             return True
-        if changing or has_unfinished_change(paths):
-            time.sleep(_SETTLE_PAUSE)  # a live process is between two renames
+        if (changing or _is_changing(paths)) and time.monotonic() < deadline:
+            time.sleep(_CHANGE_PAUSE)  # a live process is between two renames
         else:
             absent += 1
     return False
 
 
+def _is_changing(paths: DatasetPaths) -> bool:
+    """Return whether a process that may be alive has recorded a change of a dataset."""
+    return any(change.may_be_running(path) for path, change in _changes(paths).items())
+
+
 def paths_of(folder: Path) -> DatasetPaths:
-    """Return the paths of the dataset in a folder; the root is that of its id if the folder is named after the id."""
+    """Return the paths of the dataset in a folder; the root is that of its id if the folder is named after the id.
+
+    Raises:
+        NotADatasetError: If the folder is the root of a file system.
+    """
     from datasets_rl.format.manifest import Manifest
 
     folder = folder.expanduser().resolve()
+    if folder == folder.parent:
+        raise NotADatasetError(folder, "it is the root of a file system")
     with suppress(NotADatasetError, ManifestError):
         return named_paths(folder, Manifest.read(folder).id)
     # On a file system without an exchange the dataset may be missing for a moment, but then a change is recorded.
@@ -314,9 +332,9 @@ def last_history_entry(paths: DatasetPaths) -> Mapping[str, Any]:
 def versions(paths: DatasetPaths) -> list[Version]:
     """Return the earlier versions of a dataset, the oldest first."""
     earlier = []
-    for path in paths.versions.glob("*-*"):
-        number = path.name.partition("-")[0]
-        if number.isdigit() and (path / MANIFEST_FILE).is_file():
+    for path in disk.plain_folders(paths.versions, paths.root):
+        number, mark, _ = path.name.partition("-")
+        if number.isdigit() and mark and disk.is_plain_file(path / MANIFEST_FILE):
             earlier.append(Version(int(number), path))
     return sorted(earlier, key=lambda version: version.number)
 
@@ -381,7 +399,7 @@ def _remove(paths: DatasetPaths, name: str) -> int:
         folders = paths.folders
         (paths.folder / MANIFEST_FILE).unlink(missing_ok=True)
         for path in folders:
-            disk.remove_tree(path)
+            disk.remove_tree(path, paths.root)
             disk.remove_empty_parents(path, paths.root)
     return freed
 
@@ -476,8 +494,9 @@ class _Change:
     """The identity of the dataset before the change; None if there was none."""
     new: str | None
     """The identity of the dataset after the change; None if it is removed."""
-    inode: int
-    """The inode of the new version's folder, or of the removed one; renames keep it, and copies have another one."""
+    stamp: int
+    """The time in nanoseconds at which the manifest of the new version, or of the removed one, was last changed as a
+    file; renames of its folder keep it, and copies have another one."""
     staged: str
     """The path of the new version, relative to the root; after the exchange, that of the old one."""
     kept: str
@@ -488,12 +507,34 @@ class _Change:
     """The bytes that a removal frees."""
 
     @classmethod
-    def read(cls, path: Path) -> _Change | None:
-        """Read a record; None if it is gone or damaged."""
-        with suppress(OSError, ValueError, TypeError):
-            document = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**document, "drop": tuple(document["drop"])})
+    def read(cls, path: Path, paths: DatasetPaths) -> _Change | None:
+        """Read a record; None if it is gone, damaged, or not a record of this dataset."""
+        with suppress(DatasetsRLError, OSError, LookupError, RecursionError, TypeError, ValueError):
+            document = json.loads(disk.read_plain(path))
+            change = cls(**{**document, "drop": tuple(document["drop"])})
+            return change if change._has_types() and change._stays_inside(paths) else None
         return None
+
+    def _has_types(self) -> bool:
+        texts = [self.name, self.request, self.staged, self.kept, *self.drop, *self.process]
+        return (
+            all(isinstance(text, str) for text in texts)
+            and all(type(number) is int for number in (self.stamp, self.freed))
+            and all(one is None or _IDENTITY.fullmatch(one) for one in (self.old, self.new))
+            and len(self.process) == 4
+            and self.process[2].isdigit()
+        )
+
+    def _stays_inside(self, paths: DatasetPaths) -> bool:
+        """Return whether it is a change of this dataset, and names nothing but hidden paths of this dataset."""
+        staged, kept, *drop = (paths.root / path for path in (self.staged, self.kept, *self.drop))
+        hidden = {paths.work, paths.versions, paths.raw, paths.recorded}
+        return (
+            self.name == paths.name
+            and (staged == paths.build or _is_inside(staged, paths.versions))
+            and (not self.kept or _is_inside(kept, paths.versions))
+            and all(path in hidden or _is_inside(path, paths.recorded) for path in drop)
+        )
 
     @property
     def of_this_process(self) -> bool:
@@ -505,6 +546,23 @@ class _Change:
         """Whether the process that recorded it is dead; valid only while the caller holds the lock."""
         *machine, pid, start_time = self.process
         return machine != disk.machine_identity() or disk.process_start_time(int(pid)) != start_time
+
+    def may_be_running(self, record: Path) -> bool:
+        """Return whether the process that recorded it may be alive; a process of another machine, for a few seconds."""
+        if not self.abandoned:
+            return True
+        with suppress(OSError):
+            is_remote = self.process[:2] != disk.machine_identity()
+            return is_remote and 0 <= time.time() - record.lstat().st_mtime < _CHANGE_SECONDS
+        return False
+
+
+_IDENTITY = re.compile("[0-9a-f]{64}")
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Return whether a path is that of an entry of a folder."""
+    return path.parent == folder and path.name not in {"", ".."}
 
 
 @dataclass
@@ -558,7 +616,7 @@ class Transaction:
             process=[*disk.machine_identity(), str(os.getpid()), str(disk.process_start_time(os.getpid()))],
             old=old,
             new=new,
-            inode=_inode(staged if new is not None else paths.folder),
+            stamp=_stamp(staged if new is not None else paths.folder),
             staged=self._relative(staged),
             kept=kept,
             drop=tuple(map(self._relative, drop)),
@@ -596,11 +654,12 @@ def transaction(
 
     Raises:
         LockedError: If the other process did not finish in time.
+        IntegrityError: If a hidden path of the dataset is a link, a pipe or the like.
     """
     text = json.dumps(request, sort_keys=True, default=str)
     change = Transaction(paths, text)
     try:
-        with disk.lock(paths.lock, name, wait=wait, waiting=waiting):
+        with _locked(paths, name, wait=wait, waiting=waiting):
             done = _settle_changes(paths)
             same = {path: earlier for path, earlier in done.items() if earlier.request == text}
             change.finished, change.freed = bool(same), sum(earlier.freed for earlier in same.values())
@@ -618,6 +677,45 @@ def transaction(
         _remove_empty_hidden(paths.root)
 
 
+@contextmanager
+def _locked(
+    paths: DatasetPaths, name: str, *, wait: float, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Hold the lock of a dataset, all of whose hidden paths are plain files and folders."""
+    check_hidden(paths)
+    with disk.lock(paths.lock, name, wait=wait, waiting=waiting):
+        yield
+
+
+def check_hidden(paths: DatasetPaths) -> None:
+    """Check that nothing hidden that a change of a dataset would use leads elsewhere, or would block it.
+
+    Raises:
+        IntegrityError: If there is a link, a pipe, a socket or a device.
+    """
+    _check_hidden_folders(paths.root)
+    own = (paths.work, paths.versions, paths.raw, paths.recorded)
+    for top in own:
+        for path in (*[one for one in reversed(top.parents) if paths.root in one.parents], top):
+            disk.check_kind(path, folder=True)
+        # Recordings are judged one by one by what adds them: a damaged one does not block the others.
+        for folder, folders, files in os.walk(top) if top != paths.recorded else ():
+            for name in folders:
+                disk.check_kind(Path(folder, name), folder=True)
+            for name in files:
+                disk.check_kind(Path(folder, name), folder=False)
+    for path in (paths.lock, *_change_records(paths)):
+        disk.check_kind(path, folder=False)
+
+
+def _check_hidden_folders(root: Path) -> None:
+    for name in _HIDDEN:
+        disk.check_kind(root / name, folder=True)
+
+
+_HIDDEN = (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, RAW_FOLDER, RECORDED_FOLDER)
+
+
 def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
     """Delete the leftovers of dead processes for one dataset; the caller holds its lock."""
     is_resumable = paths.journal.exists() or bool(set(_change_records(paths)) - set(keep))
@@ -631,7 +729,7 @@ def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
 
 
 def _remove_empty_hidden(root: Path) -> None:
-    for folder in (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, RAW_FOLDER, RECORDED_FOLDER):
+    for folder in _HIDDEN:
         with suppress(OSError):
             (root / folder).rmdir()
 
@@ -642,30 +740,33 @@ _LIVE: set[Path] = set()
 
 def has_unfinished_change(paths: DatasetPaths) -> bool:
     """Return whether a change of a dataset is recorded that may be incomplete."""
-    return any(_change_records(paths))
+    return bool(_changes(paths))
 
 
-def has_change_records(root: Path) -> bool:
-    """Return whether changes are recorded below the folder of a source."""
-    return any((root / WORK_FOLDER).glob(f"*{_RECORD}*"))
+def is_half_stored(paths: DatasetPaths) -> bool:
+    """Return whether a version is recorded that was to become the dataset."""
+    return any(change.new is not None for change in _changes(paths).values())
+
+
+def _changes(paths: DatasetPaths) -> dict[Path, _Change]:
+    """Return the recorded changes of a dataset by their files, without what is not a record of this dataset."""
+    changes = {path: _Change.read(path, paths) for path in _change_records(paths)}
+    return {path: change for path, change in changes.items() if change is not None}
 
 
 def _change_records(paths: DatasetPaths) -> Iterator[Path]:
     """Yield the files that record the changes of a dataset, by name."""
     prefix = f"{paths.lock.stem}{_RECORD}"
     with suppress(FileNotFoundError, NotADirectoryError):
-        for path in sorted(paths.lock.parent.iterdir()):
+        for path in [] if paths.lock.parent.is_symlink() else sorted(paths.lock.parent.iterdir()):
             if path.name.startswith(prefix):
                 yield path
 
 
 def _settle_changes(paths: DatasetPaths) -> dict[Path, _Change]:
     """Complete every recorded change; return the applied ones of dead processes, whose records the caller deletes."""
-    changes = {path: _Change.read(path) for path in _change_records(paths)}
     done = {}
-    for path, change in changes.items():
-        if change is None or change.name != paths.name:
-            continue
+    for path, change in _changes(paths).items():
         applied = _complete_change(paths, change)
         if change.abandoned or (change.of_this_process and path not in _LIVE):
             if applied:
@@ -689,28 +790,30 @@ def _complete_change(paths: DatasetPaths, change: _Change) -> bool:
     staged = paths.root / change.staged
     current = disk.folder_identity(paths.folder)
     if change.new is None:
-        if current is not None and (current != change.old or _inode(paths.folder) != change.inode):
+        if current is not None and (current != change.old or _stamp(paths.folder) != change.stamp):
             return False  # the earlier versions may belong to the dataset that the user has stored here
         if current is not None:
             disk.discard(paths.folder, paths.root)
-    elif current != change.new or (change.old == change.new and _inode(paths.folder) != change.inode):
+    elif current != change.new or (change.old == change.new and _stamp(paths.folder) != change.stamp):
         if disk.folder_identity(staged) != change.new or current not in {change.old, None}:
             return False  # the user has stored another dataset here
         former = paths.root / change.kept if change.kept else paths.trash / uuid4().hex
         disk.replace_folder(staged, paths.folder, former)
-        disk.remove_empty_parents(staged, paths.root)
     if change.new is not None and (remaining := disk.folder_identity(staged)) is not None:
         if remaining == change.old and change.kept and not (paths.root / change.kept).exists():
             disk.move_path(staged, paths.root / change.kept)
         elif remaining in {change.old, change.new}:
             disk.discard(staged, paths.root)
+    disk.remove_empty_parents(staged, paths.root)
     for path in change.drop:
         disk.discard(paths.root / path, paths.root)
     return True
 
 
-def _inode(folder: Path) -> int:
-    return folder.stat().st_ino if folder.exists() else 0
+def _stamp(folder: Path) -> int:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return (folder / MANIFEST_FILE).stat().st_ctime_ns
+    return 0
 
 
 def discard_work(paths: DatasetPaths) -> None:
@@ -718,61 +821,85 @@ def discard_work(paths: DatasetPaths) -> None:
     disk.discard(paths.work, paths.root)
 
 
-def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None:
-    """Delete the leftovers of dead processes below the folder of a source, and complete their recorded changes.
+def complete_changes(paths: DatasetPaths) -> None:
+    """Complete the changes of a dataset that dead processes recorded; only for commands that write the dataset.
 
-    Builds that a command could resume are kept, and so are the files of live processes. Folders without write
-    permission are skipped.
+    The records stay, by which the command recognizes its own change. If another process has the lock, or this one may
+    not write the folder, nothing happens.
 
-    Args:
-        root: The folder of the source; its hidden folders belong to this package.
-        spare: Given the name of a dataset, returns whether to leave its recorded changes to the command that follows:
-            if that repeats the recorded request, it must see the record. By default no changes are left.
+    Raises:
+        IntegrityError: If a hidden path of the dataset is a link, a pipe or the like.
     """
-    work = root / WORK_FOLDER
-    with suppress(OSError):
-        if work.is_dir():
-            held = {path.stem for path in disk.free_owner_files(work)}
-            disk.free_temporary_files(work)
-            _sweep_records(work, spare)
-            for folder in _unlocked_work_folders(work, held):
-                disk.free_temporary_files(folder)
-                disk.free_temporary_files(folder / "build")
-                # Without a journal the build cannot be resumed.
-                if (folder / "build").exists() and not (folder / "journal.jsonl").exists():
-                    _discard_unless_held(folder / "build", folder, resumable=False)
-    for recordings in (root / RECORDED_FOLDER).glob("*"):
-        with suppress(OSError):
-            disk.free_owner_files(recordings)
-            for folder in recordings.iterdir():
-                disk.free_temporary_files(folder)
-            recordings.rmdir()
-    disk.empty_trash(root / TRASH_FOLDER)
-    _remove_empty_hidden(root)
+    with suppress(DiskFullError, LockedError, OSError), _locked(paths, paths.name, wait=SHORT_WAIT):
+        _settle_changes(paths)
 
 
-def sweep_folder(folder: Path) -> None:
-    """Delete the leftovers of dead processes for a dataset given by its folder, and complete their recorded changes."""
-    paths = paths_of(folder)
+def settle(paths: DatasetPaths) -> None:
+    """Complete the changes of a dataset that dead processes recorded, and delete what they left.
+
+    Only for commands that write the dataset. If another process has its lock, or this one may not write its folder,
+    nothing happens.
+
+    Raises:
+        IntegrityError: If a hidden path of the dataset is a link, a pipe or the like.
+    """
     if not any((paths.root / hidden).exists() for hidden in (WORK_FOLDER, TRASH_FOLDER)):
         return
     with suppress(DiskFullError, LockedError, OSError):
-        with disk.lock(paths.lock, paths.name, wait=0):
+        with _locked(paths, paths.name, wait=0):
             for path in _settle_changes(paths):
                 path.unlink(missing_ok=True)
             _sweep_dataset(paths)
         _remove_empty_hidden(paths.root)
 
 
-def _sweep_records(work: Path, spare: Callable[[str], bool]) -> None:
-    for record in sorted(work.glob(f"*{_RECORD}*")):
-        change = _Change.read(record)
-        if change is None or not change.abandoned or spare(change.name):
-            continue
-        paths = DatasetPaths(work.parent, change.name)
-        with suppress(DiskFullError, LockedError), disk.lock(paths.lock, paths.name, wait=0):
-            for path in _settle_changes(paths):
-                path.unlink(missing_ok=True)
+def sweep(root: Path) -> None:
+    """Delete the leftovers of dead processes below the folder of a source, and complete their recorded changes.
+
+    Builds that a command could resume are kept, and so are recordings and the files of live processes. Folders without
+    write permission are skipped.
+
+    Args:
+        root: The folder of the source; its hidden folders belong to this package.
+
+    Raises:
+        IntegrityError: If one of these folders is a link, a pipe or the like.
+    """
+    _check_hidden_folders(root)
+    work = root / WORK_FOLDER
+    with suppress(OSError):
+        if work.is_dir():
+            held = {path.stem for path in disk.free_owner_files(work)}
+            disk.free_temporary_files(work)
+            for name in sorted(filter(None, map(_recorded_name, work.glob(f"*{_RECORD}*")))):
+                settle(DatasetPaths(root, name))
+            for folder in _unlocked_work_folders(work, held):
+                for place in (folder, *disk.plain_folders(folder, work)):
+                    disk.free_temporary_files(place)
+                # Without a journal the build cannot be resumed.
+                if (folder / "build").is_dir() and not (folder / "journal.jsonl").exists():
+                    _discard_unless_held(folder / "build", folder, resumable=False)
+    for recordings in disk.plain_folders(root / RECORDED_FOLDER, root):
+        with suppress(OSError):
+            disk.free_owner_files(recordings)
+            for folder in disk.plain_folders(recordings, root):
+                disk.free_temporary_files(folder)
+            recordings.rmdir()
+    disk.empty_trash(root / TRASH_FOLDER)
+    _remove_empty_hidden(root)
+
+
+def _recorded_name(record: Path) -> str:
+    """Return the name of the dataset whose change a file records; empty if it is not such a record."""
+    with suppress(DatasetsRLError, OSError, LookupError, RecursionError, TypeError, ValueError):
+        name = json.loads(disk.read_plain(record))["name"]
+        paths, parts = DatasetPaths(record.parents[1], name), PurePosixPath(name).parts
+        # The file is named after the dataset, so that a record cannot name another one.
+        is_own = record.name.startswith(f"{paths.lock.stem}{_RECORD}")
+        is_plain = "/".join(parts) == name and not any(part.startswith(".") for part in parts)
+        if is_own and is_plain and paths.folder.parent.resolve() == paths.root.resolve().joinpath(*parts[:-1]):
+            return str(name)
+    return ""
 
 
 def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
@@ -785,9 +912,11 @@ def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
     Returns:
         Bytes freed.
     """
+    _check_hidden_folders(root)
     work, freed = root / WORK_FOLDER, 0
     if work.is_dir():
-        for folder in _unlocked_work_folders(work, {path.stem for path in disk.free_owner_files(work)}):
+        held = {path.stem for path in disk.free_owner_files(work, dry_run=dry_run)}
+        for folder in _unlocked_work_folders(work, held):
             freed += disk.tree_bytes(folder)
             if not dry_run:
                 _discard_unless_held(folder, folder, resumable=True)
@@ -804,6 +933,7 @@ def prune_streams(root: Path, *, dry_run: bool = False) -> int:
     Returns:
         Bytes freed.
     """
+    disk.check_kind(root / STREAM_FOLDER, folder=True)
     freed = 0
     inside = (path for name in ("shards", "raw") for path in (root / STREAM_FOLDER).rglob(name))
     for folder in sorted({path.parent for path in inside if path.parent.name.isdigit()}):
@@ -816,9 +946,8 @@ def prune_streams(root: Path, *, dry_run: bool = False) -> int:
 
 def _unlocked_work_folders(work: Path, held: set[str]) -> list[Path]:
     """Return the work folders without a lock or a recorded change: with one, the old version may be in the folder."""
-    paths = list(work.iterdir())
-    changing = {path.name.rpartition(_RECORD)[0] for path in paths if _RECORD in path.name}
-    return [path for path in paths if path.is_dir() and path.name not in held | changing]
+    changing = {path.name.rpartition(_RECORD)[0] for path in work.iterdir() if _RECORD in path.name}
+    return [path for path in disk.plain_folders(work, work) if path.name not in held | changing]
 
 
 def _discard_unless_held(path: Path, folder: Path, *, resumable: bool) -> None:
@@ -854,7 +983,7 @@ def upgrade(folder: Path, *, wait: float = 3600.0) -> bool:
             return change.finished
         manifest = Manifest.read(paths.folder)
         check_own_files(paths.folder)
-        disk.remove_tree(paths.build)
+        disk.remove_tree(paths.build, paths.root)
         for entry in manifest.files:
             disk.link_or_copy(paths.folder / entry.path, paths.build / entry.path)
         manifest.write(paths.build)

@@ -144,7 +144,7 @@ def test_a_discarded_folder_is_never_incomplete(tmp_path, monkeypatch):
     """A reader that lists the path during the deletion finds the complete folder or none."""
     target = folder_of(tmp_path / "target", "old")
     seen = []
-    monkeypatch.setattr(disk, "remove_tree", lambda path: seen.append((path.parent.name, target.exists())))
+    monkeypatch.setattr(disk, "remove_tree", lambda path, _: seen.append((path.parent.name, target.exists())))
     disk.discard(target, tmp_path)
 
     assert seen == [(disk.TRASH_FOLDER, False)]

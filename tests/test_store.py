@@ -1,4 +1,4 @@
-"""A version replaces another in one step, and the next command completes the work of a dead process."""
+"""A version replaces another in one step, and the next command that writes completes the work of a dead process."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_without_an_exchange_two_renames_have_the_same_result(folder, home, monk
 
 
 @pytest.mark.parametrize("call", [1, 2])
-def test_a_reader_completes_a_replacement_that_stopped_between_two_renames(folder, home, monkeypatch, call):
+def test_the_same_command_completes_a_replacement_that_stopped_between_two_renames(folder, home, monkeypatch, call):
     """On file systems without an atomic exchange, only a record exists between the two renames."""
     before, moves, move = disk.folder_identity(folder), [], disk.move_path
 
@@ -292,15 +292,24 @@ def test_a_reader_completes_a_replacement_that_stopped_between_two_renames(folde
             scaled(folder, 2, in_place=True)
     assert folder.exists() is (call == 1)
 
-    assert locating.locate(ID) == folder
+    files = {path for path in home.rglob("*") if path.is_file()}
+    if call == 1:
+        assert disk.folder_identity(locating.locate(ID)) == before
+    else:
+        with pytest.raises(NotADatasetError, match="was killed before it was done") as caught:
+            locating.locate(ID)
+        assert "run the command of that process again" in caught.value.hint
+    assert {path for path in home.rglob("*") if path.is_file()} == files
+
+    scaled(folder, 2, in_place=True)
     assert disk.folder_identity(folder) != before
-    store.sweep(home / "demo")
+    assert len(store.versions(store.dataset_paths(ID))) == 1
     store.undo(folder)
     assert disk.folder_identity(folder) == before
     assert hidden(home) == []
 
 
-def test_a_folder_without_an_id_is_recovered_by_any_command_that_names_it(folder, home, monkeypatch):
+def test_a_folder_without_an_id_is_recovered_by_a_command_that_writes_it(folder, home, monkeypatch):
     mine = scaled(folder, 2, dest=home / "else" / "mine")
     move = disk.move_path
 
@@ -314,7 +323,9 @@ def test_a_folder_without_an_id_is_recovered_by_any_command_that_names_it(folder
         with pytest.raises(KeyboardInterrupt):
             preprocess(mine, Recipe.inline(["keep_lengths:3"]), in_place=True)
     assert not mine.exists()
-    assert locating.locate(mine) == mine
+    with pytest.raises(NotADatasetError, match="was killed before it was done"):
+        load(mine)
+    preprocess(mine, Recipe.inline(["keep_lengths:3"]), in_place=True)
     assert len(StoredDataset(mine).manifest.history) == 2
 
 
@@ -497,7 +508,7 @@ def test_hidden_folders_of_other_programs_are_not_changed(folder, home, tmp_path
     out = scaled(folder, 3, dest=room / "out")
     scaled(out, 2, in_place=True)
     store.undo(out)
-    store.sweep_folder(out)
+    store.settle(store.paths_of(out))
     assert note.read_text() == "mine"
     assert home.exists()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datasets_rl.errors import NotADatasetError, UnknownIdError
+from datasets_rl.errors import ManifestError, NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
 from .. import candidates
@@ -190,8 +190,7 @@ def _result_blocks(
         chain = tuple(
             (
                 str(one["number"]),
-                f"{one['steps']:,}",
-                f"{one['episodes']:,}",
+                *("unknown" if one[name] is None else f"{one[name]:,}" for name in ("steps", "episodes")),
                 size_text(one["bytes"]),
                 str(one["made_by"]),
             )
@@ -256,21 +255,26 @@ def _flattened(value: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[
 def _version_chain(folder: Path) -> list[dict[str, Any]]:
     """Return the chain of versions that `rlds preprocess --undo` steps back through; empty if there is one only."""
     from datasets_rl import store
-    from datasets_rl.format.manifest import Manifest
 
     earlier = store.versions(store.paths_of(folder))
-    chain = list(enumerate([*(one.folder for one in earlier), folder], 1)) if earlier else []
-    return [
-        {
-            "number": number,
-            "folder": str(path),
-            "steps": manifest.steps,
-            "episodes": manifest.episodes,
-            "bytes": manifest.bytes,
-            "made_by": manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download",
-        }
-        for number, path, manifest in ((number, path, Manifest.read(path)) for number, path in chain)
-    ]
+    chain = enumerate([*(one.folder for one in earlier), folder], 1) if earlier else ()
+    return [{"number": number, "folder": str(path), **_version_facts(path)} for number, path in chain]
+
+
+def _version_facts(folder: Path) -> dict[str, Any]:
+    """Return the counts of a version and what made it; a damaged one does not hide the others."""
+    from datasets_rl.format.manifest import Manifest
+
+    try:
+        manifest = Manifest.read(folder)
+    except ManifestError:
+        return {"steps": None, "episodes": None, "bytes": None, "made_by": "damaged: its manifest cannot be read"}
+    return {
+        "steps": manifest.steps,
+        "episodes": manifest.episodes,
+        "bytes": manifest.bytes,
+        "made_by": manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download",
+    }
 
 
 def _description_facts(entry: Entry | None, folder: Path) -> tuple[tuple[str, str], ...]:

@@ -161,7 +161,9 @@ def run(
         "settings": shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs),
     }
     found = apply_to_each(
-        shell, items, lambda one: _preprocess(shell, one, _find_folders(shell, items[one]), steps, options)
+        shell,
+        items,
+        lambda one: _preprocess(shell, one, _find_folders(shell, items[one], complete=in_place), steps, options),
     )
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
@@ -177,10 +179,10 @@ def _output_items(datasets: list[str], *, together: bool) -> dict[str, list[str]
     return {" + ".join(datasets): datasets} if together else {one: [one] for one in datasets}
 
 
-def _find_folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
+def _find_folders(shell: Shell, datasets: list[str], *, complete: bool = False) -> Path | list[Path]:
     from datasets_rl import locating
 
-    found = [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
+    found = [locating.locate(**dataset_arguments(shell, one), complete=complete) for one in datasets]
     return found if len(found) > 1 else found[0]
 
 
@@ -239,7 +241,7 @@ def _undo(shell: Shell, datasets: list[str]) -> Result:
     from datasets_rl.preprocessing import undo
 
     def back(one: str) -> Path:
-        folder = undo(locating.locate(**dataset_arguments(shell, one)))
+        folder = undo(locating.locate(**dataset_arguments(shell, one), complete=True))
         manifest, number = Manifest.read(folder), len(store.versions(store.paths_of(folder))) + 1
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
         shell.printer.note(f"{one}: version {number} is back, {_counts_text(manifest)}, made by {made or 'a recipe'}")

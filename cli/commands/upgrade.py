@@ -39,7 +39,7 @@ def run(
     from datasets_rl import locating, store
 
     def upgrade(dataset: str) -> tuple[Path, bool]:
-        folder = locating.locate(**dataset_arguments(shell, dataset))
+        folder = locating.locate(**dataset_arguments(shell, dataset), complete=True)
         return folder, store.upgrade(folder)
 
     outcomes = apply_to_each(shell, datasets, upgrade)

@@ -242,14 +242,13 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         settings = self._settings()
         full_id = f"{self.source}/{dataset_id}"
         if download:
+            where: dict[str, Any] = {"root": root, "from_local": self._local_copy(), "settings": settings}
+            # A stored dataset is only read: what a killed process left of it is not touched.
+            stored = None if download == "force" else downloading.stored_folder(full_id, self._asked, **where)
+            if stored is not None:
+                return stored
             return downloading.download(
-                full_id,
-                root=root,
-                force=download == "force",
-                selection=self._asked,
-                as_stored=True,
-                from_local=self._local_copy(),
-                settings=settings,
+                full_id, force=download == "force", selection=self._asked, as_stored=True, **where
             )
         folder = locating.locate(full_id, root=root, settings=settings)
         growth.check_contains(folder, self._asked)

@@ -68,7 +68,7 @@ from datasets_rl.store import (
     last_history_entry,
     named_paths,
     paths_of,
-    sweep_folder,
+    settle,
     transaction,
     undo,
 )
@@ -178,6 +178,8 @@ def preprocess(
     settings = settings or Settings.from_env()
     folder, recipe, dest = _read_arguments(folder, recipe, dest, settings)
     folders = _as_folders(folder)
+    if in_place:
+        locate(folders[0], complete=True)
     if not recipe.steps and len(folders) == 1:
         raise InvalidArgumentError(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
     # Described before it runs: the digest of a function includes its state, which a call may change.
@@ -194,7 +196,7 @@ def preprocess(
     ]
     settled = not target.work.exists() and not has_unfinished_change(target)
     if settled and not force and _is_present(destination, request):
-        sweep_folder(target.folder)
+        settle(target)
         return target.folder
     repeatable = not (in_place and force)
     with transaction(target, str(target.folder), change_request, wait=wait, repeatable=repeatable) as change:

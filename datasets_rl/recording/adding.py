@@ -175,7 +175,7 @@ def add_abandoned_recordings(paths: DatasetPaths, dataset_id: str) -> Kept:
                 abandoned.append(folder)
             except LockedError:  # a process is recording
                 continue
-            except OSError as error:
+            except (IntegrityError, OSError) as error:
                 unlockable[folder] = error
         kept = add_recordings(paths, dataset_id, abandoned, wait=SHORT_WAIT) if abandoned else {}
     remove_empty_folders(paths)

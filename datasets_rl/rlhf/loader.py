@@ -268,7 +268,7 @@ def _as_folder_name(text: str) -> str:
 
 def _remove_leftovers(paths: DatasetPaths) -> None:
     """Delete the unfinished files of a dataset that is complete."""
-    disk.discard(paths.work, paths.trash)
+    disk.discard(paths.work, paths.root)
     disk.empty_trash(paths.trash)
 
 

@@ -97,7 +97,7 @@ def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="processes")
-def test_any_command_deletes_files_of_dead_processes(rlds, stored):
+def test_cache_prune_deletes_files_of_dead_processes_and_other_commands_do_not(rlds, stored):
     work, trash = stored.parent / ".work", stored.parent / disk.TRASH_FOLDER
     dead = 2**22 + 1
     (trash / "abc").mkdir(parents=True)
@@ -109,5 +109,9 @@ def test_any_command_deletes_files_of_dead_processes(rlds, stored):
     (work / f".pendulum.change-1.{place}-{dead}.tmp").write_text("")
     (work / "gone" / "build").mkdir(parents=True)
 
+    left = sorted(stored.parent.rglob("*"))
     assert rlds("list", "--downloaded").code == 0
+    assert rlds("preprocess", stored, *SCALE, "--dry-run").code == 0
+    assert sorted(stored.parent.rglob("*")) == left
+    assert rlds("cache", "prune").code == 0
     assert sorted(path.name for path in stored.parent.iterdir()) == ["pendulum"]

@@ -70,7 +70,7 @@ class Commands(RuleBasedStateMachine):
         answer = self.server.run(argv, self.home, fatal)
         if answer["died"]:
             again = fatal % 2
-            answer = self.server.run(argv if again else ["list", "--downloaded"], self.home)
+            answer = self.server.run(argv if again else ["cache", "prune"], self.home)
             assert answer["code"] == (code if again else 0), answer
             if not again and self.found() == self.expected(self.chain, self.derived):
                 return

@@ -58,10 +58,10 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be freed; delete nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> Result:
-    """Delete what killed processes left, and on request what datasets no longer need.
+    """Delete what killed commands left, and on request what datasets no longer need.
 
-    Every command sweeps the data folder; this one also deletes the scratch folders of buffers whose process is dead.
-    What the options name is listed with its size first, and deleted after a confirmation.
+    No other command touches what belongs to another dataset than its own. Scratch folders of buffers whose process is
+    dead are deleted, too. What the options name is listed with its size first, and deleted after a confirmation.
 
     \b
     Examples:
@@ -71,6 +71,8 @@ def run(
     """
     from datasets_rl.storages.scratch import sweep_scratch
 
+    if not dry_run:
+        _sweep(shell, datasets or [])
     prunes = dict(_prunes(shell, datasets or [], versions=versions, builds=builds, raw=raw, streams=streams))
     items = [item for prune in prunes.values() for item in prune(dry_run=True)]
     total = sum(item.bytes for item in items)
@@ -88,12 +90,21 @@ def run(
         freed[kind] = sum(item.bytes for item in deleted)
     verb = "would be freed" if dry_run else "freed"
     table = Table(("what", "of", "size"), tuple((one.kind, one.id, size_text(one.bytes)) for one in done))
-    # What killed commands left was swept when this command began, as by every command.
     return Result(
         {"freed": freed, "items": [asdict(one) for one in done], "dry_run": dry_run},
         [*([table] if done else []), Lines(tuple(f"{name}: {size_text(size)} {verb}" for name, size in freed.items()))],
         quiet=[str(sum(freed.values()))],
     )
+
+
+def _sweep(shell: Shell, datasets: Sequence[str]) -> None:
+    """Complete the changes of killed commands, and delete what they left, in the data folder and of named datasets."""
+    from datasets_rl import locating, store
+
+    for root in store.source_folders(shell.settings.home):
+        store.sweep(root)
+    for one in datasets:
+        store.settle(store.paths_of(locating.locate(**dataset_arguments(shell, one), complete=True)))
 
 
 _Prune = Callable[..., list[_Item]]
