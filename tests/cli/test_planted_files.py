@@ -15,6 +15,7 @@ import signal
 import socket
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ def tree(folder):
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
-            found[name] = ("link", os.readlink(path))
+            found[name] = ("link", str(path.readlink()))
         else:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else oct(path.stat().st_mode)
     return found
@@ -173,7 +174,7 @@ class Place:
             os.mkfifo(path)
         elif kind == "socket":
             with socket.socket(socket.AF_UNIX) as listening:
-                before = os.getcwd()
+                before = Path.cwd()
                 os.chdir(path.parent)  # the names of sockets are short
                 listening.bind(path.name)
                 os.chdir(before)
