@@ -58,7 +58,7 @@ def download(
 
         >>> from datasets_rl import download
         >>> sorted(file.name for file in download("demo/pendulum").iterdir())
-        ['episodes.npy', 'final.npy', 'manifest.json', 'rows.npy']
+        ['digests.npy', 'episodes.npy', 'final.npy', 'manifest.json', 'rows.npy']
 
     Repeating an interrupted call resumes it. A dataset that is stored already is unchanged.
 

@@ -70,6 +70,7 @@ def verify(
         UnknownIdError: If there is no such id, or the dataset is not stored.
         ManifestError: If the manifest cannot be trusted.
     """
+    from datasets_rl.format.digests import DIGESTS_FILE
     from datasets_rl.format.integrity import check_files, check_manifest
     from datasets_rl.format.manifest import Manifest
 
@@ -82,6 +83,10 @@ def verify(
         broken = check_files(folder, advance)
     findings.problems += broken
     checked.append(f"size and sha256 of {len(manifest.files)} files")
+    if manifest.file(DIGESTS_FILE) is None:
+        findings.remarks.append(
+            f"it has no {DIGESTS_FILE}, the digests of ranges: it cannot be streamed once it is published"
+        )
     if manifest.unverified:
         findings.remarks.append(manifest.unverified)
     if deep and not broken:

@@ -66,7 +66,7 @@ class Call(BaseHTTPRequestHandler):
             content = File(content)
         content.answer(self)
 
-    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - the names that http.server looks for
+    do_HEAD = do_POST = do_PUT = do_CONNECT = do_GET  # noqa: N815 - the names that http.server looks for
 
     def start(self, status: int, headers: Mapping[str, object]) -> None:
         """Send the status line and the headers."""

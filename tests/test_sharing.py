@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from servers import Status
+from servers import File, Status, serve
 from upstreams import PublicHub, publishing
 
 from datasets_rl import (
@@ -24,6 +24,7 @@ from datasets_rl import (
     IntegrityError,
     InvalidArgumentError,
     Manifest,
+    ManifestError,
     PushError,
     Selection,
     cite,
@@ -335,6 +336,20 @@ def test_an_epoch_of_a_stream_has_each_step_once(pendulum, tmp_path):
     assert torch.equal(first["observation"], load(pendulum)[:]["observation"])
 
 
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("prefetch", [None, 2])
+@pytest.mark.parametrize("slices", [{}, {"slice_len": 200}])
+def test_iterating_a_stream_starts_an_epoch_after_any_sample(pendulum, slices, prefetch):
+    push(pendulum, "hf://me/pendulum")
+    stream = load("hf://me/pendulum", batch_size=1000, streaming=True, prefetch=prefetch, **slices)
+    stream.sample()
+    left = iter(stream)
+    next(left)
+
+    assert steps_of(torch.cat(list(stream))) == steps_of(load(pendulum)[:])
+    assert len(torch.cat(list(stream))) == 15_000
+
+
 def test_a_stream_reads_only_the_ranges_of_the_episodes_it_needs(hub, pendulum):
     push(pendulum, "hf://me/pendulum")
     stream = load("hf://me/pendulum", batch_size=64, streaming=True, slice_len=32, selection=Selection(episodes="3:5"))
@@ -368,12 +383,73 @@ def test_a_stream_survives_failures_and_detects_replaced_files(hub, pendulum):
     place = hub.commits[commit] / "chunks/rows.npy/00005"
     place.write_bytes(place.read_bytes()[::-1])
 
-    with pytest.raises(IntegrityError, match="episode numbers"):
+    with pytest.raises(IntegrityError, match=r"rows\.npy: its bytes .* differ from their digest"):
         list(load("hf://me/pendulum", batch_size=500, streaming=True, shuffle=False, root=place.parent))
 
 
+@pytest.fixture
+def web(pendulum, tmp_path, monkeypatch):
+    """A web server with the files of the dataset, whose paths can be replaced."""
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "web"))
+    monkeypatch.setenv("RLDS_NO_PROGRESS", "1")
+    with serve({f"/lab/{path}": data for path, data in files_of(pendulum).items()}) as server:
+        yield server
+
+
+def test_a_stream_refuses_rewards_that_contradict_the_manifest(web, pendulum, tmp_path):
+    """The manifest is that of the dataset; the rows are of the same size, and every reward is doubled."""
+    rows = np.load(pendulum / "rows.npy")
+    rows["next.reward"] *= 2
+    np.save(tmp_path / "rows.npy", rows)
+    size = (pendulum / "rows.npy").stat().st_size
+    web.paths["/lab/rows.npy"] = (tmp_path / "rows.npy").read_bytes().ljust(size, b"\0")
+    seen = []
+
+    with pytest.raises(IntegrityError, match=r"rows\.npy: its bytes 0 to 65,536 differ from their digest"):
+        seen.extend(load(f"{web.url}/lab", batch_size=500, streaming=True))
+    assert not seen
+
+
+@pytest.mark.parametrize("name", ["rows.npy", "final.npy", "episodes.npy", "digests.npy"])
+@pytest.mark.parametrize("place", [200, -1])
+def test_one_flipped_bit_of_any_file_ends_a_stream(web, pendulum, name, place):
+    data = bytearray((pendulum / name).read_bytes())
+    data[place] ^= 4
+    web.paths[f"/lab/{name}"] = bytes(data)
+
+    with pytest.raises(IntegrityError, match=name):
+        list(load(f"{web.url}/lab", batch_size=500, streaming=True))
+
+
+@pytest.mark.parametrize("mark", ["etag", "modified"])
+def test_a_file_that_is_replaced_during_a_stream_ends_it_by_name(web, pendulum, mark):
+    """The bytes are equal, so that only the validator shows that the file is another version."""
+    dates = ("Mon, 02 Mar 2020 10:00:00 GMT", "Tue, 03 Mar 2020 10:00:00 GMT")
+    first, second = (
+        File(
+            (pendulum / "rows.npy").read_bytes(),
+            **({"etag": tag} if mark == "etag" else {"etag": None, "modified": date}),
+        )
+        for tag, date in zip(('"1"', '"2"'), dates, strict=True)
+    )
+    web.paths["/lab/rows.npy"] = first
+    stream = load(f"{web.url}/lab", batch_size=100, streaming=True, shuffle=False, buffer_steps=200)
+    stream.sample()
+    web.paths["/lab/rows.npy"] = second
+
+    with pytest.raises(IntegrityError, match=rf"{web.url}/lab/rows.npy: the served file is version .* now and was"):
+        list(stream)
+
+
+def test_a_published_dataset_without_digests_of_ranges_is_not_streamed(web, pendulum):
+    files = json.loads((pendulum / "manifest.json").read_text())["files"]
+    web.paths["/lab/manifest.json"] = rewritten(pendulum, files=[one for one in files if one["path"] != "digests.npy"])
+
+    with pytest.raises(ManifestError, match=r"it does not list digests\.npy"):
+        load(f"{web.url}/lab", batch_size=500, streaming=True)
+
+
 def test_a_folder_on_a_web_server_or_in_a_bucket_is_streamed(pendulum, monkeypatch, tmp_path):
-    from servers import serve
     from upstreams import bucket
 
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
@@ -392,7 +468,6 @@ def test_a_folder_on_a_web_server_or_in_a_bucket_is_streamed(pendulum, monkeypat
 
 def test_images_texts_and_final_states_are_streamed(monkeypatch, tmp_path):
     from raw.openx import CASES
-    from servers import serve
 
     case = CASES[1]
     monkeypatch.setattr(remote, "_BLOCK_BYTES", 3000)

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from raw.d4rl import CASES
-from stored_data import columns, trajectory, write_dataset, write_manifest_with_digest
+from stored_data import columns, reseal, trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl import downloading, sources, verification, verify
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.pipeline.conversion import specs_of_schema
@@ -204,10 +203,7 @@ def test_every_value_of_an_episode_table_is_compared_with_the_raw_file(folder, n
         other = table.copy()
         other[name][number] = not other[name][number] if other[name].dtype == bool else other[name][number] + 1
         np.save(path, other)
-        for entry in document["files"]:
-            if entry["path"] == "episodes.npy":
-                entry.update(bytes=path.stat().st_size, sha256=file_sha256(path))
-        write_manifest_with_digest(folder, document)
+        reseal(folder, document)
 
         assert is_found(folder), name
 

@@ -1,7 +1,8 @@
 """Streams of datasets that are published in the stored format: whole episodes are read by range requests.
 
-address    manifest.json, episodes.npy: read once
-           rows.npy, images, ...: of each block of episodes, the ranges of its rows and of its final states
+address    manifest.json, episodes.npy, digests.npy: read once
+           rows.npy, images, ...: of each block of episodes, the ranges of its rows and of its final states, which are
+           compared with their digests before any value is used
 folder     [block 7: a small stored dataset] [block 2] ...        the oldest is deleted if the space is exceeded
 """
 
@@ -10,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.ranges import RangeReader
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks
+from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests
 from datasets_rl.format.manifest import Manifest, StoredFile, checked_manifest
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import ROWS_FILE
@@ -45,6 +48,7 @@ _BLOCK_BYTES = 4 << 20
 """Bytes of the episodes that are read together; a longer episode is a block of its own."""
 _HEADER_BYTES = 1 << 16
 _JSON_MAX_BYTES = 64 << 20
+_REPLACED = "open it again: it was replaced, unless the published files are wrong"
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,15 @@ class _Array:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     """Shape of an item."""
+    count: int
+    """Number of items."""
     start: int
     """Offset of the first item."""
 
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of an item."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+    def part(self, start: int, stop: int) -> tuple[StoredFile, int, int]:
+        """Return the file, and the offsets of the items [start, stop) in it."""
+        item_bytes = self.dtype.itemsize * math.prod(self.shape)
+        return self.entry, self.start + start * item_bytes, self.start + stop * item_bytes
 
 
 class RemoteStream(ShardStream):
@@ -105,6 +111,7 @@ class RemoteStream(ShardStream):
         self.manifest = self._read_manifest()
         """The manifest of the whole dataset."""
         self._chunks = self._read_chunks()
+        self._digests = self._read_digests()
         self.episodes = self._read_episodes()
         """The table of all episodes."""
         self._arrays: dict[str, _Array] = {}
@@ -143,6 +150,12 @@ class RemoteStream(ShardStream):
         except (ValueError, RecursionError) as error:
             raise ManifestError(f"{self.address}/{name}", [f"it is not JSON: {error}"]) from error
 
+    def _read_digests(self) -> RangeDigests:
+        try:
+            return RangeDigests(self._read_file(DIGESTS_FILE), self.manifest)
+        except (ValueError, EOFError) as error:
+            raise IntegrityError(f"{self.address}/{DIGESTS_FILE}", [str(error)]) from error
+
     def _read_episodes(self) -> EpisodeTable:
         data = self._read_file(EPISODES_FILE)
         try:
@@ -161,7 +174,7 @@ class RemoteStream(ShardStream):
         data = b"".join(self._reader.read(list(self._spans(entry, 0, entry.bytes))))
         if (digest := hashlib.sha256(data).hexdigest()) != entry.sha256:
             problem = f"it has sha256 {digest[:12]}...; expected {entry.sha256[:12]}..."
-            raise IntegrityError(f"{self.address}/{name}", [problem], hint="it was replaced: open it again")
+            raise IntegrityError(f"{self.address}/{name}", [problem], hint=_REPLACED)
         return data
 
     def _entry(self, name: str) -> StoredFile:
@@ -177,6 +190,21 @@ class RemoteStream(ShardStream):
             if first < last:
                 asset = Asset((f"{self.address}/{piece.path}",), piece.path, size=piece.bytes)
                 yield asset, first - piece.start, last - piece.start
+
+    def _read_parts(
+        self, parts: Sequence[tuple[StoredFile, int, int]], cancel: CancelToken | None = None
+    ) -> list[memoryview]:
+        """Return the bytes [start, stop) of files, compared with the digests of their ranges."""
+        covers = [self._digests.cover(*part) for part in parts]
+        spans = [list(self._spans(entry, *cover)) for (entry, _, _), cover in zip(parts, covers, strict=True)]
+        data = iter(self._reader.read([span for group in spans for span in group], cancel))
+        checked = []
+        for (entry, start, stop), (first, _), group in zip(parts, covers, spans, strict=True):
+            whole = b"".join(next(data) for _ in group)
+            if problem := self._digests.problem(entry, first, whole):
+                raise IntegrityError(f"{self.address}/{entry.path}", [problem], hint=_REPLACED)
+            checked.append(memoryview(whole)[start - first : stop - first])
+        return checked
 
     def _group_episodes(self, selection: Selection) -> list[NDArray[np.int64]]:
         """Return the episodes of each block: consecutive, because a block is one range of rows."""
@@ -210,70 +238,52 @@ class RemoteStream(ShardStream):
         ranges = {ROWS_FILE: rows}
         if any(field.shared and not field.wide for field in schema):
             ranges[_FINAL_FILE] = states
+        encoded: list[tuple[str, str, int]] = []
         for field in schema.wide:
-            names = [(field.ends_file, field.final_ends_file)] if field.encoded else [(field.file, field.final_file)]
-            for name, final in names:
-                ranges |= {name: rows} | ({final: states} if field.shared else {})
+            files = ((field.file, field.ends_file, rows), (field.final_file, field.final_ends_file, states))
+            for name, ends, (start, stop) in files[: 1 + field.shared]:
+                if field.encoded:
+                    encoded.append((name, ends, start))
+                    ranges[ends] = (max(start - 1, 0), stop)  # an image begins at the end of the one before it
+                else:
+                    ranges[name] = (start, stop)
         arrays = self._read_items(ranges, cancel)
-        arrays |= self._read_encoded(arrays, rows, states, cancel)
         self._check_block(number, arrays[ROWS_FILE])
-        return arrays
+        images = {}
+        for name, ends, start in encoded:
+            first = int(arrays[ends][0]) if start else 0
+            images[name] = (first, int(arrays[ends][-1]))
+            arrays[ends] = arrays[ends][int(start > 0) :] - first
+        return arrays | self._read_items(images, cancel)
 
-    def _read_items(self, ranges: dict[str, tuple[int, int]], cancel: CancelToken) -> dict[str, NDArray[Any]]:
-        spans: list[tuple[Asset, int, int]] = []
-        counts: dict[str, int] = {}
+    def _read_items(self, ranges: Mapping[str, tuple[int, int]], cancel: CancelToken) -> dict[str, NDArray[Any]]:
+        """Return the items [start, stop) of array files, by file."""
+        layouts = {name: self._array(name) for name in ranges}
         for name, (start, stop) in ranges.items():
-            array = self._array(name)
-            before = len(spans)
-            first, last = (array.start + index * array.item_bytes for index in (start, stop))
-            spans += self._spans(array.entry, first, last)
-            counts[name] = len(spans) - before
-        data = iter(self._reader.read(spans, cancel))
+            if not 0 <= start <= stop <= layouts[name].count:
+                problem = f"it has {layouts[name].count:,} items; those from {start:,} to {stop:,} were expected"
+                raise IntegrityError(f"{self.address}/{name}", [problem])
+        parts = [layouts[name].part(*span) for name, span in ranges.items()]
         arrays = {}
-        for name, (start, stop) in ranges.items():
-            array = self._array(name)
-            joined = bytearray(b"".join(next(data) for _ in range(counts[name])))
-            arrays[name] = np.frombuffer(joined, array.dtype).reshape(stop - start, *array.shape)
+        for (name, (start, stop)), data in zip(ranges.items(), self._read_parts(parts, cancel), strict=True):
+            layout = layouts[name]
+            arrays[name] = np.frombuffer(bytearray(data), layout.dtype).reshape(stop - start, *layout.shape)
         return arrays
-
-    def _read_encoded(
-        self, arrays: dict[str, NDArray[Any]], rows: tuple[int, int], states: tuple[int, int], cancel: CancelToken
-    ) -> dict[str, NDArray[Any]]:
-        """Return the encoded images of a block, and the ends of the images within them."""
-        found: dict[str, NDArray[Any]] = {}
-        files = [
-            (file, ends, span[0])
-            for field in self.manifest.schema.wide
-            if field.encoded
-            for file, ends, span in (
-                (field.file, field.ends_file, rows),
-                *([(field.final_file, field.final_ends_file, states)] if field.shared else []),
-            )
-        ]
-        for file, ends, start in files:
-            before = self._read_items({ends: (start - 1, start)}, cancel)[ends] if start else np.zeros(1, np.int64)
-            first, last = int(before[0]), int(arrays[ends][-1])
-            if not 0 <= first <= last <= self._entry(file).bytes:
-                raise IntegrityError(f"{self.address}/{ends}", [f"images from byte {first:,} to byte {last:,}"])
-            found |= self._read_items({file: (first, last)}, cancel)
-            found[ends] = arrays[ends] - first
-        return found
 
     def _array(self, name: str) -> _Array:
         """Return the layout of an array, from the header of its file, which is read once."""
         if name not in self._arrays:
             entry = self._entry(name)
-            head = b"".join(self._reader.read(list(self._spans(entry, 0, min(_HEADER_BYTES, entry.bytes)))))
+            (head,) = self._read_parts([(entry, 0, min(_HEADER_BYTES, entry.bytes))])
             try:
                 header = read_header(io.BytesIO(head), header_max_bytes=_HEADER_BYTES)
             except ValueError as error:
                 raise IntegrityError(f"{self.address}/{name}", [str(error)]) from error
-            array = _Array(entry, header.dtype, header.shape[1:], header.size)
-            expected = array.start + int(np.prod(header.shape, dtype=np.int64)) * header.dtype.itemsize
+            expected = header.size + math.prod(header.shape) * header.dtype.itemsize
             if header.fortran or header.dtype.hasobject or not header.shape or expected > entry.bytes:
                 shape = f"{header.dtype} {list(header.shape)}"
                 raise IntegrityError(f"{self.address}/{name}", [f"it is {shape} in {entry.bytes:,} bytes"])
-            self._arrays[name] = array
+            self._arrays[name] = _Array(entry, header.dtype, header.shape[1:], header.shape[0], header.size)
         return self._arrays[name]
 
     def _check_block(self, number: int, rows: NDArray[Any]) -> None:
@@ -285,7 +295,7 @@ class RemoteStream(ShardStream):
         expected = np.repeat(episodes, self.episodes.lengths[episodes])
         if not np.array_equal(rows[dotted_name(EPISODE)], expected):
             problem = f"the rows of episodes {episodes[0]} to {episodes[-1]} have other episode numbers"
-            raise IntegrityError(f"{self.address}/{ROWS_FILE}", [problem], hint="it was replaced: open it again")
+            raise IntegrityError(f"{self.address}/{ROWS_FILE}", [problem], hint=_REPLACED)
 
     def _build(self, number: int, fetched: Sequence[dict[str, NDArray[Any]]], build: Path) -> None:
         """Write a block as a stored dataset, whose episodes begin with 0."""
@@ -314,6 +324,7 @@ class RemoteStream(ShardStream):
 
 
 def _write_array(folder: Path, name: str, array: NDArray[Any]) -> StoredFile:
-    stream = NpyStream(folder / name, array.dtype, array.shape[1:], len(array))
+    trailing = array.dtype.itemsize if name == ROWS_FILE else 0
+    stream = NpyStream(folder / name, array.dtype, array.shape[1:], len(array), trailing=trailing)
     stream.append(array)
-    return stream.close(trailing=array.dtype.itemsize if name == ROWS_FILE else 0)
+    return stream.close()

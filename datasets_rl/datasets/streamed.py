@@ -35,7 +35,7 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
 
         >>> stream = load("hf://me/hopper", batch_size=256, streaming=True)
         >>> stream.sample()                                   # 256 steps, of a shuffled buffer of whole episodes
-        >>> for batch in stream: ...                          # an epoch: each step once
+        >>> for batch in stream: ...                          # a new epoch: each step once
         >>> load("s3://bucket/hopper", batch_size=256, streaming=True, slice_len=32).sample()      # 8 slices
 
     Episodes are read in random order, some ahead of their use. By default, batches are steps of a shuffled buffer. With
@@ -95,8 +95,11 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of an epoch; without a batch size, one whole episode at a time."""
+        """Yield the batches of a new epoch; without a batch size, one whole episode at a time."""
         if self.batch_size is not None:
+            if isinstance(self._sampler, StreamSampler):
+                with self._locked_for_change():
+                    self._sampler.start_epoch()
             yield from super().__iter__()
             return
         for run in self.stream.runs(self._sampler.generator):

@@ -395,6 +395,11 @@ class StreamSampler(Sampler):
         ]
         return self.batch(storage, slices, length)
 
+    def start_epoch(self) -> None:
+        """Drop the rest of the present epoch: the next batch is the first one of another."""
+        self._runs = self._next = None
+        self.ran_out = False
+
     def _next_trajectories(self, stream: ShardStream, count: int) -> list[EpisodeSpan]:
         """Return the next trajectories, fewer at the end of an epoch; reads one ahead to detect the end."""
         trajectories: list[EpisodeSpan] = []
@@ -479,6 +484,11 @@ class StreamStepSampler(StreamSampler):
         batch, self._rows = self._rows[:batch_size], self._rows[batch_size:]
         self.ran_out = self._runs is None and not len(self._rows)
         return batch, {}
+
+    def start_epoch(self) -> None:
+        """Drop the rest of the present epoch, with the steps in the buffer."""
+        super().start_epoch()
+        self._rows = self._rows[:0]
 
     def _refill(self, stream: ShardStream, target: int) -> None:
         """Add the next trajectories, unless the epoch ends with the steps that are left."""

@@ -44,7 +44,7 @@ class RangeReader:
 
         Raises:
             FetchError: If a file cannot be read; `OfflineError` if the network is forbidden.
-            IntegrityError: If a file has another size than expected.
+            IntegrityError: If a file has another size than expected, or was replaced since the first call.
         """
         found: dict[int, bytes] = {}
 

@@ -83,6 +83,7 @@ class Network:
         self.advance = advance
         self.expected = expected
         self.cancel = cancel
+        self._versions: dict[str, str] = {}
         self.client = httpx.Client(
             follow_redirects=True,
             max_redirects=_REDIRECTS_MAX,
@@ -169,7 +170,8 @@ class Network:
             total: The expected size of the whole file; None if it is not known.
 
         Raises:
-            NotServedError: If the address does not serve this range; `WrongFileError` if the file has another size.
+            NotServedError: If the address does not serve this range; `WrongFileError` if the file has another size, or
+                another validator than in the first response from this address.
         """
         answers: list[bytes] = []
         self.persist(lambda: answers.append(self._get_range(url, headers, span, total)), lambda: 0, self.cancel)
@@ -182,6 +184,7 @@ class Network:
             answer = _parse_response(response)
             if total is not None and answer.total not in {None, total}:
                 raise WrongFileError(f"the served file has {answer.total:,} bytes, expected {total:,}")
+            self._check_version(url, answer.validator)
             if response.status_code != httpx.codes.PARTIAL_CONTENT and span != (0, total):
                 raise NotServedError("it does not serve ranges of bytes" + _redirect_text(response))
             if response.status_code == httpx.codes.PARTIAL_CONTENT and answer.start != start:
@@ -194,6 +197,11 @@ class Network:
         if len(body) < stop - start:
             raise _TransientError(f"the response ended after {len(body):,} of {stop - start:,} bytes")
         return bytes(body[: stop - start])
+
+    def _check_version(self, url: str, validator: str | None) -> None:
+        """Compare the validator of a response with that of the first one that had any."""
+        if validator is not None and (first := self._versions.setdefault(url, validator)) != validator:
+            raise WrongFileError(f"the served file is version {validator} now and was {first}")
 
     def _get(self, url: str, headers: Mapping[str, str]) -> tuple[httpx.Response, bytes]:
         body = bytearray()

@@ -6,8 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format.manifest import KNOWN_KEYS, MANIFEST_FILE, Manifest, array_file, digest_of, read_document
-from datasets_rl.format.npy import file_sha256
+from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, file_digests
+from datasets_rl.format.manifest import (
+    KNOWN_KEYS,
+    MANIFEST_FILE,
+    Manifest,
+    StoredFile,
+    array_file,
+    digest_of,
+    read_document,
+)
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.format.writer import EPISODES_FILE
@@ -73,7 +81,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
     texts = [field.texts_file for field in stored.schema if field.text]
     needed = {ROWS_FILE, EPISODES_FILE, *arrays, *texts, *(name for field in stored.schema for name in field.arrays)}
     needed |= {"final.npy"} if any(field.shared and not field.wide for field in stored.schema) else set()
-    for path in sorted(needed ^ {entry.path for entry in manifest.files}):
+    for path in sorted(needed ^ ({entry.path for entry in manifest.files} - {DIGESTS_FILE})):
         yield (
             f"{path} is not among the files"
             if path in needed
@@ -82,7 +90,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
 
 
 def check_files(folder: Path, report: Report) -> list[str]:
-    """Compare every file with its size and digest in the manifest, and every header with the schema.
+    """Compare every file with its size and digests, and every header with the schema.
 
     Args:
         folder: The dataset.
@@ -98,6 +106,7 @@ def check_files(folder: Path, report: Report) -> list[str]:
     folder = folder.resolve()
     manifest = Manifest.read(folder)
     problems: list[str] = []
+    ranges = _read_ranges(folder, manifest)
     for entry in manifest.files:
         path = folder / entry.path
         if path.is_symlink() or not path.is_file():
@@ -106,13 +115,35 @@ def check_files(folder: Path, report: Report) -> list[str]:
         size = path.stat().st_size
         if size != entry.bytes:
             problems.append(f"{entry.path} is {size:,} bytes; expected {entry.bytes:,}")
-        elif (digest := file_sha256(path)) != entry.sha256:
-            problems.append(f"{entry.path} has sha256 {digest[:12]}...; expected {entry.sha256[:12]}...")
+        elif problem := _digest_problem(path, entry, ranges):
+            problems.append(problem)
         report(size)
+    if isinstance(ranges, str):
+        problems.append(ranges)
     listed = {entry.path for entry in manifest.files} | {MANIFEST_FILE}
     existing = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     problems += [f"{path} is not in the manifest" for path in sorted(existing - listed)]
     return problems or _header_problems(folder)
+
+
+def _read_ranges(folder: Path, manifest: Manifest) -> RangeDigests | str | None:
+    """Return the digests of the ranges; the problem if they cannot be read; None if the dataset has none."""
+    if manifest.file(DIGESTS_FILE) is None:
+        return None
+    try:
+        return RangeDigests((folder / DIGESTS_FILE).read_bytes(), manifest)
+    except (OSError, ValueError) as error:
+        return f"{DIGESTS_FILE} cannot be read: {error}"
+
+
+def _digest_problem(path: Path, entry: StoredFile, ranges: RangeDigests | str | None) -> str:
+    digests = file_digests(path)
+    if digests.sha256 != entry.sha256:
+        return f"{entry.path} has sha256 {digests.sha256[:12]}...; expected {entry.sha256[:12]}..."
+    expected = ranges.of_file(entry) if isinstance(ranges, RangeDigests) else None
+    if expected not in {None, digests.ranges}:
+        return f"{entry.path} differs from the digests of its ranges in {DIGESTS_FILE}"
+    return ""
 
 
 def _header_problems(folder: Path) -> list[str]:

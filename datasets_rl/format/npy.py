@@ -9,9 +9,8 @@ import math
 import mmap
 import os
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError
+from datasets_rl.format.digests import FileDigests, file_digests
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.read.npy import read_header
 from datasets_rl.ted.keys import Key, dotted_name
@@ -40,8 +40,9 @@ class NpyStream:
         path: The file. It is created or overwritten, unless `written` is given.
         dtype: Dtype of one row; a structured dtype for records.
         shape: Shape of one row.
-        expected: Total number of rows, if known: the digest then needs no second pass over the file.
+        expected: Total number of rows, if known: the digests then need no second pass over the file.
         written: Number of rows that an earlier process wrote and that are kept; None creates the file.
+        trailing: Number of zero bytes after the last row.
 
     Raises:
         IntegrityError: If the file does not have the rows to keep.
@@ -54,17 +55,21 @@ class NpyStream:
         shape: tuple[int, ...] = (),
         expected: int | None = None,
         written: int | None = None,
+        trailing: int = 0,
     ) -> None:
         self._path = path
         self.dtype = dtype
         self.shape = shape
         self._expected = expected or 0
+        self._trailing = trailing
         self._rows = 0
-        self._hash = hashlib.sha256()
-        self._hash_on_write = written is None and expected is not None
+        self._digests: FileDigests | None = None
         if written is None:
+            header = _header_bytes(self.dtype, self.shape, self._expected)
+            if expected is not None:
+                self._digests = FileDigests(len(header) + expected * self.item_bytes + trailing)
             self._stream: IO[bytes] = path.open("wb")
-            self._write(_header_bytes(self.dtype, self.shape, self._expected))
+            self._write(header)
         else:
             self._resume(written)
 
@@ -104,26 +109,31 @@ class NpyStream:
 
     def patch(self, row: int, values: NDArray[Any]) -> None:
         """Overwrite a row that this process wrote, with an item [1, ...]."""
-        self._hash_on_write = False
+        self._digests = None
         with disk.disk_errors(self._path.parent):
             end = self._stream.tell()
             self._stream.seek(end - (self._rows - row) * values.nbytes)
             self._stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
             self._stream.seek(end)
 
-    def close(self, *, trailing: int = 0) -> StoredFile:
-        """Write `trailing` zero bytes and the final number of rows, close the file, and return its manifest entry."""
-        self._write(bytes(trailing))
+    def close(self) -> StoredFile:
+        """Write the trailing bytes and the final number of rows, close the file, and return its manifest entry."""
+        self._write(bytes(self._trailing))
         header_is_final = self._rows == self._expected
-        digest_is_final = header_is_final and self._hash_on_write
         with disk.disk_errors(self._path.parent):
             if not header_is_final:
                 # numpy pads the header, so a larger number of rows fits in place.
                 self._stream.seek(0)
                 self._stream.write(_header_bytes(self.dtype, self.shape, self._rows))
             self._stream.close()
-        digest = self._hash.hexdigest() if digest_is_final else file_sha256(self._path)
-        return StoredFile(self._path.name, self._path.stat().st_size, digest)
+        if self._digests is None or not header_is_final:
+            self._digests = file_digests(self._path)
+        return StoredFile(self._path.name, self._path.stat().st_size, self._digests.sha256)
+
+    @property
+    def ranges(self) -> bytes:
+        """`FileDigests.ranges` of the closed file; empty before it is closed."""
+        return self._digests.ranges if self._stream.closed and self._digests is not None else b""
 
     def discard(self) -> None:
         """Close the file without completing it."""
@@ -131,23 +141,9 @@ class NpyStream:
             self._stream.close()
 
     def _write(self, data: Any) -> None:
-        with self._hashing(data), disk.disk_errors(self._path.parent):
+        hashing = nullcontext() if self._digests is None else self._digests.adding(data)
+        with hashing, disk.disk_errors(self._path.parent):
             self._stream.write(data)
-
-    @contextmanager
-    def _hashing(self, data: Any) -> Iterator[None]:
-        """Add data to the digest; hash large data in a thread while the caller writes it, which takes about as long."""
-        thread = threading.Thread(target=self._hash.update, args=(data,), name="rlds-digest")
-        in_thread = self._hash_on_write and len(data) >= _HASH_BYTES
-        if in_thread:
-            thread.start()
-        elif self._hash_on_write:
-            self._hash.update(data)
-        try:
-            yield
-        finally:
-            if in_thread:
-                thread.join()
 
 
 def _header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> bytes:

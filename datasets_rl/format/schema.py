@@ -40,7 +40,7 @@ _END_BYTES = 8  # one int64 per image
 _IMAGE_AXES = 3
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
 """Stored dtypes. Wider unsigned integers are missing because torch can neither gather nor write them."""
-_RESERVED_NAMES = frozenset({"rows", "final", "episodes"})
+_RESERVED_NAMES = frozenset({"rows", "final", "episodes", "digests"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.format.digests import file_digests, write_digests
 from datasets_rl.format.manifest import StoredFile, missing_field_problems
-from datasets_rl.format.npy import NpyStream, file_sha256, open_npy, take_fields, unfinished_blocks
+from datasets_rl.format.npy import NpyStream, open_npy, take_fields, unfinished_blocks
 from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
 from datasets_rl.read.images import read_header
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, zero_unknown_states
@@ -540,14 +541,18 @@ class DatasetWriter:
             problem = f"episode {self._episode} has no end" if self._open_steps else "it has no step"
             raise ConversionError(self._name, [problem])
         table = self._episode_records()
-        files = [
-            stream.close(trailing=self.schema.record_bytes if name == ROWS_FILE else 0)
-            for name, stream in self._streams.items()
-        ]
         episodes = NpyStream(self._folder / EPISODES_FILE, table.dtype, expected=len(table))
         episodes.append(table)
-        files.append(episodes.close())
-        files += [self._write_texts(self.schema[key], [*vocabulary]) for key, vocabulary in self._vocabulary.items()]
+        streams = [*self._streams.values(), episodes]
+        files = [stream.close() for stream in streams]
+        ranges = {file.path: stream.ranges for file, stream in zip(files, streams, strict=True)}
+        for key, vocabulary in self._vocabulary.items():
+            path = self._folder / self.schema[key].texts_file
+            disk.write_json(path, [*vocabulary])
+            digests = file_digests(path)
+            files.append(StoredFile(path.name, digests.size, digests.sha256))
+            ranges[path.name] = digests.ranges
+        files.append(write_digests(self._folder, ranges))
         statistics = {dotted_name(key): moments.to_json() for key, moments in self._moments.items()}
         # From the file, so that they are the same however the conversion was divided or interrupted.
         rows = open_npy(self._folder / ROWS_FILE, self.schema.record, (self._steps,))
@@ -562,11 +567,6 @@ class DatasetWriter:
             final_unknown=int((~table["final_known"]).sum()),
             statistics=statistics,
         )
-
-    def _write_texts(self, field: Field, texts: list[str]) -> StoredFile:
-        path = self._folder / field.texts_file
-        disk.write_json(path, texts)
-        return StoredFile(path.name, path.stat().st_size, file_sha256(path))
 
     def _episode_records(self) -> NDArray[np.void]:
         metadata = self._metadata.columns()
@@ -741,7 +741,11 @@ def _open_streams(
     """Open all files; `written` has the rows, the episodes and, by file, the bytes of images to keep."""
     rows, ended, image_bytes = written or (None, None, {})
     with disk.disk_errors(folder):
-        streams = {ROWS_FILE: NpyStream(folder / ROWS_FILE, schema.record, expected=steps, written=rows)}
+        # The window of the last row, the record and the shared fields of the next one, stays inside the file.
+        rows_file = NpyStream(
+            folder / ROWS_FILE, schema.record, expected=steps, written=rows, trailing=schema.record_bytes
+        )
+        streams = {ROWS_FILE: rows_file}
         if any(field.shared for field in schema.narrow):
             streams["final.npy"] = NpyStream(folder / "final.npy", schema.final_record, written=ended)
         for field in schema.wide:

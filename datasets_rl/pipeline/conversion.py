@@ -21,6 +21,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.schemes.file import path_of_url
+from datasets_rl.format.digests import METADATA_FOLDER
 from datasets_rl.format.manifest import MANIFEST_FILE, AppliedDecision, Manifest, RawFile, StoredFile, converter_version
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import NAME_BYTES, Column, Schema
@@ -37,7 +38,6 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.ted.keys import ACTION, Key, dotted_name
 
-_METADATA_FOLDER = "metadata"
 _SILENT = Report()
 _LEAVE_OUT = Remedy("leave the field out with {}", Argument("selection", Call("Selection", keys=...)))
 
@@ -297,7 +297,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str,
     files: list[StoredFile] = []
     for name, value in metadata.items():
         if isinstance(value, np.ndarray):
-            path = folder / _METADATA_FOLDER / f"{_metadata_file_name(name)}.npy"
+            path = folder / METADATA_FOLDER / f"{_metadata_file_name(name)}.npy"
             while path.exists():  # two names may differ only in characters that are replaced in file names
                 path = path.with_name(f"_{path.name}")
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,13 +27,21 @@ import pytest
 import torch
 from exports import equal_bits, export_stored, read_back
 from PIL import Image
-from stored_data import write_manifest_with_digest
+from servers import serve
+from stored_data import reseal
 
 from datasets_rl import Selection, downloading, load, planning, sources, store, verification
 from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
-from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, OfflineError, UnknownKeyError
+from datasets_rl.errors import (
+    DatasetsRLError,
+    FetchError,
+    InvalidArgumentError,
+    NotADatasetError,
+    OfflineError,
+    UnknownKeyError,
+)
 from datasets_rl.exporting import FORMATS, Content, plan_export
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.format.npy import file_sha256
@@ -115,11 +123,6 @@ class Made:
         settings = dataclasses.replace(Settings.from_env(), home=home, jobs=jobs)
         selection = dataclasses.replace(self.selection, **options.pop("part", {}))
         return StoredDataset(downloading.download(self.case.id, settings=settings, selection=selection, **options))
-
-    @property
-    def closed(self) -> dict[str, Any]:
-        """Arguments of the class that disable the download; without them an openx dataset is streamed."""
-        return {"download": False} | ({"streaming": False} if self.place.root.name == "openx" else {})
 
     @property
     def paths(self) -> set[str]:
@@ -464,7 +467,7 @@ def test_verify_finds_a_byte_that_was_changed(made, tmp_path, rlds):
 def test_verify_finds_changed_metadata_of_an_episode_with_a_valid_digest(made):
     """Start, length and return are recomputed from the rows; the rest is compared with the raw files."""
     folder = made.stored.folder
-    before = {name: (folder / name).read_bytes() for name in ("episodes.npy", "manifest.json")}
+    before = {name: (folder / name).read_bytes() for name in ("episodes.npy", "digests.npy", "manifest.json")}
     table = np.load(folder / "episodes.npy")
     missed = []
     try:
@@ -473,7 +476,7 @@ def test_verify_finds_changed_metadata_of_an_episode_with_a_valid_digest(made):
             value = other[name][-1:]
             value[:] = ~value if value.dtype.kind == "b" else value + 1
             np.save(folder / "episodes.npy", other)
-            resealed(folder, json.loads(before["manifest.json"]), "episodes.npy")
+            reseal(folder)
             if not verification.verify(folder, deep=True).problems:
                 missed.append(name)
     finally:
@@ -489,7 +492,7 @@ def test_verify_finds_a_changed_final_state_with_a_valid_digest(made):
     fields = [field for field in made.stored.schema if field.shared and not field.wide]
     if not fields:
         pytest.skip("no field is carried in the record")
-    before = {name: (folder / name).read_bytes() for name in ("final.npy", "manifest.json")}
+    before = {name: (folder / name).read_bytes() for name in ("final.npy", "digests.npy", "manifest.json")}
     records = np.load(folder / "final.npy")
     missed = []
     try:
@@ -498,7 +501,7 @@ def test_verify_finds_a_changed_final_state_with_a_valid_digest(made):
             value = other[field.name][-1:]
             value[...] = ~value if value.dtype.kind == "b" else (0 if field.text and value.any() else value + 1)
             np.save(folder / "final.npy", other)
-            resealed(folder, json.loads(before["manifest.json"]), "final.npy")
+            reseal(folder)
             if not verification.verify(folder, deep=True).problems:
                 missed.append(field.name)
     finally:
@@ -508,25 +511,54 @@ def test_verify_finds_a_changed_final_state_with_a_valid_digest(made):
     assert missed == []
 
 
-def resealed(folder, manifest, changed):
-    """Update the digests of a manifest for a changed file."""
-    for entry in manifest["files"]:
-        if entry["path"] == changed:
-            entry.update(bytes=(folder / changed).stat().st_size, sha256=file_sha256(folder / changed))
-    write_manifest_with_digest(folder, manifest)
+@pytest.fixture
+def unreachable(monkeypatch):
+    """A proxy to which every request to any host goes, and which has none of the files."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    with serve({}) as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        yield proxy
+
+
+@pytest.mark.usefixtures("home")
+def test_a_dataset_that_is_not_downloaded_asks_no_network(made, unreachable, monkeypatch):
+    kind = dataset_class(made.case.id.partition("/")[0])
+    for missing in (lambda: kind(made.name, download=False), lambda: load(made.case.id, download=False)):
+        with pytest.raises(NotADatasetError):
+            missing()
+    root, selection = made.place.root, made.selection
+    monkeypatch.setenv("RLDS_HOME", str(root.parent))
+    opened = [
+        kind(made.name, root=root, download=False, selection=selection),
+        load(made.case.id, download=False, selection=selection),
+    ]
+
+    assert [len(dataset) for dataset in opened] == [len(made.stored)] * 2
+    assert len(opened[0].sample(3)) == 3
+    assert unreachable.requests == []
+
+
+def test_the_proxy_of_these_tests_sees_requests_to_any_host(unreachable, home, monkeypatch):
+    monkeypatch.setenv("RLDS_MAX_RETRIES", "0")
+    for dataset in ("d4rl/hopper-medium-v2", "hf/me/data"):
+        with pytest.raises(FetchError):
+            load(dataset, root=home)
+
+    assert len(unreachable.requests) >= 2
 
 
 def test_verify_finds_a_changed_value_with_a_valid_digest(made, rlds):
     """The dataset stays in its folder beside the raw files, and is restored afterwards."""
     folder, field = made.stored.folder, changeable(made)
-    before = {name: (folder / name).read_bytes() for name in (field.file, "manifest.json")}
+    before = {name: (folder / name).read_bytes() for name in (field.file, "digests.npy", "manifest.json")}
     values = np.lib.format.open_memmap(folder / field.file, mode="r+")
     one = values if field.wide else values[field.name]
     middle = len(one) // 2
     one[middle] = one[middle] ^ 1 if one.dtype.kind in "iub" else -one[middle] - 1
     values.flush()
-    manifest = json.loads(before["manifest.json"])
-    resealed(folder, manifest, field.file)
+    reseal(folder)
     try:
         code, document, _ = rlds("verify", folder, "--deep", "--json")
     finally:
@@ -685,7 +717,7 @@ def test_every_type_of_part_opens_without_options_and_reports_its_selection(
         selection = Selection.from_json(stored.manifest.selection)
         monkeypatch.setenv("RLDS_OFFLINE", "1")
 
-        for dataset in (load(made.case.id), kind(made.name), load(stored.folder), kind(made.name, **made.closed)):
+        for dataset in (load(made.case.id), kind(made.name), load(stored.folder), kind(made.name, download=False)):
             assert len(dataset) == len(stored)
             assert dataset.selection == selection
             assert str(selection) in repr(dataset)
@@ -711,9 +743,9 @@ def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, down
         root = stored.folder.parents[made.name.count("/")]
         selection = Selection.from_json(stored.manifest.selection)
 
-        assert len(kind(made.name, root=root, selection=selection, **made.closed)) == len(stored)
+        assert len(kind(made.name, root=root, selection=selection, download=False)) == len(stored)
         less = kind(
-            made.name, root=root, selection=Selection(keys=("next.reward",)).completed_from(selection), **made.closed
+            made.name, root=root, selection=Selection(keys=("next.reward",)).completed_from(selection), download=False
         )
         fields = less.storage.keys()
         assert {key for key in fields if key[0] != "next"} <= {*ROOT_FLAGS, EPISODE, ("X",), ("y",)}
@@ -725,7 +757,7 @@ def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, down
         more = {"keys": ("no_such_field",), "episodes": ":", "exclude": ("nothing",), "options": {"checkpoints": "0:9"}}
         ((name, _),) = part.items()
         with pytest.raises(InvalidArgumentError, match=r"holds .*; .* was requested"):
-            kind(made.name, root=root, selection=Selection(**{name: more[name]}), **made.closed)
+            kind(made.name, root=root, selection=Selection(**{name: more[name]}), download=False)
 
 
 @FIRST_OF_EACH
@@ -769,7 +801,7 @@ def test_other_episodes_and_fields_are_added_to_a_part(made, home):
     assert Selection.from_json(grown.manifest.selection).keys == (names[0],)
     kind = dataset_class(made.place.root.name)
     root = home / made.place.root.name
-    view = kind(made.name, root=root, **made.closed, selection=Selection(episodes=str(last), keys=(names[0],)))
+    view = kind(made.name, root=root, download=False, selection=Selection(episodes=str(last), keys=(names[0],)))
     assert set(view.episodes["source"].tolist()) == {last}
 
 

@@ -425,4 +425,4 @@ def test_a_downloaded_set_is_iterated_trajectory_by_trajectory_too():
 @pytest.mark.usefixtures("served")
 def test_a_missing_dataset_is_not_opened():
     with pytest.raises(NotADatasetError):
-        OpenXExperienceReplay(raw.NAME, download=False, streaming=False)
+        OpenXExperienceReplay(raw.NAME, download=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from urllib.parse import urlsplit
 
 import pytest
-from servers import Html, Status
+from servers import Html, Status, serve
 from upstreams import COMMIT, bucket, hub
 
 from datasets_rl.errors import FetchError, IntegrityError, OfflineError
@@ -202,3 +203,75 @@ def test_an_invalid_list_is_refused(ask, on_hub, entry):
     repository.answer = answer
     with pytest.raises(FetchError):
         ask().folder("up", [URL])
+
+
+class Pages:
+    """The list of a hub in which every page has two new files, unless `repeats`, and names the next page by `following`."""
+
+    def __init__(self, following, *, repeats=False):
+        self.following, self.repeats, self.calls = following, repeats, 0
+
+    def answer(self, call):
+        start = 0 if self.repeats else 2 * self.calls
+        self.calls += 1
+        path = urlsplit(call.path).path
+        link = f'<{call.server.url}{path}?cursor={self.following(self.calls)}>; rel="next"'
+        entries = [{"type": "file", "size": 1, "path": f"set/{number}.bin"} for number in (start, start + 1)]
+        body = json.dumps(entries).encode()
+        call.start(200, {"Content-Length": len(body), "Link": link})
+        call.wfile.write(body)
+
+
+@pytest.mark.parametrize(
+    ("pages", "problem", "count"),
+    [
+        (Pages(lambda _: 0), "page 2 of the list continues with a page that came before", 2),
+        (Pages(lambda page: page % 3), "page 4 of the list continues with a page that came before", 4),
+        (Pages(lambda page: page, repeats=True), "page 2 of the list repeats the entries of earlier ones", 2),
+        (Pages(lambda page: page), "page 50 of the list is not the last one", 50),
+    ],
+    ids=["itself", "a cycle", "the same files", "new files forever"],
+)
+def test_a_list_of_a_hub_without_an_end_is_refused_with_its_address(ask, monkeypatch, pages, problem, count):
+    monkeypatch.setattr("datasets_rl.fetch.schemes.base._PAGES_MAX", 50)
+    api = "/api/datasets/lab/data"
+    revision = Status(200, {"Content-Type": "application/json"}, body=json.dumps({"sha": COMMIT}).encode())
+    with serve({f"{api}/revision/main": revision, f"{api}/tree/{COMMIT}/set": pages}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        with pytest.raises(FetchError, match=rf"{problem}: {server.url}{api}/tree/{COMMIT}/set\?cursor="):
+            ask().folder("up", [URL])
+
+    assert pages.calls == count
+
+
+class Objects:
+    """The list of a bucket whose token never changes."""
+
+    def answer(self, call):
+        items = [{"name": "set/a", "size": "1", "generation": "1"}]
+        body = json.dumps({"items": items, "nextPageToken": "again"}).encode()
+        call.start(200, {"Content-Length": len(body)})
+        call.wfile.write(body)
+
+
+def test_a_list_of_a_bucket_without_an_end_is_refused_with_its_address(ask, monkeypatch):
+    with serve({"/storage/v1/b/lab/o": Objects()}) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        with pytest.raises(
+            FetchError, match=rf"page 2 of the list .*: {server.url}/storage/v1/b/lab/o.*pageToken=again"
+        ):
+            ask().folder("up", ["gs://lab/set"])
+        assert len(server.requests) == 2
+
+
+def test_the_list_of_the_repositories_of_an_owner_ends(ask, monkeypatch):
+    class Repositories:
+        def answer(self, call):
+            body = b'[{"id": "lab/data"}]'
+            call.start(200, {"Content-Length": len(body), "Link": f'<{call.server.url}{call.path}>; rel="next"'})
+            call.wfile.write(body)
+
+    with serve({"/api/datasets": Repositories()}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        with pytest.raises(FetchError, match=rf"page 1 of the list continues .*: {server.url}/api/datasets"):
+            ask().repositories("lab")

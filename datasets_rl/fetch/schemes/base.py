@@ -14,13 +14,15 @@ requests through `get` in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from datasets_rl.fetch.asset import Folder
 
+_PAGES_MAX = 10_000
+"""Pages of a list, of up to 1,000 entries each: more than any dataset has."""
 Ask = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 """Function that sends a HEAD request with the given headers, follows redirects on the same host only, and returns the
 headers of the response (names in lower case)."""
@@ -54,6 +56,42 @@ class Remote:
     size: int | None = None
     sha256: str | None = None
     etag: str | None = None
+
+
+def listed_entries(
+    first: str, read_page: Callable[[str], tuple[Sequence[Mapping[str, Any]], str | None]], *, key: str
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of a list that comes in pages: every listing of a server goes through here, and ends.
+
+    Args:
+        first: The address of the first page.
+        read_page: Returns the entries of the page at an address, and the address of the next page, None for the last one.
+        key: The field that tells entries apart.
+
+    Raises:
+        NotServedError: If a page comes twice, has entries but no new one, or follows too many others.
+    """
+    pages: set[str] = set()
+    known: set[Any] = set()
+    address: str | None = first
+    while address is not None:
+        entries, following = read_page(address)
+        pages.add(address)
+        new = {entry[key] for entry in entries} - known
+        known |= new
+        yield from entries
+        problem = (
+            "continues with a page that came before"
+            if following in pages
+            else "repeats the entries of earlier ones"
+            if entries and not new
+            else "is not the last one"
+            if len(pages) >= _PAGES_MAX
+            else ""
+        )
+        if problem and following is not None:
+            raise NotServedError(f"page {len(pages):,} of the list {problem}: {following}")
+        address = following
 
 
 class Scheme(Protocol):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, listed_entries
 
 IN_PLACE = False
 _ENDPOINT = "https://storage.googleapis.com"
@@ -56,17 +56,19 @@ def folder(url: str, get: Get) -> Folder:
 
 
 def _listed_objects(bucket: str, prefix: str, get: Get) -> Iterator[Mapping[str, Any]]:
-    page = ""
-    while True:
+    def address(page: str) -> str:
         query = {"prefix": prefix, "maxResults": 1000, "fields": _FIELDS} | ({"pageToken": page} if page else {})
-        try:
-            answer, _ = get(f"{_endpoint()}/storage/v1/b/{quote(bucket)}/o?{urlencode(query)}", {})
-            yield from answer.get("items", [])
-            page = answer.get("nextPageToken", "")
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise NotServedError(f"the list of the bucket cannot be parsed: {error!r}") from error
-        if not page:
-            return
+        return f"{_endpoint()}/storage/v1/b/{quote(bucket)}/o?{urlencode(query)}"
+
+    def read_page(url: str) -> tuple[Sequence[Mapping[str, Any]], str | None]:
+        answer, _ = get(url, {})
+        page = answer.get("nextPageToken", "")
+        return answer.get("items", []), address(page) if page else None
+
+    try:
+        yield from listed_entries(address(""), read_page, key="name")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise NotServedError(f"the list of the bucket cannot be parsed: {error!r}") from error
 
 
 def _as_hex(checksum: str | None) -> str | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urljoin
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote
+from datasets_rl.fetch.schemes.base import Ask, Get, NotServedError, Remote, listed_entries
 
 IN_PLACE = False
 _ADDRESS = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.+)")
@@ -71,7 +71,7 @@ def folder(url: str, get: Get) -> Folder:
     try:
         commit: str = get(f"{api}/revision/{quote(match['revision'] or 'main', safe='')}", _auth_headers())[0]["sha"]
         tree = f"{api}/tree/{commit}{f'/{quote(below)}' if below else ''}?recursive=true"
-        files = [entry for entry in _paged_entries(tree, get) if entry["type"] == "file"]
+        files = [entry for entry in _listed(tree, get, key="path") if entry["type"] == "file"]
         start = f"{below}/" if below else ""
         assets = tuple(_asset_from_entry(entry, f"hf://datasets/{repo}@{commit}", start) for entry in files)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -85,23 +85,27 @@ def repositories(owner: str, get: Get) -> list[str]:
 
     url = f"{os.environ.get('HF_ENDPOINT') or constants.ENDPOINT}/api/datasets?author={quote(owner, safe='')}&limit=500"
     try:
-        return [str(entry["id"]) for entry in _paged_entries(url, get)]
+        return [str(entry["id"]) for entry in _listed(url, get, key="id")]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise NotServedError(f"the answer of the Hugging Face API cannot be parsed: {error!r}") from error
 
 
-def _paged_entries(url: str, get: Get) -> Iterator[Mapping[str, Any]]:
-    following: str | None = url
-    while following is not None:
-        entries, headers = get(following, _auth_headers())
-        yield from entries
+def _listed(url: str, get: Get, *, key: str) -> Iterator[Mapping[str, Any]]:
+    host = url.partition("/api/")[0]
+
+    def read_page(address: str) -> tuple[Sequence[Mapping[str, Any]], str | None]:
+        entries, headers = get(address, _auth_headers())
         link = _NEXT.search(headers.get("link", ""))
         following = urljoin(url, link[1]) if link else None
-        if following is not None and following.split("/api/")[0] != url.split("/api/", maxsplit=1)[0]:
+        if following is not None and following.partition("/api/")[0] != host:
             # The request carries the token of the hub, which no other host may receive.
             raise NotServedError(
-                f"the Hugging Face API continues its list of files on another host, which may not receive the token: {following}"
+                "the Hugging Face API continues its list of files on another host, which may not receive the token: "
+                f"{following}"
             )
+        return entries, following
+
+    return listed_entries(url, read_page, key=key)
 
 
 def _asset_from_entry(entry: Mapping[str, Any], base: str, start: str) -> Asset:

@@ -56,8 +56,8 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             support replacement.
         streaming: Whether to stream instead of storing the dataset; by default if `download` is not given and the
             dataset is not stored.
-        download: True creates the dataset if it is missing, False without streaming requires it to exist, "force"
-            creates it again.
+        download: True creates the dataset if it is missing, False requires it to exist unless `streaming` is True,
+            "force" creates it again.
         sampler: Sampler of the steps; uniform with replacement by default. Excludes `num_slices` and `slice_len`.
         split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`; not for streams.
         strict_length: True excludes trajectories that are too short for a slice (for streams, they raise an error);
@@ -97,9 +97,11 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
     ) -> None:
         if streaming is None:
             # A derived dataset exists only on disk.
-            streaming = not download and not split_derived(dataset_id)[1]
-            if download is None and store.dataset_paths(f"{self.source}/{dataset_id}", root=root).exists:
-                streaming = False
+            streaming = (
+                download is None
+                and not split_derived(dataset_id)[1]
+                and not store.dataset_paths(f"{self.source}/{dataset_id}", root=root).exists
+            )
         self.streaming = streaming
         self.download: Download = not streaming if download is None else download
         self.shuffle, self.num_slices, self.slice_len = shuffle, num_slices, slice_len
@@ -190,6 +192,9 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
     def __iter__(self) -> Iterator[Any]:
         """Yield batches; without a batch size, yield one trajectory at a time, or with `slice_len` a slice of each."""
         if self.batch_size is not None:
+            if isinstance(self._sampler, StreamSampler):
+                with self._locked_for_change():
+                    self._sampler.start_epoch()
             yield from super().__iter__()
             return
         if self.streaming:
