@@ -47,6 +47,13 @@ _SUCCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Environments of D4RL that only run with mujoco-py, and those with the same observations, actions and rewards."""
 
+_RECORDED_THROUGH: Mapping[str, tuple[tuple[str, str, Mapping[str, Any]], ...]] = {
+    "atari_dqn": (
+        ("AtariPreprocessing", "gymnasium.wrappers.atari_preprocessing:AtariPreprocessing", {"noop_max": 0}),
+    ),
+}
+"""Wrappers by source, for sources whose environments were wrapped: each step of DQN is the maximum of two frames of four, in gray, of 84 x 84."""
+
 _OF_THE_RECORDING = ("render_mode", "num_envs", "vectorization_mode", "vector_kwargs")
 """Arguments of the program that recorded, not of the environment: how it looked on, and how many copies it ran."""
 
@@ -131,7 +138,7 @@ def named_environment(manifest: Manifest) -> NamedEnvironment:
             f"{manifest.id} names no environment: neither its metadata nor the catalog has one",
             hint="make it with gymnasium.make; your own data names it in dataset.toml: environment = 'Pendulum-v1'",
         )
-    return NamedEnvironment(name)
+    return NamedEnvironment(name, {}, _RECORDED_THROUGH.get(manifest.id.partition("/")[0], ()))
 
 
 def make_env(manifest: Manifest, **kwargs: Any) -> gymnasium.Env[Any, Any]:

@@ -191,9 +191,31 @@ def test_a_missing_library_is_named_with_its_extra(environment, module, extra, m
 
 
 def test_a_library_registers_its_environments():
-    env = make_env(manifest("atari_dqn/Pong/1", environment="PongNoFrameskip-v4"))
+    env = make_env(manifest(environment="PongNoFrameskip-v4"))
 
     assert env.observation_space.shape == (210, 160, 3)
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
+def test_frames_of_atari_dqn_are_those_of_its_agent():
+    pytest.importorskip("cv2", reason="pip install 'datasets-rl[atari]'")
+    env = make_env(manifest("atari_dqn/Pong/1"))
+
+    assert (env.spec.id, env.observation_space.shape, env.unwrapped._frameskip) == ("PongNoFrameskip-v0", (84, 84), 1)
+    env.reset(seed=0)
+    env.step(0)
+    assert env.unwrapped.ale.getEpisodeFrameNumber() == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
+def test_missing_opencv_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+
+    with pytest.raises(
+        MissingDependencyError, match="the wrapper AtariPreprocessing needs opencv-python-headless"
+    ) as caught:
+        make_env(manifest("atari_dqn/Pong/1"))
+    assert caught.value.extra == "atari"
 
 
 @pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")

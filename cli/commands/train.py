@@ -119,9 +119,13 @@ def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:
             _check(program.parse_arguments(arguments))
             found: dict[str, Any] = program.main(arguments)
     except ModuleNotFoundError as error:
-        if isinstance(error, MissingDependencyError) or error.name not in _EXTRAS:
+        library = str(error.name).partition(".")[0]
+        if isinstance(error, MissingDependencyError) or library in {"None", "datasets_rl"}:
             raise
-        raise MissingDependencyError(str(error.name), _EXTRAS[str(error.name)], f"the program {name}") from error
+        missing = MissingDependencyError(library, _EXTRAS.get(library, ""), f"the program {name}")
+        if library not in _EXTRAS:
+            missing.hint = f"pip install {library}"
+        raise missing from error
     except InvalidArgumentError as error:
         if "which is not registered" not in error.message:
             raise
@@ -179,5 +183,15 @@ def _import(module: str) -> None:
         ) from error
 
 
-_EXTRAS = {"gymnasium": "gymnasium", "ale_py": "atari", "gymnasium_robotics": "robotics", "wandb": "wandb"}
+_EXTRAS = {
+    "ale_py": "atari",
+    "cv2": "atari",
+    "gymnasium": "gymnasium",
+    "gymnasium_robotics": "robotics",
+    "minigrid": "minigrid",
+    "mujoco": "mujoco",
+    "shimmy": "dm-control",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+}
 """The extras with the libraries that programs import."""

@@ -2,8 +2,8 @@
 
 Q = min  huber(Q(s, a) - sign(r) - gamma Q'(s', argmax Q(s', .))) + alpha (logsumexp Q(s, .) - Q(s, a))
 
-The dataset stores each frame once; `CatFrames` builds the stacks of four when a batch is read. ``--alpha 0`` is plain DQN,
-as in Agarwal et al. (2020, arXiv:1907.04543).
+Frames are gray or in color, [H, W], [C, H, W] or [H, W, C]; `CatFrames` stacks four when a batch is read. Stacks that the recipe
+atari_dqn stored are taken unchanged. ``--alpha 0`` is plain DQN, as in Agarwal et al. (2020, arXiv:1907.04543).
 
     rlds train dqn_atari --dataset atari_dqn/Pong/1
 """
@@ -55,19 +55,50 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
-class Agent(nn.Module):
-    """The network of Mnih et al. (2015): stacks of four frames, uint8 [B, 4, 84, 84], to values of actions, [B, A]."""
+class Images:
+    """The layout of the images of a dataset, for the stacks that the network reads."""
 
-    def __init__(self, dataset: Any, space: Any, args: argparse.Namespace) -> None:
+    def __init__(self, dataset: Any, env: Any) -> None:
+        stored = dataset[:1].get("observation")
+        shape = tuple(getattr(stored, "shape", (0,))[1:])
+        if len(shape) not in {2, 3} or getattr(env.observation_space, "shape", None) != shape:
+            raise SystemExit(
+                f"{NAME} needs images; the dataset has observations {list(shape)}, its environment {env.observation_space}"
+            )
+        self.channels_last = len(shape) == 3 and shape[-1] < shape[0]
+        self.axis = -1 if self.channels_last else -3
+        self.is_frame = len(shape) == 2 or shape[self.axis] in {1, 3}  # else the dataset holds stacks
+        count = (1 if len(shape) == 2 else shape[self.axis]) * (4 if self.is_frame else 1)
+        self.shape = (count, *(shape[:2] if self.channels_last else shape[-2:]))
+        if min(self.shape[1:]) < 36:
+            raise SystemExit(f"{NAME} needs images of at least 36 x 36 pixels; those of the dataset are {list(shape)}")
+
+    def first(self, stacks: Tensor) -> Tensor:
+        """Return stacks with the channels first, in [0, 1]."""
+        return (stacks.movedim(-1, -3) if self.channels_last else stacks) / 255
+
+    def stack(self, frames: list[Any]) -> Tensor:
+        """Return the stack of the last four frames, [1, ...], as `CatFrames` builds it."""
+        if not self.is_frame:
+            return torch.from_numpy(frames[-1])[None]
+        rows = [frame[None] if frame.ndim == 2 else frame for frame in frames[-4:]]
+        return torch.from_numpy(np.concatenate(rows, axis=self.axis))[None]
+
+
+class Agent(nn.Module):
+    """The network of Mnih et al. (2015): stacks of frames, uint8 [B, C, H, W] or [B, H, W, C], to values of actions, [B, A]."""
+
+    def __init__(self, images: Images, space: Any, args: argparse.Namespace) -> None:
         super().__init__()
-        if not isinstance(space, gymnasium.spaces.Discrete):
-            raise SystemExit(f"{NAME} needs discrete actions; those of {args.dataset} are {space}")
-        height, width = dataset[:1]["observation"].shape[-2:]
-        self.args = args
+        self.args, self.images = args, images
         first, second, third = args.channels
-        layers = [nn.Conv2d(4, first, 8, 4), nn.Conv2d(first, second, 4, 2), nn.Conv2d(second, third, 3, 1)]
+        layers = [
+            nn.Conv2d(images.shape[0], first, 8, 4),
+            nn.Conv2d(first, second, 4, 2),
+            nn.Conv2d(second, third, 3, 1),
+        ]
         self.network = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())), nn.Flatten())
-        size = self.network(torch.zeros(1, 4, height, width)).shape[1]
+        size = self.network(torch.zeros(1, *images.shape)).shape[1]
         self.network.extend([nn.Linear(size, args.width), nn.ReLU(), nn.Linear(args.width, int(space.n))])
         self.target = copy.deepcopy(self.network)
         self.to(args.device)
@@ -76,16 +107,16 @@ class Agent(nn.Module):
     @torch.no_grad()
     def act(self, stacks: Tensor) -> Tensor:
         """Return the best actions, int64 [B]."""
-        return self.network(stacks / 255).argmax(-1)
+        return self.network(self.images.first(stacks)).argmax(-1)
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
         """Take a step of the network; return the losses."""
-        following = batch["next", "observation"] / 255
+        following = self.images.first(batch["next", "observation"])
         with torch.no_grad():
             best = self.network(following).argmax(-1, keepdim=True)
             alive = self.args.discount * ~batch["next", "terminated"]
             target = batch["next", "reward"].sign() + alive * self.target(following).gather(-1, best)
-        values = self.network(batch["observation"] / 255)
+        values = self.network(self.images.first(batch["observation"]))
         chosen = values.gather(-1, batch["action"].long().reshape(-1, 1))
         penalty = (values.logsumexp(-1, keepdim=True) - chosen).mean()
         losses = {"td": functional.smooth_l1_loss(chosen, target), "penalty": penalty}
@@ -104,7 +135,7 @@ def evaluate(agent: Agent, env: Any, args: argparse.Namespace) -> dict[str, floa
         frame, _ = env.reset(seed=1_000 * args.seed + episode)
         frames = [frame] * 4  # as `CatFrames` fills the stacks at the start of an episode
         for _ in range(args.eval_steps):
-            stack = torch.from_numpy(np.stack(frames[-4:])).to(args.device).squeeze().unsqueeze(0)
+            stack = agent.images.stack(frames).to(args.device)
             frame, reward, terminated, truncated, _ = env.step(int(agent.act(stack)))
             frames = [*frames[-3:], frame]
             returns[episode] += float(reward)
@@ -150,10 +181,12 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     sampler = rl.RandomSampler(generator=torch.Generator().manual_seed(args.seed))
     dataset = rl.load(args.dataset, sampler=sampler, final_unknown="drop").show(KEYS)
     env = dataset.make_env()
-    if env.observation_space.shape != dataset[:1]["observation"].shape[1:]:  # as in DQN: gray, 84 x 84, 4 frames a step
-        env = gymnasium.wrappers.AtariPreprocessing(dataset.make_env(frameskip=1), noop_max=0)
-    agent = Agent(dataset, env.action_space, args)
-    dataset.append_transform(rl.CatFrames(4, -3, in_keys=["observation", ("next", "observation")], padding="same"))
+    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
+        raise SystemExit(f"{NAME} needs discrete actions; those of {args.dataset} are {env.action_space}")
+    agent = Agent(images := Images(dataset, env), env.action_space, args)
+    if images.is_frame:
+        keys = ["observation", ("next", "observation")]
+        dataset.append_transform(rl.CatFrames(4, images.axis, in_keys=keys, padding="same"))
 
     # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
     changeable = {"steps", "device", "out", "wandb"}

@@ -9,9 +9,10 @@ import runpy
 import sys
 
 import gymnasium
+import numpy as np
 import pytest
 
-from datasets_rl import RecordEpisodes
+from datasets_rl import EpisodeWriter, RecordEpisodes
 from datasets_rl.recipes.train import program_files
 
 TINY = ["--hidden", "8", "--batch-size", "8", "--eval-episodes", "1", "--steps", "2", "--dataset", "demo/pendulum"]
@@ -26,6 +27,26 @@ def test_train_runs_a_program_and_prints_its_result(rlds, tmp_path):
     assert ran.err.startswith(f"bc on demo/pendulum, from step 0 to 2; checkpoints in {tmp_path / 'run'}\nstep 2  ")
     assert (tmp_path / "run" / "checkpoint.pt").exists()
     assert rlds("--json", "train", "bc", *TINY, "--out", tmp_path / "run").json["result"]["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("library", "line"),
+    [("wandb", "pip install 'datasets-rl[wandb]'"), ("library_of_nobody", "pip install library_of_nobody")],
+)
+def test_a_library_that_is_missing_in_a_program_ends_with_7_and_its_pip_line(
+    rlds, tmp_path, monkeypatch, library, line
+):
+    monkeypatch.setitem(sys.modules, library, None)
+    gymnasium.register("Nobody-v0", "library_of_nobody:Env")
+    with EpisodeWriter("local/of-nobody", metadata={"environment": "Nobody-v0"}) as writer:
+        writer.start(np.zeros(3, np.float32))
+        writer.step(np.zeros(1, np.float32), np.zeros(3, np.float32), 0.0, terminated=True, truncated=False)
+    dataset = "demo/pendulum" if library == "wandb" else "local/of-nobody"
+    ran = rlds("train", "bc", *TINY, "--dataset", dataset, "--wandb", "mine", "--out", tmp_path / "run")
+    gymnasium.registry.pop("Nobody-v0")
+
+    assert (ran.code, line in ran.err) == (7, True)
+    assert "fault of rlds" not in ran.err
 
 
 def test_the_help_of_a_program_is_that_of_its_arguments(rlds):

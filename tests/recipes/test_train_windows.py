@@ -14,6 +14,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from tensordict import TensorDict
 
+import datasets_rl
 from datasets_rl import RecordEpisodes, load
 from datasets_rl.recipes.train import point_maze
 
@@ -56,6 +57,64 @@ def record_pong(dataset, steps):
     for step in range(steps):
         env.step(step % 6)
     env.close()
+
+
+def record_game(env, dataset):
+    env = RecordEpisodes(env, dataset)
+    env.reset(seed=0)
+    for step in range(6):
+        env.step(step % 6)
+    env.close()
+
+
+FRAMES = {
+    "raw": ((210, 160, 3), (12, 210, 160)),
+    "small": ((84, 84), (4, 84, 84)),
+    "stacks": ((84, 84, 4), (4, 84, 84)),
+}
+
+
+@pytest.mark.parametrize("frames", FRAMES)
+def test_dqn_trains_on_frames_and_stacks_of_real_games(frames, tmp_path, monkeypatch):
+    gymnasium.register_envs(pytest.importorskip("ale_py"))
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    if frames == "small":
+        pytest.importorskip("cv2", reason="pip install 'datasets-rl[atari]'")
+        env = gymnasium.wrappers.AtariPreprocessing(gymnasium.make("ALE/Pong-v5", frameskip=1), noop_max=0)
+    else:
+        env = gymnasium.make("ALE/Pong-v5")
+    record_game(env, "local/pong")
+    dataset = load("local/pong")
+    if frames == "stacks":
+        dataset = dataset.derive("atari_dqn")
+    stored, read = FRAMES[frames]
+    assert tuple(dataset[0]["observation"].shape) == dataset.make_env().observation_space.shape == stored
+
+    name = "local/pong@atari_dqn" if frames == "stacks" else "local/pong"
+    words = ["--dataset", name, "--out", str(tmp_path / "run"), "--steps", "2", "--eval-every", "2"]
+    result = program("dqn_atari").main([*words, *TINY["dqn_atari"]])
+    weights = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["networks"]["network.0.weight"]
+    assert np.isfinite([value for value in result.values() if isinstance(value, float)]).all()
+    assert weights.shape[1] == read[0]
+
+
+def test_a_stack_of_the_program_is_that_of_the_batches(tmp_path, monkeypatch):
+    gymnasium.register_envs(pytest.importorskip("ale_py"))
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    record_game(gymnasium.make("ALE/Pong-v5"), "local/pong")
+    dataset = load("local/pong")
+    images = program("dqn_atari").Images(dataset, dataset.make_env())
+    frames = [dataset[row]["observation"].numpy() for row in range(6)]
+    dataset.append_transform(datasets_rl.CatFrames(4, images.axis, in_keys=["observation"], padding="same"))
+
+    for row in range(6):
+        seen = [frames[0]] * 4 + frames[1 : row + 1]
+        stack = images.stack(seen)
+        oracle = (
+            np.stack(seen[-4:]).transpose(0, 3, 1, 2).reshape(12, 210, 160)
+        )  # color c of frame f is channel 3 f + c
+        assert torch.equal(stack[0], dataset[[row]]["observation"][0])
+        np.testing.assert_allclose(images.first(stack)[0].numpy(), oracle / 255, atol=1e-6)
 
 
 def program(name):
