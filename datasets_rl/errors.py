@@ -147,10 +147,13 @@ class UnknownKeyError(InvalidArgumentError, KeyError):
             for one in keys
             for match in difflib.get_close_matches(one, known, n=3 if len(keys) == 1 else 1, cutoff=0.5)
         )
-        super().__init__(
-            f"no key {', '.join(map(repr, keys))} among {', '.join(known) or 'none: the data has no keys'}",
-            hint=f"did you mean {', '.join(near)}?" if near else "",
-        )
+        listed = ", ".join(known) or "none: the data has no keys"
+        hint = f"did you mean {', '.join(near)}?" if near else ""
+        if other := [one for one in keys if one in known]:
+            groups = tuple(other[0].split("."))
+            listed += f", where {other[0]} is spelled in another way"
+            hint = f"{other[0]!r} is one name, and {groups} is an entry of a group; use the key that the data has"
+        super().__init__(f"no key {', '.join(map(repr, keys))} among {listed}", hint=hint)
         self.key = ", ".join(keys)
         self.known = tuple(known)
 

@@ -34,8 +34,10 @@ def field_of(data: Any, key: Key) -> Any:
         UnknownKeyError: If there is no such key.
     """
     names: list[str] = []
-    for name in key:
+    for number, name in enumerate(key):
         names = sorted(map(str, data.keys())) if hasattr(data, "keys") else []
+        if name not in names and "." in name:
+            return field_of(data, (*name.split("."), *key[number + 1 :]))
         if name not in names:
             raise UnknownKeyError(dotted_name(key), names)
         data = data.get(name)

@@ -150,7 +150,8 @@ def select_fields(batch: Any, names: Iterable[str | Key], info: Mapping[Any, Any
     """
     if not is_tensor_collection(batch):
         raise InvalidArgumentError(f"keys were given, and the batch is a {type(batch).__name__}; expected a TensorDict")
-    present = [as_key(key) for key in batch.keys(include_nested=True, leaves_only=True)]
+    leaves = batch.keys(include_nested=True, leaves_only=True)
+    present = [(key,) if isinstance(key, str) else key for key in leaves]
     chosen = keys_named(names, present)
     entries = [key for key in map(as_key, info) if key[0] != NEXT and key in present]
     return batch.select(*dict.fromkeys([*chosen, *entries]))

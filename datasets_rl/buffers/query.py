@@ -19,7 +19,7 @@ from datasets_rl.storages.list import ListStorage
 from datasets_rl.ted.boundaries import DEFAULT_DONE_KEYS, find_start_stop_traj
 from datasets_rl.ted.keys import NEXT, Key, as_key, dotted_name, nest_keys
 from datasets_rl.ted.trajectories import concatenated_ranges
-from datasets_rl.transforms.base import Compose, NestedKey, flat_key
+from datasets_rl.transforms.base import Compose, NestedKey, flat_key, resolve_key
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -90,9 +90,9 @@ class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an
 
     def get(self, key: NestedKey, default: Any = None) -> Any:
         """Return the entry of a key; without one, that of the same name under "next"; without both, `default`."""
-        value = self.data.get(key, None)
+        value = self.data.get(resolve_key(key, self.data), None)
         if value is None and isinstance(key, str):
-            value = self.data.get((NEXT, key), None)
+            value = self.data.get(resolve_key((NEXT, key), self.data), None)
         return default if value is None else value
 
     def keys(self, *args: Any, **kwargs: Any) -> Any:

@@ -14,6 +14,7 @@ from datasets_rl.buffers.forms import BatchForm, as_form, check_form
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import Key
+from datasets_rl.transforms.base import resolve_key
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.round_robin import TensorDictRoundRobinWriter
 
@@ -61,7 +62,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         if isinstance(data, list):
             data = lazy_stack(data) if data else TensorDict(batch_size=[0])
         rows = data.shape[:axes].numel()
-        priority: Tensor | None = data.get(self.priority_key, None)
+        priority: Tensor | None = data.get(resolve_key(self.priority_key, data), None)
         if priority is None or not rows:
             return None
         priority = priority.reshape(rows, -1)
@@ -79,7 +80,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             InvalidArgumentError: If the batch has no index, or a priority is negative or not finite; nothing has
                 changed.
         """
-        priority = data.get(self.priority_key, None)
+        priority = data.get(resolve_key(self.priority_key, data), None)
         if priority is None:
             return
         index = data.get(_INDEX, None)

@@ -187,9 +187,17 @@ class Structure:
         return sorted(range(len(self.leaves)), key=lambda number: repr(self.leaves[number].path))
 
     def leaves_under(self, key: Path) -> dict[Path, int]:
-        """Return the indices of the leaves whose path starts with a key, by the rest of their path."""
-        depth = len(key)
-        return {leaf.path[depth:]: number for number, leaf in enumerate(self.leaves) if leaf.path[:depth] == key}
+        """Return the indices of the leaves whose path starts with a key, by the rest of their path.
+
+        Without such leaves, the dots of a name may separate the names of groups, or the name of a leaf may have dots.
+        """
+        name = ".".join(map(str, key))
+        for path in dict.fromkeys([key, tuple(name.split("."))]):
+            leaves = {leaf.path[len(path) :]: n for n, leaf in enumerate(self.leaves) if leaf.path[: len(path)] == path}
+            if leaves or "." not in name:
+                return leaves
+        numbers = [n for n, leaf in enumerate(self.leaves) if ".".join(map(str, leaf.path)) == name]
+        return {(): numbers[0]} if numbers else {}
 
     def _mismatch_error(self, data: Any, lead: Lead) -> InvalidArgumentError:
         problems: list[str] = []

@@ -108,7 +108,7 @@ def keys_named(names: str | Iterable[str | Key], known: Sequence[Key]) -> list[K
         UnknownKeyError: If no field has one of the names; the error lists all such names.
         InvalidArgumentError: If there is no name, or one is not a key.
     """
-    chosen = [as_key(name) for name in ([names] if isinstance(names, str) else names)]
+    chosen = [_key_among(name, known) for name in ([names] if isinstance(names, str) else names)]
     if not chosen:
         raise InvalidArgumentError("keys are empty; expected the key of at least one field")
     unknown = [name for name in chosen if not any(key[: len(name)] == name for key in known)]
@@ -118,3 +118,11 @@ def keys_named(names: str | Iterable[str | Key], known: Sequence[Key]) -> list[K
     if any(key[0] == NEXT and key[1:] in known and key[1:] not in ROOT_FLAGS for key in keys):
         keys.add(NEXT_FINAL_KNOWN)
     return [key for key in known if key in keys]
+
+
+def _key_among(name: str | Iterable[Any], known: Sequence[Key]) -> Key:
+    """Return the key for a name, which may be that of a field with dots in its name."""
+    key = (name,) if isinstance(name, str) and (name,) in known else as_key(name)
+    if any(other[: len(key)] == key for other in known):
+        return key
+    return next((other for other in known if dotted_name(other) == dotted_name(key)), key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -43,11 +45,15 @@ __all__ = [
     "flat_key",
     "gathered_keys",
     "get_entry",
+    "has_dots",
     "is_group",
     "key_list",
     "pop_entry",
+    "prefixed_key",
     "remove_entry",
     "require_entry",
+    "resolve_key",
+    "resolve_keys",
     "set_entry",
     "under_next",
 ]
@@ -56,6 +62,8 @@ NestedKey = str | tuple[str, ...]
 Keys = Sequence[NestedKey] | NestedKey
 GATHERED = "_gathered"
 """Prefix of the temporary keys that hold values from other rows of the storage until a transform uses them."""
+_CALLING_MODULES = frozenset({__name__, "torch.nn.modules.module", "torch._dynamo.eval_frame"})
+"""Modules between a transform and what calls it."""
 _CHUNK = 1 << 16
 """Number of steps per chunk when all steps of a storage are read."""
 
@@ -65,6 +73,9 @@ class Transform(nn.Module):
 
         batch  --- in_keys ------- forward ---> out_keys       sampling: from the buffer to the caller
         data   --- out_keys_inv -- inv -------> in_keys_inv    writing: from the caller to the buffer
+
+    A key is a name, a tuple of names, or a name with dots: ``"observation.state"`` is ``("observation", "state")``, unless
+    the data has an entry of that very name, see `resolve_key`.
 
     The key of a group, such as an observation of several sensors, stands for every entry of the group where a transform
     changes each entry separately. A transform that combines entries or steps names the group in an error instead.
@@ -103,6 +114,11 @@ class Transform(nn.Module):
     """Whether the result for a step depends on nothing else of its batch, and on no random numbers: several batches may
     then be transformed at once."""
 
+    _key_arguments: ClassVar[frozenset[str]] = frozenset({"in_keys", "out_keys", "in_keys_inv", "out_keys_inv"})
+    """Names of the attributes that hold keys: those of the arguments that the constructors annotate as keys."""
+    _dotted: Mapping[str, Any] = {}
+    """Values of these attributes before `bind`, of those that have names with dots."""
+
     axes: int = 0
     """Number of the last axes of an entry, after those of the batch, that the transform combines."""
 
@@ -125,6 +141,28 @@ class Transform(nn.Module):
                 if given is not None or not isinstance(getattr(type(self), attribute, None), property):
                     setattr(self, attribute, keys)
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        kinds = getattr(cls.__init__, "__annotations__", {})
+        cls._key_arguments |= {name for name, kind in kinds.items() if "Key" in str(kind)}
+
+    @override
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._key_arguments and (name in self._dotted or has_dots(value)):
+            others = {other: keys for other, keys in self._dotted.items() if other != name}
+            self.__dict__["_dotted"] = {**others, name: value} if has_dots(value) else others
+            value = resolve_keys(value, None)
+        super().__setattr__(name, value)
+
+    def bind(self, data: Any) -> None:
+        """Resolve the keys with dots in a TensorDict or a composite spec, see `resolve_key`.
+
+        Args:
+            data: Data that the transform will be applied to.
+        """
+        for name, keys in self._dotted.items():
+            super().__setattr__(name, resolve_keys(keys, data))
+
     def forward(self, data: Any = None, **entries: Any) -> Any:
         """Return the transformed batch, a TensorDict of any batch size; the input is unchanged.
 
@@ -137,8 +175,11 @@ class Transform(nn.Module):
 
         Raises:
             UnknownKeyError: If one of `in_keys` is missing.
-            InvalidArgumentError: If the data is not a TensorDict, or a name is not one of `in_keys`.
+            InvalidArgumentError: If the data is not a TensorDict, a name is not one of `in_keys`, or an environment of
+                TorchRL calls the transform.
         """
+        if "torchrl" in sys.modules:
+            check_caller(self)
         return self.on_own(self.own(data)) if data is not None or not entries else self._transform_entries(entries)
 
     def _transform_entries(self, entries: dict[str, Any]) -> Any:
@@ -155,6 +196,8 @@ class Transform(nn.Module):
 
     def on_own(self, batch: Any) -> Any:
         """Transform a TensorDict and return it. The method may set entries, but not modify the memory of tensors."""
+        if self._dotted:
+            self.bind(batch)
         return self._call(batch) if self._calls else self.transform_batch(batch)
 
     @property
@@ -206,6 +249,8 @@ class Transform(nn.Module):
                 f"the input of {type(self).__name__} is a {type(data).__name__}; expected a TensorDict",
                 hint="to transform other types, use a plain function",
             )
+        if self._dotted:
+            self.bind(data)
         return data.copy()
 
     def transform_batch(self, batch: Any) -> Any:
@@ -289,6 +334,7 @@ class Transform(nn.Module):
             UnknownKeyError: If one of `in_keys` has no spec.
         """
         spec = spec.clone()
+        self.bind(spec)
         self.update_specs(spec)
         return spec
 
@@ -455,6 +501,8 @@ class Compose(Transform):
 
     @override
     def forward(self, data: Any) -> Any:  # type: ignore[override]  # a sequence has no entries with names
+        if "torchrl" in sys.modules:
+            check_caller(self)
         return self.transform_batch(data.copy() if is_tensor_collection(data) else data)
 
     def transform_batch(self, batch: Any) -> Any:
@@ -477,6 +525,7 @@ class Compose(Transform):
         """Transform a spec in place with all transforms; functions are applied to zeros to find the resulting spec."""
         for transform in self.transforms:
             if isinstance(transform, Transform):
+                transform.bind(spec)
                 transform.update_specs(spec)
             else:
                 _update_specs_by_trial(transform, spec)
@@ -548,6 +597,32 @@ class _Function(Transform):
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
         _update_specs_by_trial(self.function, spec)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
+def check_caller(transform: Transform) -> None:
+    """Check that no environment of TorchRL calls a transform.
+
+    `torchrl.envs.TransformedEnv` takes what is not its own transform for a function of the data of a step, and calls
+    neither `inv` nor `transform_spec`. TorchRL's buffers call the wrapper of the function, and are accepted.
+
+    Raises:
+        InvalidArgumentError: If one does.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") in _CALLING_MODULES:
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name != "_call" or not str(frame.f_globals["__name__"]).startswith("torchrl."):
+        return
+    name = type(transform).__name__
+    own = getattr(sys.modules.get("torchrl.envs"), name, None)
+    raise InvalidArgumentError(
+        f"{name} of {type(transform).__module__} transforms batches of steps; TorchRL's environments need a transform of"
+        " torchrl.envs, which also transforms specs and actions",
+        hint=f"use torchrl.envs.{name} in the environment"
+        if own is not None
+        else "apply it to the collected batches, or derive a class from torchrl.envs.Transform",
+    )
 
 
 def _module_list(transforms: Sequence[Any]) -> nn.ModuleList:
@@ -673,6 +748,8 @@ def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: An
         if hasattr(type(transform), "gather"):
             view = TransformedStorage(storage, transforms[:number]) if number else storage
             with suppress(NotRowsError):
+                if getattr(transform, "_dotted", None):
+                    transform.bind(view.take(rows[:1]) if number else data)
                 data = transform.gather(view, rows, data)
     return data
 
@@ -798,6 +875,58 @@ def flat_key(key: Any) -> NestedKey:
     return path if len(path) > 1 else path[0]
 
 
+def has_dots(keys: Any) -> bool:
+    """Return whether a key, or one of a list or mapping of keys, has a name with a dot."""
+    if isinstance(keys, str):
+        return "." in keys
+    if isinstance(keys, Mapping):
+        return any(map(has_dots, keys)) or any(map(has_dots, keys.values()))
+    return isinstance(keys, (tuple, list)) and any(map(has_dots, keys))
+
+
+def resolve_keys(keys: Any, data: Any) -> Any:
+    """Return a key, or the keys of a list or of a mapping of keys to keys, see `resolve_key`."""
+    if isinstance(keys, list):
+        return [resolve_key(key, data) for key in keys]
+    if isinstance(keys, Mapping):
+        return {resolve_key(key, data): resolve_key(name, data) for key, name in keys.items()}
+    return keys if keys is None else resolve_key(keys, data)
+
+
+def resolve_key(key: NestedKey, data: Any) -> NestedKey:
+    """Return the key of an entry whose name may have dots, as the data spells it.
+
+    The dots separate the names of groups, unless the data has an entry of that very name. A new entry is named like the
+    others: with dots, if the data has no such group, but entries whose names begin with it and a dot.
+
+        "observation.state"        data                                  result
+                                   {"observation": {"state": ...}}       ("observation", "state")
+                                   {"observation.state": ...}            "observation.state"
+                                   {"observation.image": ...}            "observation.state", a new entry
+
+    Args:
+        key: A name, or a tuple of names.
+        data: A TensorDict or a composite spec; `None` if it is not known yet.
+    """
+    path: list[str] = []
+    for name in (key,) if isinstance(key, str) else key:
+        rest = name
+        while "." in rest and all(rest.split(".")):
+            names = list(data.keys()) if is_group(data) else []
+            group, _, others = rest.partition(".")
+            if rest in names or (group not in names and any(other.startswith(f"{group}.") for other in names)):
+                break
+            path.append(group)
+            data, rest = _child(data, group), others
+        path.append(rest)
+        data = _child(data, rest)
+    return tuple(path) if len(path) > 1 else path[0]
+
+
+def _child(data: Any, name: str) -> Any:
+    return data.get(name, None) if is_group(data) else None
+
+
 def remove_entry(container: Any, key: NestedKey) -> None:
     """Remove an entry of a TensorDict or a composite spec, and all parent groups that are empty afterwards."""
     path: Any = (key,) if isinstance(key, str) else key
@@ -815,6 +944,13 @@ def key_list(keys: Keys | None) -> list[NestedKey]:
     if keys is None:
         return []
     return [flat_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
+
+
+def prefixed_key(prefix: str, key: NestedKey) -> NestedKey:
+    """Return a key with a prefix of its last name."""
+    groups, last = ((), key) if isinstance(key, str) else (key[:-1], key[-1])
+    start, dot, name = last.rpartition(".")
+    return flat_key((*groups, f"{start}{dot}{prefix}{name}"))
 
 
 def expand_right(value: Tensor, shape: Sequence[int]) -> Tensor:

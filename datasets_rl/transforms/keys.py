@@ -74,7 +74,11 @@ class SelectTransform(Transform):
     def __init__(self, *selected_keys: NestedKey, keep_rewards: bool = True, keep_dones: bool = True) -> None:
         super().__init__()
         self.selected_keys = key_list(selected_keys)
-        self._kept_keys = [*self.selected_keys, *(_REWARDS if keep_rewards else ()), *(_ENDS if keep_dones else ())]
+        self._others = [*(_REWARDS if keep_rewards else ()), *(_ENDS if keep_dones else ())]
+
+    @property
+    def _kept_keys(self) -> list[NestedKey]:
+        return [*self.selected_keys, *self._others]
 
     @override
     def transform_batch(self, batch: Any) -> Any:
@@ -115,7 +119,10 @@ class ExcludeTransform(Transform):
         """With `inverse`, remove the entries from data that is written to the buffer; else return it unchanged."""
         if not self.inverse:
             return data
-        return [self.inv(item) for item in data] if isinstance(data, list) else data.exclude(*self.excluded_keys)
+        if isinstance(data, list):
+            return [self.inv(item) for item in data]
+        self.bind(data)
+        return data.exclude(*self.excluded_keys)
 
     @override
     def update_specs(self, spec: CompositeSpec) -> None:

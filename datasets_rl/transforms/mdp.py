@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms.base import Keys, NestedKey, get_entry, key_list, remove_entry
+from datasets_rl.transforms.base import Keys, NestedKey, get_entry, key_list, remove_entry, resolve_keys
 
 __all__ = ["step_mdp"]
 
@@ -54,7 +54,7 @@ def step_mdp(
         *(key_list(done_keys) if exclude_done else ()),
         *(key_list(action_keys) if exclude_action else ()),
     ]
-    for key in excluded:
+    for key in resolve_keys(excluded, step):
         if key in step.keys(include_nested=True):
             remove_entry(step, key)
     return step if next_tensordict is None else next_tensordict.update(step)

@@ -25,6 +25,7 @@ from datasets_rl.transforms.base import (
     expand_right,
     get_entry,
     key_list,
+    prefixed_key,
     set_entry,
     under_next,
 )
@@ -207,7 +208,7 @@ class MultiStepTransform(OverTime):
         if mask is not None and last.get("final_known", None) is None:
             last.set("final_known", mask)
         for number, name in enumerate(self.reward_keys):
-            set_entry(last, _original_key(name), first.get(name))
+            set_entry(last, prefixed_key("original_", name), first.get(name))
             set_entry(last, name, values[f"reward {number}"])
         terminated = last.get("terminated", None)
         terminated = last.get(self.done_key or "done", None) if terminated is None else terminated
@@ -229,7 +230,7 @@ class MultiStepTransform(OverTime):
     def update_specs(self, spec: CompositeSpec) -> None:
         """Add the specs of the written entries; sums of rewards are unbounded."""
         for name in self.reward_keys:
-            spec.set(under_next(_original_key(name)), spec[under_next(name)])
+            spec.set(under_next(prefixed_key("original_", name)), spec[under_next(name)])
             rewards = spec[under_next(name)].zero()
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
             spec.set(under_next(name), any_like(rewards.to(dtype)))
@@ -297,7 +298,3 @@ def _shorten_windows(outside: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, T
     last = steps - 1 - shortened.long()
     numbers = torch.arange(outside.shape[-1], device=outside.device)
     return last, numbers > last.unsqueeze(-1), (usable | shortened).unsqueeze(-1)
-
-
-def _original_key(name: NestedKey) -> NestedKey:
-    return f"original_{name}" if isinstance(name, str) else (*name[:-1], f"original_{name[-1]}")

@@ -15,7 +15,7 @@ from datasets_rl.format.manifest import Manifest
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms._bounds import map_bounds
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, get_entry, key_list
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, flat_key, get_entry, resolve_key
 
 __all__ = ["ObservationNorm", "RewardScaling"]
 
@@ -128,7 +128,7 @@ class ObservationNorm(_Affine):
             UnknownKeyError: If the source has no such entry.
             InvalidArgumentError: If the source has no statistics of the entry.
         """
-        key = self.in_keys[0] if key is None else key_list([key])[0]
+        key = self.in_keys[0] if key is None else flat_key(key)
         manifest = getattr(source, "manifest", source)
         if isinstance(manifest, Manifest):
             mean, std = _stored_statistics(manifest, key)
@@ -195,7 +195,7 @@ def _stored_statistics(manifest: Manifest, key: NestedKey) -> tuple[Tensor, Tens
 def _computed_statistics(source: Any, key: NestedKey, reduce_dim: int | Sequence[int] | None) -> tuple[Tensor, Tensor]:
     if is_tensor_collection(source):
         axes = tuple(range(source.ndim)) if reduce_dim is None else reduce_dim
-        source = get_entry(source, key)
+        source = get_entry(source, resolve_key(key, source))
     elif isinstance(source, Tensor):
         axes = 0 if reduce_dim is None else reduce_dim
     else:

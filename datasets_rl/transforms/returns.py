@@ -26,6 +26,7 @@ from datasets_rl.transforms.base import (
     get_entry,
     is_group,
     key_list,
+    prefixed_key,
     set_entry,
     under_next,
 )
@@ -216,7 +217,7 @@ class RewardSum(RewardSums):
 
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None) -> None:
         in_keys = [_REWARD] if in_keys is None else key_list(in_keys)
-        named = [f"episode_{key}" if isinstance(key, str) else (*key[:-1], f"episode_{key[-1]}") for key in in_keys]
+        named = [prefixed_key("episode_", key) for key in in_keys]
         super().__init__(in_keys, named if out_keys is None else out_keys)
 
     @override

@@ -15,7 +15,7 @@ from typing_extensions import Self, override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, flat_key, get_entry, key_list
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, flat_key, get_entry, resolve_key
 from datasets_rl.transforms.norms import ObservationNorm
 
 __all__ = ["RunningNorm", "VecNorm", "VecNormV2"]
@@ -247,7 +247,7 @@ class VecNorm(RunningNorm):
         Raises:
             InvalidArgumentError: If no data has been normalized or fitted.
         """
-        number = 0 if key is None else self.in_keys.index(key_list([key])[0])
+        number = 0 if key is None else self.in_keys.index(resolve_key(flat_key(key), self.loc))
         _, mean, variance = self._require_statistics(number, "call fit(data)")
         dtype = torch.get_default_dtype()
         scale = variance.sqrt().clamp(min=self.eps)

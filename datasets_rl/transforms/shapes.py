@@ -12,7 +12,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, remove_entry, under_next
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, key_list, remove_entry, under_next
 
 __all__ = ["CatTensors", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
 
@@ -192,9 +192,7 @@ class CatTensors(Transform):
         unsqueeze_if_oor: bool = False,
         sort: bool = True,
     ) -> None:
-        super().__init__(in_keys)
-        if sort:
-            self.in_keys.sort(key=_dotted_name)
+        super().__init__(sorted(key_list(in_keys), key=_dotted_name) if sort else in_keys)
         self.out_keys = [out_key]
         self._all_states = in_keys is None
         self.dim, self.del_keys, self.unsqueeze_if_oor = dim, del_keys, unsqueeze_if_oor

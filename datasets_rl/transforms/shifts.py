@@ -59,11 +59,12 @@ class RandomShift(Transform):
         problems = [f"pad is {pad}; expected at least 0"] if pad < 0 else []
         if not 0 <= p <= 1:
             problems.append(f"p is {p}; expected 0 to 1")
-        if missing := [key for key in together if key not in self.in_keys]:
+        self.same_for = together
+        if missing := [key for key in self.same_for if key not in self.in_keys]:
             problems.append(f"same_for has {missing}, which are not in in_keys")
         if problems:
             raise InvalidArgumentError("; ".join(problems))
-        self.pad, self.same_for, self.p, self.channels_last = pad, together, p, channels_last
+        self.pad, self.p, self.channels_last = pad, p, channels_last
         self.check_layout = check_layout
 
     @override

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms._time import TimeAxis, trajectory_positions
-from datasets_rl.transforms.base import NestedKey, flat_key, get_entry, under_next
+from datasets_rl.transforms.base import NestedKey, flat_key, get_entry, resolve_key, resolve_keys, under_next
 
 __all__ = ["split_trajectories"]
 
@@ -60,6 +60,7 @@ def split_trajectories(
         UnknownKeyError: If a key that was passed is missing.
     """
     axis = TimeAxis.of_batch(rollout_tensordict)
+    prefix, trajectory_key = (resolve_keys(key, rollout_tensordict) for key in (prefix, trajectory_key))
     names = _TRAJECTORY_KEYS if prefix is None else (_prefixed_key(prefix, "traj_ids"),)
     if prefix is None and "collector" in rollout_tensordict.keys():  # noqa: SIM118 - a TensorDict iterates over its steps
         prefix = "collector"
@@ -112,7 +113,7 @@ def _find_ends(steps: Any, axis: TimeAxis, numbers: Tensor | None, done_key: Nes
     """Return which steps are the last of their trajectory, by number or flag, in flat order, bool [M]."""
     done = None
     if done_key is not None:
-        done = get_entry(steps, under_next(done_key))
+        done = get_entry(steps, resolve_key(under_next(done_key), steps))
     elif numbers is None:
         done = steps.get(under_next("done"), None)
     if numbers is None and done is None:

@@ -95,11 +95,16 @@ class WindowTransform(OverTime):
         if problems:
             raise InvalidArgumentError("; ".join(problems))
         self.pad, self.mask = pad, mask
-        self.windows = {flat_key(key): (int(before), int(after)) for key, (before, after) in windows.items()}
+        self._spans = [(int(before), int(after)) for before, after in windows.values()]
         self.mask_keys = {flat_key(key): flat_key(name) for key, name in (mask_keys or {}).items()}
         # Numbers of steps before and after a drawn step that must be in its trajectory.
-        spans = self.windows.values() if pad == "drop" else [(0, 0)]
+        spans = self._spans if pad == "drop" else [(0, 0)]
         self._inside = max(before for before, _ in spans), max(after for _, after in spans)
+
+    @property
+    def windows(self) -> dict[NestedKey, tuple[int, int]]:
+        """Number of steps before and after each step, by key."""
+        return dict(zip(self.in_keys, self._spans, strict=True))
 
     @classmethod
     def diffusion_policy(
@@ -229,13 +234,13 @@ class WindowTransform(OverTime):
     def _entries(self, batch: Any) -> list[_Entry]:
         """Return the entries of a batch, or of its spec, that get windows: those of `windows`, and of its groups."""
         entries = []
-        for key, out_key in zip(self.in_keys, self.out_keys, strict=True):
+        for key, out_key, span in zip(self.in_keys, self.out_keys, self._spans, strict=True):
             for path in entries_below(batch, key):
                 leaf, out = (flat_key((name, path)) if path else name for name in (key, out_key))
                 mask_key = self.mask_keys.get(key)
                 if mask_key is None and self.mask is not None:
                     mask_key = _mask_key(leaf, self.mask)
-                entries.append(_Entry(leaf, out, self.windows[key], mask_key))
+                entries.append(_Entry(leaf, out, span, mask_key))
         return entries
 
     @override

@@ -8,11 +8,14 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer, transforms
+from datasets_rl import InvalidArgumentError, LazyTensorStorage, TensorDictReplayBuffer, transforms
+from datasets_rl.specs import BoundedTensorSpec
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torchrl = pytest.importorskip("torchrl.envs.transforms", reason="pip install --no-deps torchrl hoptorch")
+    from torchrl import data as torchrl_data
+    from torchrl.envs import PendulumEnv
 
 
 def steps():
@@ -87,3 +90,43 @@ def test_their_state_loads_into_our_transforms():
     compose.load_state_dict(state)
 
     assert (compose[0].scale, compose[0].standard_normal) == (2, True)
+
+
+IN_ENVIRONMENTS = {
+    "StepCounter": lambda: transforms.StepCounter(max_steps=3),
+    "TrajCounter": transforms.TrajCounter,
+    "InitTracker": transforms.InitTracker,
+    "ActionDiscretizer": lambda: transforms.ActionDiscretizer(3, action_spec=BoundedTensorSpec(-2, 2, (1,))),
+    "NextObservationDelta": transforms.NextObservationDelta,
+    "RewardScaling": lambda: transforms.RewardScaling(0.0, 2.0, in_keys=["reward"]),
+    "Compose": lambda: transforms.Compose(transforms.StepCounter()),
+    "WindowTransform": lambda: transforms.WindowTransform({"th": (1, 0)}),
+}
+
+
+class TestEnvironments:
+    """TorchRL takes a transform of another package for a function, and leaves specs and actions unchanged."""
+
+    @pytest.mark.parametrize("name", IN_ENVIRONMENTS)
+    def test_a_transform_of_this_package_is_refused_by_name(self, name):
+        env = torchrl.TransformedEnv(PendulumEnv(), IN_ENVIRONMENTS[name]())
+        hint = (
+            f"use torchrl.envs.{name} in" if name != "WindowTransform" else "derive a class from torchrl.envs.Transform"
+        )
+
+        with pytest.raises(InvalidArgumentError, match="TorchRL's environments need a transform") as raised:
+            env.reset()
+        assert hint in str(raised.value)
+
+    def test_in_a_composition_of_torchrl_as_well(self):
+        env = torchrl.TransformedEnv(PendulumEnv(), torchrl.Compose(torchrl.StepCounter(), transforms.InitTracker()))
+
+        with pytest.raises(InvalidArgumentError, match="InitTracker of"):
+            env.rollout(2)
+
+    def test_buffers_of_torchrl_may_call_them(self):
+        rb = torchrl_data.ReplayBuffer(storage=torchrl_data.LazyTensorStorage(20), batch_size=8)
+        rb.extend(steps())
+        rb.append_transform(transforms.ClipTransform(["action"], low=0.0))
+
+        assert rb.sample()["action"].min() == 0
