@@ -68,11 +68,12 @@ def plan_move(home: Path, target: Path) -> Move | None:
 
     Raises:
         InvalidArgumentError: If the folder cannot be moved there.
+        IntegrityError: If beside the target there is the record of the move of another folder, or what no move left.
     """
     target = target.expanduser().absolute()
     if not target.name:
         raise InvalidArgumentError(f"{target} is the root of a file system", hint="choose a folder in it")
-    started = _read_record(target)
+    started = _read_record(home, target)
     source = home.resolve() if started is None else started[0]
     if started is None:
         if source == target.resolve() and not target.is_symlink():
@@ -130,7 +131,7 @@ def move(home: Path, target: Path, *, advance: Callable[[int], None] = lambda _:
         return None
     target.parent.mkdir(parents=True, exist_ok=True)
     with disk.lock(lock, str(target), wait=0), disk.disk_errors(target):
-        if _read_record(plan.target) is None:
+        if _read_record(home, plan.target) is None:
             _check_unused(plan.source)
             _require_space(plan)
             disk.write_json(plan.record, {"from": str(plan.source), "compared": 0.0})
@@ -139,20 +140,55 @@ def move(home: Path, target: Path, *, advance: Callable[[int], None] = lambda _:
         if plan.copy.is_symlink():  # the link that was at the target
             plan.copy.unlink()
         _switch(plan)
-        _catch_up(plan)
+        _catch_up(home, plan)
         if plan.former.is_dir() and not plan.former.is_symlink():
             disk.remove_tree(plan.former)
         plan.record.unlink(missing_ok=True)
     return plan
 
 
-def _read_record(target: Path) -> tuple[Path, float] | None:
+def _read_record(home: Path, target: Path) -> tuple[Path, float] | None:
+    """Return the old place and the time of the last comparison of a move that was begun; None if none was.
+
+    Others may write beside the target, so that a record counts only if it is of this folder.
+
+    Raises:
+        IntegrityError: If the record is of another folder, or not a record.
+    """
     record = target.with_name(f".{target.name}.rlds-move.json")
+    copy = target.with_name(f".{target.name}.rlds-move")
     try:
-        document = json.loads(record.read_text("utf-8"))
-        return Path(document["from"]), float(document["compared"])
-    except (OSError, ValueError, KeyError, TypeError):
+        document = json.loads(disk.read_plain(record))
+        source, compared = Path(document["from"]), float(document["compared"])
+    except FileNotFoundError:
+        if os.path.lexists(copy):
+            raise _foreign_error(copy, "no move is recorded") from None
         return None
+    except (OSError, ValueError, LookupError, RecursionError, TypeError):
+        raise _foreign_error(record, "it is not the record of a move") from None
+    if not _is_place(source, home, target):
+        raise _foreign_error(record, f"it records the move of {source}, and not of {home}")
+    return source, compared
+
+
+def _foreign_error(path: Path, problem: str) -> IntegrityError:
+    return IntegrityError(str(path), [problem], hint=f"see what {path} is, and move or delete it")
+
+
+def _is_place(source: Path, home: Path, target: Path) -> bool:
+    """Return whether a recorded old place is one of this move: its links lead there, or all of it is at the target."""
+    place = home.absolute().parent.resolve() / home.name
+    seen: set[Path] = set()
+    while place not in seen:
+        seen.add(place)
+        if place.is_symlink():
+            place = Path(os.path.normpath(place.parent / place.readlink()))
+            place = place.parent.resolve() / place.name
+    if source in seen or (source.is_symlink() and source.resolve() == target.resolve()):
+        return True
+    # After a move back to the place of a link, the folder that the link led to is known from the record alone.
+    files = [(path, name) for path, name in _files(source) if not path.is_symlink()]
+    return bool(files) and not target.is_symlink() and all(_is_same(path, target / name) for path, name in files)
 
 
 def _require_space(plan: Move) -> None:
@@ -201,12 +237,12 @@ def _switch(plan: Move) -> None:
     disk.sync_file(source.parent)
 
 
-def _catch_up(plan: Move) -> None:
+def _catch_up(home: Path, plan: Move) -> None:
     """Copy files of the old folder that changed after the last comparison.
 
     Other files are left alone: they may have been deleted in the new place since.
     """
-    started = _read_record(plan.target)
+    started = _read_record(home, plan.target)
     if started is None or not plan.former.is_dir() or plan.former.is_symlink():
         return
     for path, name in _files(plan.former):
@@ -232,10 +268,14 @@ def _check_unused(home: Path) -> None:
 
 def _mirror(source: Path, copy: Path, advance: Callable[[int], None]) -> None:
     """Make a folder equal to another one; files of the same size and time are equal."""
+    disk.check_kind(copy, folder=True)
     copy.mkdir(parents=True, exist_ok=True)
-    wanted = set()
+    # What the source does not have goes first: a link in the place of a folder would lead out of the copy.
+    wanted = {name for _, name in _files(source)}
+    for path, name in list(_files(copy)):
+        if name not in wanted:
+            disk.remove_tree(path)
     for path, name in _files(source):
-        wanted.add(name)
         target = copy / name
         with suppress(FileNotFoundError):  # deleted since it was listed
             if _is_same(path, target):
@@ -243,9 +283,6 @@ def _mirror(source: Path, copy: Path, advance: Callable[[int], None]) -> None:
             disk.remove_tree(target)
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy_file(path, target, advance)
-    for path, name in list(_files(copy)):
-        if name not in wanted:
-            disk.remove_tree(path)
     for folder in sorted((path for path in copy.rglob("*") if path.is_dir() and not path.is_symlink()), reverse=True):
         disk.sync_file(folder)
     disk.sync_file(copy)
@@ -284,6 +321,7 @@ def _copy_file(path: Path, target: Path, advance: Callable[[int], None]) -> None
     size = path.lstat().st_size
     if stat.S_ISREG(path.lstat().st_mode) and not _is_linked(path, target):
         temporary = target.with_name(f".{target.name}.copy")
+        disk.remove_tree(temporary)
         written = _digest_of_copy(path, temporary, advance)
         if _digest(temporary) != written:
             raise IntegrityError(str(target), ["it does not read back as it was written"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from datasets_rl import relocation
-from datasets_rl.errors import InvalidArgumentError, LockedError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
 
 OTHER_DISK = Path("/dev/shm")
 
@@ -126,6 +127,47 @@ def test_what_another_process_writes_during_the_move_is_kept(home, target, monke
     relocation.move(home, target)
 
     assert (target / "demo" / "late.npy").read_bytes() == b"late"
+
+
+@pytest.mark.parametrize("kind", ["any folder", "a link", "a pipe", "lines", "a copy"])
+def test_what_others_put_beside_the_target_moves_no_folder_of_theirs(home, tmp_path, kind):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.tex").write_text("mine")
+    record, copy = tmp_path / ".new.rlds-move.json", tmp_path / ".new.rlds-move"
+    if kind == "any folder":
+        record.write_text(json.dumps({"from": str(theirs), "compared": 0.0}))
+    elif kind == "a link":
+        record.symlink_to(theirs / "thesis.tex")
+    elif kind == "a pipe":
+        os.mkfifo(record)
+    elif kind == "lines":
+        record.write_bytes(b"\0" * 100)
+    else:
+        copy.symlink_to(theirs)
+    before = content(home)
+
+    for plan in (relocation.plan_move, relocation.move):
+        with pytest.raises(IntegrityError, match="rlds-move"):
+            plan(home, tmp_path / "new")
+    assert content(home) == before
+    assert not theirs.is_symlink()
+    assert [path.name for path in theirs.iterdir()] == ["thesis.tex"]
+    assert (theirs / "thesis.tex").read_text() == "mine"
+
+
+def test_links_in_the_copy_of_an_interrupted_move_are_not_followed(home, tmp_path):
+    theirs = tmp_path / "theirs"
+    (theirs / "a").mkdir(parents=True)
+    (theirs / "a" / "rows.npy").write_text("mine")
+    (tmp_path / ".new.rlds-move.json").write_text(json.dumps({"from": str(home), "compared": 0.0}))
+    (tmp_path / ".new.rlds-move").mkdir()
+    (tmp_path / ".new.rlds-move" / "demo").symlink_to(theirs)
+    before = content(home)
+
+    relocation.move(home, tmp_path / "new")
+    assert content(tmp_path / "new") == before
+    assert [path.read_text() for path in theirs.rglob("*.npy")] == ["mine"]
 
 
 KILLER = """
