@@ -11,6 +11,7 @@ import importlib
 import inspect
 import sys
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,9 @@ Candidates = Iterable[str]
 
 def print_candidates(words: Sequence[str]) -> int:
     """Print the candidates for the last word: one in a line, with its help after a tab; return the exit code."""
-    lines = [f"{value}\t{' '.join(text.split())}" if text else value for value, text in complete(words)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a line of the shell is being typed
+        lines = [f"{value}\t{' '.join(text.split())}" if text else value for value, text in complete(words)]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.settings import SETTINGS, line_of, parse_document, parse_mirror
+from datasets_rl.settings import SETTINGS, line_of, parse_document, parse_mirror, untrusted_keys
+from datasets_rl.trust import trust_project
 
 MIRRORS = "mirrors"
 
@@ -92,6 +94,15 @@ def unset_value(path: Path, key: str) -> bool:
         del lines[header]
     _write(path, lines, document, key)
     return True
+
+
+@contextmanager
+def keep_trust(path: Path, *, project: bool) -> Iterator[None]:
+    """Trust a project file after an edit by the user, unless it had settings before that the user had not trusted."""
+    is_own = project and not untrusted_keys(path)
+    yield
+    if is_own and untrusted_keys(path):
+        trust_project(path)
 
 
 def _set_line(lines: list[str], name: str, value: Any, *, table: str, known: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from datasets_rl.errors import RecordingWarning, UnknownFinalWarning
+from datasets_rl.errors import RecordingWarning, UnknownFinalWarning, UntrustedSettingsWarning
 
 from . import commands
 from .commands import command_names, subcommand_names
@@ -142,7 +142,7 @@ def _note_warning(
     shell: Shell, noted: set[str], show: Callable[..., None], warning: Warning | str, *where: Any, **more: Any
 ) -> None:
     """Print a warning of this package as a note, once, with the remedy in the words of the shell."""
-    if not isinstance(warning, RecordingWarning):
+    if not isinstance(warning, RecordingWarning | UntrustedSettingsWarning):
         show(warning, *where, **more)
     elif (text := warning.message) not in noted:
         noted.add(text)
@@ -165,6 +165,7 @@ def _run_words(shell: Shell, words: Sequence[str]) -> int:
         # Commands that read batches print a line instead.
         warnings.simplefilter("ignore", UnknownFinalWarning)
         warnings.simplefilter("always", RecordingWarning)
+        warnings.simplefilter("always", UntrustedSettingsWarning)
         warnings.showwarning = functools.partial(_note_warning, shell, set(), warnings.showwarning)
         answer = make_command().main(args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell)
     if isinstance(answer, Result):

@@ -319,6 +319,7 @@ from .errors import (
     UnknownFinalWarning as UnknownFinalWarning,
     UnknownIdError as UnknownIdError,
     UnknownKeyError as UnknownKeyError,
+    UntrustedSettingsWarning as UntrustedSettingsWarning,
 )
 
 __version__: str

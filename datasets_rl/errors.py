@@ -20,6 +20,7 @@
     ├── TimedOutError (TimeoutError)                another process is too slow, or gone
     ├── ConfirmationRequiredError                   confirm the deletion
     ├── RecordingWarning (UserWarning)              a warning: recorded episodes are not, or twice, a part of a dataset
+    ├── UntrustedSettingsWarning (UserWarning)      a warning: trust the project's file of settings, or leave it
     └── UnknownFinalWarning (UserWarning)           a warning: mask or drop transitions without a next observation
 
 A message says which value was expected, which was found, and where. The `Remedy` of an error says what to do next; ``hint`` is its
@@ -58,6 +59,7 @@ __all__ = [
     "UnknownFinalWarning",
     "UnknownIdError",
     "UnknownKeyError",
+    "UntrustedSettingsWarning",
 ]
 
 
@@ -407,6 +409,10 @@ class ConfirmationRequiredError(DatasetsRLError):
 
 class RecordingWarning(DatasetsRLError, UserWarning):
     """Warning that recorded episodes are not a part of their dataset, or were not added because they are one already."""
+
+
+class UntrustedSettingsWarning(DatasetsRLError, UserWarning):
+    """Warning that settings of a project's file are ignored, because the user has not trusted that file."""
 
 
 class UnknownFinalWarning(DatasetsRLError, UserWarning):

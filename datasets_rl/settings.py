@@ -4,7 +4,9 @@
     ~/.config/datasets-rl/config.toml    the user file; RLDS_CONFIG names another one
 
 An option of the command line takes precedence over a variable, a variable over the project file, and the project file
-over the user file. Both files have the same keys, those of `SETTINGS`:
+over the user file. A project may be a clone of somebody else's: where its file says that data are stored, and where
+from they are fetched, counts only once the user has trusted that file (`datasets_rl.trust`). Both files have the same
+keys, those of `SETTINGS`:
 
     home = "/data/rl"
     jobs = 8
@@ -16,24 +18,30 @@ over the user file. Both files have the same keys, those of `SETTINGS`:
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import math
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from datasets_rl.errors import InvalidArgumentError, NotEnoughMemoryError
-from datasets_rl.remedy import Remedy
+from datasets_rl.errors import InvalidArgumentError, NotEnoughMemoryError, UntrustedSettingsWarning
+from datasets_rl.remedy import Call, Remedy
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 PROJECT_FILE = "rlds.toml"
 """The name of the project file."""
+NEED_TRUST = ("home", "mirrors")
+"""The settings of a project file that count only once the user has trusted the file."""
 _PROJECT_MARKS = (PROJECT_FILE, "pyproject.toml", ".git")
 
 
@@ -189,8 +197,9 @@ def setting_values(
     env = os.environ if env is None else env
     problems: list[str] = []
     values: dict[str, SettingValue] = {}
+    project = project_file() if files is None and project_file() != user_file(env) else None
     for path in reversed(config_files(env) if files is None else files):
-        values |= _file_values(path, problems)
+        values |= _file_values(path, problems, _ignored_keys(path) if path == project else ())
     for one in SETTINGS.values():
         text = env.get(one.variable, "")
         if text.strip():
@@ -243,6 +252,48 @@ def project_file(folder: Path | None = None) -> Path:
     return root / PROJECT_FILE
 
 
+def trusted_file() -> Path:
+    """Return the path of the user's list of trusted project files: for each path, the SHA-256 of its content."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("datasets-rl", appauthor=False), "trusted.json")
+
+
+def trusted_files() -> dict[str, str]:
+    """Return the trusted project files, each with the SHA-256 of the content that the user has trusted."""
+    with suppress(OSError, ValueError, RecursionError):
+        listed = json.loads(trusted_file().read_bytes())
+        return {path: digest for path, digest in listed.items() if isinstance(digest, str)}
+    return {}
+
+
+def untrusted_keys(path: Path) -> list[str]:
+    """Return which of `NEED_TRUST` a project file sets, unless the user has trusted the file as it is."""
+    try:
+        content = path.read_bytes()
+        keys = [key for key in parse_document(content.decode("utf-8")) if key in NEED_TRUST]
+    except (OSError, ValueError):
+        return []
+    is_trusted = keys and trusted_files().get(trust_key(path)) == hashlib.sha256(content).hexdigest()
+    return [] if is_trusted else keys
+
+
+def trust_key(path: Path) -> str:
+    """Return the absolute path by which a project file is trusted."""
+    return str(path.expanduser().absolute().parent.resolve() / path.name)
+
+
+def _ignored_keys(path: Path) -> list[str]:
+    keys = untrusted_keys(path)
+    if keys:
+        verb = "is" if len(keys) == 1 else "are"
+        text = f"{path} is not trusted: its {' and '.join(keys)} {verb} ignored"
+        warnings.warn(
+            UntrustedSettingsWarning(text, hint=Remedy("{} trusts it", Call("trust.trust_project", path))), stacklevel=4
+        )
+    return keys
+
+
 def _working_folder() -> Path:
     try:
         return Path.cwd()
@@ -255,8 +306,8 @@ def config_files(env: Mapping[str, str] | None = None) -> list[Path]:
     return [path for path in (project_file(), user_file(env)) if os.path.isfile(path)]  # noqa: PTH113 - see above
 
 
-def _file_values(path: Path, problems: list[str]) -> dict[str, SettingValue]:
-    """Return the settings in a file; problems name the file and the line."""
+def _file_values(path: Path, problems: list[str], ignored: Sequence[str]) -> dict[str, SettingValue]:
+    """Return the settings in a file, except for ignored ones; problems name the file and the line."""
     try:
         text = path.read_text("utf-8")
         document = parse_document(text)
@@ -265,6 +316,8 @@ def _file_values(path: Path, problems: list[str]) -> dict[str, SettingValue]:
         problems.append(f"{path}: {reason}")
         return {}
     values: dict[str, SettingValue] = {}
+    for key in ignored:
+        document.pop(key, None)
     for key, value in document.items():
         place = f"{path}:{line_of(text, key)}"
         if key not in SETTINGS:

@@ -29,7 +29,7 @@ LAYERS = [
         "settings",
         "ted.keys",
     },
-    {"checkpoint", "disk", "format.schema", "format.summary", "progress"},
+    {"checkpoint", "disk", "format.schema", "format.summary", "progress", "trust"},
     {"format.manifest", "specs"},
     {"ted"},
     {

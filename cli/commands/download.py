@@ -17,6 +17,7 @@ from ..errors import exit_code_of
 from ..options import Ids, Outcome, Shell, apply_to_each, combined_exit_code, is_id, make_engine, read_size
 from ..output import Block, Facts, Lines, Result, count_text, size_text
 from ..remedies import spell_action
+from .config import setting_text
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -143,6 +144,7 @@ def run(
         "engine": make_engine(engine, address),
         "settings": settings,
     }
+    _note_project_settings(shell)
     found = apply_to_each(shell, ids, lambda one: _download(shell, one, options))
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
@@ -151,6 +153,17 @@ def run(
         quiet=folders,
         code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
     )
+
+
+def _note_project_settings(shell: Shell) -> None:
+    """Say which folder and which mirrors are those of a project's file, and not of the user."""
+    from datasets_rl.settings import NEED_TRUST, project_file, setting_values
+
+    values = setting_values()
+    for key in NEED_TRUST:
+        is_given = key == "home" and shell.root is not None
+        if values[key].origin.startswith(f"{project_file()}:") and not is_given:
+            shell.printer.note(f"{key} is {setting_text(values[key].value)}, by {values[key].origin}")
 
 
 def source_options() -> Sequence[inspect.Parameter]:

@@ -42,6 +42,7 @@ def home(tmp_path, monkeypatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RLDS_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
     monkeypatch.setenv("NO_PROXY", "*")
     return tmp_path / "home"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from datasets_rl.settings import SETTINGS
+from datasets_rl.errors import UntrustedSettingsWarning
+from datasets_rl.settings import SETTINGS, Settings
+from datasets_rl.trust import trust_project
 
 
 @pytest.fixture
@@ -118,3 +120,71 @@ def test_what_cannot_be_edited_is_left_alone(rlds, user_file):
     assert ran.code == 2
     assert f"edit {user_file}" in ran.err
     assert user_file.read_text() == text
+
+
+def test_home_and_mirrors_of_a_clone_are_ignored_until_the_user_trusts_its_file(rlds, home, project, monkeypatch):
+    """A clone could otherwise direct downloads to its own addresses, and commands to its own folders."""
+    monkeypatch.delenv("RLDS_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", str(home.parent / "data"))
+    project.write_text('home = "data"\njobs = 2\n[mirrors]\nd4rl = ["https://attacker.example/d4rl"]\n')
+
+    ignored = rlds("list", "pendulum")
+    note = f"{project} is not trusted: its home and mirrors are ignored: rlds config trust {project} trusts it\n"
+    assert (ignored.code, ignored.err) == (0, note)
+    before = origins(rlds)
+    assert (before["home"][1], before["mirrors"], before["jobs"][0]) == ("default", ({}, "default"), 2)
+
+    trusted = rlds("config", "trust")
+    assert (trusted.code, trusted.out) == (0, f"{project}\n")
+    assert "mirrors is d4rl=https://attacker.example/d4rl" in trusted.err
+    assert origins(rlds)["home"] == (str(project.parent / "data"), f"{project}:1")
+    got = rlds("download", "demo/pendulum")
+    assert f"home is {project.parent / 'data'}, by {project}:1" in got.err
+    assert f"mirrors is d4rl=https://attacker.example/d4rl, by {project}:3" in got.err
+    assert got.out == f"{project.parent / 'data' / 'demo' / 'pendulum'}\n"
+
+    project.write_text(project.read_text().replace("attacker", "other"))
+    assert origins(rlds)["home"][1] == "default"
+    assert rlds("config", "trust", project.parent).code == 0
+    assert rlds("config", "trust", "--revoke").code == 0
+    assert origins(rlds)["mirrors"] == ({}, "default")
+
+
+def test_trust_is_for_one_place_and_user_files_and_variables_need_none(rlds, home, project, user_file, monkeypatch):
+    project.write_text('home = "a"\n')
+    assert rlds("config", "trust").code == 0
+    copy = home.parent / "copy" / "rlds.toml"
+    copy.parent.mkdir()
+    copy.write_text(project.read_text())
+    monkeypatch.chdir(copy.parent)
+    monkeypatch.delenv("RLDS_HOME")
+
+    assert origins(rlds)["home"][1] == "default"
+    user_file.write_text('home = "/mine"\n')
+    assert origins(rlds)["home"] == ("/mine", f"{user_file}:1")
+    monkeypatch.setenv("RLDS_CONFIG", str(copy))
+    assert origins(rlds)["home"] == (str(copy.parent / "a"), f"{copy}:1")
+    missing = rlds("config", "trust", home.parent / "none.toml")
+    assert missing.code == 2
+    assert "cannot be read" in missing.err
+
+
+def test_a_project_file_of_the_user_stays_trusted_when_a_command_edits_it(rlds, project, monkeypatch):
+    monkeypatch.delenv("RLDS_HOME")
+    assert rlds("config", "set", "home", "/mine", "--project").code == 0
+    assert rlds("config", "set", "jobs", 3, "--project").code == 0
+    assert origins(rlds)["home"] == ("/mine", f"{project}:1")
+
+    project.write_text('home = "/theirs"\n')
+    assert rlds("config", "set", "jobs", 3, "--project").code == 0
+    assert origins(rlds)["home"][1] == "default"
+
+
+def test_a_program_ignores_the_home_of_an_untrusted_project_with_a_warning(project, monkeypatch):
+    monkeypatch.delenv("RLDS_HOME")
+    project.write_text('home = "/theirs"\n')
+
+    with pytest.warns(UntrustedSettingsWarning, match="its home is ignored"):
+        assert str(Settings.from_env().home) != "/theirs"
+    trust_project(project)
+    assert str(Settings.from_env().home) == "/theirs"

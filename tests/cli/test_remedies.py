@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets_rl.cli.commands import command_names
+from datasets_rl.cli.commands import command_names, subcommand_names
 from datasets_rl.cli.frame import make_command
 from datasets_rl.cli.remedies import COMMANDS, OPTIONS, spell_action
 from datasets_rl.remedy import Argument, Call
@@ -114,7 +114,8 @@ def test_every_argument_in_a_remedy_is_one_of_a_public_function_and_an_option():
 def test_every_option_and_command_of_a_remedy_exists():
     assert {option for option, *_ in OPTIONS.values()} <= TYPED
     assert {words[0] for words in COMMANDS.values()} <= set(command_names())
-    assert {word for words in COMMANDS.values() for word in words[1:]} <= TYPED
+    below = {word for words in COMMANDS.values() for word in subcommand_names(words[0])}
+    assert {word for words in COMMANDS.values() for word in words[1:]} <= TYPED | below
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ GROUP = "Maintain"
 HELP = """Print each setting, its value and where that is from; change them in a file.
 
 An option takes precedence over an environment variable, a variable over the project's rlds.toml, and that over the
-user's file.
+user's file. The home and the mirrors in an rlds.toml count only after `rlds config trust`.
 
 \b
 Examples:

@@ -10,7 +10,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.settings import project_file, setting_values, user_file
 
 from ... import candidates
-from ...config_file import parse_setting, set_value, split_key
+from ...config_file import keep_trust, parse_setting, set_value, split_key
 from ...options import Shell
 from ...output import Lines, Result
 from . import setting_text
@@ -43,7 +43,8 @@ def run(
     """
     path = project_file() if project else user_file()
     parsed = parse_setting(key, value)
-    set_value(path, key, parsed)
+    with keep_trust(path, project=project):
+        set_value(path, key, parsed)
     name = split_key(key)[0]
     try:
         used = setting_values()[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datasets_rl.settings import project_file, user_file
 
-from ...config_file import unset_value
+from ...config_file import keep_trust, unset_value
 from ...options import Shell
 from ...output import Lines, Result
 from .set import Key, Project
@@ -20,7 +20,8 @@ def run(shell: Shell, key: Key, project: Project = False) -> Result:
       rlds config unset mirrors.d4rl
     """
     path = project_file() if project else user_file()
-    removed = unset_value(path, key)
+    with keep_trust(path, project=project):
+        removed = unset_value(path, key)
     if not removed:
         shell.printer.note(f"{path} does not set {key}")
     return Result({"file": str(path), "key": key, "removed": removed}, [Lines((str(path),))], quiet=[str(path)])

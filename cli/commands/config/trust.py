@@ -1,0 +1,44 @@
+"""``rlds config trust``: whether the home and the mirrors of a project's file count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from datasets_rl.settings import NEED_TRUST, setting_values
+
+from ...options import Shell
+from ...output import Lines, Result
+from . import setting_text
+
+
+def run(
+    shell: Shell,
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PATH]", show_default=False, help="The file or its folder; by default the project's."),
+    ] = None,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Trust it no longer.")] = False,
+) -> Result:
+    """Let the home and the mirrors in a project's rlds.toml count, as the file is now. Prints the file.
+
+    The file may be somebody else's, as in a clone: without this, its home and mirrors are ignored. After a change of the
+    file, it has to be trusted again.
+
+    \b
+    Examples:
+      rlds config trust
+      rlds config trust ~/project/rlds.toml
+      rlds config trust --revoke
+    """
+    from datasets_rl.trust import revoke_trust, trust_project
+
+    file = revoke_trust(path) if revoke else trust_project(path)
+    if not revoke:
+        values = setting_values({}, [file])
+        for key in NEED_TRUST:
+            if values[key].origin != "default":
+                shell.printer.note(f"trusted: {key} is {setting_text(values[key].value)}")
+    return Result({"file": str(file), "trusted": not revoke}, [Lines((str(file),))], quiet=[str(file)])
