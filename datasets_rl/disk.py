@@ -351,7 +351,7 @@ def _opened_folder(folder: Path, root: Path) -> Iterator[int | Path]:
         raise IntegrityError(str(folder), [f"it is not inside {root}"], hint=f"see what {folder} is")
     if not _HAS_DESCRIPTORS:
         if folder.resolve() != root.resolve().joinpath(*names):
-            raise _kind_error(folder, "behind a symbolic link", "folder")
+            raise _kind_error(folder, "reached by a symbolic link", "folder")
         yield folder
         return
     handle = os.open(root, _FOLDER)

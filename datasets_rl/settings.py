@@ -4,7 +4,7 @@
     ~/.config/datasets-rl/config.toml    the user file; RLDS_CONFIG names another one
 
 An option of the command line takes precedence over a variable, a variable over the project file, and the project file
-over the user file. A project may be a clone of somebody else's: where its file says that data are stored, and where
+over the user file. A project may be a clone of what other people published: where its file says that data are stored, and where
 from they are fetched, counts only once the user has trusted that file (`datasets_rl.trust`). Both files have the same
 keys, those of `SETTINGS`:
 

@@ -19,7 +19,7 @@ the change: it recognizes each version by its identity, never by its name. A com
 its own request knows that its work is done. Readers change nothing: they take no lock, complete nothing and delete
 nothing.
 
-The hidden files may be those of a folder that somebody else has made, so that they are read like any other input: what
+The hidden files may be those of a folder that other people made, so that they are read like any other input: what
 is a link, a pipe or a device is refused, a record counts only if all its paths are hidden paths of its dataset, and
 nothing outside of the root is ever deleted.
 """

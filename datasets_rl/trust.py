@@ -1,6 +1,6 @@
 """Trust in project files: whether their home and mirrors count.
 
-A project may be somebody else's. Its file could direct downloads to other addresses, and data to any folder.
+A project may come from other people. Its file could direct downloads to other addresses, and data to any folder.
 """
 
 from __future__ import annotations

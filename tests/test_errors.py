@@ -32,6 +32,9 @@ EXAMPLES = [
     errors.PushError("hf://me/x", "the hub answered with status 403", hint="set HF_TOKEN"),
     errors.RecordingWarning("2 recordings wait", hint=Remedy("{} adds them", Call("append", "local/x"))),
     errors.UnknownFinalWarning("d4rl/x", 3, 4),
+    errors.UntrustedSettingsWarning(
+        "its home is ignored", hint=Remedy("{} trusts it", Call("trust.trust_project", "x"))
+    ),
 ]
 
 

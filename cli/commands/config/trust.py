@@ -22,9 +22,9 @@ def run(
     ] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Trust it no longer.")] = False,
 ) -> Result:
-    """Let the home and the mirrors in a project's rlds.toml count, as the file is now. Prints the file.
+    """Let the home and the mirrors in a project's rlds.toml count. Prints the file.
 
-    The file may be somebody else's, as in a clone: without this, its home and mirrors are ignored. After a change of the
+    The file may come from other people, as in a clone: without this, its home and mirrors are ignored. After a change of the
     file, it has to be trusted again.
 
     \b
