@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from stored_data import trajectory, write_dataset
+from stored_data import Column, columns, trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
@@ -32,6 +32,7 @@ from datasets_rl import (
     TargetReturn,
     TensorDictReplayBuffer,
     UnknownKeyError,
+    open_dataset,
 )
 from datasets_rl.ted.trajectories import Trajectories
 
@@ -377,6 +378,27 @@ class TestChunks:
         assert row(data["vla_action", "chunk"]) == [[0, 10, 20], [10, 20, 20], [20, 20, 20], [30, 40, 40], [40, 40, 40]]
         assert data["vla_action", "chunk"].shape == (5, 3, 1)
         assert row(data["action_is_pad"].int()) == [[0, 0, 0], [0, 0, 1], [0, 1, 1], [0, 0, 1], [0, 1, 1]]
+
+    def test_chunks_of_scalar_actions_stay_in_their_episode(self, tmp_path):
+        """Discrete actions have no axis of their own, so that time is the last axis of the batch."""
+        episodes = [trajectory(3), trajectory(2, seed=1)]
+        actions = [np.arange(3) + 1, np.arange(2) + 7]
+        episodes = [
+            type(one)({**one.steps, ("action",): numbers}, one.states)
+            for one, numbers in zip(episodes, actions, strict=True)
+        ]
+        scalar = Column(("action",), np.dtype(np.int64), ())
+        write_dataset(tmp_path, episodes, [scalar if one.key == scalar.key else one for one in columns()])
+        wanted = [[[1, 2], [2, 3], [3, 3]], [[7, 8], [8, 8]]]
+
+        padded = open_dataset(tmp_path, split_trajs=True, transform=ActionChunkTransform(2))[:]
+        for episode, chunks in enumerate(wanted):
+            assert padded["vla_action", "chunk"][episode, : len(chunks)].tolist() == chunks
+            assert padded["action_is_pad"][episode, len(chunks) - 1].tolist() == [False, True]
+        steps_of_both = open_dataset(tmp_path, transform=ActionChunkTransform(2))[:]
+        assert steps_of_both["vla_action", "chunk"].tolist() == wanted[0] + wanted[1]
+        rows = ActionChunkTransform(2)(TensorDict({"action": torch.arange(3)}, [3]))
+        assert rows["vla_action", "chunk"].tolist() == [[0, 1], [1, 2], [2, 2]]
 
     def test_chunks_of_elements_that_are_windows(self):
         """As in TorchRL's example, only the action has an axis of time."""
