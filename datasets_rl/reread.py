@@ -24,7 +24,7 @@ from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column, Field, short_text
+from datasets_rl.format.schema import Column, Field, short_text, stored_column
 from datasets_rl.pipeline.conversion import catalog_specs, json_value, merge_decisions, specs_of_schema
 from datasets_rl.progress import Report
 from datasets_rl.remedy import Argument, Remedy
@@ -174,7 +174,7 @@ def _decision_text(applied: AppliedDecision | None) -> str:
 
 def _schema_differences(manifest: Manifest, reader: EpisodeReader, selection: Selection) -> Iterator[str]:
     kept = selection.kept_keys([column.key for column in reader.columns])
-    expected = {column.key: column for column in reader.columns if column.key in kept}
+    expected = {column.key: stored_column(column) for column in reader.columns if column.key in kept}
     stated = {field.key: _column_of(field) for field in manifest.schema if field.key not in {NEXT_DONE, EPISODE}}
     for key in [*stated, *(key for key in expected if key not in stated)]:
         if stated.get(key) != expected.get(key):

@@ -76,6 +76,11 @@ Sums: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 """A function of values a, factors c and an axis that returns x with ``x[t] = a[t] + c[t] x[t+1]``."""
 
 
+def float_rewards(reward: Tensor) -> Tensor:
+    """Return rewards, [*], as all functions of rewards compute with them: float64 stays, other dtypes become float32."""
+    return reward if reward.dtype == torch.float64 else reward.float()
+
+
 def reward2go(reward: Tensor, done: Tensor, gamma: Factor, *, time_dim: int = -2) -> Tensor:
     """Return the reward to go: the discounted sum of the rewards from each step to the end of its episode, [*, T, F].
 
@@ -85,7 +90,7 @@ def reward2go(reward: Tensor, done: Tensor, gamma: Factor, *, time_dim: int = -2
     The sum of the last episode ends with the batch: there is no value for what follows.
     """
     _check(time_dim, reward=reward, done=done)
-    values = reward if reward.is_floating_point() else reward.to(torch.get_default_dtype())
+    values = float_rewards(reward)
     return discounted(values, _carry(done.bool(), _factor(gamma, values), values.dtype), time_dim)
 
 
@@ -113,7 +118,8 @@ def td0_return_estimate(
     if terminated is None:
         raise InvalidArgumentError("terminated and done are both None; expected one of them")
     _check(None, terminated=terminated, reward=reward, next_state_value=next_state_value)
-    return reward + _factor(gamma, next_state_value) * next_state_value.masked_fill(terminated.bool(), 0)
+    following = next_state_value.masked_fill(terminated.bool(), 0)
+    return float_rewards(reward) + _factor(gamma, next_state_value) * following
 
 
 def td0_advantage_estimate(
@@ -359,7 +365,7 @@ def vtrace_advantage_estimate(
     _check(time_dim, done=done, terminated=terminated, reward=reward, **values)
     ends, terminal = _flags(done, terminated)
     gamma = _factor(gamma, state_value)
-    following = next_state_value.masked_fill(terminal, 0)
+    following, reward = next_state_value.masked_fill(terminal, 0), float_rewards(reward)
     ratio = (log_pi - log_mu).exp()
     rho, c = (ratio.clamp(max=bound) for bound in (rho_thresh, c_thresh))
     errors = rho * (reward + gamma * following - state_value)
@@ -472,7 +478,7 @@ def _td_lambda(
     """Return lambda-returns, whose sums a given function computes."""
     _check(time_dim, done=done, terminated=terminated, reward=reward, next_state_value=next_state_value)
     ends, terminal = _flags(done, terminated)
-    following = next_state_value.masked_fill(terminal, 0)
+    following, reward = next_state_value.masked_fill(terminal, 0), float_rewards(reward)
     gamma, lmbda = _factor(gamma, following), _factor(lmbda, following)
     last, dim = _last(ends, time_dim), time_dim
     per_start = rolling_gamma is False and any(isinstance(factor, Tensor) for factor in (gamma, lmbda))
@@ -502,7 +508,7 @@ def _gae(
     _check(time_dim, done=done, terminated=terminated, reward=reward, **values)
     ends, terminal = _flags(done, terminated)
     gamma, lmbda = _factor(gamma, state_value), _factor(lmbda, state_value)
-    errors = reward + gamma * next_state_value.masked_fill(terminal, 0) - state_value
+    errors = float_rewards(reward) + gamma * next_state_value.masked_fill(terminal, 0) - state_value
     advantage = sums(errors, _carry(ends, gamma * lmbda, errors.dtype), time_dim)
     return advantage, advantage + state_value
 

@@ -28,6 +28,7 @@ LAYERS = [
         "returns",
         "settings",
         "ted.keys",
+        "ted.rewards",
     },
     {"checkpoint", "disk", "format.schema", "format.summary", "progress", "trust"},
     {"format.manifest", "specs"},

@@ -13,6 +13,7 @@ from typing_extensions import override
 from datasets_rl.buffers.replay import Drawn
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.returns import float_rewards
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_REWARD, Key, as_key, dotted_name
@@ -164,7 +165,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         for key in (self.goal_key, (NEXT, *self.goal_key)):
             if (desired := data.get(key, None)) is not None:
                 data.set(key, torch.cat([achieved.to(desired), desired[count:]]))
-        rewards, stored = self.reward_fn(data[:count]), data.get(self.reward_key)
+        rewards, stored = self.reward_fn(data[:count]), float_rewards(data.get(self.reward_key))
         if rewards.numel() != stored[:count].numel():
             raise InvalidArgumentError(
                 f"reward_fn returned the shape {list(rewards.shape)}; expected {list(stored[:count].shape)}"

@@ -52,7 +52,7 @@ def flat_dict(storage: Any, layout: FlatLayout, framework: Framework = "numpy", 
     columns: dict[str, Any] = {
         "observations": _floats(_column(storage, OBSERVATION)),
         "actions": _floats(_column(storage, ACTION)),
-        "rewards": _floats(storage.column(NEXT_REWARD)[:, 0]),
+        "rewards": storage.column(NEXT_REWARD)[:, 0].float(),
     }
     terminated = storage.column(NEXT_TERMINATED)[:, 0]
     if layout == "d4rl":

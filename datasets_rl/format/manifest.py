@@ -383,11 +383,11 @@ _LISTS: Sequence[tuple[str, type, str]] = (
     ("recordings", str, "a list of ids"),
 )
 _REQUIRED_FIELDS = (
-    (NEXT_REWARD, "biuf", (1,)),
-    (NEXT_TERMINATED, "b", (1,)),
-    (NEXT_TRUNCATED, "b", (1,)),
-    (NEXT_DONE, "b", (1,)),
-    (EPISODE, "i", ()),
+    (NEXT_REWARD, ("float32", "float64"), (1,)),
+    (NEXT_TERMINATED, ("bool",), (1,)),
+    (NEXT_TRUNCATED, ("bool",), (1,)),
+    (NEXT_DONE, ("bool",), (1,)),
+    (EPISODE, ("int8", "int16", "int32", "int64"), ()),
 )
 _ENTRY_FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "files": {"path": str, "bytes": int, "sha256": str},
@@ -447,12 +447,15 @@ def _score_problems(score: Any) -> Iterator[str]:
 
 def missing_field_problems(schema: Schema) -> Iterator[str]:
     """Yield a problem for each required TED field that is missing from a schema or has another dtype or shape."""
-    for key, kinds, shape in _REQUIRED_FIELDS:
+    for key, dtypes, shape in _REQUIRED_FIELDS:
         if key not in schema:
             yield f"{dotted_name(key)} is not in the schema"
-        elif (field := schema[key]).dtype.kind not in kinds or field.shape != shape or field.shared or field.wide:
-            actual = f"{field.dtype.name} {list(field.shape)}"
-            yield f"{dotted_name(key)} is {actual}; expected a narrow field of shape {list(shape)} that is not shared"
+        elif (field := schema[key]).dtype.name not in dtypes or field.shape != shape or field.shared or field.wide:
+            actual, expected = (
+                f"{dtype} {list(size)}"
+                for dtype, size in ((field.dtype.name, field.shape), (" or ".join(dtypes), shape))
+            )
+            yield f"{dotted_name(key)} is {actual}; expected {expected}, a narrow field that is not shared"
 
 
 def _entry_problems(where: str, entry: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, dotted_name
+from datasets_rl.ted.rewards import reward_dtype
 
 ROWS_FILE = "rows.npy"
 _FORMER_KEYS = {"carried": "shared", "read_as": "memory_dtype"}
@@ -164,10 +165,10 @@ class Schema:
         """Return the schema that packs columns: shared ones first, then by descending item size, so all are aligned.
 
         Args:
-            columns: The columns. The schema lists its fields in this order.
+            columns: The columns, see `stored_column`. The schema lists its fields in this order.
             wide_bytes: Minimum bytes per step of a column with a separate file.
         """
-        columns = list(columns)
+        columns = [stored_column(column) for column in columns]
         offsets: dict[Key, int] = {}
         offset = 0
         for column in sorted(columns, key=lambda column: (not column.shared, -column.dtype.itemsize)):
@@ -246,6 +247,11 @@ class Schema:
         if problems:
             raise InvalidArgumentError("; ".join(problems))
         return cls(map(_field_from_json, entries))
+
+
+def stored_column(column: Column) -> Column:
+    """Return a column as new datasets store it: rewards are floating point, see `datasets_rl.ted.rewards`."""
+    return replace(column, dtype=reward_dtype(column.dtype)) if column.key == NEXT_REWARD else column
 
 
 def _placed_field(column: Column, offset: int | None) -> Field:

@@ -70,7 +70,7 @@ class DatasetSummary:
 class DatasetWriter:
     """Writer of episodes into a folder: rows.npy, final.npy, one file per wide field, episodes.npy.
 
-    The writer adds ``("next", "done")`` and ``("episode",)``. It checks the flags: the last step of every episode has
+    The writer adds ``("next", "done")`` and ``("episode",)``; rewards are floating point, as `Episode` has them. It checks the flags: the last step of every episode has
     ``terminated`` or ``truncated``, and no other step has either.
 
     Args:

@@ -36,7 +36,7 @@ from datasets_rl.progress import Report
 from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
-from datasets_rl.ted.keys import ACTION, Key, dotted_name
+from datasets_rl.ted.keys import ACTION, NEXT_REWARD, Key, dotted_name
 
 _SILENT = Report()
 _LEAVE_OUT = Remedy("leave the field out with {}", Argument("selection", Call("Selection", keys=...)))
@@ -266,7 +266,11 @@ def converted_bytes(columns: Sequence[Column], steps: int) -> int:
 
 def specs_of_schema(schema: Schema, upstream_specs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specs for the manifest: those known from the upstream, else specs from dtype and shape."""
-    return {field.name: upstream_specs.get(field.name) or spec_of_field(field) for field in schema}
+    specs = {field.name: upstream_specs.get(field.name) or spec_of_field(field) for field in schema}
+    reward = schema[NEXT_REWARD]
+    if specs[reward.name].get("dtype") != reward.dtype.name:
+        specs[reward.name] = spec_of_field(reward)  # stored as floating point, unlike upstream
+    return specs
 
 
 def catalog_specs(

@@ -28,7 +28,7 @@ from datasets_rl.format.integrity import check_manifest
 from datasets_rl.format.manifest import AppliedDecision, Manifest, array_file, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column, Schema
+from datasets_rl.format.schema import Column, Schema, stored_column
 from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
 from datasets_rl.pipeline.conversion import specs_of_schema, write_metadata
 from datasets_rl.pipeline.journal import Journal
@@ -60,7 +60,7 @@ def column_differences(stored: Schema, columns: Sequence[Column]) -> list[str]:
         kinds = [name for name in ("shared", "text", "encoded") if getattr(column, name)]
         return " ".join([column.dtype.name, str(list(column.shape)), *kinds])
 
-    new = {dotted_name(column.key): described(column) for column in columns}
+    new = {dotted_name(column.key): described(stored_column(column)) for column in columns}
     old = {dotted_name(column.key): described(column) for column in data_columns(stored)}
     return [
         f"{name} is {new.get(name, 'missing')}; the dataset has {old.get(name, 'no such field')}"

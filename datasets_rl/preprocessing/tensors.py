@@ -259,8 +259,6 @@ def _as_array(value: Tensor) -> NDArray[Any]:
 def _required_key_problems(arrays: Mapping[Key, NDArray[Any]]) -> Iterator[str]:
     if NEXT_REWARD not in arrays:
         yield "next.reward is missing; every dataset has it"
-    elif arrays[NEXT_REWARD].dtype.kind != "f":
-        yield f"next.reward is {arrays[NEXT_REWARD].dtype}; expected floats"
     if not any(key in arrays for key in _FLAGS):
         yield "next.terminated, next.truncated and next.done are missing; one of them must mark the ends of episodes"
     for key in (NEXT_REWARD, *_FLAGS):

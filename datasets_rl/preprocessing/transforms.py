@@ -29,7 +29,7 @@ from datasets_rl.preprocessing.tensors import from_tensors, to_tensors
 from datasets_rl.storages.packed import nest_leaves
 from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted_name
+from datasets_rl.ted.keys import NEXT, Key, as_key, dotted_name
 from datasets_rl.transforms import CatFrames, Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _ImageTransform
@@ -268,8 +268,6 @@ def _with_next_keys(transform: OverTime) -> OverTime:
 def _apply_to_transitions(transform: Any, batch: EpisodeBatch) -> EpisodeBatch | None:
     """Apply a transform to the transitions of a batch."""
     result = transform(to_tensors(batch))
-    if not result.get(NEXT_REWARD).is_floating_point():
-        result.set(NEXT_REWARD, result.get(NEXT_REWARD).to(torch.get_default_dtype()))
     return from_tensors(result, batch, whole=False)
 
 

@@ -204,5 +204,6 @@ def _are_shifted(values: NDArray[Any], after: NDArray[Any], inner: NDArray[np.bo
 def _as_array(value: Any, key: Key) -> NDArray[Any]:
     if not isinstance(value, torch.Tensor):
         raise InvalidArgumentError(f"{dotted_name(key)} is a {type(value).__name__}; expected a tensor")
-    array: NDArray[Any] = value.detach().cpu().numpy()
+    value = value.detach().cpu()
+    array: NDArray[Any] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
     return array.astype(_STORED_DTYPES.get(array.dtype.str[1:], array.dtype), copy=False)

@@ -26,6 +26,7 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
+from datasets_rl.ted.rewards import float_rewards
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,8 +57,8 @@ class EpisodeWriter:
         ...     writer.end()
 
     Observations and actions are numbers, arrays, lists of numbers, tensors, texts, or dicts and tuples of these. Arrays
-    keep their dtype (unsigned integers of 16 bits and more become int32 and int64), and Python floats become float32. The
-    reward is float32, unless the dataset exists and has another dtype.
+    keep their dtype (unsigned integers of 16 bits and more become int32 and int64), and Python floats become float32. Rewards
+    are float32, or float64 if the dataset exists and has that.
 
     Args:
         dataset: An id ``local/NAME``. A dataset that exists must have the same fields.
@@ -334,10 +335,10 @@ class _OpenEpisode:
 
 
 def _one_number(value: Any, key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
-    array = np.asarray(value)
+    array = np.asarray(value.tolist() if hasattr(value, "detach") else value)  # NumPy has no bfloat16
     if array.size != 1:
         raise InvalidArgumentError(f"{dotted_name(key)} has the shape {list(array.shape)}; expected one number")
-    return array.reshape(1).astype(dtype)
+    return (float_rewards(array) if dtype == np.float32 else array).reshape(1).astype(dtype)
 
 
 def _column(key: Key, value: Any, *, shared: bool) -> Column:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.ted.keys import OBSERVATION, Key
+from datasets_rl.ted.rewards import with_float_rewards
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -77,7 +78,8 @@ class Episode:
 
     steps: Mapping[Key, Values]
     """Fields with one value per step, [T, ...]: ``("action",)``, ``("next", "reward")``, ``("next", "terminated")``,
-    ``("next", "truncated")``, and other fields of the source."""
+    ``("next", "truncated")``, and other fields of the source. Rewards become floating point, see
+    `datasets_rl.ted.rewards`."""
     states: Mapping[Key, Values]
     """Fields with a value before and after every step, [T + 1, ...] or [T, ...]: ``("observation",)``,
     ``("info", "qpos")``."""
@@ -86,6 +88,9 @@ class Episode:
     metadata: Mapping[str, int | float | bool] = field(default_factory=dict)
     """Metadata of the whole episode, such as the seed or the number upstream, ``"source"``. All episodes have the same
     names. Of several pieces, the metadata of the last one is stored. NumPy scalars keep their dtype."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", with_float_rewards(self.steps))
 
     def __len__(self) -> int:
         """Return the number of actions, T."""

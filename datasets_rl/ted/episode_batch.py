@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, concatenate_columns
 from datasets_rl.ted.keys import Key
+from datasets_rl.ted.rewards import with_float_rewards
 from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EpisodeTable
 
@@ -34,7 +35,8 @@ class EpisodeBatch:
     """Number of steps of each episode, [E], at least 1."""
     steps: Arrays
     """Fields with one value per step, [N, ...]. ``("next", "reward")``, ``("next", "terminated")`` and
-    ``("next", "truncated")`` are always present, ``("next", "done")`` and ``("episode",)`` never."""
+    ``("next", "truncated")`` are always present, ``("next", "done")`` and ``("episode",)`` never. Rewards become floating
+    point, see `datasets_rl.ted.rewards`."""
     states: Arrays
     """Fields with a value before and after every step: the values before each step, [N, ...]."""
     final_states: Arrays
@@ -49,6 +51,7 @@ class EpisodeBatch:
     """Number of each episode in its input dataset, [E]; 0 to E - 1 by default."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", with_float_rewards(self.steps))
         if len(self.numbers) != len(self.lengths):
             object.__setattr__(self, "numbers", np.arange(len(self.lengths)))
 

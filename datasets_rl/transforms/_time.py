@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.windows import Windows
@@ -30,7 +31,7 @@ from datasets_rl.transforms.base import (
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["PADDING_MASKS", "OverTime", "TimeAxis", "find_mask", "step_windows", "trajectory_positions"]
+__all__ = ["PADDING_MASKS", "OverSlices", "OverTime", "TimeAxis", "find_mask", "step_windows", "trajectory_positions"]
 
 PADDING_MASKS: tuple[NestedKey, ...] = ("mask", ("collector", "mask"))
 """Keys under which padded trajectories have their mask: those of `split_trajs`, of slice samplers and of collectors."""
@@ -204,6 +205,35 @@ def find_mask(batch: Any, keys: Sequence[NestedKey] = PADDING_MASKS) -> Tensor |
         if isinstance(mask, Tensor) and mask.shape in {batch.shape, (*batch.shape, 1)}:
             return mask.reshape(batch.shape).bool()
     return None
+
+
+class OverSlices(OverTime):
+    """Base class of transforms along the time axis of batches that consist of slices of trajectories.
+
+    In a batch of a buffer, `continued` tells where the next row of the batch is not the next step of the trajectory.
+    """
+
+    @override
+    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        del data
+        owner, places = self.trajectories(storage).locate(rows.cpu().numpy())
+        # The next step of a trajectory has the next number; no number follows the last step of a trajectory.
+        return {"number": torch.from_numpy(places + owner)}
+
+    @override
+    def values_from_batch(self, batch: Any) -> dict[str, Any]:
+        return {}
+
+    @staticmethod
+    def continued(values: dict[str, Any], axis: TimeAxis) -> Tensor:
+        """Return whether each step of a batch of a buffer is followed by the next one of its trajectory, bool [*batch].
+
+        Args:
+            values: Values from the storage; a batch that no buffer has drawn has none.
+            axis: Time axis of the batch, whose last steps are followed by none.
+        """
+        numbers: Tensor = values["number"]
+        return numbers.diff(dim=axis.place, append=numbers.narrow(axis.place, 0, 1)) == 1
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.returns import Factor, vec_generalized_advantage_estimate, vec_td_lambda_return_estimate
+from datasets_rl.returns import Factor, float_rewards, vec_generalized_advantage_estimate, vec_td_lambda_return_estimate
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED
-from datasets_rl.transforms._time import OverTime, TimeAxis
+from datasets_rl.transforms._time import OverSlices, TimeAxis
 from datasets_rl.transforms.base import NestedKey, any_like, expand_right, get_entry, under_next
 
 __all__ = ["GAE", "TDLambda"]
 
 
-class Advantages(OverTime):
+class Advantages(OverSlices):
     """Base class of transforms that compute advantages and value targets from the rewards and values of a batch.
 
     A batch consists of slices of trajectories, as `SliceSampler` draws them: its time axis is the axis named "time", or
@@ -109,22 +109,11 @@ class Advantages(OverTime):
         return advantage.masked_fill(unknown, 0), torch.where(unknown, value, target)
 
     @override
-    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        del data
-        owner, places = self.trajectories(storage).locate(rows.cpu().numpy())
-        # The next step of a trajectory has the next number; no number follows the last step of a trajectory.
-        return {"number": torch.from_numpy(places + owner)}
-
-    @override
-    def values_from_batch(self, batch: Any) -> dict[str, Any]:
-        return {}
-
-    @override
     def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
         axis = TimeAxis.of_batch(batch)
         with nullcontext() if self.differentiable else torch.no_grad():
             value, next_value = self._state_values(batch)
-            reward = get_entry(batch, NEXT_REWARD)
+            reward = float_rewards(get_entry(batch, NEXT_REWARD))
 
             def flag(key: NestedKey, default: Tensor) -> Tensor:
                 found = batch.get(key, None)
@@ -135,9 +124,8 @@ class Advantages(OverTime):
             mask = self.padding_mask(batch)
             if mask is not None:
                 done = done | ~expand_right(mask.roll(-1, axis.place) & mask, reward.shape)
-            if "number" in values:
-                continued = values["number"].diff(dim=axis.place, append=values["number"].narrow(axis.place, 0, 1)) == 1
-                done = done | ~expand_right(continued.to(done.device), reward.shape)
+            if values:
+                done = done | ~expand_right(self.continued(values, axis).to(done.device), reward.shape)
             known = flag(NEXT_FINAL_KNOWN, torch.ones_like(done))
             advantage, target = self.estimate_known(value, next_value, reward, done, terminated, known, axis.place)
         return batch.set(self.advantage_key, advantage).set(self.value_target_key, target)
@@ -158,7 +146,7 @@ class Advantages(OverTime):
     def update_specs(self, spec: CompositeSpec) -> None:
         """Set the specs of the results, which are unbounded and have the shape of the rewards."""
         for key in (self.advantage_key, self.value_target_key):
-            spec.set(key, any_like(spec[NEXT_REWARD].zero()))
+            spec.set(key, any_like(float_rewards(spec[NEXT_REWARD].zero())))
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"gamma": self.gamma, "lmbda": self.lmbda}

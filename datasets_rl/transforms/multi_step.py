@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED
@@ -175,9 +176,9 @@ class MultiStepTransform(OverTime):
         """
         values: dict[str, Any] = {"steps": (~outside).sum(-1)}
         for number, rewards in enumerate(entries):
-            dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
-            weights = self._powers(dtype, rewards.device)[:-1] * ~outside.to(rewards.device)
-            values[f"reward {number}"] = (rewards * expand_right(weights, rewards.shape)).sum(outside.ndim - 1)
+            floats = float_rewards(rewards)
+            weights = self._powers(floats.dtype, floats.device)[:-1] * ~outside.to(floats.device)
+            values[f"reward {number}"] = (floats * expand_right(weights, floats.shape)).sum(outside.ndim - 1)
         return values
 
     def _compiled_values(self, entries: Sequence[Tensor], outside: Tensor) -> dict[str, Any] | None:
@@ -231,9 +232,7 @@ class MultiStepTransform(OverTime):
         """Add the specs of the written entries; sums of rewards are unbounded."""
         for name in self.reward_keys:
             spec.set(under_next(prefixed_key("original_", name)), spec[under_next(name)])
-            rewards = spec[under_next(name)].zero()
-            dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
-            spec.set(under_next(name), any_like(rewards.to(dtype)))
+            spec.set(under_next(name), any_like(float_rewards(spec[under_next(name)].zero())))
         shape = spec.shape
         spec.set("steps_to_next_obs", BoundedTensorSpec(1, self.n_steps, shape, dtype=torch.int64))
         spec.set("gamma", any_like(torch.zeros(shape)))

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.manifest import Manifest
+from datasets_rl.returns import float_rewards
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms._bounds import map_bounds
@@ -58,6 +59,7 @@ class _Affine(Transform):
     @override
     def transform_value(self, value: Tensor) -> Tensor:
         loc, scale = self._loc_and_scale(value)
+        value = value.to(loc.dtype) if value.dtype == torch.bool else value  # torch subtracts no bools
         return (value - loc).div_(scale) if self.standard_normal else (value * scale).add_(loc)
 
     @override
@@ -161,6 +163,10 @@ class RewardScaling(_Affine):
         super().__init__(
             loc, scale, [(NEXT, "reward")] if in_keys is None else in_keys, out_keys, standard_normal=standard_normal
         )
+
+    @override
+    def transform_value(self, value: Tensor) -> Tensor:
+        return super().transform_value(float_rewards(value))
 
 
 def _as_tensor(value: Number) -> Tensor | None:

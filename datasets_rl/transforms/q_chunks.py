@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.transforms._bounds import bounds_of, spec_between
@@ -162,8 +163,7 @@ class QChunkTransform(OverTime):
                 f"the reward of a step has {reward.shape[-1]} components; expected 1",
                 hint="sum the components with LineariseRewards first",
             )
-        rewards = reward.squeeze(-1)
-        rewards = rewards if rewards.is_floating_point() else rewards.to(torch.get_default_dtype())
+        rewards = float_rewards(reward.squeeze(-1))
         ended, terminal = (flags.any(-1).cumsum(-1) > 0 for flags in (done, terminated))
         inside = ~outside[..., :size].to(rewards.device)
         valid = inside
@@ -204,9 +204,7 @@ class QChunkTransform(OverTime):
         bounds = bounds_of(action)
         low, high = (torch.stack([bound] * size, spec.ndim) for bound in bounds or (action.zero(),) * 2)
         chunk = any_like(low) if bounds is None else spec_between(low, high)
-        reward = spec[NEXT_REWARD].zero()
-        dtype = reward.dtype if reward.is_floating_point() else torch.get_default_dtype()
-        numbers = torch.zeros(*spec.shape, size, dtype=dtype)
+        numbers = torch.zeros(*spec.shape, size, dtype=float_rewards(spec[NEXT_REWARD].zero()).dtype)
         for name in ("action", "next_action"):
             spec.set(self._chunk(name), chunk.clone())
         for name, value in {"reward": numbers, "mask": numbers, "terminal": numbers > 1, "valid": numbers > 1}.items():

@@ -12,16 +12,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.returns import discounted, reward2go
+from datasets_rl.returns import discounted, float_rewards, reward2go
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.ted.trajectories import concatenated_ranges
-from datasets_rl.transforms._time import OverTime, TimeAxis, trajectory_positions
+from datasets_rl.transforms._time import OverSlices, OverTime, TimeAxis, trajectory_positions
 from datasets_rl.transforms.base import (
     Keys,
     NestedKey,
-    Transform,
     any_like,
     get_entry,
     is_group,
@@ -60,7 +59,7 @@ class RewardSums(OverTime):
         """Return the sum for each step, [M, ...].
 
         Args:
-            rewards: Rewards in flat order, [M, ...].
+            rewards: Rewards in flat order, [M, ...], float32 or float64.
             ends: Which steps are the last of their trajectory, bool [M].
         """
 
@@ -88,7 +87,7 @@ class RewardSums(OverTime):
         ends[torch.from_numpy(np.cumsum(lengths) - 1)] = True
         values = {}
         for number, key in enumerate(self.in_keys):
-            rewards = storage.column((key,) if isinstance(key, str) else key)
+            rewards = float_rewards(storage.column((key,) if isinstance(key, str) else key))
             sums = self.sums(rewards.index_select(0, order.to(rewards.device)), ends.to(rewards.device))
             by_row = sums.new_zeros((len(rewards), *sums.shape[1:]))  # torn rows belong to no trajectory and stay 0
             values[str(number)] = by_row.index_copy_(0, order.to(sums.device), sums)
@@ -101,7 +100,7 @@ class RewardSums(OverTime):
 
     def _sums_along(self, batch: Any, axis: TimeAxis, ends: Tensor) -> dict[str, Tensor]:
         return {
-            str(number): axis.unflatten(self.sums(axis.flatten(self.tensor(batch, key)), ends))
+            str(number): axis.unflatten(self.sums(axis.flatten(float_rewards(self.tensor(batch, key))), ends))
             for number, key in enumerate(self.in_keys)
         }
 
@@ -114,7 +113,7 @@ class RewardSums(OverTime):
     def update_specs(self, spec: CompositeSpec) -> None:
         """Set the specs of the results; sums of rewards are unbounded."""
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            spec.set(out_key, any_like(spec[in_key].zero()))
+            spec.set(out_key, any_like(float_rewards(spec[in_key].zero())))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}
@@ -367,14 +366,14 @@ class StepCounter(InTrajectory):
         return {} if self.max_steps is None else {"max_steps": self.max_steps}
 
 
-class DensifyReward(Transform):
+class DensifyReward(OverSlices):
     """Distribute the sparse reward at the end of a trajectory: each step gets the discounted sum of later rewards.
 
         next.reward    0  0  3 | 0  7 | 0        next.done    -  -  x | -  x | -
         result         3  3  3 | 7  7 | 0        discount = 1
 
-    It is `datasets_rl.returns.reward2go` of the steps of the batch, [..., T, 1]; see `Reward2GoTransform` for the
-    steps of a storage.
+    It is `datasets_rl.returns.reward2go` of the steps of the batch, [..., T, 1], which are consecutive, as `SliceSampler`
+    draws them; see `Reward2GoTransform` for single steps.
 
     Args:
         reward_key: Key of the rewards under "next".
@@ -382,6 +381,9 @@ class DensifyReward(Transform):
         reward_key_out: Key of the results under "next"; `reward_key` by default.
         time_dim: Not used, as in TorchRL: the time axis is the last but one of the rewards.
         discount: Discount factor.
+
+    Raises:
+        InvalidArgumentError: If a buffer has drawn a batch in which a step without a flag is not followed by the next one.
     """
 
     def __init__(
@@ -394,20 +396,35 @@ class DensifyReward(Transform):
         discount: float = 1.0,
     ) -> None:
         super().__init__(
-            [under_next(reward_key)], [under_next(reward_key if reward_key_out is None else reward_key_out)]
+            [under_next(reward_key)],
+            [under_next(reward_key if reward_key_out is None else reward_key_out)],
+            done_key,
         )
         del time_dim
-        self.done_key, self.discount = done_key, discount
+        self.discount = discount
 
     @override
-    def transform_batch(self, batch: Any) -> Any:
-        reward, done = get_entry(batch, self.in_keys[0]), get_entry(batch, under_next(self.done_key))
+    def _reads_rows(self, data: Any) -> bool:
+        # The elements of a buffer may be trajectories [B, T, 1] in a TensorDict [B].
+        return super()._reads_rows(data) and get_entry(data, self.in_keys[0]).ndim == data.ndim + 1
+
+    @override
+    def write_results(self, batch: Any, values: dict[str, Any]) -> Any:
+        reward, done = get_entry(batch, self.in_keys[0]), get_entry(batch, under_next(self.done_key or "done"))
+        if values:
+            axis = TimeAxis.of_batch(batch)
+            joined = axis.flatten(self.continued(values, axis)) | self.ends(batch, axis)
+            if not joined.all():
+                raise InvalidArgumentError(
+                    f"DensifyReward sums the rewards of consecutive steps; step {int(joined.int().argmin())} of the batch is "
+                    "not followed by the next one of its trajectory",
+                    hint="sample slices with SliceSampler, or use Reward2GoTransform, which reads the later steps itself",
+                )
         return batch.set(self.out_keys[0], reward2go(reward, done, self.discount))
 
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
-        reward = spec[self.in_keys[0]].zero()
-        spec.set(self.out_keys[0], any_like(reward if reward.is_floating_point() else reward.float()))
+        spec.set(self.out_keys[0], any_like(float_rewards(spec[self.in_keys[0]].zero())))
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"discount": self.discount}

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.returns import float_rewards
 from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
@@ -51,11 +52,11 @@ class RewardClipping(Transform):
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
-        return value.clamp(self.clamp_min, self.clamp_max)
+        return float_rewards(value).clamp(self.clamp_min, self.clamp_max)
 
     @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
-        return clip_bounds(spec, self.clamp_min, self.clamp_max)
+        return clip_bounds(map_bounds(spec, float_rewards), self.clamp_min, self.clamp_max)
 
     def _repr_arguments(self) -> dict[str, Any]:
         return {"clamp_min": self.clamp_min, "clamp_max": self.clamp_max}
@@ -139,7 +140,7 @@ class LineariseRewards(Transform):
 
     @override
     def transform_value(self, value: Tensor) -> Tensor:
-        weights = self._buffers["weights"]
+        value, weights = float_rewards(value), self._buffers["weights"]
         if weights is None:
             return value.sum(-1, keepdim=True)
         if weights.numel() != value.shape[-1]:

@@ -230,6 +230,7 @@ class VecNorm(RunningNorm):
     def _normalize(self, number: int, value: Tensor) -> Tensor:
         _, mean, variance = self._require_statistics(number, "call fit(data), or unfreeze()")
         dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
+        value = value.to(dtype) if value.dtype == torch.bool else value  # torch subtracts no bools
         return (value - mean.to(value.device, dtype)).div_(variance.sqrt().clamp(min=self.eps).to(value.device, dtype))
 
     def _require_statistics(self, number: int, hint: str) -> tuple[Tensor, Tensor, Tensor]:

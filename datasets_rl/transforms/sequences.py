@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.returns import discounted
+from datasets_rl.returns import discounted, float_rewards
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import MASK, NEXT_REWARD, NEXT_TERMINATED
 from datasets_rl.ted.trajectories import concatenated_ranges
@@ -152,7 +152,6 @@ class SequenceTransform(RewardSums):
 
     @override
     def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:
-        rewards = rewards if rewards.is_floating_point() else rewards.to(torch.get_default_dtype())
         return discounted(rewards, (~ends).to(rewards.dtype).reshape(-1, *[1] * (rewards.ndim - 1)))
 
     @override
@@ -185,7 +184,7 @@ class SequenceTransform(RewardSums):
         axis = TimeAxis.of_batch(batch)
         ends = self.ends(batch, axis)
         numbers, firsts, _ = trajectory_positions(ends)
-        to_go = self.sums(axis.flatten(self.tensor(batch, NEXT_REWARD)), ends)
+        to_go = self.sums(axis.flatten(float_rewards(self.tensor(batch, NEXT_REWARD))), ends)
         window, outside = step_windows(ends, 0, self._reach)
         shift, outside, after = self._align(outside)
         window = _shifted(window, shift, self._reach + 1)
@@ -275,7 +274,7 @@ class SequenceTransform(RewardSums):
         set_entry(batch, self.observation_key, values["observation"])
         set_entry(batch, self.action_key, values["action"])
         if self.pad_done is not None:
-            set_entry(batch, "rewards", values["reward"])
+            set_entry(batch, "rewards", float_rewards(values["reward"]))
             set_entry(batch, "dones", values["dones"])
         set_entry(batch, self.out_keys[0], to_go if self.reward_scale == 1 else to_go * self.reward_scale)
         set_entry(batch, "timesteps", values["timesteps"])
@@ -289,10 +288,7 @@ class SequenceTransform(RewardSums):
         def windows(key: NestedKey, length: int) -> Tensor:
             return torch.stack([get_entry(zero, key)] * length, axis)
 
-        reward = get_entry(zero, NEXT_REWARD)
-        to_go = windows(NEXT_REWARD, self._reach + 1)
-        if not reward.is_floating_point():
-            to_go = to_go.to(torch.get_default_dtype())
+        to_go = float_rewards(windows(NEXT_REWARD, self._reach + 1))
         observation = windows(self.observation_key, self.length)
         if self.normalizes:
             observation = (observation - self.mean) / self.std
@@ -301,7 +297,7 @@ class SequenceTransform(RewardSums):
         spec.set(self.out_keys[0], any_like(to_go))
         steps = torch.zeros(*spec.shape, self.length, dtype=torch.int64)
         if self.pad_done is not None:
-            spec.set("rewards", any_like(windows(NEXT_REWARD, self.length)))
+            spec.set("rewards", any_like(float_rewards(windows(NEXT_REWARD, self.length))))
             spec.set("dones", any_like(steps))
         spec.set("timesteps", any_like(steps))
         spec.set(MASK, any_like(steps.bool()))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import transforms
+from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer, transforms
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import (
     BoundedTensorSpec,
@@ -502,6 +502,33 @@ def test_part_of_a_batch_is_transformed_as_in_the_whole(case):
 def test_a_missing_key_is_named(case):
     with pytest.raises(UnknownKeyError, match="among something"):
         case.make()(TensorDict({"something": torch.zeros(2, 3)}, [2, 3]))
+
+
+def rows_of_a_buffer(transform: Transform, data: TensorDict, rows: list[int]) -> Any:
+    """Return the steps of a buffer at rows, as batches that a sampler draws."""
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(len(data)))
+    buffer.extend(transform.inv(data) if isinstance(transform, (Reward2GoTransform, NextObservationDelta)) else data)
+    buffer.append_transform(transform)
+    return buffer.sample(rows=rows)
+
+
+@only(lambda case: case.over_time and not isinstance(case.make(), (GAE, TDLambda)))
+def test_random_steps_of_a_buffer_are_transformed_as_in_order_or_refused(case):
+    """Advantages of single steps are one-step ones, which `tests/transforms/test_advantages.py` tests."""
+    data = spec_of_steps().rand([12])
+    data["next", "done"] = data["next", "terminated"] = torch.isin(torch.arange(12), torch.tensor([3, 8, 11]))[:, None]
+    ordered = leaves(rows_of_a_buffer(case.make(), data, list(range(12))))
+    order = [7, 3, 0, 11, 8, 2, 6, 7]
+    if isinstance(case.make(), DensifyReward):
+        with pytest.raises(
+            InvalidArgumentError, match="step 0 of the batch is not followed by the next one of its traj"
+        ):
+            rows_of_a_buffer(case.make(), data, order)
+        return
+    mixed = leaves(rows_of_a_buffer(case.make(), data, order))
+
+    assert mixed.keys() == ordered.keys()
+    assert all(torch.allclose(value.double(), ordered[key][order].double(), atol=1e-5) for key, value in mixed.items())
 
 
 @only(lambda case: not isinstance(case.make(), Compose))

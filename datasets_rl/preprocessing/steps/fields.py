@@ -15,7 +15,8 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import FIXED, map_fields, rename_fields, require_keys
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted_name
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted_name
+from datasets_rl.ted.rewards import reward_dtype
 
 __getattr__ = former_names(globals(), {"FlatObservation": "Concatenate"})
 
@@ -126,7 +127,8 @@ class Rename(Step):
 class Cast(Step):
     """Cast fields to another dtype.
 
-    The values must fit: they must be in the range of `dtype`, and a cast to an integer dtype must not change them.
+    The values must fit: they must be in the range of `dtype`, and a cast to an integer dtype must not change them. Rewards
+    become float32 or float64 only.
 
     Args:
         dtype: bool, uint8, int8 to int64, or float16 to float64.
@@ -145,6 +147,8 @@ class Cast(Step):
                 raise InvalidArgumentError(f"{name} is {dtype!r}; expected one of {', '.join(DTYPES)}")
         if not (self.keys or self.only or self.dtype.startswith("float")):
             raise InvalidArgumentError(f"keys is empty; expected the fields that become {self.dtype}")
+        if not self._suits_rewards and any(as_key(name) == NEXT_REWARD for name in self.keys):
+            raise InvalidArgumentError(f"next.reward cannot become {self.dtype}; expected float32 or float64")
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
@@ -159,9 +163,14 @@ class Cast(Step):
         return None if self.keys and not names else replace(self, keys=names)
 
     def _castable_keys(self, batch: EpisodeBatch) -> list[Key]:
-        """Return the numeric fields of every dtype, without those that mark the ends of episodes."""
+        """Return the numeric fields that may have the dtype, without those that mark the ends of episodes."""
         fixed = {NEXT_TERMINATED, NEXT_TRUNCATED, *batch.vocabulary}
+        fixed |= set() if self._suits_rewards else {NEXT_REWARD}
         return [key for key in (*batch.steps, *batch.states) if key not in fixed]
+
+    @property
+    def _suits_rewards(self) -> bool:
+        return np.dtype(self.dtype) == reward_dtype(self.dtype)
 
     def _casts(self, batch: EpisodeBatch, key: Key) -> bool:
         dtype = (batch.steps[key] if key in batch.steps else batch.states[key]).dtype

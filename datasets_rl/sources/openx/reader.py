@@ -33,6 +33,7 @@ from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawE
 from datasets_rl.sources.openx.episodes import Values as RawValues
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
+from datasets_rl.ted.rewards import reward_dtype
 from datasets_rl.ted.table import EPISODE_DTYPE
 
 _CHUNK_BYTES = 8 << 20
@@ -148,7 +149,7 @@ class OpenXReader(EpisodeReader):
         if path == _REWARD:
             if shape not in {(), (1,)}:
                 raise ConversionError("", [f"it has the shape {list(shape)}; expected one number per step"])
-            return _Field(path, Column(key, dtype if dtype.kind == "f" else np.dtype(np.float32), (1,)))
+            return _Field(path, Column(key, reward_dtype(dtype), (1,)))
         if dtype.kind not in "biuf" or 0 in shape:
             raise ConversionError("", [f"it is {dtype} {list(shape)}; expected numbers"])
         return _Field(path, Column(key, dtype, shape, shared=shared))
