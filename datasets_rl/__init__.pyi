@@ -113,20 +113,28 @@ from .storages import (
     TensorStorage as TensorStorage,
 )
 
-# Samplers
+# Samplers of steps
 from .samplers import (
     ConsumingSampler as ConsumingSampler,
-    GoalSampler as GoalSampler,
-    MixtureSampler as MixtureSampler,
     PrioritizedSampler as PrioritizedSampler,
-    PrioritizedSliceSampler as PrioritizedSliceSampler,
     RandomSampler as RandomSampler,
     Sampler as Sampler,
-    SamplerEnsemble as SamplerEnsemble,
     SamplerWithoutReplacement as SamplerWithoutReplacement,
+)
+
+# Samplers of slices and windows
+from .samplers import (
+    PrioritizedSliceSampler as PrioritizedSliceSampler,
     SliceSampler as SliceSampler,
     SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement,
     WindowSampler as WindowSampler,
+)
+
+# Samplers of goals and of several storages
+from .samplers import (
+    GoalSampler as GoalSampler,
+    MixtureSampler as MixtureSampler,
+    SamplerEnsemble as SamplerEnsemble,
 )
 from .samplers.goals import GoalDraws as GoalDraws
 

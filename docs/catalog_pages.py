@@ -5,6 +5,7 @@ The facts are those of `rlds info`. `docs/environment_images.py` writes the imag
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shlex
@@ -19,6 +20,8 @@ from datasets_rl.cli.card import catalog_facts
 from datasets_rl.cli.output import size_text
 
 DOCS = Path(__file__).parent
+REPOSITORY = "https://github.com/datasets-rl/datasets-rl/blob/main"
+RESULTS = "recipes/train/README.md"
 NOTHING_STORED = Settings(home=DOCS / "no-datasets")
 """Settings that show the catalogs alone, without the datasets of this machine."""
 PIXELS = (84, 84)
@@ -38,6 +41,8 @@ _COLUMNS = (
     "license",
 )
 """The columns of a catalog, those first that are worth the width of a phone."""
+_OF_SOURCES = {"scores 0 and 1", "license"}
+"""The columns that only the catalog of a source has."""
 _FIGURES = {"steps", "episodes", "download"}
 _RECIPES = {r"antmaze-": "antmaze", r"(Ant|HalfCheetah|Hopper|Walker2d)-v2": "locomotion"}
 """The start of an environment of D4RL, and the last word of the recipes that papers state for its datasets."""
@@ -49,6 +54,7 @@ _EXCLUDED = "{ data-search-exclude }"
 def catalog_pages() -> dict[str, str]:
     """Return the tables of the catalogs and the pages of their datasets, by their paths on the site."""
     pages = {f"sources/catalog/{name}.md": catalog_page(name, infos) for name, infos in catalogs().items()}
+    pages["sources/catalog/README.md"] = all_datasets_page()
     return pages | {dataset_path(one.id): dataset_page(one) for infos in catalogs().values() for one in infos}
 
 
@@ -68,14 +74,52 @@ def with_catalogs(markdown: str, name: str) -> str:
     """
     found = catalogs()
     if name == "README":
-        total = sum(map(len, found.values()))
         lines = [f"- [{source}](catalog/{source}.md): {_counted(infos)}" for source, infos in found.items()]
-        text = "\n".join([f"\n## Catalogs\n\nEach of the {total} datasets has a page.\n", *lines, "\n## "])
+        head = f"\n## Catalogs\n\n[The {_total()} datasets of all catalogs](catalog/README.md), to filter and to sort, with a page for each.\n"
+        text = "\n".join([head, *lines, "\n## "])
         return markdown.replace("\n## ", text, 1)
     if name not in found:
         return markdown
     title, rest = markdown.split("\n", 1)
     return f"{title}\n\n[Catalog: all {len(found[name])} datasets](catalog/{name}.md), with a page for each.\n{rest}"
+
+
+def _total() -> int:
+    return sum(map(len, catalogs().values()))
+
+
+def all_datasets_page() -> str:
+    """Return the table of the datasets of all sources.
+
+    It is written as HTML, which takes a tenth of the time of the same table in Markdown. Its links are therefore those of
+    the finished site.
+    """
+    titles = [title for title in _COLUMNS if title not in _OF_SOURCES]
+    head = "".join(f"<th{_style(title)}>{title}</th>" for title in titles)
+    lines = [
+        "---\nhide: [toc]\n---\n# All datasets",
+        "",
+        f"The {_total()} datasets that `rlds list` shows. A figure with a tilde is estimated or was recorded once; the page of the",
+        "dataset names its origin. A click on the head of a column sorts by it.",
+        "",
+        '<div class="catalog" data-search-exclude data-sources>',
+        f"<table><thead><tr>{head}</tr></thead><tbody>",
+        *(_html_row(one, titles) for infos in catalogs().values() for one in infos),
+        "</tbody></table>",
+        "</div>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _html_row(info: DatasetInfo, titles: Sequence[str]) -> str:
+    cells = {title: html.escape(text) for title, text in _cells(info).items()}
+    path = quote(dataset_path(info.id).removeprefix("sources/catalog/").removesuffix(".md"))
+    cells["dataset"] = f'<a href="{path}/"><code>{html.escape(info.id)}</code></a>'
+    return f"<tr>{''.join(f'<td{_style(title)}>{cells[title]}</td>' for title in titles)}</tr>"
+
+
+def _style(title: str) -> str:
+    return ' style="text-align: right;"' if title in _FIGURES else ""
 
 
 def _counted(infos: Sequence[DatasetInfo]) -> str:
@@ -171,6 +215,7 @@ def dataset_page(info: DatasetInfo) -> str:
         *_section("Fields", _fields_text(info, up)),
         *_section("Preprocess", _preprocess_text(info, up)),
         *_section("Train", _train_text(info, up)),
+        *_section("Baselines", _baseline_text(info)),
         *_section("Cite", _cite_text(info, up)),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -250,14 +295,42 @@ def _load_text(info: DatasetInfo, up: str) -> str:
 
 
 def _fields_text(info: DatasetInfo, up: str) -> str:
-    """Return the table of fields of the page about the source, its links adapted; empty for a source without a page."""
+    """Return the shapes of a step that the catalog states, and where those of the other fields are."""
+    later = "known after the download"
+    nested = info.observation is not None and info.observation.shape is None
+    observation, action = (later if space is None else space.text for space in (info.observation, info.action))
+    rows = [
+        f"| `observation` | {observation}{f'; its keys and their shapes are {later}' if nested else ''} |",
+        f"| `action` | {action} |",
+        '| `("next", "observation")` | as `observation` |',
+        '| `("next", "reward")` | `[1]` |',
+        '| `("next", "terminated" / "truncated" / "done")` | `[1]`, bool |',
+    ]
+    table = "\n".join(["| key | one step |\n| --- | --- |", *rows])
     source = info.id.partition("/")[0]
-    if not _source_title(source):
+    more = f" What else its source stores is on [its page]({up}../{source}.md#fields)." if _source_title(source) else ""
+    return f"{table}\n\n`rlds info {shlex.quote(info.id)}` shows the type and the shape of every field once it is stored.{more}"
+
+
+def _baseline_text(info: DatasetInfo) -> str:
+    """Return the results of training programs on the dataset, and on what was derived from it; empty without any."""
+    head, rule, *rows = baselines()
+    named = [row for row in rows if row.split(" | ")[0].removeprefix("| ").partition("@")[0] == info.id]
+    if not named:
         return ""
-    text = (DOCS / "sources" / f"{source}.md").read_text(encoding="utf-8").split("\n## Fields\n")[1].split("\n## ")[0]
-    table = "\n".join(line for line in text.strip().split("\n\n")[0].splitlines() if line.startswith("|"))
-    table = re.sub(r"\]\((?!\w+:)", f"]({up}../", table)
-    return f"Those of all datasets of this source; [more about them]({up}../{source}.md#fields).\n\n{table}"
+    link = f"[the table of the programs]({REPOSITORY}/{RESULTS}#results)"
+    return "\n".join([f"From {link}, which says how each number was made.", "", head, rule, *named])
+
+
+@cache
+def baselines() -> tuple[str, ...]:
+    """Return the lines of the table of results, each with the dataset that it belongs to."""
+    text = (DOCS.parent / RESULTS).read_text(encoding="utf-8").split("<!-- results -->")[1].split("<!-- end")[0]
+    lines, dataset = [], ""
+    for line in text.strip().splitlines():
+        dataset = line.split("|")[1].strip() or dataset
+        lines.append(re.sub(r"^\|[^|]*\|", f"| {dataset} |", line))
+    return tuple(lines)
 
 
 def _preprocess_text(info: DatasetInfo, up: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from catalog_pages import catalog_pages, table_cell, with_catalogs
+from catalog_pages import REPOSITORY, catalog_pages, table_cell, with_catalogs
 
 import datasets_rl
 from datasets_rl.cli.frame import make_app
@@ -26,7 +26,6 @@ from datasets_rl.cli.options import GLOBALS
 from datasets_rl.preprocessing.recipe import shipped_recipes
 
 ROOT = Path(__file__).parents[1]
-REPOSITORY = "https://github.com/datasets-rl/datasets-rl/blob/main"
 COPIED = {
     "datasets_rl/format/FORMAT.md": "format.md",
     "CONTRIBUTING.md": "contributing/README.md",
@@ -37,6 +36,8 @@ COPIED = {
 """The pages of the site that are files outside of `docs/`, by their paths in the repository."""
 NOTEBOOKS = {"recipes/quickstart.ipynb": "get-started/quickstart.md"}
 """The pages of the site that are notebooks."""
+INDEXES = {"Get started": "get-started", "Concepts": "concepts"}
+"""The sections of `docs/README.md` that are the index pages of folders on the site."""
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 _CODE = re.compile(r"`[^`\n]+`")
 _SHORT_CODE = re.compile(r"<code>([^<\n]{1,24})</code>")
@@ -63,8 +64,12 @@ def on_config(config: Any) -> Any:
         "api": sections["API"],
         "sources/catalog": sections["Datasets"][-1]["Catalogs"],
     }
+    for title, folder in INDEXES.items():
+        sections[title].insert(0, f"{folder}/README.md")
     for path in generated_pages():
-        folders.get(posixpath.dirname(path), []).append(path)
+        # The index of a folder opens its section.
+        entries = folders.get(posixpath.dirname(path), [])
+        entries.insert(0 if path.endswith("README.md") else len(entries), path)
     return config
 
 
@@ -83,7 +88,7 @@ def on_nav(nav: Any, config: Any, files: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Return the page with the links that it has on the site, and those that only the site has."""
     if page.is_homepage:
-        page.meta["hide"] = ["navigation"]
+        page.meta["hide"] = ["navigation", "toc"]
     folder, name = posixpath.split(page.file.src_uri)
     if folder == "sources":
         markdown = with_catalogs(markdown, name.removesuffix(".md"))
@@ -94,6 +99,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """Return the page with a class for short code, such as names and options, which the browser keeps on one line."""
     return _SHORT_CODE.sub(r'<code class="short">\1</code>', html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Return the page without the mark by which the theme's script asks GitHub for the stars of the repository."""
+    return output.replace(' data-md-component="source"', "")
 
 
 def site_links(markdown: str, origin: str, target: str) -> str:
@@ -132,10 +142,19 @@ def generated_pages() -> dict[str, str]:
     """Return the generated pages by their paths on the site."""
     pages = {copied: (ROOT / path).read_text(encoding="utf-8") for path, copied in COPIED.items()}
     pages |= {f"commands/{name}.md": page for name, page in command_pages()}
+    pages |= {f"{folder}/README.md": index_page(title, folder) for title, folder in INDEXES.items()}
+    pages |= {"api/README.md": api_index()}
     pages |= {f"api/{_slug(title)}.md": api_page(title, names) for title, names in public_names().items()}
     pages |= catalog_pages()
     pages |= {copied: notebook_page(path) for path, copied in NOTEBOOKS.items()}
     return pages | {"recipes.md": recipes_page()}
+
+
+def index_page(title: str, folder: str) -> str:
+    """Return a section of the index of the documentation as a page of a folder, with links from there."""
+    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
+    moved = _LINK.sub(lambda link: f"{link[1]}{posixpath.relpath(link[2], folder)}{link[3]}", text)
+    return f"# {title}\n{moved}"
 
 
 def notebook_page(path: str) -> str:
@@ -154,17 +173,41 @@ def public_names() -> dict[str, list[str]]:
     return {text.splitlines()[0]: sorted(re.findall(r"\bas (\w+)", text)) for text in sections}
 
 
+def api_index() -> str:
+    """Return the page with all public names by subject."""
+    rows = [
+        f"| [{title}]({_slug(title)}.md) | {' '.join(f'`{name}`' for name in names)} |"
+        for title, names in public_names().items()
+    ]
+    head = "# API\n\nEach name is imported from `datasets_rl`.\n\n| subject | names |\n| --- | --- |"
+    return "\n".join([head, *rows]) + "\n"
+
+
 def api_page(title: str, names: list[str]) -> str:
-    """Return the page of the public names of a subject; names that stand for another one are listed at the end."""
-    defined = {name: path for name in names if (path := _definition(name))}
+    """Return the page of the public names of a subject, the general ones first.
+
+    Names that stand for another one are listed at the end.
+    """
+    defined = {name: path for name in sorted(names, key=_depth) if (path := _definition(name))}
     others = [f"| `{name}` | `{_original(getattr(datasets_rl, name))}` |" for name in names if name not in defined]
     table = ["\n## Other names\n\n| name | stands for |\n| --- | --- |", *others] if others else []
     lines = [
         f"# {title}\n\nEach name is imported from `datasets_rl`.\n",
-        " ".join(f"[`{name}`][{path}]" for name, path in defined.items()) + "\n",
+        "| name | summary |\n| --- | --- |",
+        *(f"| [`{name}`][{path}] | {table_cell(_summary(name))} |" for name, path in defined.items()),
+        "",
         *(f"::: {path}\n" for path in defined.values()),
     ]
     return "\n".join([*lines, *table]) + "\n"
+
+
+def _depth(name: str) -> int:
+    """Return the number of classes that a class is derived from; 0 for a function."""
+    return len(getattr(getattr(datasets_rl, name), "__mro__", ()))
+
+
+def _summary(name: str) -> str:
+    return (inspect.getdoc(getattr(datasets_rl, name)) or "").split("\n\n")[0]
 
 
 def _definition(name: str) -> str | None:

@@ -8,6 +8,7 @@ import re
 import shlex
 from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from PIL import Image
@@ -144,11 +145,49 @@ def test_recipes_of_papers_are_named_for_the_datasets_that_they_use(catalog_page
     assert catalog_pages.paper_recipes(datasets_rl.DatasetInfo(name, sources.find(name), None)) == expected
 
 
-def test_the_fields_of_a_page_are_those_of_its_source(page):
-    rows = re.findall(r"^\| .*", (DOCS / "sources" / "vd4rl.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+@pytest.mark.parametrize(
+    ("name", "observation", "action"),
+    [
+        ("d4rl/hopper-medium-v2", "state [11]", "continuous [3], from -1 to 1"),
+        ("atari_dqn/Pong/1", "pixels [84, 84]", "discrete, 6 values"),
+        ("demo/pendulum", "state [3]", "continuous [1], from -2 to 2"),
+    ],
+)
+def test_the_fields_of_a_page_have_the_shapes_of_its_dataset(page, name, observation, action):
+    """Those of Hopper and Pendulum are in Gymnasium's documentation, those of Atari in that of RL Unplugged."""
+    fields = page(name).partition("## Fields")[2].partition("## ")[0]
+
+    assert f"| `observation` | {observation} | | `action` | {action} |" in fields
+    assert "known after the download" not in fields
+    assert f"`rlds info {name}`" in fields
+
+
+def test_shapes_that_only_the_files_have_are_announced_for_after_the_download(page):
+    nested = [name for name, entry in entries().items() if name.startswith("openx/")]
+
+    assert len(nested) > 60
+    for name in nested:
+        assert "known after the download" in page(name).partition("## Fields")[2].partition("## ")[0], name
+
+
+def test_a_page_has_the_baselines_that_were_measured_on_its_dataset(page):
+    results = (ROOT / "recipes" / "train" / "README.md").read_text(encoding="utf-8")
+    first = results.index("| demo/pendulum |")
+    rows = results[first : results.index("| local/", first)].strip().splitlines()
+    text = page("demo/pendulum").partition("## Baselines")[2].partition("## ")[0]
 
     assert len(rows) > 5
-    assert all(plain(row) in page("vd4rl/main/walker_walk/random/64px") for row in rows)
+    assert [row for row in rows if plain(row.split("|", 2)[2]) not in text] == []
+    assert "local/" not in text
+    assert "## Baselines" not in page("d4rl/hopper-medium-v2")
+
+
+def test_one_page_has_all_datasets(catalog_pages):
+    text = catalog_pages.catalog_pages()["sources/catalog/README.md"]
+    rows = re.findall(r'<tr><td><a href="([^"]+)/"><code>([^<]+)</code></a></td>', text)
+
+    assert [name for _, name in rows] == [info.id for found in catalog_pages.catalogs().values() for info in found]
+    assert all(f"sources/catalog/{unquote(path)}.md" == catalog_pages.dataset_path(name) for path, name in rows)
 
 
 def test_the_guide_to_training_states_the_actions_that_the_programs_take(catalog_pages):
@@ -199,6 +238,6 @@ def test_the_pages_about_sources_say_where_their_datasets_are(catalog_pages):
     assert page.endswith("\n\nText.\n")
     assert index.endswith("\n## A\n")
     assert set(re.findall(r"\((catalog/\w+\.md)\)", index)) == {
-        f"catalog/{name}.md" for name in catalog_pages.catalogs()
+        f"catalog/{name}.md" for name in ["README", *catalog_pages.catalogs()]
     }
     assert catalog_pages.with_catalogs("# Your own files\n", "local") == "# Your own files\n"

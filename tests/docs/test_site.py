@@ -56,6 +56,29 @@ def test_a_link_to_a_file_of_the_repository_leads_to_its_page_or_to_the_reposito
     )
 
 
+def test_each_page_of_the_api_begins_with_a_summary_and_the_base_class(generate):
+    names = generate.public_names()
+    page = generate.api_page("Samplers of steps", names["Samplers of steps"])
+    first = [line.split("`")[1] for line in page.splitlines() if line.startswith("| [`")]
+
+    assert first[0] == "Sampler"
+    assert sorted(first) == sorted(names["Samplers of steps"])
+    assert page.index("| [`RandomSampler`]") < page.index("::: datasets_rl.samplers.base.Sampler")
+    assert all(len(found) < 10 for title, found in names.items() if title.startswith("Samplers"))
+
+
+def test_each_folder_of_the_site_has_an_index(generate):
+    pages = generate.generated_pages()
+    concepts = set(re.findall(r"\]\(([\w-]+\.md)\)", pages["concepts/README.md"]))
+
+    assert concepts == {path.name for path in (ROOT / "docs" / "concepts").glob("*.md")}
+    assert "(install.md)" in pages["get-started/README.md"]
+    assert {f"api/{name}" for name in re.findall(r"\(([\w-]+\.md)\)", pages["api/README.md"])} | {"api/README.md"} == {
+        name for name in pages if name.startswith("api/")
+    }
+    assert "sources/catalog/README.md" in pages
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocstrings")
@@ -66,6 +89,9 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert (tmp_path / "api" / "datasets" / "index.html").read_text(encoding="utf-8").count("load") > 3
     assert "hopper-medium-v2" in (tmp_path / "sources" / "catalog" / "d4rl" / "index.html").read_text(encoding="utf-8")
     assert "--dry-run" in (tmp_path / "commands" / "download" / "index.html").read_text(encoding="utf-8")
+    for folder in ("api", "concepts", "get-started", "sources/catalog", "how-to", "tutorials", "sources", "commands"):
+        assert (tmp_path / folder / "index.html").exists(), folder
+    assert 'data-md-component="source"' not in (tmp_path / "index.html").read_text(encoding="utf-8")
     check_datasets(tmp_path)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import threading
 from contextlib import ExitStack, contextmanager
 from urllib.parse import parse_qs
@@ -11,14 +10,11 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 import view_data
+from chromium import browser, needs_chromium
 
 from datasets_rl.view import Panel, ViewServer, write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no browser: apt-get install chromium chromium-driver runs these tests"
-)
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -54,31 +50,8 @@ def urls(stored):
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    profile = tmp_path_factory.mktemp("profile")
-    for argument in (
-        "--headless=new",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-default-apps",
-        "--disable-extensions",
-        "--disable-sync",
-        "--no-proxy-server",
-        "--window-size=1200,900",
-        f"--user-data-dir={profile}",
-        "--no-sandbox",  # which root and many containers cannot have
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.set_script_timeout(30)
-    yield driver
-    driver.quit()
+    with browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 class Page:
