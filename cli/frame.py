@@ -343,7 +343,7 @@ def _report_interrupt(shell: Shell) -> int:
     told = Explanation(
         "Interrupted",
         f"{shell.command or 'rlds'} was interrupted",
-        "the process received Ctrl-C or a signal to end; what is done is kept",
+        f"the process received Ctrl-C or a signal to end; {shell.interrupted or 'what is done is kept'}",
         f"to continue: {again}",
         INTERRUPTED,
     )

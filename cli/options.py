@@ -97,6 +97,8 @@ class Shell:
     verbose: int = 0
     root: Path | None = None
     version: bool = False
+    interrupted: str = ""
+    """What a command that was interrupted did at its end."""
 
     @cached_property
     def settings(self) -> Settings:

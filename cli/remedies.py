@@ -38,16 +38,21 @@ OPTIONS = {
     "jobs": ("--jobs", "N"),
     "keep_raw": ("--keep-raw",),
     "keys": ("--keys", "KEY,..."),
+    "hidden": ("--hidden", "WIDTH"),
     "lossy": ("--lossy",),
     "low": ("--low", "RETURN"),
+    "lr": ("--lr", "X"),
     "max_ram": ("--max-ram", "SIZE"),
     "max_size": ("--max-size", "SIZE"),
     "mirrors": ("--mirror", "URL"),
     "missing": ("--missing", "HOW"),
+    "no_eval": ("--no-eval",),
     "out": ("--out", "PATH"),
     "recipe": ("--recipe", "NAME"),
     "root": ("--root", "DIR"),
     "source": ("--source", "NAME"),
+    "validation": ("--validation", "X"),
+    "width": ("--width", "WIDTH"),
 }
 """The option for each argument, and what stands for a value that the user chooses."""
 

@@ -58,21 +58,38 @@ def sync_file(path: Path) -> None:
             os.close(handle)
 
 
-def publish_file(temporary: Path, target: Path) -> None:
-    """Rename a finished file to its target atomically; an existing file is replaced."""
+def publish_file(temporary: Path, target: Path, keep: Path | None = None) -> None:
+    """Rename a finished file to its target atomically; an existing file is replaced, or renamed to `keep` before."""
     sync_file(temporary)
+    if keep is not None and target.exists():
+        os.replace(target, keep)
     os.replace(temporary, target)
     sync_file(target.parent)
 
 
 def write_text(target: Path, text: str) -> None:
     """Write a text file atomically: after a failure, the previous file is unchanged."""
+    write_bytes(target, text.encode())
+
+
+def write_bytes(target: Path, content: bytes, *, keep: Path | None = None, hint: str | Remedy = "") -> None:
+    """Write a file atomically: after a failure, the previous file is unchanged.
+
+    Args:
+        target: The file.
+        content: Its bytes.
+        keep: The name under which the previous file is kept.
+        hint: What to do next if the disk is full.
+
+    Raises:
+        DiskFullError: If there is no space left.
+    """
     free_temporary_files(target.parent, target.name)
     temporary = target.with_name(f".{target.name}.{_process_name()}.tmp")
     try:
-        with disk_errors(target.parent), temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-        publish_file(temporary, target)
+        with disk_errors(target.parent, hint=hint), temporary.open("wb") as stream:
+            stream.write(content)
+        publish_file(temporary, target, keep)
     except OSError as error:
         # The temporary name means nothing to the reader of the message.
         if error.filename is not None:

@@ -21,11 +21,21 @@ if TYPE_CHECKING:
 class Report:
     """A progress report that shows nothing, the base of all others; it may be called from several threads."""
 
+    silent = True
+    """Whether notes are not shown, so that callers need not compute them."""
+
     def __call__(self, units: int) -> None:
         """Count further units; a negative number subtracts units that were lost."""
 
     def set_total(self, total: int) -> None:
         """Set the total number of units, if it becomes known during the operation."""
+
+    def set_note(self, text: str) -> None:
+        """Set a text beside the bar."""
+
+    def write_line(self, text: str) -> None:
+        """Write a line to stderr that stays, above the bar if there is one."""
+        sys.stderr.write(f"{text}\n")
 
 
 class CountingReport(Report):
@@ -133,6 +143,8 @@ def _width() -> dict[str, Any]:
 class _Bar(Report):
     """A report to a tqdm bar, with a lock, because tqdm is not safe for threads."""
 
+    silent = False
+
     def __init__(self, bar: tqdm[Never]) -> None:
         self._bar = bar
         self._lock = threading.Lock()
@@ -150,6 +162,14 @@ class _Bar(Report):
                 _, widget, _ = container.children
                 widget.max, widget.layout.width = total, None
             self._bar.refresh()
+
+    def set_note(self, text: str) -> None:
+        with self._lock:
+            self._bar.set_postfix_str(text, refresh=False)
+
+    def write_line(self, text: str) -> None:
+        with self._lock:
+            self._bar.write(text, file=sys.stderr)
 
 
 class _Lines(Report):

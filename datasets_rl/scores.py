@@ -128,7 +128,8 @@ def interquartile_mean(scores: Any, *, confidence: float = 0.95, resamples: int 
     runs are drawn with replacement for each task (Agarwal et al. 2021, arXiv:2108.13264).
 
     Args:
-        scores: Scores of runs, or of the episodes of one run, [R]; of runs in several tasks, [R, T].
+        scores: Scores of runs with different seeds, [R]; in several tasks, [R, T]. The score of a run is the mean over its
+            episodes: an interquartile mean of episodes would call a policy that fails in a quarter of them perfect.
         confidence: The probability of the interval.
         resamples: Number of bootstrap samples.
         seed: Seed of the bootstrap: the same scores give the same interval.

@@ -56,7 +56,7 @@ LAYERS = [
     {"cards"},
     {"pushing"},
     {"datasets", "exporting", "preprocessing", "reread", "scores", "sources.*.dataset", "verification", "view"},
-    {"loading", "mixing", "offline_to_online", "recording", "rlhf"},
+    {"loading", "mixing", "offline_to_online", "recording", "rlhf", "training"},
     {"__main__", "cli", "recipes"},
 ]
 """From the lowest to the highest. A layer may use those below it; in a layer, modules may use each other without cycles."""

@@ -24,9 +24,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
 
 import datasets_rl as rl
+from datasets_rl import training
 from datasets_rl.recipes.train.table import SHARED, Run, run_one
 
 ROUNDS, UPDATES = 9, 100
@@ -83,8 +83,8 @@ class Theirs:
         else:
             rates = {"actor_learning_rate": getattr(args, "actor_lr", args.lr), "critic_learning_rate": args.lr}
             settings |= {**rates, "actor_encoder_factory": layers, "critic_encoder_factory": layers}
-        if hasattr(ours, "reward_scale"):
-            settings["reward_scaler"] = preprocessing.MultiplyRewardScaler(ours.reward_scale)
+        if hasattr(ours, "reward"):  # these datasets have no sparse rewards, which are shifted
+            settings["reward_scaler"] = preprocessing.MultiplyRewardScaler(ours.reward.scale)
         if name == "iql":
             settings |= {"value_encoder_factory": layers}
         if name == "cql":  # without the Lagrange multiplier, as ours
@@ -109,9 +109,9 @@ class Theirs:
         """Take a step."""
         self.algorithm.update(batch)
 
-    def act(self, observation: Tensor) -> Tensor:
+    def act(self, observation: Any) -> Any:
         """Return the actions [B, A] for observations [B, O], in the units of the environment."""
-        return torch.from_numpy(self.algorithm.predict(observation.numpy()))
+        return self.algorithm.predict(observation.astype(np.float32))
 
 
 def train(name: str, dataset_id: str, seed: int, folder: Path, arguments: list[str]) -> dict[str, Any]:
@@ -125,9 +125,11 @@ def train(name: str, dataset_id: str, seed: int, folder: Path, arguments: list[s
     for _ in range(args.steps):
         learner.learn(learner.draw())
     seconds = time.perf_counter() - began
-    score = importlib.import_module(f"{__package__}.{name}").evaluate(learner, envs, args)
+    seeds = np.random.SeedSequence([seed, args.steps, 0]).generate_state(args.eval_episodes)  # those of our run
+    episodes = training.play(envs, lambda states, *_: learner.act(states), seeds.tolist())
     envs.close()
-    result = {"algorithm": f"{name} of d3rlpy", "dataset": dataset_id, "seed": seed, "step": args.steps, **score}
+    numbers = training.summarize(dataset_id, episodes)
+    result = {"algorithm": f"{name} of d3rlpy", "dataset": dataset_id, "seed": seed, "step": args.steps, **numbers}
     folder.mkdir(parents=True, exist_ok=True)
     done.write_text(json.dumps({**result, "train_seconds": round(seconds, 1)}), encoding="utf-8")
     return result

@@ -13,22 +13,17 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
-import os
-import sys
-import time
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import datasets_rl as rl
+from datasets_rl import training
 
 NAME = "diffusion_policy"
 KEYS = ("observation", "action", "next.done")
@@ -36,28 +31,25 @@ KEYS = ("observation", "action", "next.done")
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
-    parser = argparse.ArgumentParser(NAME, description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--dataset", required=True, metavar="ID", help="such as demo/pendulum or d4rl/pen-human-v1")
-    parser.add_argument("--seed", type=int, default=0, help="the default is %(default)s")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda: of the network")
-    parser.add_argument("--steps", type=int, default=10_000, help="updates; the default is %(default)s")
-    parser.add_argument("--eval-every", type=int, default=2_500, metavar="N", help="also saved; default %(default)s")
-    parser.add_argument("--eval-episodes", type=int, default=10, metavar="N", help="the default is %(default)s")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="checkpoint and logs; by default runs/NAME/ID/SEED")
-    parser.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases too")
-    parser.add_argument("--batch-size", type=int, default=256, help="the default is %(default)s")
-    parser.add_argument("--observe", type=int, default=2, metavar="N", help="observations that the network gets")
-    parser.add_argument("--horizon", type=int, default=8, help="actions that it predicts")
-    parser.add_argument("--execute", type=int, default=4, metavar="N", help="actions that are executed")
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--noise-levels", type=int, default=50, help="in training")
-    parser.add_argument("--denoise-steps", type=int, default=10, help="in evaluation")
-    parser.add_argument("--lr", type=float, default=1e-3, help="of Adam; the default is %(default)s")
-    parser.add_argument("--ema", type=float, default=0.995, help="decay of the averaged network, which acts")
-    args = parser.parse_args(argv)
-    args.out = args.out or Path("runs", NAME, args.dataset.lstrip("./~"), str(args.seed))
-    return args
+    parser = training.Parser(NAME, __doc__, steps=10_000, eval_every=2_500, batch_size=256)
+    parser.add_integer("--observe", 2, high=1_000, text="observations that the network gets")
+    parser.add_integer("--horizon", 8, high=10_000, text="actions that it predicts")
+    parser.add_integer("--execute", 4, high=10_000, text="actions that are executed")
+    parser.add_widths("--width", 256)
+    parser.add_integer("--layers", 3, high=1_000)
+    parser.add_integer("--noise-levels", 50, high=100_000, text="in training")
+    parser.add_integer("--denoise-steps", 10, high=100_000, text="in evaluation")
+    parser.add_number("--lr", 1e-3, above=0, text="of AdamW")
+    parser.add_number("--ema", 0.995, high=1, text="decay of the averaged network, which acts")
+    return parser.parse(argv)
+
+
+def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
+    """Return windows of the last observations and of the actions from the first of them on."""
+    windows = rl.WindowTransform.diffusion_policy(args.horizon, args.observe - 1, args.execute - 1)
+    sampler = windows.sampler(generator=torch.Generator().manual_seed(args.seed))
+    transform = rl.Compose(rl.DoubleToFloat(), windows)
+    return rl.load(args.dataset, sampler=sampler, transform=transform, **selection).show(KEYS)
 
 
 class Denoiser(nn.Module):
@@ -75,41 +67,36 @@ class Denoiser(nn.Module):
 
     def forward(self, actions: Tensor, level: Tensor, observations: Tensor) -> Tensor:
         """Return the noise in the actions."""
-        rates = torch.exp(-math.log(10_000) * torch.arange(self.width // 2, device=level.device) / (self.width // 2))
-        angles = level[:, None] * rates
+        angles = level[:, None] * torch.logspace(0, -4, self.width // 2, device=level.device)
         hidden = self.first(torch.cat([actions, observations, angles.sin(), angles.cos()], -1))
         for block in self.blocks:
             hidden = hidden + block(hidden)
         return self.last(hidden)
 
 
-class Agent(nn.Module):
+class Agent(training.Learner):
     """A policy of the last observations, [B, N, O], that returns the next actions, in the units of the environment."""
 
+    selected_by = "loss"
     kept: Tensor
 
     def __init__(self, dataset: Any, space: Any, args: argparse.Namespace) -> None:
         super().__init__()
-        if not isinstance(space, gymnasium.spaces.Box):
-            raise SystemExit(f"{NAME} needs continuous actions; those of {args.dataset} are {space}")
         self.args = args
-        self.inputs = rl.Normalizer.from_statistics(dataset.statistics["observation"], "limits")
-        self.outputs = rl.Normalizer.from_statistics(dataset.statistics["action"], "limits")
+        self.inputs = training.observation_normalizer(dataset, "limits")
+        self.outputs = training.action_normalizer(NAME, dataset, space, "limits")
         self.shape = (args.horizon, len(self.outputs.shift))
-        sizes = (math.prod(self.shape), args.observe * len(self.inputs.shift))
-        self.denoiser = Denoiser(*sizes, args.width, args.layers)
+        self.denoiser = Denoiser(math.prod(self.shape), args.observe * len(self.inputs.shift), args.width, args.layers)
         self.average = copy.deepcopy(self.denoiser)
         angles = torch.linspace(0, 1, args.noise_levels + 1) + 0.008  # the squared cosine of Nichol and Dhariwal (2021)
         kept = (angles / 1.008 * math.pi / 2).cos().square()
-        self.register_buffer(
-            "kept", (kept / kept[0]).clamp(1e-4, 1.0)
-        )  # share of the actions in the variance, by level
+        self.register_buffer("kept", (kept / kept[0]).clamp(1e-4, 1.0))  # share of the actions in the variance
         self.to(args.device)
-        self.noise = torch.Generator(args.device).manual_seed(args.seed)
-        self.optimizer = torch.optim.AdamW(self.denoiser.parameters(), args.lr, weight_decay=1e-6, fused=True)
+        optimizer = torch.optim.AdamW(self.denoiser.parameters(), args.lr, weight_decay=1e-6, fused=True)
+        self.optimizers = {"loss": optimizer}
 
     @torch.no_grad()
-    def act(self, observations: Tensor, generator: torch.Generator) -> Tensor:
+    def denoise(self, observations: Tensor, generator: torch.Generator) -> Tensor:
         """Return the actions of the next steps, [B, T, A], for observations [B, N, O]."""
         given = self.inputs(observations).flatten(1)
         actions = torch.randn(len(given), math.prod(self.shape), generator=generator, device=given.device)
@@ -123,124 +110,40 @@ class Agent(nn.Module):
         first = self.args.observe - 1  # the action of the last observation
         return self.outputs.denormalize(actions.unflatten(1, self.shape))[:, first : first + self.args.execute]
 
-    def update(self, batch: Any) -> dict[str, Tensor]:
+    def start_policy(self) -> training.Policy:
+        """Return the policy of new episodes, which executes the predicted actions before it predicts again."""
+        generator = torch.Generator(self.args.device).manual_seed(self.args.seed)
+        past: list[Any] = []
+        planned: list[Tensor] = []
+
+        def act(observations: Any, *_: Any) -> Any:
+            past[:] = [*(past or [observations] * self.args.observe)[1:], observations]  # as in the padded windows
+            if not planned:
+                planned.extend(self.denoise(self.as_batch(np.stack(past, 1)), generator).unbind(1))
+            return planned.pop(0).cpu().numpy()
+
+        return act
+
+    def update(self, batch: Any, step: int) -> dict[str, Tensor]:
         """Take a step of the network, and of its average; return the loss."""
+        del step
         given = self.inputs(batch["observation"][:, : self.args.observe]).flatten(1)
         actions = self.outputs(batch["action"]).flatten(1)
-        noise = torch.randn(actions.shape, generator=self.noise, device=actions.device)
-        options = {"generator": self.noise, "device": actions.device}
-        level = torch.randint(1, self.args.noise_levels + 1, (len(given),), **options)
+        noise = torch.randn_like(actions)
+        level = torch.randint(1, self.args.noise_levels + 1, (len(given),), device=actions.device)
         kept = self.kept[level][:, None]
         noisy = kept.sqrt() * actions + (1 - kept).sqrt() * noise
-        loss = functional.mse_loss(self.denoiser(noisy, level, given), noise)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        with torch.no_grad():
-            for slow, fast in zip(self.average.parameters(), self.denoiser.parameters(), strict=True):
-                slow.lerp_(fast, 1 - self.args.ema)
+        loss = functional.mse_loss((self.denoiser if self.learning else self.average)(noisy, level, given), noise)
+        self.descend("loss", loss)
+        self.follow(self.average, self.denoiser, 1 - self.args.ema)
         return {"loss": loss}
-
-
-def evaluate(agent: Agent, envs: Any, args: argparse.Namespace) -> dict[str, float]:
-    """Return the mean return of one episode in each environment, and the interquartile mean of the scores, in percent."""
-    observations, _ = envs.reset(seed=1_000 * args.seed)
-    generator = torch.Generator(args.device).manual_seed(args.seed)
-    past = [observations] * args.observe  # as in the padded windows
-    returns, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
-    while running.any():
-        given = torch.as_tensor(np.stack(past[-args.observe :], 1), dtype=torch.float32, device=args.device)
-        for action in agent.act(given, generator).unbind(1):
-            observations, rewards, terminated, truncated, _ = envs.step(action.cpu().numpy())
-            past.append(observations)
-            returns += rewards * running
-            running &= ~(terminated | truncated)
-    found = {"return": float(returns.mean()), "return_std": float(returns.std())}
-    try:
-        score = rl.interquartile_mean(rl.normalized_score(args.dataset, returns, percent=True))
-    except rl.InvalidArgumentError:  # nobody published reference scores
-        return found
-    return {**found, "score": score.value, "score_low": score.low, "score_high": score.high}
-
-
-def open_log(args: argparse.Namespace, step: int) -> Any:
-    """Return a writer of TensorBoard's files, which W&B copies; None if TensorBoard is not installed."""
-    if args.wandb:
-        import wandb
-
-        wandb.init(project=args.wandb, name=str(args.out), config=vars(args), sync_tensorboard=True)
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(args.out, purge_step=step + 1)
-
-
-def load_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the checkpoint of a run with the same settings, if there is one."""
-    if not path.exists():
-        return None
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    other = [f"{name} {value}" for name, value in state["settings"].items() if settings.get(name) != value]
-    if other:
-        raise SystemExit(f"{path} is of a run with {', '.join(other)}: give another --out, or delete it")
-    return state
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Train, evaluate, and print the result as one line of JSON."""
     args = parse_arguments(argv)
-    args.out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(args.seed)
-    windows = rl.WindowTransform.diffusion_policy(args.horizon, args.observe - 1, args.execute - 1)
-    sampler = windows.sampler(generator=torch.Generator().manual_seed(args.seed))
-    transform = rl.Compose(rl.DoubleToFloat(), windows)
-    dataset = rl.load(args.dataset, sampler=sampler, transform=transform).show(KEYS)
-    envs = gymnasium.vector.SyncVectorEnv([dataset.make_env] * args.eval_episodes)
-    agent = Agent(dataset, envs.single_action_space, args)
-
-    # A run may go on for more steps, or on another device; all other arguments are those of its checkpoint.
-    changeable = {"steps", "device", "out", "wandb"}
-    settings = {name: value for name, value in vars(args).items() if name not in changeable}
-    settings |= {"program": NAME, "data": dataset.manifest.digest}
-    step, seconds, history = 0, 0.0, []
-    if state := load_checkpoint(args.out / "checkpoint.pt", settings):
-        agent.load_state_dict(state["networks"])
-        agent.optimizer.load_state_dict(state["optimizer"])
-        sampler.load_state_dict(state["sampler"])
-        agent.noise.set_state(state["noise"])
-        step, seconds, history = state["step"], state["seconds"], state["history"]
-    log = open_log(args, step)
-
-    sys.stderr.write(f"{NAME} on {args.dataset}, from step {step:,} to {args.steps:,}; checkpoints in {args.out}\n")
-    while step < args.steps:
-        began, losses = time.perf_counter(), {}
-        # The run of batches ends with the checkpoint: the sampler is not ahead of it.
-        for batch in dataset.batches(min(args.eval_every, args.steps - step), args.batch_size):
-            step += 1
-            losses.update(agent.update(batch.to(args.device)))
-        seconds += time.perf_counter() - began
-        last = {name: loss.item() for name, loss in losses.items()}
-        history.append({"step": step, **last, **evaluate(agent, envs, args), "train_seconds": round(seconds, 1)})
-        sys.stderr.write("  ".join(f"{name} {value:,.5g}" for name, value in history[-1].items()) + "\n")
-        for name, value in history[-1].items() if log else ():
-            log.add_scalar(name, value, step)
-        checkpoint = {
-            "settings": settings,
-            "networks": agent.state_dict(),
-            "optimizer": agent.optimizer.state_dict(),
-            "sampler": sampler.state_dict(),
-            "noise": agent.noise.get_state(),
-            "step": step,
-            "seconds": seconds,
-            "history": history,
-        }
-        torch.save(checkpoint, args.out / "checkpoint.tmp")
-        os.replace(args.out / "checkpoint.tmp", args.out / "checkpoint.pt")  # whole or not at all, if it is killed
-    envs.close()
-    result = {"algorithm": NAME, "dataset": args.dataset, "seed": args.seed, **history[-1]}
-    print(json.dumps(result), flush=True)
-    return result
+    with training.Run(NAME, args, open_dataset) as run:
+        return run.train(Agent(run.dataset, run.action_space, args))
 
 
 if __name__ == "__main__":

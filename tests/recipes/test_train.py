@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
 import re
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 import datasets_rl
-from datasets_rl import RecordEpisodes, load
+from datasets_rl import InvalidArgumentError, RecordEpisodes, load, training
 from datasets_rl.recipes.train import TOOLS, program_files, summary
 from datasets_rl.recipes.train import gather as gather_program
 from datasets_rl.recipes.train import table as table_program
@@ -29,12 +28,7 @@ def home(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / "train-home"
     monkeypatch.setenv("RLDS_HOME", str(folder))
     torch.manual_seed(0)
-    # With several threads, the sums of a layer norm differ in the last bit from run to run.
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield folder
-    torch.set_num_threads(threads)
+    return folder
 
 
 def program(name):
@@ -56,15 +50,16 @@ def assert_equal(first, second):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_trains_reports_and_goes_on_exactly(name, tmp_path, capsys):
-    result = train(name, tmp_path / "parts", "--steps", "2")
+    decay = ["--decay-steps", "4"] if name == "iql" else []
+    result = train(name, tmp_path / "parts", "--steps", "2", *decay)
     trained, printed = networks(tmp_path / "parts"), capsys.readouterr()
 
     assert json.loads(printed.out) == result
     assert (result["algorithm"], result["dataset"], result["step"]) == (name, "demo/pendulum", 2)
     assert -2000 < result["return"] < 0  # what 200 steps of Pendulum can give
-    assert result["score_low"] <= result["score"] <= result["score_high"]
-    train(name, tmp_path / "parts", "--steps", "4")
-    train(name, tmp_path / "whole", "--steps", "4")
+    assert result["score"] == pytest.approx((result["return"] + 1205.62) / (1205.62 - 167.13) * 100)
+    train(name, tmp_path / "parts", "--steps", "4", *decay)
+    train(name, tmp_path / "whole", "--steps", "4", *decay)
     assert_equal(networks(tmp_path / "parts"), networks(tmp_path / "whole"))
     assert any(not torch.equal(trained[one], value) for one, value in networks(tmp_path / "whole").items())
 
@@ -89,15 +84,18 @@ def test_a_killed_run_ends_with_the_weights_of_an_uninterrupted_one(name, tmp_pa
     child.communicate()
 
     step = torch.load(tmp_path / "killed" / "checkpoint.pt", weights_only=True)["step"]
+    decay = ["--decay-steps", "1000000"] if name == "iql" else []
     for run in ("killed", "whole"):
-        train(name, tmp_path / run, "--steps", str(step + 2))
+        train(name, tmp_path / run, "--steps", str(step + 2), *decay)
     assert_equal(networks(tmp_path / "killed"), networks(tmp_path / "whole"))
 
 
 def test_a_checkpoint_of_other_arguments_is_refused(tmp_path):
     train("bc", tmp_path, "--steps", "2")
 
-    with pytest.raises(SystemExit, match=r"is of a run with lr 0\.0003: give another --out"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"is of another run: lr 0\.0003, not 0\.1\ngive another out=\.\.\., or"
+    ):
         train("bc", tmp_path, "--steps", "4", "--lr", "0.1")
 
 
@@ -116,7 +114,9 @@ def test_behavior_cloning_learns_discrete_actions_and_the_others_refuse_them(tmp
     behavior = load("local/cartpole").statistics["return"]["mean"]
     assert result["return"] > behavior / 2 > 40  # of random actions: 20
     assert result["score"] == pytest.approx((result["return"] - 10) / 4.9, abs=40)
-    with pytest.raises(SystemExit, match=r"td3_bc needs continuous actions; those of local/cartpole are Discrete"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"td3_bc needs continuous actions; those of local/cartpole are Discrete"
+    ):
         train("td3_bc", tmp_path / "td3_bc", dataset="local/cartpole")
 
 
@@ -137,19 +137,15 @@ def test_the_policy_of_a_program_has_the_units_of_the_environment(tmp_path):
 def test_the_programs_are_short_and_use_public_names_only():
     for name, path in {**program_files(), **{one: path_of(one) for one in TOOLS}}.items():
         text = path.read_text(encoding="utf-8")
-        assert text.count("\n") < 250, name
+        assert text.count("\n") <= (250 if name in TOOLS | {"dqn_atari"} else 150), name
         assert set(re.findall(r"\brl\.([A-Za-z]\w*)", text)) <= set(datasets_rl.__all__), name
+        assert set(re.findall(r"\btraining\.([A-Za-z]\w*)", text)) <= set(training.__all__), name
         assert not re.findall(r"^from datasets_rl\.(?!recipes\.train)", text, re.MULTILINE), name
         assert summary(path).endswith((".", ")", ";")) or len(summary(path)) > 20, name
 
 
 def path_of(name):
     return next(iter(program_files().values())).with_name(f"{name}.py")
-
-
-@pytest.mark.parametrize("function", ["evaluate", "open_log", "load_checkpoint"])
-def test_what_the_programs_share_is_the_same_text(function):
-    assert len({inspect.getsource(getattr(program(name), function)) for name in PROGRAMS}) == 1
 
 
 def test_the_table_reads_finished_runs_and_replaces_only_what_is_between_its_marks(tmp_path):

@@ -64,8 +64,14 @@ class Local(Source):
         try:
             folder = upstream.folder(name, ())
         except FetchError as error:
-            error.hint = Remedy("give the folder with the files and a {}: {}", FILE, Argument("from_local"))
-            raise
+            hint = Remedy("give the folder with the files and a {}: {}", FILE, Argument("from_local"))
+            if error.failures:
+                error.hint = hint
+                raise
+            # No address was tried: this is a name that nothing was stored under.
+            unknown = UnknownIdError(entry.id, known="the stored datasets")
+            unknown.hint = hint
+            raise unknown from error
         inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
         if FILE not in inside:
             raise _no_description_error(entry, inside)

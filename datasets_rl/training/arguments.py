@@ -1,0 +1,172 @@
+"""The arguments that all training programs have, and checks of their values before anything is built."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.settings import require_memory
+
+__all__ = ["Parser"]
+
+_MAX_WIDTH = 65_536
+_MAX_BATCH = 1 << 20
+_BYTES_OF_A_PARAMETER = 16
+"""Bytes of a float32, of its gradient, and of the two moments of Adam."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser with the arguments that all programs have; a program adds its own.
+
+        >>> parser = Parser("bc", __doc__, steps=20_000, eval_every=5_000, batch_size=256)
+        >>> parser.add_widths("--hidden", [256, 256])
+        >>> parser.add_number("--lr", 3e-4, above=0, text="of Adam")
+        >>> args = parser.parse(["--dataset", "demo/pendulum"])
+
+    Args:
+        name: The name of the program.
+        text: The docstring of the program; its first paragraph is the description.
+        steps: The default of ``--steps``.
+        eval_every: The default of ``--eval-every``.
+        eval_episodes: The default of ``--eval-episodes``.
+        batch_size: The default of ``--batch-size``.
+        paper: What the paper takes, as an addition to the help of ``--steps``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str | None,
+        *,
+        steps: int,
+        eval_every: int,
+        batch_size: int,
+        eval_episodes: int = 10,
+        paper: str = "",
+    ) -> None:
+        description = " ".join((text or "").partition("\n\n")[0].split())
+        super().__init__(name, description=description, allow_abbrev=False)
+        self._checked: list[str] = []
+        self.add_argument("--dataset", required=True, metavar="ID", help="an id, such as demo/pendulum, or a folder")
+        self.add_integer("--seed", 0, low=0, high=(1 << 32) - 1, text="of the networks, batches and evaluations")
+        self.add_argument("--device", type=_device, default="cpu", help="cpu or cuda; default %(default)s")
+        self.add_integer("--threads", None, text="threads of torch on the CPU; by default 1 for small networks")
+        self.add_integer("--steps", steps, text=f"updates{paper and f'; {paper}'}")
+        self.add_integer("--eval-every", eval_every, text="updates between evaluations, which also save a checkpoint")
+        self.add_integer("--eval-episodes", eval_episodes, high=10_000, text="episodes of an evaluation")
+        self.add_argument("--no-eval", action="store_true", help="make no environment; a validation loss is printed")
+        self.add_number(
+            "--validation",
+            None,
+            high=0.9,
+            text="share of the episodes that are held out for a validation loss; by default 0, or 0.05 without environment",
+        )
+        self.add_argument("--out", type=Path, metavar="FOLDER", help="of checkpoints and logs; runs/NAME/ID/SEED")
+        self.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases too")
+        self.add_argument("--quiet", action="store_true", help="print the result only")
+        self.add_integer("--batch-size", batch_size, high=_MAX_BATCH, text="of one update")
+
+    def add_integer(
+        self,
+        flag: str,
+        default: int | None,
+        *,
+        low: int = 1,
+        high: int = 10**12,
+        text: str = "",
+        count: int | None = None,
+    ) -> None:
+        """Add an integer from `low` to `high`; with `count`, so many of them, each `default`."""
+        self._add(flag, partial(_integer, low=low, high=high), default, "N", text, count)
+
+    def add_number(
+        self,
+        flag: str,
+        default: float | None,
+        *,
+        low: float = 0.0,
+        high: float = math.inf,
+        above: float = -math.inf,
+        text: str = "",
+    ) -> None:
+        """Add a finite number from `low` to `high`, which is larger than `above`."""
+        self._add(flag, partial(_number, low=low, high=high, above=above), default, "X", text)
+
+    def add_widths(self, flag: str, default: int | Sequence[int]) -> None:
+        """Add the widths of the hidden layers of networks, or the one that all have; they must fit into the memory."""
+        self._checked.append(flag)
+        count = None if isinstance(default, int) else "+"
+        self._add(flag, partial(_integer, low=1, high=_MAX_WIDTH), default, "WIDTH", "of hidden layers", count)
+
+    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Return the arguments; those of this process if `argv` is None.
+
+        Raises:
+            NotEnoughMemoryError: If the networks cannot fit into the memory of this machine.
+        """
+        args = self.parse_args(argv)
+        args.out = args.out or Path("runs", self.prog, args.dataset.lstrip("./~"), str(args.seed))
+        for flag in self._checked:
+            name = flag.strip("-").replace("-", "_")
+            _check_memory(name, getattr(args, name))
+        return args
+
+    def _add(
+        self,
+        flag: str,
+        kind: Callable[[str], float],
+        default: object,
+        metavar: str,
+        text: str,
+        count: int | str | None = None,
+    ) -> None:
+        shown = " ".join(map(str, default)) if isinstance(default, list) else default
+        parts = [text, "" if default is None else f"default {shown}"]
+        help_text = "; ".join(part for part in parts if part).replace("%", "%%")
+        self.add_argument(flag, type=kind, default=default, metavar=metavar, nargs=count, help=help_text)
+
+
+def _integer(text: str, low: int, high: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"it is {text}; expected an integer from {low:,} to {high:,}")
+    return value
+
+
+def _number(text: str, low: float, high: float, above: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (low <= value <= high and value > above and math.isfinite(value)):
+        bound = f"above {above:g}" if above >= low else f"of at least {low:g}"
+        limit = "" if math.isinf(high) else f", at most {high:g}"
+        raise argparse.ArgumentTypeError(f"it is {text}; expected a finite number {bound}{limit}")
+    return value
+
+
+def _device(text: str) -> str:
+    try:
+        torch.empty(0, device=text)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        raise argparse.ArgumentTypeError(
+            f"it is {text}, which this machine or this build of torch does not have"
+        ) from error
+    return text
+
+
+def _check_memory(name: str, widths: int | Sequence[int]) -> None:
+    widths = [widths, widths] if isinstance(widths, int) else widths
+    needed = _BYTES_OF_A_PARAMETER * sum(before * after for before, after in pairwise(widths))
+    purpose = f"a network with hidden layers of {', '.join(map(str, widths))}"
+    require_memory(needed, purpose, hint=Remedy("take smaller layers with {}", Argument(name)))

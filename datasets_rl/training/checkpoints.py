@@ -1,0 +1,83 @@
+"""Checkpoints of a training run: files of torch that are whole or absent, and end with a digest of their content.
+
+    <out>/checkpoint.pt             the latest one
+    <out>/checkpoint.previous.pt    the one before it
+    <out>/best.pt                   that with the lowest validation loss, if the program names one
+
+A file of `torch.save` is a ZIP archive. The SHA-256 of the archive is its ZIP comment, so that `torch.load` reads the file, and a
+single changed bit is detected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from datasets_rl import disk
+from datasets_rl.errors import IntegrityError, InvalidArgumentError
+from datasets_rl.remedy import Remedy
+
+__all__ = ["latest_checkpoint", "read_checkpoint", "write_checkpoint"]
+
+CHECKPOINT, PREVIOUS, BEST = "checkpoint.pt", "checkpoint.previous.pt", "best.pt"
+_PREFIX = b"sha256:"
+_COMMENT_BYTES = len(_PREFIX) + 64
+
+
+def write_checkpoint(path: Path, state: dict[str, Any], *, previous: Path | None = None) -> None:
+    """Write a checkpoint atomically: after a failure, the file at `path` is the former one.
+
+    Args:
+        path: The file.
+        state: Tensors, numbers and texts in dicts, lists and tuples.
+        previous: The name under which the former file is kept.
+
+    Raises:
+        DiskFullError: If there is no space left.
+    """
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    disk.write_bytes(path, _sealed(stream.getvalue()), keep=previous, hint=FULL)
+
+
+FULL = "free space, and run the same command again: it resumes at the last checkpoint"
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint, with tensors in main memory.
+
+    Raises:
+        IntegrityError: If the bytes of the file are not those that were written.
+        InvalidArgumentError: If the file is not a checkpoint of a training program.
+    """
+    content = path.read_bytes()
+    archive = content[: -_COMMENT_BYTES - 2] + bytes(2)
+    if content[-_COMMENT_BYTES:].startswith(_PREFIX) and _sealed(archive) == content:
+        try:
+            state = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+        except (RuntimeError, pickle.UnpicklingError):
+            state = None
+        if isinstance(state, dict) and {"settings", "networks", "step"} <= state.keys():
+            return state
+        raise InvalidArgumentError(f"{path} is not a checkpoint of a training program")
+    before = path.with_name(PREVIOUS)
+    undo = "delete it, and the same command resumes at the checkpoint before it, {}"
+    hint = Remedy(undo, before) if path.name == CHECKPOINT and before.exists() else "delete it, and train again"
+    raise IntegrityError(str(path), ["its content does not match its SHA-256: it is damaged"], hint=hint)
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """Return the path of the last checkpoint in a folder, None if it has none."""
+    # A process that is killed between the two renames of a commit leaves only the former file.
+    return next((path for path in (folder / CHECKPOINT, folder / PREVIOUS) if path.exists()), None)
+
+
+def _sealed(archive: bytes) -> bytes:
+    """Return a ZIP archive without a comment with its digest as its comment, whose length is in the last two bytes."""
+    comment = _PREFIX + hashlib.sha256(archive).hexdigest().encode()
+    return archive[:-2] + len(comment).to_bytes(2, "little") + comment

@@ -1,0 +1,207 @@
+"""The base class of the agents of training programs, and the parts that several of them have."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.normalizer import Normalizer
+from datasets_rl.training.evaluation import Policy
+
+__all__ = [
+    "Learner",
+    "RewardScaling",
+    "action_normalizer",
+    "cosine_decay",
+    "make_mlp",
+    "observation_normalizer",
+    "reward_scaling",
+    "warm_up",
+]
+
+
+class Learner(nn.Module):
+    """The networks and the optimizers of an algorithm, and one update of them.
+
+    A program derives its agent from it, with `optimizers`, `act` and `update`. Losses go through `descend`, and target networks
+    through `follow`: while `learning` is False, both do nothing, so that `update` returns the losses of held-out batches.
+    """
+
+    optimizers: Mapping[str, torch.optim.Optimizer]
+    """The optimizers by name; part of the checkpoints."""
+    selected_by: str = ""
+    """The loss whose lowest validation value selects the best checkpoint; empty if no loss measures the policy."""
+    choices: Mapping[str, Any] = {}
+    """What was chosen by the data, such as the scale of rewards: printed first, and part of the result."""
+    learning: bool = True
+
+    @abstractmethod
+    def update(self, batch: Any, step: int) -> Mapping[str, Tensor]:
+        """Take a step of the algorithm, and return its losses.
+
+        Args:
+            batch: A batch of the dataset.
+            step: Number of the update, from 1.
+        """
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Return the actions [B, ...] for observations [B, ...], in the units of the environment."""
+        raise NotImplementedError
+
+    def start_policy(self) -> Policy:
+        """Return the policy for new episodes; programs whose policy has a memory override this."""
+        return lambda observations, *_: self.act(self.as_batch(observations)).cpu().numpy()
+
+    def as_batch(self, values: Any) -> Tensor:
+        """Return values of the environment as float32 on the device of the networks."""
+        return torch.as_tensor(values, dtype=torch.float32, device=next(self.parameters()).device)
+
+    def descend(self, name: str, loss: Tensor, *, rate: float | None = None, max_norm: float | None = None) -> None:
+        """Take a step of one optimizer.
+
+        Args:
+            name: The name of the optimizer.
+            loss: The loss, a scalar.
+            rate: The learning rate from now on; by default it does not change.
+            max_norm: The norm to which the gradient is clipped.
+        """
+        if not self.learning:
+            return
+        optimizer = self.optimizers[name]
+        optimizer.zero_grad()
+        loss.backward()
+        for group in optimizer.param_groups:
+            if rate is not None:
+                group["lr"] = rate
+            if max_norm is not None:
+                nn.utils.clip_grad_norm_(group["params"], max_norm)
+        optimizer.step()
+
+    @torch.no_grad()
+    def follow(self, target: nn.Module, network: nn.Module, share: float) -> None:
+        """Move a target network towards a network by a share of their difference."""
+        if self.learning:
+            for slow, fast in zip(target.parameters(), network.parameters(), strict=True):
+                slow.lerp_(fast, share)
+
+
+def _relu(_: int) -> list[nn.Module]:
+    return [nn.ReLU()]
+
+
+def make_mlp(*widths: int, between: Callable[[int], list[nn.Module]] = _relu) -> nn.Sequential:
+    """Return linear layers with other modules between each two.
+
+        >>> make_mlp(3, 64, 1, between=lambda width: [nn.LayerNorm(width), nn.ReLU()])
+
+    Args:
+        widths: The widths of input, hidden layers and output.
+        between: Makes the modules after a hidden layer from its width; by default a ReLU.
+    """
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths[:-1]):
+        layers += [nn.Linear(before, after), *between(after)]
+    return nn.Sequential(*layers, nn.Linear(*widths[-2:]))
+
+
+def observation_normalizer(
+    dataset: Any, kind: Literal["standard", "limits"] = "standard", key: str = "observation"
+) -> Normalizer:
+    """Return the normalization of observations, which are vectors [O], by the statistics of the dataset.
+
+    Raises:
+        InvalidArgumentError: If observations are not vectors of numbers.
+    """
+    statistics, shapes = dataset.statistics.get(key), _shapes(dataset.specs)
+    if statistics is None or len(shapes.get(key, ())) != 1:
+        shown = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if not name.startswith("next"))
+        raise InvalidArgumentError(
+            f"the program needs {key} as a vector of numbers; {dataset.manifest.id} has {shown}",
+            hint="the recipe flat_observation joins nested vectors; images need a network of your own",
+        )
+    return Normalizer.from_statistics(statistics, kind)
+
+
+def _shapes(specs: Any) -> dict[str, list[int]]:
+    keys = specs.keys(include_nested=True, leaves_only=True)
+    return {".".join(key) if isinstance(key, tuple) else key: [*specs[key].shape] for key in keys}
+
+
+def action_normalizer(name: str, dataset: Any, space: Any, kind: Literal["bounds", "limits"] = "bounds") -> Normalizer:
+    """Return the normalization of continuous actions [A] to [-1, 1]: of the bounds of their space, or of the data's limits.
+
+    Args:
+        name: The name of the program, for the message.
+        dataset: The dataset, whose lowest and highest actions take the place of infinite bounds.
+        space: The action space.
+        kind: "limits" takes the lowest and highest actions of the dataset always.
+
+    Raises:
+        InvalidArgumentError: If actions are not continuous vectors.
+    """
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    if low is None or high is None or np.ndim(low) != 1 or not np.issubdtype(space.dtype, np.floating):
+        raise InvalidArgumentError(f"{name} needs continuous actions; those of {dataset.manifest.id} are {space}")
+    if kind == "limits" or not has_bounds(low, high):
+        return Normalizer.from_statistics(dataset.statistics["action"], "limits")
+    low, high = torch.from_numpy(low), torch.from_numpy(high)
+    return Normalizer((low + high) / 2, (high - low) / 2)
+
+
+def has_bounds(low: Any, high: Any) -> bool:
+    """Return whether the bounds of a space are numbers of the task: specs state the largest float if there are none."""
+    return bool((np.abs(np.stack([low, high])) < np.finfo(np.float32).max / 2).all())
+
+
+class RewardScaling(NamedTuple):
+    """An affine map of rewards, ``scale * reward + shift``, and its reason."""
+
+    scale: float
+    shift: float
+    reason: str
+
+    def __call__(self, reward: Tensor) -> Tensor:
+        """Return scaled rewards."""
+        return self.scale * reward + self.shift
+
+
+def reward_scaling(dataset: Any, scale: float | None = None, shift: float | None = None) -> RewardScaling:
+    """Return the scaling of rewards of IQL (Kostrikov et al. 2021, arXiv:2110.06169): by the kind of the rewards.
+
+        sparse: all are 0 or 1, most are 0      r - 1                                  AntMaze in the paper
+        others                                  1000 r / (highest - lowest return)     locomotion in the paper
+
+    Args:
+        dataset: The dataset.
+        scale: A scale that is given instead; the shift is then 0 unless it is given too.
+        shift: A shift that is given instead.
+    """
+    if scale is not None or shift is not None:
+        return RewardScaling(1.0 if scale is None else scale, shift or 0.0, "given")
+    reward, returns = dataset.statistics["next.reward"], dataset.statistics["return"]
+    low, high, mean, std = (float(np.ravel(reward[name])[0]) for name in ("min", "max", "mean", "std"))
+    # Of numbers in [0, 1], the mean of r - r^2 is 0 if and only if all are 0 or 1.
+    if (low, high) == (0.0, 1.0) and mean <= 0.5 and mean - (std**2 + mean**2) < 1e-3 * mean:
+        return RewardScaling(1.0, -1.0, "rewards are 0 or 1")
+    span = returns["max"] - returns["min"]
+    if not span:
+        return RewardScaling(1.0, 0.0, "all returns are equal")
+    return RewardScaling(1_000 / span, 0.0, "1000 / (highest - lowest return)")
+
+
+def cosine_decay(step: int, steps: int) -> float:
+    """Return the factor of a learning rate that falls from 1 to 0 over `steps` updates; 1 if `steps` is 0."""
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - 1) / steps))) if steps else 1.0
+
+
+def warm_up(step: int, steps: int) -> float:
+    """Return the factor of a learning rate that rises linearly to 1 over `steps` updates; 1 if `steps` is 0."""
+    return min(1.0, step / steps) if steps else 1.0

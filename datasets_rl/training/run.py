@@ -1,0 +1,454 @@
+"""A training run: updates, evaluations, checkpoints and the result, which a program starts with its agent."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from datasets_rl import disk, progress
+from datasets_rl.environments import named_environment
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
+from datasets_rl.training import checkpoints
+from datasets_rl.training.evaluation import Episodes, Policy, StoppedError, play, summarize
+from datasets_rl.training.interrupts import Interrupts
+from datasets_rl.training.learner import Learner, has_bounds
+
+__all__ = ["Run", "Source"]
+
+_CHANGEABLE = {"steps", "device", "out", "wandb", "quiet", "threads"}
+"""Arguments that may differ when a run resumes; all others are those of its checkpoint."""
+_CHUNK_SECONDS = 0.25
+_MAX_CHUNK = 1024
+"""Updates between two looks at interrupts and losses: as many as take `_CHUNK_SECONDS`."""
+_VALIDATION_BATCHES = 32
+_SMALL = 1 << 26
+"""Products of a batch size and a number of parameters below which one thread is as fast as several."""
+
+
+class Source(Protocol):
+    """Where updates come from, if not from batches of the dataset: a program that also acts in an environment."""
+
+    def updates(self, step: int, target: int) -> Iterator[tuple[int, Sequence[Mapping[str, Tensor]]]]:
+        """Yield, wherever the run may be saved, the number of the last step and the losses since the one before."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what continues the updates exactly."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+
+
+class Run:
+    """The run of a program: it opens the dataset, makes the environments, and locks the output folder.
+
+        >>> with Run("bc", args, open_dataset) as run:
+        ...     return run.train(Agent(run.dataset, run.action_space, args))
+
+    Refusals come first: a missing dataset, an environment that cannot be made, another run in the same folder.
+
+    Args:
+        name: The name of the program.
+        args: The arguments of a `Parser`.
+        open_dataset: Returns the dataset from the arguments; with `selection`, those episodes of it.
+
+    Raises:
+        InvalidArgumentError: If the environment of the dataset cannot be made, or too few episodes are left to hold out.
+        LockedError: If another run uses the output folder.
+    """
+
+    dataset: Any
+    """The dataset without the episodes that are held out."""
+    held_out: Any = None
+    """The episodes for the validation loss; None if there are none."""
+    envs: Any = None
+    """As many environments as an evaluation has episodes; None without evaluation."""
+    action_space: Any
+    """The action space of the environment, or that of the dataset."""
+    step: int = 0
+    """Number of updates so far."""
+
+    def __init__(self, name: str, args: argparse.Namespace, open_dataset: Callable[..., Any]) -> None:
+        self.name, self.args = name, args
+        self._open_dataset = open_dataset
+        self._resources = contextlib.ExitStack()
+        self._interrupts = Interrupts()
+        self._seconds = 0.0
+        self._history: list[dict[str, float]] = []
+        self._last: dict[str, float] = {}
+        self._environment: dict[str, Any] | None = None
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as resources:
+            torch.manual_seed(self.args.seed)
+            self.dataset = self._open_dataset(self.args)
+            self._make_environments(resources)
+            self._hold_out()
+            resources.enter_context(disk.lock(self.args.out / ".lock", f"the run in {self.args.out}", wait=0.0))
+            disk.free_temporary_files(self.args.out)
+            self._resources = resources.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def _make_environments(self, resources: contextlib.ExitStack) -> None:
+        try:
+            import gymnasium
+        except ImportError as error:
+            raise MissingDependencyError("gymnasium", "gymnasium", f"the program {self.name}") from error
+
+        if not self.args.no_eval:
+            try:
+                named_environment(self.dataset.manifest)
+            except InvalidArgumentError:
+                self._print(f"{self.args.dataset} names no environment: the policy is not evaluated")
+                self.args.no_eval = True
+        if self.args.no_eval:
+            self.action_space = _action_space(self.dataset)
+            return
+        try:
+            self._environment = self.dataset.describe_env()
+            self.envs = gymnasium.vector.SyncVectorEnv([self.dataset.make_env] * self.args.eval_episodes)
+        except (InvalidArgumentError, MissingDependencyError) as error:
+            without = Remedy("or train without evaluation: {}", Argument("no_eval", True))
+            error.hint = Remedy("{}; {}", error.remedy, without) if error.remedy else without
+            raise
+        resources.callback(self.envs.close)
+        self.action_space = self.envs.single_action_space
+
+    def _hold_out(self) -> None:
+        share = self.args.validation
+        if share is None:
+            share = 0.05 if self.args.no_eval else 0.0
+        self.args.validation = share
+        if not share:
+            return
+        numbers = np.unique(self.dataset.episodes["source"])
+        count = max(1, round(share * len(numbers)))
+        if count >= len(numbers):
+            raise InvalidArgumentError(
+                f"{self.args.dataset} has {len(numbers):,} episodes, of which {count:,} would be held out; none is left to "
+                "train on",
+                hint=Remedy("hold out none: {}", Argument("validation", 0)),
+            )
+        order = np.random.default_rng([self.args.seed, 0]).permutation(numbers)
+        self.held_out, self.dataset = (
+            self._open_dataset(self.args, selection=Selection(episodes=",".join(map(str, sorted(part)))))
+            for part in (order[:count], order[count:])
+        )
+        self._validation_start = self.held_out.sampler.state_dict()
+        self._print(f"{count:,} of {len(numbers):,} episodes are held out for the validation loss")
+
+    def play(
+        self, policy: Policy, *, number: int = 0, options: Mapping[str, Any] | None = None, max_steps: int | None = None
+    ) -> Episodes:
+        """Play an episode in each environment. Its seed depends on the seed of the run, the step and `number`.
+
+        Args:
+            policy: The policy, as `Learner.start_policy` returns it.
+            number: Number of this call in an evaluation.
+            options: Options of `reset`.
+            max_steps: Steps after which an episode is cut.
+        """
+        words = np.random.SeedSequence([self.args.seed, self.step, number]).generate_state(self.envs.num_envs)
+        stop = self._is_interrupted
+        return play(self.envs, policy, words.tolist(), options=options, max_steps=max_steps, stop=stop)
+
+    def train(
+        self,
+        learner: Learner,
+        *,
+        evaluate: Callable[[], Mapping[str, float]] | None = None,
+        source: Source | None = None,
+    ) -> dict[str, Any]:
+        """Train, evaluate, save, and print the result as one line of JSON.
+
+        The run resumes at the checkpoint of its folder. The first Ctrl-C or SIGTERM saves it after the current step and then
+        acts; the same command continues it, with the results of a run that was never interrupted.
+
+        Args:
+            learner: The agent of the program.
+            evaluate: Returns the numbers of an evaluation; by default one episode in each environment.
+            source: Where updates come from; by default from batches of the dataset.
+
+        Returns:
+            The result: the program, the dataset, the seed, the choices of the learner, and the numbers of the last evaluation.
+
+        Raises:
+            InvalidArgumentError: If the checkpoint is of another run, or the training diverged.
+            IntegrityError: If the checkpoint is damaged.
+            DiskFullError: If a checkpoint cannot be written.
+            KeyboardInterrupt: If the run was interrupted; it is saved.
+        """
+        self._learner, self._source = learner, source or _Batches(self)
+        self._evaluate_with = evaluate or self._evaluate_once
+        with self._threads(), self._interrupts:
+            self._resume()
+            self._print(
+                f"{self.name} on {self.args.dataset}, from step {self.step:,} to {self.args.steps:,}; "
+                f"checkpoints in {self.args.out}"
+            )
+            if learner.choices:
+                self._print("  ".join(f"{name} {_text(value)}" for name, value in learner.choices.items()))
+            with self._open_log() as log, self._open_bar() as bar:
+                while True:
+                    if self._evaluation_is_due():
+                        self._evaluate(log, bar)
+                    if self.step >= self.args.steps:
+                        break
+                    self._advance(bar)
+        facts = {"algorithm": self.name, "dataset": self.args.dataset, "seed": self.args.seed}
+        result = {**facts, **learner.choices, **self._history[-1]}
+        print(json.dumps(result), flush=True)  # noqa: T201 -- the output of a program
+        return result
+
+    def _advance(self, bar: progress.Report) -> None:
+        """Train until the next evaluation."""
+        target = min((self.step // self.args.eval_every + 1) * self.args.eval_every, self.args.steps)
+        self._learner.train()
+        began = time.perf_counter()
+        for step, losses in self._source.updates(self.step, target):
+            _check_losses(losses, step - len(losses))
+            bar(step - self.step)
+            self.step = step
+            for each in losses:
+                self._last.update(each)  # type: ignore[arg-type]  # numbers once the loop has ended
+            if not bar.silent:
+                bar.set_note("  ".join(f"{name} {float(value):.4g}" for name, value in self._last.items()))
+            if self._is_interrupted():
+                break
+        self._seconds += time.perf_counter() - began
+        self._last = {name: float(value) for name, value in self._last.items()}
+        if self._is_interrupted():
+            self._stop()
+
+    def _evaluation_is_due(self) -> bool:
+        reached = self.step >= self.args.steps or (self._history[-1]["step"] if self._history else 0) < (
+            self.step // self.args.eval_every * self.args.eval_every
+        )
+        return reached and not (self._history and self._history[-1]["step"] == self.step)
+
+    def _evaluate(self, log: Any, bar: progress.Report) -> None:
+        self._learner.eval()
+        try:
+            found = {**self._validate(), **self._evaluate_with()}
+        except StoppedError:
+            self._stop()
+            raise
+        row = {"step": self.step, **self._last, **found, "train_seconds": round(self._seconds, 1)}
+        self._history.append(row)
+        if not self.args.quiet:
+            bar.write_line("  ".join(f"{name} {value:,.5g}" for name, value in row.items()))
+        self._save()
+        with disk.disk_errors(self.args.out, hint=checkpoints.FULL):
+            for name, value in row.items() if log else ():
+                log.add_scalar(name, value, self.step)
+
+    def _evaluate_once(self) -> dict[str, float]:
+        if self.envs is None:
+            return {}
+        return summarize(self.args.dataset, self.play(self._learner.start_policy()))
+
+    @torch.no_grad()
+    def _validate(self) -> dict[str, float]:
+        """Return the mean losses of the same batches of held-out episodes, with the same noise, without updates."""
+        if self.held_out is None:
+            return {}
+        learner = self._learner
+        self.held_out.sampler.load_state_dict(self._validation_start)
+        count = min(_VALIDATION_BATCHES, -(-len(self.held_out) // self.args.batch_size))
+        with torch.random.fork_rng():
+            torch.manual_seed(self.args.seed)
+            learner.learning = False
+            try:
+                batches = self.held_out.batches(count, self.args.batch_size)
+                rows = [learner.update(self._on_device(batch), 0) for batch in batches]
+            finally:
+                learner.learning = True
+        names = rows[0].keys()
+        return {f"validation_{name}": float(torch.stack([row[name] for row in rows]).mean()) for name in names}
+
+    def _on_device(self, batch: Any) -> Any:
+        return batch if self.args.device == "cpu" else batch.to(self.args.device)
+
+    def _is_interrupted(self) -> bool:
+        return self._interrupts.requested is not None
+
+    def _stop(self) -> None:
+        """Save the run, and let the signal act."""
+        self._save()
+        message = f"the checkpoint of step {self.step:,} is saved in {self.args.out}; the same command continues there"
+        self._print(message)
+        self._interrupts.act(message)
+
+    def _save(self) -> None:
+        state = {
+            "settings": self._settings(),
+            "environment": self._environment,
+            "networks": self._learner.state_dict(),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self._learner.optimizers.items()},
+            "source": self._source.state_dict(),
+            "random": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
+            "step": self.step,
+            "seconds": self._seconds,
+            "losses": self._last,
+            "history": self._history,
+        }
+        path = self.args.out / checkpoints.CHECKPOINT
+        checkpoints.write_checkpoint(path, state, previous=path.with_name(checkpoints.PREVIOUS))
+        loss = f"validation_{self._learner.selected_by}"
+        values = [row[loss] for row in self._history if loss in row]
+        if values and self._history[-1]["step"] == self.step and values[-1] <= min(values):
+            checkpoints.write_checkpoint(path.with_name(checkpoints.BEST), state)
+
+    def _settings(self) -> dict[str, Any]:
+        settings = {name: value for name, value in vars(self.args).items() if name not in _CHANGEABLE}
+        return {**settings, "program": self.name, "data": self.dataset.manifest.digest}
+
+    def _resume(self) -> None:
+        path = checkpoints.latest_checkpoint(self.args.out)
+        if path is None:
+            return
+        state, settings = checkpoints.read_checkpoint(path), self._settings()
+        former = state["settings"]
+        names = ["program"] if settings["program"] != former.get("program") else {**settings, **former}
+        other = [name for name in names if settings.get(name) != former.get(name)]
+        if other:
+            differences = ", ".join(f"{name} {former.get(name)}, not {settings.get(name)}" for name in other)
+            raise InvalidArgumentError(
+                f"{path} is of another run: {differences}",
+                hint=Remedy("give another {}, or delete it", Argument("out")),
+            )
+        try:
+            self._learner.load_state_dict(state["networks"])
+            for name, optimizer in self._learner.optimizers.items():
+                optimizer.load_state_dict(state["optimizers"][name])
+            self._source.load_state_dict(state["source"])
+            torch.set_rng_state(state["random"][0])
+            if len(state["random"]) == 1 + torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(state["random"][1:])
+            self.step, self._seconds = state["step"], state["seconds"]
+            self._last, self._history = state["losses"], state["history"]
+        except (RuntimeError, KeyError, ValueError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise InvalidArgumentError(
+                f"{path} does not fit this version of {self.name}: {reason:.200}",
+                hint=Remedy("give another {}, or delete it", Argument("out")),
+            ) from error
+
+    @contextlib.contextmanager
+    def _threads(self) -> Iterator[None]:
+        """Set the number of threads of torch, and restore it."""
+        former, threads = torch.get_num_threads(), self.args.threads
+        parameters = sum(parameter.numel() for parameter in self._learner.parameters())
+        if threads is None and self.args.device == "cpu" and self.args.batch_size * parameters < _SMALL:
+            threads = 1
+        torch.set_num_threads(threads or former)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(former)
+
+    @contextlib.contextmanager
+    def _open_log(self) -> Iterator[Any]:
+        """Yield a writer of TensorBoard's files, which W&B copies; None if TensorBoard is not installed."""
+        if self.args.wandb:
+            import wandb
+
+            settings = self._settings()
+            wandb.init(project=self.args.wandb, name=str(self.args.out), config=settings, sync_tensorboard=True)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            yield None
+            return
+        with disk.disk_errors(self.args.out, hint=checkpoints.FULL):
+            log = SummaryWriter(self.args.out, purge_step=self.step + 1)
+        try:
+            yield log
+        finally:
+            with disk.disk_errors(self.args.out, hint=checkpoints.FULL):
+                log.close()
+
+    def _open_bar(self) -> contextlib.AbstractContextManager[progress.Report]:
+        show = sys.stderr.isatty() and not self.args.quiet and Settings.from_env().progress
+        return progress.report(self.name, self.args.steps, unit=" steps", done=self.step, show=show)
+
+    def _print(self, text: str) -> None:
+        if not self.args.quiet:
+            sys.stderr.write(f"{text}\n")
+
+
+class _Batches:
+    """Updates on the batches of the dataset."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def updates(self, step: int, target: int) -> Iterator[tuple[int, Sequence[Mapping[str, Tensor]]]]:
+        """Yield after runs of batches, at whose ends the sampler is not ahead of the updates."""
+        run, chunk = self._run, 1
+        learner = run._learner  # noqa: SLF001 - the two classes are one file
+        while step < target:
+            began, losses = time.perf_counter(), []
+            for batch in run.dataset.batches(min(chunk, target - step), run.args.batch_size):
+                step += 1
+                found = learner.update(run._on_device(batch), step)  # noqa: SLF001 - the same
+                losses.append({name: loss.detach() for name, loss in found.items()})
+            yield step, losses
+            per_update = (time.perf_counter() - began) / len(losses)
+            chunk = min(_MAX_CHUNK, 2 * chunk, max(1, int(_CHUNK_SECONDS / per_update)))
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._run.dataset.sampler.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._run.dataset.sampler.load_state_dict(state)
+
+
+def _check_losses(losses: Sequence[Mapping[str, Tensor]], before: int) -> None:
+    """Check that the losses of consecutive updates are finite, with one transfer from the device.
+
+    Raises:
+        InvalidArgumentError: If the training diverged; it names the first update and its loss.
+    """
+    values = [(number, name, value) for number, row in enumerate(losses, 1) for name, value in row.items()]
+    if not values or bool(torch.stack([value for *_, value in values]).isfinite().all()):
+        return
+    number, name, value = next(each for each in values if not bool(each[2].isfinite()))
+    raise InvalidArgumentError(
+        f"the training diverged at step {before + number:,}: the loss {name} is {float(value)}",
+        hint=Remedy("take a smaller {}", Argument("lr")),
+    )
+
+
+def _action_space(dataset: Any) -> Any:
+    """Return the action space that a dataset states; where it states no bounds, those of its actions."""
+    from gymnasium.spaces import Box, Discrete
+
+    spec, statistics = dataset.specs["action"], dataset.statistics["action"]
+    low, high = np.asarray(statistics["min"]), np.asarray(statistics["max"])
+    if not spec.dtype.is_floating_point:
+        return Discrete(int(getattr(spec.space, "n", np.max(high) + 1)))
+    bounds = [np.asarray(getattr(spec.space, name, np.inf), np.float64) for name in ("low", "high")]
+    if has_bounds(*bounds):
+        low, high = bounds
+    return Box(np.float32(low), np.float32(high), tuple(spec.shape), np.float32)
+
+
+def _text(value: Any) -> str:
+    return f"{value:,.5g}" if isinstance(value, float) else str(value)
