@@ -340,7 +340,8 @@ def _preprocess_text(info: DatasetInfo, up: str) -> str:
         return ""
     links = ", ".join(f"[`{name}`]({up}../../recipes.md#{name})" for name in names)
     command = f"rlds preprocess {info.id} --recipe {names[0]}"
-    return f"Recipes of papers that use this dataset: {links}.\n\n```\n{command}\n```"
+    note = f"Policies of the result are evaluated in an environment [that is preprocessed alike]({up}../../train.md#the-environment)."
+    return f"Recipes of papers that use this dataset: {links}.\n\n```\n{command}\n```\n\n{note}"
 
 
 def paper_recipes(info: DatasetInfo) -> list[str]:

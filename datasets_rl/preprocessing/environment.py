@@ -9,7 +9,6 @@ A description of both is plain data: a checkpoint holds it, and needs no dataset
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +16,6 @@ import numpy as np
 from datasets_rl.environments import NamedEnvironment, make_named_env, named_environment
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest
-from datasets_rl.preprocessing.base import DataStep, Step
-from datasets_rl.preprocessing.naming import make_step, with_current_names
 from datasets_rl.ted.keys import dotted_name
 
 if TYPE_CHECKING:
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_env", "make_env"]
 
+_WRAPPER = "datasets_rl.preprocessing.wrapper:PreprocessedEnv"
 _HINT = (
     "make_env(steps=False) makes the environment without the steps of the dataset: its observations and actions are"
     " then not those that a policy was trained on"
@@ -42,8 +40,16 @@ def describe_env(manifest: Manifest, read_value: Callable[[Any], Any]) -> dict[s
     Raises:
         InvalidArgumentError: If the dataset names no environment, or is a merge of datasets with different steps.
     """
-    named = asdict(named_environment(manifest))
-    steps = list(_described_steps(manifest.id, manifest.history, manifest.metadata, read_value, ""))
+    named = named_environment(manifest)
+    wrappers = list(map(list, named.wrappers))
+    # The dataset may be recorded in the environment of a preprocessed dataset, whose steps come first.
+    recorded = wrappers.pop()[2].get("steps", ()) if wrappers and wrappers[-1][1] == _WRAPPER else ()
+    if any(wrapper[1] == _WRAPPER for wrapper in wrappers):
+        raise InvalidArgumentError(
+            f"{manifest.id} was recorded with wrappers around a preprocessed environment",
+            hint="make the environment of the dataset that was preprocessed, and wrap it yourself",
+        )
+    described = _described_steps(manifest.id, manifest.history, manifest.metadata, read_value, "")
     fields = {
         dotted_name(column.key): {
             "dtype": (column.memory_dtype or column.dtype).name,
@@ -54,12 +60,8 @@ def describe_env(manifest: Manifest, read_value: Callable[[Any], Any]) -> dict[s
     }
     return {
         "dataset": manifest.id,
-        "environment": {
-            **named,
-            "arguments": dict(named["arguments"]),
-            "wrappers": [list(item) for item in named["wrappers"]],
-        },
-        "steps": steps,
+        "environment": {"id": named.id, "arguments": dict(named.arguments), "wrappers": wrappers},
+        "steps": [*recorded, *described],
         "fields": fields,
     }
 
@@ -80,18 +82,18 @@ def make_env(description: Mapping[str, Any], *, steps: bool = True, **kwargs: An
         MissingDependencyError: If a library is not installed; the error names the extra.
     """
     named, dataset_id = description["environment"], str(description["dataset"])
-    applied = list(_restored_steps(description)) if steps else []
     environment = NamedEnvironment(named["id"], named["arguments"], tuple(tuple(item) for item in named["wrappers"]))
     env = make_named_env(environment, dataset_id, **kwargs)
-    if not applied:
+    if not steps or not description["steps"]:
         return env
     from datasets_rl.preprocessing.wrapper import PreprocessedEnv
 
     try:
-        preprocessed = PreprocessedEnv(env, applied, description["fields"])
+        preprocessed = PreprocessedEnv(env, description["steps"], description["fields"])
     except InvalidArgumentError as error:
         env.close()
-        raise _refusal(dataset_id, error) from error
+        message = f"{dataset_id} is preprocessed, and its environment cannot be: {error.message}"
+        raise InvalidArgumentError(message, hint=_HINT) from error
     return preprocessed if preprocessed.is_changed else env
 
 
@@ -141,36 +143,3 @@ def _described_steps(
 def _plain_value(value: Any) -> Any:
     """Return a value of the metadata as JSON has it; arrays and tensors become lists of the same numbers."""
     return np.asarray(value).tolist() if hasattr(value, "shape") else value
-
-
-def _restored_steps(description: Mapping[str, Any]) -> Iterator[tuple[str, Step]]:
-    """Yield the steps that can change observations and actions, fitted, each with its label.
-
-    Raises:
-        InvalidArgumentError: If a step is not one of this package, and its code is not known here.
-    """
-    for entry in description["steps"]:
-        arguments = with_current_names(entry["step"])
-        if arguments.get("environment") == "unchanged":
-            continue
-        try:
-            step = _make_step(arguments)
-            if isinstance(step, DataStep):
-                continue
-            step.restore(entry["fitted"])
-        except (InvalidArgumentError, KeyError, ValueError) as error:
-            raise _refusal(str(description["dataset"]), error, f"{entry['label']}: ") from error
-        yield entry["label"], step
-
-
-def _make_step(arguments: dict[str, Any]) -> Step:
-    if "digest" in arguments:
-        raise InvalidArgumentError("the manifest has a digest of its code, but not the code")
-    return make_step(arguments.pop("use"), arguments.pop("args", ()), arguments)
-
-
-def _refusal(dataset_id: str, error: Exception, label: str = "") -> InvalidArgumentError:
-    reason = getattr(error, "message", error)
-    return InvalidArgumentError(
-        f"{dataset_id} is preprocessed, and its environment cannot be: {label}{reason}", hint=_HINT
-    )

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError
-from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.base import DataStep, Step
+from datasets_rl.preprocessing.naming import make_step, with_current_names
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     ACTION,
@@ -39,7 +40,7 @@ _HUGE = float(np.finfo(np.float32).max)
 """Bounds of this size and beyond stand for none."""
 
 
-class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """Environment whose observations and actions are those of a preprocessed dataset.
 
         observation    as stored: the steps of the recipes are applied to it, and to earlier ones where a step needs them
@@ -50,7 +51,7 @@ class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: The environment, as the dataset names it.
-        steps: The steps that preprocessed the dataset, in order, each with a label for messages.
+        steps: The steps that preprocessed the dataset, as `describe_env` returns them.
         columns: The dtype and the shape of the fields of the dataset, by dotted name.
 
     Raises:
@@ -60,12 +61,15 @@ class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
-        steps: Sequence[tuple[str, Step]],
+        steps: Sequence[Mapping[str, Any]],
         columns: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        super().__init__(env)
-        self._observations = _Pipeline(steps, env.observation_space, OBSERVATION)
-        self._actions = _Pipeline(steps, env.action_space, ACTION)
+        # The specification of the environment then has the steps, and so has a dataset that is recorded in it.
+        gymnasium.utils.RecordConstructorArgs.__init__(self, steps=list(steps), columns=dict(columns))
+        gymnasium.Wrapper.__init__(self, env)
+        restored = list(_restored_steps(steps))
+        self._observations = _Pipeline(restored, env.observation_space, OBSERVATION)
+        self._actions = _Pipeline(restored, env.action_space, ACTION)
         self._dtypes = _stored_dtypes(self._observations.examples, columns, OBSERVATION)
         if self._observations.stages:
             self.observation_space = _value_of(self._observations.result_spaces(self._dtypes), spaces.Dict)
@@ -102,6 +106,37 @@ class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 for key, dtype in self._dtypes.items()
             }
         )
+
+
+def _restored_steps(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Step]]:
+    """Yield the steps that can change observations and actions, fitted, each with its label.
+
+    Raises:
+        InvalidArgumentError: If a step is not one of this package, so that its code is not known here.
+    """
+    for entry in entries:
+        label = entry.get("label", "a step") if isinstance(entry, Mapping) else "a step"
+        try:
+            step = _restored_step(with_current_names(entry["step"]), entry["fitted"])
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{label}: {error.message}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # a description is read from files
+            raise InvalidArgumentError(f"{label} is not described as a step: {error!r}") from error
+        if step is not None:
+            yield label, step
+
+
+def _restored_step(arguments: dict[str, Any], fitted: Mapping[str, Any]) -> Step | None:
+    """Return a fitted step; None for one that leaves observations and actions unchanged."""
+    if arguments.get("environment") == "unchanged":
+        return None
+    if "digest" in arguments:
+        raise InvalidArgumentError("the manifest has a digest of its code, but not the code")
+    step = make_step(arguments.pop("use"), arguments.pop("args", ()), arguments)
+    if isinstance(step, DataStep):
+        return None
+    step.restore(fitted)
+    return step
 
 
 class _Stage:

@@ -12,10 +12,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 import datasets_rl
 from datasets_rl import DataStep, InvalidArgumentError, Recipe, RecordEpisodes, Step, load, preprocess
 from datasets_rl.preprocessing.naming import make_step
+from datasets_rl.preprocessing.recipe import shipped_recipes
 from datasets_rl.preprocessing.steps import steps_by_name
 from datasets_rl.preprocessing.transforms import transform_steps
 
@@ -73,7 +75,16 @@ class Levers(Lights):
         return result
 
 
+class Swing(PendulumEnv):
+    """Pendulum that keeps its last action, and rounds it as the recorded ones are."""
+
+    def step(self, action):
+        self.action = np.array(action)
+        return super().step(action.round(1))
+
+
 gymnasium.register("TestLights-v0", Lights)
+gymnasium.register("TestSwing-v0", Swing, max_episode_steps=8)
 gymnasium.register("TestLevers-v0", Levers)
 
 APPLIED: Mapping[str, tuple[dict[str, Any], ...]] = {
@@ -171,7 +182,7 @@ def bounds(space):
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     root = tmp_path_factory.mktemp("rooms")
-    for name in ("Lights", "Levers"):
+    for name in ("Lights", "Levers", "Swing"):
         record(gymnasium.make(f"Test{name}-v0"), f"local/{name.lower()}", root)
     return root
 
@@ -237,6 +248,26 @@ def test_a_policy_sees_what_the_dataset_holds(name, arguments, home, tmp_path):
     )
 
     assert (type(env).__name__ == "PreprocessedEnv") == (name in APPLIED)
+
+
+CLIPPED, IMAGES = {"openvla_actions"}, {"atari_dqn", "vd4rl_64"}
+NOT_PLAYED = {"corl_locomotion", "her_sparse", "success_only", "validation_split"}
+"""Recipes that need other fields, or more steps than these."""
+
+
+@pytest.mark.parametrize("recipe", sorted({one.name for one in shipped_recipes()} - NOT_PLAYED))
+def test_a_policy_sees_what_a_recipe_of_the_package_stored(recipe, home, tmp_path):
+    name = "lights" if recipe in IMAGES else "swing"
+    dataset = datasets_rl.open_dataset(
+        preprocess(home / "local" / name, recipe, dest=tmp_path / "out", max_ram=1 << 30)
+    )
+    # The seed of an episode is its number: a recipe may drop episodes, and keep their seeds.
+    actions = {
+        seed: row["action"].numpy()
+        for seed, row in enumerate(load(f"local/{name}", root=home / "local").iterate_episodes())
+    }
+
+    assert_plays_as_stored(dataset, None if recipe in CLIPPED else actions)
 
 
 def test_the_suite_covers_every_step_and_every_transform():
@@ -413,3 +444,48 @@ def test_a_merge_of_datasets_with_different_steps_is_refused_and_one_with_the_sa
     with pytest.raises(InvalidArgumentError, match="is a merge of datasets with different steps"):
         mixed.make_env()
     assert_plays_as_stored(same)
+
+
+def test_data_that_is_recorded_in_a_preprocessed_environment_names_its_steps(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    raw = record(gymnasium.make("Pendulum-v1", max_episode_steps=6), "local/raw", tmp_path)
+    env = load("local/raw").derive("td3_bc").make_env()
+    played = record(env, "local/online", tmp_path)
+    again = load("local/online").derive(Recipe.inline(["normalize:keys=action,scale=2"]), as_="half").make_env()
+
+    for seed, (observations, actions, rewards) in enumerate(played):
+        np.testing.assert_array_equal(again.reset(seed=seed)[0], observations[0])
+        for row, action in enumerate(actions):
+            observation, reward, *_ = again.step((action / 2).astype(np.float32))
+            np.testing.assert_allclose(observation, observations[row + 1], atol=1e-5)
+            assert reward == pytest.approx(rewards[row], abs=1e-4)
+            assert rewards[row] == pytest.approx(raw[seed][2][row], abs=1e-4)
+
+    inside = RecordEpisodes(gymnasium.wrappers.ClipReward(env, -1, 0), "local/inside", root=tmp_path / "local")
+    inside.reset(seed=0)
+    inside.step(inside.action_space.sample())
+    inside.close()
+    with pytest.raises(
+        InvalidArgumentError, match="local/inside was recorded with wrappers around a preprocessed environment"
+    ):
+        load("local/inside").make_env()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{}, 5, {"step": 5}, {"step": {"use": "nothing"}, "fitted": {}}, {"step": {"use": "normalize"}, "fitted": 5}],
+)
+def test_a_hostile_description_is_refused_in_a_sentence(entry, home):
+    description = load("local/swing", root=home / "local").describe_env() | {"steps": [entry]}
+
+    with pytest.raises(InvalidArgumentError, match="local/swing is preprocessed, and its environment cannot be: "):
+        datasets_rl.make_env(description)
+
+
+def test_scores_of_a_derived_dataset_are_those_of_its_dataset(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    load("demo/pendulum").derive("td3_bc")
+
+    assert datasets_rl.normalized_score("demo/pendulum@td3_bc", [-167.13]) == datasets_rl.normalized_score(
+        "demo/pendulum", [-167.13]
+    )
