@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.samplers.share import empty_storage_error
 from datasets_rl.ted.keys import NEXT_DONE, Key, as_key
 
 if TYPE_CHECKING:
@@ -137,8 +138,10 @@ class Sequence(SampleUnit):
         """Replace every anchor by its window, see `SampleUnit.expand`.
 
         Raises:
-            InvalidArgumentError: If the storage has no field `done_key`.
+            InvalidArgumentError: If the storage is empty, or has no field `done_key`.
         """
+        if not len(storage):
+            raise empty_storage_error()
         anchors = storage.ravel(index)
         rows, valid = self._windows(storage, anchors.cpu().numpy())
         count, steps = rows.shape

@@ -299,7 +299,7 @@ class Transform(nn.Module):
             UnknownKeyError: If the key is missing.
             InvalidArgumentError: If the entry is a group of entries.
         """
-        value = get_entry(batch, key)
+        value: Tensor = get_entry(batch, key)
         if is_group(value):
             names = ", ".join(_dotted_name(name) for name in value.keys(include_nested=True, leaves_only=True))
             raise InvalidArgumentError(

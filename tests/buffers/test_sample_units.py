@@ -222,6 +222,13 @@ def test_data_without_the_flag_is_refused():
         Sequence(3).expand(torch.tensor([0]), {}, rb.storage)
 
 
+@pytest.mark.parametrize("empty", [LazyTensorStorage(3), ListStorage(3)])
+@pytest.mark.parametrize("done_key", [("next", "done"), None])
+def test_an_empty_storage_is_refused(empty, done_key):
+    with pytest.raises(InvalidArgumentError, match="Cannot sample from an empty storage"):
+        Sequence(2, done_key=done_key).expand(torch.tensor([0]), {}, empty)
+
+
 @pytest.mark.parametrize("kind", [ReplayBufferEnsemble, Mixture])
 def test_buffers_that_are_sampled_as_one_have_no_sample_unit(kind):
     plain = TensorDictReplayBuffer(storage=storage())
