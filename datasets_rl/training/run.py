@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -167,6 +168,17 @@ class Run:
         stop = self._is_interrupted
         return play(self.envs, policy, words.tolist(), options=options, max_steps=max_steps, stop=stop)
 
+    def evaluate(self, learner: Learner, *, max_steps: int | None = None) -> dict[str, float]:
+        """Return the numbers of an evaluation of one episode in each environment; none without environments.
+
+        Args:
+            learner: The agent.
+            max_steps: Steps after which an episode is cut.
+        """
+        if self.envs is None:
+            return {}
+        return summarize(self.args.dataset, self.play(learner.start_policy(), max_steps=max_steps))
+
     def train(
         self,
         learner: Learner,
@@ -194,7 +206,7 @@ class Run:
             KeyboardInterrupt: If the run was interrupted; it is saved.
         """
         self._learner, self._source = learner, source or _Batches(self)
-        self._evaluate_with = evaluate or self._evaluate_once
+        self._evaluate_with = evaluate or partial(self.evaluate, learner)
         with self._threads(), self._interrupts:
             self._resume()
             self._print(
@@ -256,11 +268,6 @@ class Run:
         with disk.disk_errors(self.args.out, hint=checkpoints.FULL):
             for name, value in row.items() if log else ():
                 log.add_scalar(name, value, self.step)
-
-    def _evaluate_once(self) -> dict[str, float]:
-        if self.envs is None:
-            return {}
-        return summarize(self.args.dataset, self.play(self._learner.start_policy()))
 
     @torch.no_grad()
     def _validate(self) -> dict[str, float]:
@@ -353,8 +360,10 @@ class Run:
     def _threads(self) -> Iterator[None]:
         """Set the number of threads of torch, and restore it."""
         former, threads = torch.get_num_threads(), self.args.threads
-        parameters = sum(parameter.numel() for parameter in self._learner.parameters())
-        if threads is None and self.args.device == "cpu" and self.args.batch_size * parameters < _SMALL:
+        parameters = [*self._learner.parameters()]
+        work = self.args.batch_size * sum(parameter.numel() for parameter in parameters)
+        convolves = any(parameter.ndim > 2 for parameter in parameters)  # each weight is used at many places
+        if threads is None and self.args.device == "cpu" and work < _SMALL and not convolves:
             threads = 1
         torch.set_num_threads(threads or former)
         try:

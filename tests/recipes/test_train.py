@@ -137,7 +137,7 @@ def test_the_policy_of_a_program_has_the_units_of_the_environment(tmp_path):
 def test_the_programs_are_short_and_use_public_names_only():
     for name, path in {**program_files(), **{one: path_of(one) for one in TOOLS}}.items():
         text = path.read_text(encoding="utf-8")
-        assert text.count("\n") <= (250 if name in TOOLS | {"dqn_atari"} else 150), name
+        assert text.count("\n") <= (250 if name in TOOLS else 150), name
         assert set(re.findall(r"\brl\.([A-Za-z]\w*)", text)) <= set(datasets_rl.__all__), name
         assert set(re.findall(r"\btraining\.([A-Za-z]\w*)", text)) <= set(training.__all__), name
         assert not re.findall(r"^from datasets_rl\.(?!recipes\.train)", text, re.MULTILINE), name

@@ -102,13 +102,13 @@ def test_a_stack_of_the_program_is_that_of_the_batches(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     record_game(gymnasium.make("ALE/Pong-v5"), "local/pong")
     dataset = load("local/pong")
-    images = program("dqn_atari").Images(dataset, dataset.make_env())
+    images = program("dqn_atari").Images(dataset)
     frames = [dataset[row]["observation"].numpy() for row in range(6)]
     dataset.append_transform(datasets_rl.CatFrames(4, images.axis, in_keys=["observation"], padding="same"))
 
     for row in range(6):
         seen = [frames[0]] * 4 + frames[1 : row + 1]
-        stack = images.stack(seen)
+        stack = images.stack([frame[None] for frame in seen])
         oracle = (
             np.stack(seen[-4:]).transpose(0, 3, 1, 2).reshape(12, 210, 160)
         )  # color c of frame f is channel 3 f + c
@@ -208,7 +208,7 @@ def test_the_value_of_constant_rewards_is_their_discounted_sum():
 
 def test_rlpd_refuses_images_and_dqn_continuous_actions(tmp_path, gathered):
     del gathered
-    with pytest.raises(SystemExit, match=r"dqn_atari needs discrete actions; those of demo/pendulum are Box"):
+    with pytest.raises(InvalidArgumentError, match=r"dqn_atari needs images; observations of demo/pendulum are \[3\]"):
         program("dqn_atari").main(["--dataset", "demo/pendulum", "--out", str(tmp_path)])
     with pytest.raises(
         InvalidArgumentError, match=r"needs observation as a vector of numbers; .* observation \[210, 160\]"
