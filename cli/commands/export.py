@@ -47,6 +47,15 @@ def run(
         ),
     ] = None,
     lossy: Annotated[bool, typer.Option("--lossy", help="Leave out what the format cannot hold.")] = False,
+    fps: Annotated[
+        float | None,
+        typer.Option(
+            "--fps",
+            metavar="NUMBER",
+            show_default=False,
+            help="Steps per second, for lerobot; by default of the metadata.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file or export.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be written or lost; write nothing.")
@@ -76,9 +85,11 @@ def run(
     get_format(to).check_library()
     targets = _targets(datasets, to, out)
     if dry_run:
-        found = apply_to_each(shell, datasets, lambda one: _plan(shell, one, to, targets[one]))
+        found = apply_to_each(shell, datasets, lambda one: _plan(shell, one, to, targets[one], fps))
         return _planned(found, lossy=lossy)
-    made = apply_to_each(shell, datasets, lambda one: _export(shell, one, to, targets[one], force=force, lossy=lossy))
+    made = apply_to_each(
+        shell, datasets, lambda one: _export(shell, one, to, targets[one], fps, force=force, lossy=lossy)
+    )
     paths = [str(one.value.path) for one in made if one.value]
     return Result(
         {"exports": [_document(one) for one in made], "dry_run": False},
@@ -111,14 +122,14 @@ def _is_path(text: str) -> bool:
     return text.startswith((".", "/", "~"))
 
 
-def _content(shell: Shell, dataset: str) -> Any:
+def _content(shell: Shell, dataset: str, fps: float | None) -> Any:
     from datasets_rl import locating
     from datasets_rl.exporting import Content
     from datasets_rl.format.reader import StoredDataset
 
     if dataset.endswith(".toml"):
         raise _mixture_error(shell, dataset)
-    return Content(StoredDataset(locating.locate(**dataset_arguments(shell, dataset))))
+    return Content(StoredDataset(locating.locate(**dataset_arguments(shell, dataset))), fps=fps)
 
 
 def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
@@ -132,16 +143,18 @@ def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
     )
 
 
-def _plan(shell: Shell, dataset: str, to: str, out: Path | None) -> ExportPlan:
+def _plan(shell: Shell, dataset: str, to: str, out: Path | None, fps: float | None) -> ExportPlan:
     from datasets_rl.exporting import plan_export
 
-    return plan_export(_content(shell, dataset), to, out)
+    return plan_export(_content(shell, dataset, fps), to, out)
 
 
-def _export(shell: Shell, dataset: str, to: str, out: Path | None, *, force: bool, lossy: bool) -> ExportPlan:
+def _export(
+    shell: Shell, dataset: str, to: str, out: Path | None, fps: float | None, *, force: bool, lossy: bool
+) -> ExportPlan:
     from datasets_rl.exporting import plan_export, run_export
 
-    content = _content(shell, dataset)
+    content = _content(shell, dataset, fps)
     plan = plan_export(content, to, out)
     run_export(content, to, out, force=force, lossy=lossy, show=shell.settings.progress)
     there = "already there, " if plan.present and not force else ""

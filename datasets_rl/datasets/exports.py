@@ -30,7 +30,15 @@ class ExportMethods:
 
         def _visible_part(self, storage: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, Any]]: ...
 
-    def export(self, to: str, out: Path | str | None = None, *, force: bool = False, lossy: bool = False) -> Path:
+    def export(
+        self,
+        to: str,
+        out: Path | str | None = None,
+        *,
+        force: bool = False,
+        lossy: bool = False,
+        fps: float | None = None,
+    ) -> Path:
         """Write the dataset in the format of another project, see `datasets_rl.export`.
 
             >>> dataset.export("hdf5", "./pendulum")
@@ -40,6 +48,7 @@ class ExportMethods:
             out: The file or the folder to write; by default one in the working directory, named after dataset and format.
             force: Replace an existing file or export.
             lossy: Leave out what the format cannot hold.
+            fps: Steps per second, for LeRobot; by default those in the metadata.
 
         Returns:
             The path of the export.
@@ -62,7 +71,7 @@ class ExportMethods:
         rows, fields = self._visible_part(self._stored_steps())
         whole = len(rows) == len(self.stored)
         numbers = np.repeat(np.arange(len(self.stored.episodes)), self.stored.episodes.lengths)
-        content = Content(self.stored, None if whole else np.unique(numbers[rows]), fields)
+        content = Content(self.stored, None if whole else np.unique(numbers[rows]), fields, fps)
         return run_export(content, to, out, force=force, lossy=lossy, show=Settings.from_env().progress)
 
     def to_npz(self, out: Path | str | None = None, *, force: bool = False, lossy: bool = False) -> Path:
@@ -81,9 +90,11 @@ class ExportMethods:
         """Write an HDF5 file in D4RL's layout; see `export`."""
         return self.export("d4rl", out, force=force, lossy=lossy)
 
-    def to_lerobot(self, out: Path | str | None = None, *, force: bool = False, lossy: bool = False) -> Path:
+    def to_lerobot(
+        self, out: Path | str | None = None, *, force: bool = False, lossy: bool = False, fps: float | None = None
+    ) -> Path:
         """Write a LeRobot dataset, version 3.0; see `export`."""
-        return self.export("lerobot", out, force=force, lossy=lossy)
+        return self.export("lerobot", out, force=force, lossy=lossy, fps=fps)
 
     def to_rlds(self, out: Path | str | None = None, *, force: bool = False, lossy: bool = False) -> Path:
         """Write TFRecord files of TensorFlow Datasets; see `export`."""

@@ -26,6 +26,7 @@ def export(
     *,
     force: bool = False,
     lossy: bool = False,
+    fps: float | None = None,
     root: Path | str | None = None,
     settings: Settings | None = None,
 ) -> Path:
@@ -40,6 +41,7 @@ def export(
         out: The file or the folder to write; by default one in the working directory, named after dataset and format.
         force: Replace an existing file or export.
         lossy: Leave out what the format cannot hold.
+        fps: Steps per second, for LeRobot; by default those in the metadata.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         settings: Settings instead of those of the environment.
 
@@ -57,4 +59,6 @@ def export(
     """
     settings = settings or Settings.from_env()
     folder = locating.locate(dataset, root=root, settings=settings)
-    return run_export(Content(StoredDataset(folder)), to, out, force=force, lossy=lossy, show=settings.progress)
+    return run_export(
+        Content(StoredDataset(folder), fps=fps), to, out, force=force, lossy=lossy, show=settings.progress
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
@@ -39,6 +41,7 @@ class Content:
         stored: The dataset.
         episodes: Indices of the episodes, int64 [E], ascending; all by default.
         keys: Keys of the fields; all by default. The reward and the flags are always kept.
+        fps: Steps per second, instead of those in the metadata.
     """
 
     def __init__(
@@ -46,8 +49,12 @@ class Content:
         stored: StoredDataset,
         episodes: NDArray[np.int64] | None = None,
         keys: Collection[Key] | None = None,
+        fps: float | None = None,
     ) -> None:
+        if fps is not None and not 0 < fps < math.inf:
+            raise InvalidArgumentError(f"fps is {fps}; expected a number of steps per second above 0")
         self.stored = stored
+        self.fps = fps
         self._episodes = episodes
         table = stored.episodes
         chosen = np.arange(len(table)) if episodes is None else episodes
@@ -123,11 +130,23 @@ class Content:
         return np.asarray(self.stored.episodes[name])[self.episodes]
 
     @cached_property
-    def both_flags(self) -> int:
-        """Number of episodes that are terminated and truncated at once."""
+    def _ends(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Whether each episode ends terminated, and truncated, [E]."""
         last = np.asarray(self.stored.episodes.stops)[self.episodes] - 1
         terminated, truncated = (np.asarray(self.stored.items(key)).reshape(-1)[last] for key in _FLAGS)
+        return terminated, truncated
+
+    @property
+    def both_flags(self) -> int:
+        """Number of episodes that are terminated and truncated at once."""
+        terminated, truncated = self._ends
         return int((terminated & truncated).sum())
+
+    def count_truncated(self, max_length: int | None = None) -> int:
+        """Return the number of episodes, of at most `max_length` steps, that are truncated and not terminated."""
+        terminated, truncated = self._ends
+        short = True if max_length is None else self.lengths <= max_length
+        return int((truncated & ~terminated & short).sum())
 
     def batches(self, max_bytes: int = _BATCH_BYTES) -> Iterator[EpisodeBatch]:
         """Yield the episodes in batches of about `max_bytes`, at least one episode each; images stay encoded."""

@@ -41,6 +41,12 @@ class D3rlpy(ExportFormat):
     @override
     def losses(self, content: Content) -> Iterator[str]:
         yield from dropped_final_losses(content)
+        if cut := content.count_truncated():
+            yield f"{cut:,} episodes are truncated: d3rlpy draws no transition of their last step, whose next observation it lacks"
+        if short := content.count_truncated(1):
+            yield f"{short:,} of them have one step: d3rlpy draws nothing from them"
+        if scalars := [field for field in content.observations if not field.shape]:
+            yield f"{names_of(scalars)}: single numbers become vectors of one"
         if content.both_flags:
             yield f"{content.both_flags:,} episodes are terminated and truncated: they become terminated"
         if len(content.observations) > 1:
@@ -65,7 +71,9 @@ class D3rlpy(ExportFormat):
                 steps = len(episode)
                 columns: list[Any] = [{**episode.states, **episode.steps}[key] for key in keys]
                 for part, values in enumerate(columns):
-                    file[f"observations_{number}{f'_{part}' if len(keys) > 1 else ''}"] = pixels(values)[:steps]
+                    rows = pixels(values)[:steps]
+                    name = f"observations_{number}{f'_{part}' if len(keys) > 1 else ''}"
+                    file[name] = rows[:, None] if rows.ndim == 1 else rows  # d3rlpy cannot draw single numbers
                 action = pixels(episode.steps[ACTION])
                 file[f"actions_{number}"] = action.reshape(steps, -1) if action.ndim == 1 else action
                 file[f"rewards_{number}"] = pixels(episode.steps[NEXT_REWARD]).astype(np.float32).reshape(steps, 1)

@@ -55,13 +55,15 @@ def _field_line(field: Field, content: Content, separator: str) -> str:
 
 
 def _spec_options(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the bounds or the number of choices of a spec, if they are finite numbers."""
+    """Yield the bounds or the number of choices of a spec, if they are finite numbers, or that it is binary."""
     if not isinstance(spec, Mapping):
         return
     if spec.get("kind") == "bounded" and _finite(spec.get("low")) and _finite(spec.get("high")):
         yield from (("low", spec["low"]), ("high", spec["high"]))
     elif spec.get("kind") == "discrete" and spec.get("dtype") != "bool" and isinstance(spec.get("n"), int):
         yield "n", spec["n"]
+    elif spec.get("kind") == "binary":
+        yield "binary", True
 
 
 def _finite(value: Any) -> bool:

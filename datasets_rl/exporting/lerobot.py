@@ -7,6 +7,7 @@ meta/info.json  stats.json  tasks.parquet  episodes/chunk-000/file-000.parquet
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,7 @@ class LeRobot(ExportFormat):
 
     @override
     def problems(self, content: Content) -> Iterator[str]:
-        odd = [field for field in content.fields if len(field.shape) > 1 and not _is_image(field)]
-        if odd:
+        if odd := [field for field in content.actions if _is_unsuited(field)]:
             yield f"it has vectors and images, and {names_of(odd)} is neither"
 
     @override
@@ -66,6 +66,8 @@ class LeRobot(ExportFormat):
         texts = [field for field in content.fields if field.text]
         if len(texts) > 1:
             yield f"a step has one text, its task: {names_of([field for field in texts if field is not _task(content)])} is left out"
+        if odd := [field for field in content.fields if _is_unsuited(field) and field not in content.next_fields]:
+            yield f"{names_of(odd)}: left out, being neither vectors nor images of 1, 3 or 4 channels"
         yield from next_losses(content)
         yield from metadata_losses(content)
 
@@ -84,12 +86,7 @@ class _Writer:
     def __init__(self, content: Content, target: Path) -> None:
         self._content, self._target = content, target
         self._task = _task(content)
-        skipped = {field.key for field in content.next_fields}
-        self._fields = {
-            lerobot_name(content, field): field
-            for field in content.fields
-            if not field.text and field.key not in skipped
-        }
+        self._fields = feature_fields(content)
         self._fps = _frame_rate(content) or 1
         self._tasks: dict[str, int] = {}
         self._stats = {name: _Stats() for name, field in self._fields.items() if not _is_image(field)}
@@ -176,7 +173,8 @@ class _Writer:
         return pa.schema(list(names.items()), metadata)
 
     def _features(self) -> dict[str, Any]:
-        features = {name: _describe(field) for name, field in self._fields.items()}
+        names = _element_names(self._content)
+        features = {name: _describe(field, names.get(field.name)) for name, field in self._fields.items()}
         features[dotted_name(NEXT_DONE)] = {"dtype": "bool", "shape": [1], "names": None}
         return features | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in _COUNTERS.items()}
 
@@ -308,18 +306,35 @@ class _Stats:
         return {name: one.reshape(self._axes).tolist() for name, one in values.items()} | {"count": [self._samples]}
 
 
-def lerobot_name(content: Content, field: Field) -> str:
-    """Return the name of a feature: ``observation.state``, ``observation.images.top``, or the dotted key."""
+def feature_fields(content: Content) -> dict[str, Field]:
+    """Return the fields by the name of their feature: ``observation.state``, ``observation.images.top``, or the dotted key."""
+    fields: dict[str, Field] = {}
+    for field in content.fields:
+        if not field.text and not _is_unsuited(field) and field not in content.next_fields:
+            name = _feature_name(content, field)
+            fields[name if name not in fields else dotted_name(("observation", "images", *field.key))] = field
+    return fields
+
+
+def _feature_name(content: Content, field: Field) -> str:
     key: Key = field.key
-    if field not in content.observations or key[0] != "observation":
-        return dotted_name(key) if not (_is_image(field) and field in content.observations) else _image_name(key)
+    if field not in content.observations:
+        return dotted_name(key)
+    inner = key[1:] if key[0] == "observation" else key
     if _is_image(field):
-        return _image_name(key[1:])
-    return "observation.state" if len(key) == 1 else dotted_name(key)
+        inner = inner[1:] if inner[:1] == ("images",) else inner
+        return ".".join(("observation", "images", *inner)) if inner else "observation.image"
+    return dotted_name(key) if len(key) > 1 or key[0] != "observation" else "observation.state"
 
 
-def _image_name(names: Key) -> str:
-    return ".".join(("observation", "images", *names)) if names else "observation.image"
+def _is_unsuited(field: Field) -> bool:
+    return len(field.shape) > 1 and not _is_image(field)
+
+
+def _element_names(content: Content) -> Mapping[str, Any]:
+    """Return the names of the elements of fields that the metadata states, by dotted key."""
+    names = content.manifest.metadata.get("names")
+    return names if isinstance(names, Mapping) else {}
 
 
 def _task(content: Content) -> Field | None:
@@ -332,9 +347,12 @@ def _default_task(content: Content) -> str:
     return str(content.manifest.metadata.get("environment") or content.manifest.id)
 
 
-def _frame_rate(content: Content) -> int:
-    rates = (content.manifest.metadata.get(name) for name in _RATES)
-    return next((round(rate) for rate in rates if isinstance(rate, (int, float)) and rate >= 1), 0)
+def _frame_rate(content: Content) -> float:
+    """Return the number of steps per second, an integer where it is one; 0 if it is not known."""
+    rates = (content.fps, *(content.manifest.metadata.get(name) for name in _RATES))
+    stated = (rate for rate in rates if isinstance(rate, (int, float)) and not isinstance(rate, bool))
+    rate = next((rate for rate in stated if 0 < rate < math.inf), 0)
+    return int(rate) if rate == int(rate) else rate
 
 
 def _is_image(field: Field) -> bool:
@@ -342,10 +360,13 @@ def _is_image(field: Field) -> bool:
     return field.encoded or (dtype == np.uint8 and len(field.shape) == 3 and field.shape[2] in {1, 3, 4})
 
 
-def _describe(field: Field) -> dict[str, Any]:
+def _describe(field: Field, names: Any = None) -> dict[str, Any]:
+    """Return a feature of info.json; `names` are the names of its elements, if there is one for each."""
     if _is_image(field):
         return {"dtype": "image", "shape": list(field.shape), "names": ["height", "width", "channels"]}
-    return {"dtype": (field.memory_dtype or field.dtype).name, "shape": list(field.shape or (1,)), "names": None}
+    shape = list(field.shape or (1,))
+    named = isinstance(names, list) and len(names) == shape[0] and all(isinstance(name, str) for name in names)
+    return {"dtype": (field.memory_dtype or field.dtype).name, "shape": shape, "names": names if named else None}
 
 
 def _hub_feature(feature: Mapping[str, Any]) -> dict[str, Any]:

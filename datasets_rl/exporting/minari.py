@@ -1,7 +1,7 @@
 """A dataset in Minari's layout, which ``minari.MinariDataset(folder / "data")`` and our own source open.
 
 data/metadata.json      spaces, id, counts
-data/main_data.hdf5     episode_0/{observations [T + 1], actions [T], rewards, terminations, truncations, infos}
+data/main_data.hdf5     episode_0/{observations [T + 1], actions [T], rewards, terminations, truncations, infos [T + 1]}
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ def _arrays(content: Content, episode: Episode) -> Iterator[tuple[str, Any]]:
     for field in (*content.infos, *content.extras):
         if field.key not in observed:
             inner = field.key[1:] if field.key[0] == "info" and len(field.key) > 1 else field.key
-            values = with_final_row(episode.states[field.key], steps) if field.shared else episode.steps[field.key]
-            yield "/".join(("infos", *inner)), values
+            # T rows of infos are those that the steps returned, after them; with T + 1 rows, row t belongs to step t.
+            values = episode.states[field.key] if field.shared else episode.steps[field.key]
+            yield "/".join(("infos", *inner)), with_final_row(values, steps)
 
 
 def _space_path(root: str, key: Key) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, final_losses, next_losses
-from datasets_rl.exporting.content import Content, pixels, text_list, with_final_row
+from datasets_rl.exporting.content import Content, names_of, pixels, text_list, with_final_row
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
@@ -34,6 +34,7 @@ _SHARD_BYTES = 256 << 20
 _RECORD_MAX_BYTES = (1 << 31) - 1
 _TFDS = "tensorflow_datasets.core.features"
 _FLAGS = ("is_first", "is_last", "is_terminal")
+_INIT: Key = ("is_init",)
 _FLOATS, _INTEGERS = 2, 3
 
 
@@ -90,6 +91,8 @@ class Rlds(ExportFormat):
         yield from final_losses(content, "it becomes zeros, as if it were known")
         if content.both_flags:
             yield f"{content.both_flags:,} episodes are terminated and truncated: they become terminated"
+        if content.infos:
+            yield f"{names_of(content.infos)}: readers of RLDS take them as values of steps, and leave out those after the last one"
         yield from next_losses(content)
 
     @override
@@ -122,9 +125,17 @@ def _features(content: Content) -> Iterator[_Feature]:
     for field in content.fields:
         if field.key[0] == "next" and (field.key in own or field.key != NEXT_REWARD):
             continue
+        if field.key == _INIT and _marks_starts(content):  # is_first says the same
+            continue
         path = "reward" if field.key == NEXT_REWARD else "/".join(_path_in_step(content, field))
         form = _image_format(content, field) if field.encoded else "png"
         yield _Feature(f"steps/{path}", field, _kind(field), form)
+
+
+def _marks_starts(content: Content) -> bool:
+    """Return whether ``is_init`` is True at the first step of each episode, and nowhere else."""
+    marked = np.flatnonzero(np.asarray(content.stored.items(_INIT)).reshape(-1))
+    return np.array_equal(marked, content.stored.episodes.starts)
 
 
 def _path_in_step(content: Content, field: Field) -> Key:

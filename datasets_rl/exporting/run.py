@@ -11,10 +11,11 @@ import glob
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets_rl import disk
@@ -24,9 +25,10 @@ from datasets_rl.exporting.content import Content
 from datasets_rl.exporting.formats import FORMATS, get_format
 from datasets_rl.progress import report
 from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.settings import Settings
 
 MARKER = "rlds-export.json"
-"""The file in an exported folder that says what was exported; files have it as an HDF5 attribute."""
+"""The file in an exported folder that records what was exported, and all files of the export; in HDF5 files an attribute."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def run_export(
     if plan.present and not force:
         _remove_leftovers(hidden)
         return path
+    _check_place(path, content)
     _check_target(path, exported, force=force)
     if plan.losses and not lossy:
         raise LossyExportError(content.manifest.id, to, plan.losses)
@@ -111,6 +114,7 @@ def run_export(
                     hidden.mkdir()
                 exported.write(content, hidden, progress)
                 _write_marker(hidden, content, to, plan.losses)
+                _check_target(path, exported, force=force)  # others may have added files in the meantime
                 _publish(hidden, path)
         finally:
             with suppress(OSError):
@@ -131,22 +135,70 @@ def _remove_leftovers(hidden: Path) -> None:
             disk.remove_tree(hidden)
 
 
+def _check_place(path: Path, content: Content) -> None:
+    """Check that an export does not go among the files of datasets, which checks and sweeps treat as theirs."""
+    resolved = path.parent.resolve() / path.name
+    disk.check_nesting(resolved)
+    folder = content.stored.folder
+    levels = min(content.manifest.id.count("/"), len(folder.parents)) - 1  # an id is SOURCE/NAME, a folder ROOT/NAME
+    roots = {Settings.from_env().home.resolve(), folder.parents[max(levels, 0)]}
+    for root in roots:
+        if resolved.is_relative_to(root) and any(name.startswith(".") for name in resolved.relative_to(root).parts):
+            raise InvalidArgumentError(
+                f"{path} is in a hidden folder of {root}, whose files belong to the datasets there", hint=_ELSEWHERE
+            )
+
+
 def _check_target(path: Path, exported: ExportFormat, *, force: bool) -> None:
-    if not os.path.lexists(path) or (path.is_dir() and not exported.suffix and not any(path.iterdir())):
+    """Check that nothing is in the way, or with `force` only an export, or a file where a file is written."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode) and not exported.suffix and not any(path.iterdir()):
         return
     if not force:
         raise InvalidArgumentError(
             f"{path} exists",
             hint=Remedy("choose another place with {}, or replace it with {}", Argument("out", ...), _FORCE),
         )
-    if path.is_dir() and (exported.suffix or _read_marker(path) is None):
-        # Deleting a folder that holds anything else would lose it.
-        raise InvalidArgumentError(
-            f"{path} is a folder that is not an export, and is not replaced",
-            hint=Remedy("choose another place with {}", Argument("out", ...)),
-        )
+    if exported.suffix:
+        problem = "" if stat.S_ISREG(mode) else "is not a regular file"
+    else:
+        problem = _foreign_content(path) if stat.S_ISDIR(mode) else "is not a folder"
+    if problem:
+        raise InvalidArgumentError(f"{path} {problem}, and is not replaced", hint=_ELSEWHERE)
 
 
+def _foreign_content(folder: Path) -> str:
+    """Return what a folder holds that is not of an export, by the record in it; empty if all of it is."""
+    own = _recorded_files(folder)
+    if own is None:
+        return "is a folder that is not an export"
+    own |= {parent.as_posix() for path in own for parent in PurePosixPath(path).parents}
+    foreign = sorted(path for path in _paths_below(folder) if path not in own)
+    if not foreign:
+        return ""
+    more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
+    return f"holds files that are not the export's: {', '.join(foreign[:3])}{more}"
+
+
+def _recorded_files(folder: Path) -> set[str] | None:
+    """Return the paths that the record of an export names, with the record itself; None if there is no record."""
+    try:
+        files = _read_document(folder / MARKER)["files"]
+    except (OSError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return {MARKER, *files} if isinstance(files, list) and all(isinstance(path, str) for path in files) else None
+
+
+def _paths_below(folder: Path) -> Iterator[str]:
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            yield Path(parent, name).relative_to(folder).as_posix()
+
+
+_ELSEWHERE = Remedy("choose another place with {}", Argument("out", ...))
 _FORCE = Argument("force", True)
 
 
@@ -187,6 +239,7 @@ def _marker(content: Content, to: str) -> dict[str, Any]:
         "episodes": len(content.lengths),
         "selected": hashlib.sha256(content.episodes.tobytes()).hexdigest(),
         "fields": [field.name for field in content.fields],
+        **({"fps": content.fps} if content.fps is not None else {}),
     }
 
 
@@ -202,14 +255,15 @@ def _write_marker(target: Path, content: Content, to: str, losses: Sequence[str]
     kept = ("license", "citation", "homepage", "known_issues", "time_limit", "score", "specs", "metadata", "history")
     about = {name: manifest[name] for name in kept if manifest.get(name)}
     texts = {field.name: content.stored.texts(field.key) for field in content.fields if field.text}
-    disk.write_json(target / MARKER, {**marker, "losses": list(losses), "about": about, "texts": texts})
+    files = sorted(path for path in _paths_below(target) if not (target / path).is_dir())
+    disk.write_json(target / MARKER, {**marker, "files": files, "losses": list(losses), "about": about, "texts": texts})
 
 
 def _read_marker(path: Path) -> dict[str, Any] | None:
     """Return what an existing file or folder says that it is an export of; None if it says nothing."""
     try:
         if path.is_dir():
-            document = json.loads((path / MARKER).read_text(encoding="utf-8"))
+            document = _read_document(path / MARKER)
         elif path.is_file():
             import h5py
 
@@ -219,5 +273,11 @@ def _read_marker(path: Path) -> dict[str, Any] | None:
             return None
     except (OSError, KeyError, TypeError, ValueError, RecursionError):
         return None
-    names = ("dataset", "digest", "format", "steps", "episodes", "selected", "fields")
-    return {name: document.get(name) for name in names} if isinstance(document, dict) else None
+    names = ("dataset", "digest", "format", "steps", "episodes", "selected", "fields", "fps")
+    return {name: document[name] for name in names if name in document} if isinstance(document, dict) else None
+
+
+def _read_document(path: Path) -> Any:
+    if not stat.S_ISREG(path.lstat().st_mode):  # reading a named pipe would block
+        raise ValueError(f"{path} is not a regular file")
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -6,11 +6,12 @@ import h5py
 import numpy as np
 import pytest
 from exports import export_stored, write_images, write_robot
-from stored_data import trajectory, write_dataset
+from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl.datasets import open_dataset
 from datasets_rl.errors import InvalidArgumentError, LossyExportError
 from datasets_rl.exporting import Content, run_export
+from datasets_rl.format.schema import Column
 
 EPISODES = [trajectory(4, terminated=True), trajectory(3, seed=2, known=False)]
 
@@ -100,3 +101,44 @@ def test_d3rlpy_sees_discrete_actions(tmp_path):
 
     assert buffer.dataset_info.action_space.name == "DISCRETE"
     assert np.array_equal(buffer.episodes[0].observations, images.column(("pixels",))[:3])
+
+
+def scalar_dataset(folder, lengths=(3, 1)):
+    """Episodes whose observation is a number, [T], of which the last one has a single truncated step."""
+    one, *others = [
+        type(plain)(plain.steps, {("observation",): np.arange(len(plain) + 1, dtype=np.float32)})
+        for plain in (trajectory(length, seed=length) for length in lengths)
+    ]
+    kept = [column for column in columns() if column.key != ("observation",)]
+    return write_dataset(
+        folder, [one, *others], [Column(("observation",), np.dtype(np.float32), (), shared=True), *kept]
+    )
+
+
+def test_numbers_become_vectors_and_short_episodes_are_counted(tmp_path):
+    stored = scalar_dataset(tmp_path / "stored")
+
+    with pytest.raises(LossyExportError) as caught:
+        run_export(Content(stored), "d3rlpy", tmp_path / "toy.h5", show=False)
+
+    assert [loss.partition(":")[0] for loss in caught.value.losses] == [
+        "the observation after the last action of 2 episodes is left out",
+        "2 episodes are truncated",
+        "1 of them have one step",
+        "observation",
+    ]
+    first, second = load(export_stored(stored, "d3rlpy", tmp_path / "toy.h5"))
+    assert first["observations"].tolist() == [[0], [1], [2]]
+    assert second["observations"].tolist() == [[0]]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_d3rlpy_samples_single_numbers(tmp_path):
+    pytest.importorskip("gym", reason="pip install --no-deps d3rlpy gym")
+    pytest.importorskip("d3rlpy.dataset", reason="pip install --no-deps d3rlpy")
+    stored = scalar_dataset(tmp_path / "stored")
+
+    buffer = open_dataset(stored.folder).to_d3rlpy(tmp_path / "toy.h5", lossy=True)
+
+    assert buffer.transition_count == 2  # of four steps: none of the two last ones
+    assert buffer.sample_transition_batch(8).observations.shape == (8, 1)

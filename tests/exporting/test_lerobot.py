@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from exports import export_stored, write_images, write_robot
 from PIL import Image
-from stored_data import trajectory, write_dataset
+from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl.errors import InvalidArgumentError, LossyExportError
 from datasets_rl.exporting import Content, run_export
@@ -122,17 +122,72 @@ def test_pixels_become_png_images(tmp_path):
     assert np.array_equal(np.asarray(first), stored.column(("pixels",))[0])
 
 
-def test_a_matrix_is_refused(tmp_path):
-    grid = Column(("grid",), np.dtype(np.float32), (2, 2))
+def two_axes(folder, key):
+    """A dataset with a field of [2, 2]; write it as the action, or beside all fields."""
     one = trajectory(2)
+    steps = {**one.steps, key: np.zeros((2, 2, 2), np.float32)}
+    kept = [column for column in columns() if column.key != key]
+    return write_dataset(folder, [type(one)(steps, one.states)], [*kept, Column(key, np.dtype(np.float32), (2, 2))])
+
+
+def test_depth_is_left_out_with_consent(tmp_path):
+    stored = two_axes(tmp_path / "stored", ("depth",))
+
+    with pytest.raises(LossyExportError, match="depth: left out, being neither vectors nor images"):
+        run_export(Content(stored, fps=20), "lerobot", tmp_path / "out", show=False)
+    out = run_export(Content(stored, fps=20), "lerobot", tmp_path / "out", lossy=True, show=False)
+
+    features = json.loads((out / "meta" / "info.json").read_text())["features"]
+    assert {"observation.state", "action"} <= features.keys()
+    assert "depth" not in features
+
+
+def test_an_action_of_two_axes_is_refused(tmp_path):
+    stored = two_axes(tmp_path / "stored", ("action",))
+
+    with pytest.raises(InvalidArgumentError, match="it has vectors and images, and action is neither"):
+        run_export(Content(stored), "lerobot", tmp_path / "out", lossy=True, show=False)
+
+
+def test_features_have_the_names_of_lerobot_and_of_the_metadata(tmp_path):
+    """Cameras below observation.images keep their names; fps and the names of elements come from the metadata."""
+    top, wrist = (
+        Column(("observation", *key), np.dtype(np.uint8), (32, 32, 3), shared=True)
+        for key in (("images", "top"), ("wrist",))
+    )
+    state = Column(("observation", "state"), np.dtype(np.float32), (3,), shared=True)
+    one = trajectory(2)
+    images = np.zeros((3, 32, 32, 3), np.uint8)
+    states = {state.key: one.states["observation",], top.key: images, wrist.key: images}
+    kept = [column for column in columns() if column.key != ("observation",)]
+    names = {"observation.state": ["a", "b", "c"], "action": ["left", "right"], "next.reward": ["x", "y"]}
     stored = write_dataset(
         tmp_path / "stored",
-        [type(one)({**one.steps, ("grid",): np.zeros((2, 2, 2), np.float32)}, one.states)],
-        [*Content(write_dataset(tmp_path / "other", [one])).fields, grid],
+        [type(one)(one.steps, states)],
+        [*kept, state, top, wrist],
+        metadata={"fps": 12.5, "names": names},
     )
 
-    with pytest.raises(InvalidArgumentError, match="it has vectors and images, and grid is neither"):
-        run_export(Content(stored), "lerobot", tmp_path / "out", lossy=True, show=False)
+    info = json.loads((export_stored(stored, "lerobot", tmp_path / "out") / "meta" / "info.json").read_text())
+
+    assert {"observation.images.top", "observation.images.wrist", "observation.state"} <= info["features"].keys()
+    assert info["features"]["observation.state"]["names"] == ["a", "b", "c"]
+    assert info["features"]["action"]["names"] == ["left", "right"]
+    assert info["features"]["next.reward"]["names"] is None
+    assert info["fps"] == 12.5
+
+
+def test_a_given_frame_rate_is_no_loss_and_another_export(tmp_path):
+    stored = write_dataset(tmp_path / "stored", [trajectory(3, known=False)])
+    out = run_export(Content(stored, fps=20.0), "lerobot", tmp_path / "out", show=False)
+
+    assert json.loads((out / "meta" / "info.json").read_text())["fps"] == 20
+    rows = pd.read_parquet(out / "data" / "chunk-000" / "file-000.parquet")
+    assert np.allclose(rows["timestamp"], [0, 0.05, 0.1])
+    with pytest.raises(InvalidArgumentError, match="out exists"):
+        run_export(Content(stored, fps=10.0), "lerobot", tmp_path / "out", show=False)
+    with pytest.raises(InvalidArgumentError, match="fps is 0; expected a number of steps per second above 0"):
+        Content(stored, fps=0)
 
 
 def test_a_large_dataset_is_split_into_files(robot, tmp_path, monkeypatch):

@@ -9,12 +9,13 @@ import minari
 import numpy as np
 import pytest
 from exports import equal_bits, export_stored, write_images, write_robot
-from stored_data import trajectory, write_dataset
+from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import downloading, verification
 from datasets_rl.errors import LossyExportError
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
 
 EPISODES = [trajectory(4, terminated=True), trajectory(3, seed=2)]
@@ -54,7 +55,7 @@ def test_nested_spaces_texts_infos_and_seeds(tmp_path):
     assert np.array_equal(episode.observations["joints"], joints)
     assert np.array_equal(episode.observations["camera"][:3], stored.column(("observation", "camera"))[rows])
     assert episode.observations["camera"].shape == (4, 32, 32, 3)
-    assert [one.decode() for one in episode.infos["task"]] == ['pick up "1"', 'pick up "1"', "café"]
+    assert [one.decode() for one in episode.infos["task"]] == ['pick up "1"', 'pick up "1"', "café", ""]
     assert np.array_equal(episode.infos["goal"][:3], stored.column(("info", "goal"))[rows])
     assert opened.action_space.high.tolist() == [0.5, 1.0]
     assert [one["seed"] for one in opened.storage.get_episode_metadata([0, 1, 2])] == [100, 101, 102]
@@ -115,3 +116,20 @@ def test_the_metadata_is_json_with_an_id_that_minari_accepts(plain, tmp_path):
     metadata = json.loads((folder / "data" / "metadata.json").read_text())
 
     assert minari.dataset.minari_dataset.parse_dataset_id(metadata["dataset_id"]) == ("toy", "data", 0)
+
+
+def test_values_of_steps_stay_with_their_steps(tmp_path):
+    """Three steps with the weights 10, 11 and 12: Minari shows them at rows 0 to 2, and so does its source."""
+    weight = Column(("weight",), np.dtype(np.float32), ())
+    one = trajectory(3)
+    steps = {**one.steps, ("weight",): np.array([10, 11, 12], np.float32)}
+    stored = write_dataset(tmp_path / "stored", [type(one)(steps, one.states)], columns(weight))
+
+    folder = export_stored(stored, "minari", tmp_path / "out", lossy=False)
+    opened = minari.MinariDataset(folder / "data")
+    made = downloading.download(
+        "minari/toy/data-v0", from_local=folder, settings=Settings(home=tmp_path / "home", progress=False, jobs=1)
+    )
+
+    assert opened[0].infos["weight"].tolist() == [10, 11, 12, 0]
+    assert StoredDataset(made).column(("info", "weight")).tolist() == [10, 11, 12]

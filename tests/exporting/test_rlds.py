@@ -11,13 +11,14 @@ from exports import export_stored, texts_or_values, write_images, write_robot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw.tfrecords import masked, messages
-from stored_data import trajectory, write_dataset
+from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import Selection, downloading, verification
 from datasets_rl.errors import LossyExportError
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.exporting.rlds import varints
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
 
 EPISODES = [trajectory(4, terminated=True), trajectory(3, seed=2)]
@@ -147,3 +148,34 @@ def test_equal_exports_are_equal_files(plain, tmp_path):
         first, second = (export_stored(plain, to, tmp_path / f"{to}{number}") for number in range(2))
         for path in (one for one in first.rglob("*") if one.is_file()):
             assert path.read_bytes() == (second / path.relative_to(first)).read_bytes(), path.name
+
+
+def test_the_marks_of_first_steps_come_back_once_and_infos_are_named_as_a_loss(tmp_path):
+    goal, first = (
+        Column(("info", "goal"), np.dtype(np.float32), (), shared=True),
+        Column(("is_init",), np.dtype(bool), ()),
+    )
+    one = trajectory(3)
+    stored = write_dataset(
+        tmp_path / "stored",
+        [
+            type(one)(
+                {**one.steps, first.key: np.array([True, False, False])},
+                {**one.states, goal.key: np.arange(4, dtype=np.float32)},
+            )
+        ],
+        columns(goal, first),
+    )
+
+    with pytest.raises(LossyExportError, match=r"info\.goal: readers of RLDS take them as values of steps"):
+        run_export(Content(stored), "rlds", tmp_path / "out", show=False)
+    made = downloading.download(
+        "openx/toy",
+        from_local=export_stored(stored, "rlds", tmp_path / "out"),
+        settings=Settings(home=tmp_path / "home", progress=False),
+    )
+
+    back = StoredDataset(made)
+    assert back.column(("is_init",)).reshape(-1).tolist() == [True, False, False]
+    assert ("is_init_",) not in back.schema
+    assert back.column(("info", "goal")).reshape(-1).tolist() == [0, 1, 2]

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from exports import equal_bits, export_stored, read_back, write_images, write_robot
 from pyarrow import parquet
-from stored_data import Model, trajectory, write_dataset
+from stored_data import Model, columns, trajectory, write_dataset
 
 from datasets_rl import Selection
 from datasets_rl.datasets import open_dataset
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
 
 FORMATS = pytest.mark.parametrize("to", ["npz", "hdf5", "parquet"])
 EPISODES = [trajectory(4, terminated=True), trajectory(1, seed=1, known=False), trajectory(3, seed=2)]
@@ -47,6 +48,19 @@ def test_nested_keys_texts_and_images_come_back_with_their_specs(to, known, tmp_
     assert back.schema["observation", "camera"].encoded == (to != "npz")
     assert back.manifest.specs["action"]["high"] == [0.5, 1.0]
     assert back.manifest.license == "MIT"
+
+
+@FORMATS
+def test_a_binary_spec_comes_back(to, tmp_path):
+    contact = Column(("contact",), np.dtype(np.int8), (2,))
+    one = trajectory(3)
+    steps = {**one.steps, contact.key: np.array([[0, 1], [1, 1], [0, 0]], np.int8)}
+    spec = {"kind": "binary", "dtype": "int8", "shape": [2]}
+    stored = write_dataset(
+        tmp_path / "stored", [type(one)(steps, one.states)], columns(contact), specs={"contact": spec}
+    )
+
+    assert read_back(stored, to, tmp_path).manifest.specs["contact"] == spec
 
 
 @pytest.mark.parametrize("to", ["hdf5", "parquet"])

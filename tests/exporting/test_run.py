@@ -218,3 +218,84 @@ def test_memory_does_not_grow_with_the_dataset(to, tmp_path):
 
     assert float(done.stdout) < 150  # of a dataset of 200 MB
     assert os.path.lexists(tmp_path / "out" / "many")
+
+
+def test_a_replaced_export_deletes_no_file_of_others(stored, tmp_path):
+    out = export_stored(stored, "hdf5", tmp_path / "out")
+    (out / "notes.txt").write_text("mine")
+    (out / "plots").mkdir()
+
+    with pytest.raises(InvalidArgumentError, match=r"not the export's: notes\.txt, plots, and is not replaced"):
+        export_stored(stored, "npz", out, force=True)
+    assert (out / "notes.txt").read_text() == "mine"
+    (out / "notes.txt").rename(tmp_path / "notes.txt")
+    (out / "plots").rmdir()
+    export_stored(stored, "npz", out, force=True)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "dataset.toml",
+        "episode_000000.npz",
+        "episode_000001.npz",
+        "rlds-export.json",
+    ]
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("files", [None, "rows", ["../../thesis.txt"], [7]])
+def test_a_record_of_an_export_that_names_other_files_frees_none(stored, tmp_path, files):
+    (tmp_path / "thesis.txt").write_text("mine")
+    out = tmp_path / "deep" / "out"
+    out.mkdir(parents=True)
+    (out / "data.hdf5").write_text("mine")
+    record = {"dataset": "toy/data", "format": "hdf5"} | ({} if files is None else {"files": files})
+    (out / "rlds-export.json").write_text(json.dumps(record))
+
+    with pytest.raises(InvalidArgumentError, match="is not replaced"):
+        export_stored(stored, "hdf5", out, force=True)
+    assert (out / "data.hdf5").read_text() == (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("kind", ["pipe", "link to a folder", "link to a file", "record is a pipe"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_pipe_or_a_link_is_neither_replaced_nor_opened(stored, tmp_path, to, kind, force):
+    if get_format(to).library:
+        pytest.importorskip(get_format(to).library)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "file").write_text("mine")
+    out = tmp_path / "out"
+    if kind == "record is a pipe":
+        out.mkdir()
+        os.mkfifo(out / "rlds-export.json")
+    elif kind == "pipe":
+        os.mkfifo(out)
+    else:
+        out.symlink_to(own if kind == "link to a folder" else own / "file")
+    mode = out.lstat().st_mode
+
+    with pytest.raises(InvalidArgumentError, match="is not replaced" if force else "out exists"):
+        export_stored(stored, to, out, force=force)
+    assert out.lstat().st_mode == mode
+    assert (own / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_export_goes_into_no_dataset_and_no_hidden_folder_of_the_home(tmp_path, monkeypatch, force):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    stored = write_dataset(tmp_path / "home" / "toy" / "data", [trajectory(3)])
+    before = sorted(tmp_path.rglob("*"))
+
+    for out in (
+        stored.folder / "hdf5",
+        stored.folder,
+        tmp_path / "home" / "toy" / ".work" / "x",
+        tmp_path / "home" / ".x",
+    ):
+        for to in ("hdf5", "d4rl"):
+            with pytest.raises(
+                InvalidArgumentError, match=r"inside a dataset|in a hidden folder of|data exists|replaced"
+            ):
+                export_stored(stored, to, out, force=force)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert export_stored(stored, "hdf5", tmp_path / "home" / "toy-hdf5").is_dir()

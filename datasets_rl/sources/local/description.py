@@ -58,7 +58,7 @@ _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
 _FORMER_KEYS = {"faults": "known_issues", "licence": "license"}
 """Keys of version 0.1 of this package, which users' files may still have."""
-_OPTIONS = ("array", "layout", "low", "high", "n", "state")
+_OPTIONS = ("array", "layout", "low", "high", "n", "binary", "state")
 _EPISODES = ("by", "array", "table", "final", "final_known")
 _STATES = (OBSERVATION[0], "info")
 
@@ -76,6 +76,8 @@ class Field:
     high: Any = None
     n: int | None = None
     """Number of categories, which are the integers from 0 to n - 1."""
+    binary: bool = False
+    """Whether every element is 0 or 1."""
     constant: float | None = None
     """Value of every step, instead of an array."""
     state: bool | None = None
@@ -324,16 +326,19 @@ def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iter
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         problems.append(f"fields.{where}.n is {n!r}; expected an integer >= 1")
     low, high, state = table.get("low"), table.get("high"), table.get("state")
+    binary = table.get("binary", False)
+    if not isinstance(binary, bool):
+        problems.append(f"fields.{where}.binary is {binary!r}; expected true or false")
     if state not in {None, True, False} or (state and key[0] == NEXT):
         problems.append(f"fields.{where}.state is {state!r}; expected true or false, and false for a field of next")
     if not all(bound is None or _is_number_list(bound) for bound in (low, high)):
         problems.append(f"fields.{where}: low and high are {low!r} and {high!r}; expected numbers, or lists of them")
     elif (low is None) != (high is None):
         problems.append(f"fields.{where} has only one of low and high; expected both")
-    elif n is not None and low is not None:
-        problems.append(f"fields.{where} has both n and bounds; expected only one of them")
+    elif (n is not None) + (low is not None) + (binary is True) > 1:
+        problems.append(f"fields.{where} has several of n, bounds and binary; expected only one of them")
     else:
-        yield Field(key, table["array"], layout, low, high, n, state=state)
+        yield Field(key, table["array"], layout, low, high, n, binary is True, state=state)
 
 
 def _is_number_list(value: Any) -> bool:

@@ -456,6 +456,8 @@ def _spec_of_field(column_slice: ColumnSlice, field: Field) -> dict[str, Any] | 
     plain = {"dtype": column_slice.column.dtype.name, "shape": list(column_slice.column.shape)}
     if field.n is not None:
         return {"kind": "discrete", **plain, "n": field.n}
+    if field.binary:
+        return {"kind": "binary", **plain}
     if field.low is None:
         return None
     return {
