@@ -226,6 +226,9 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
         shell.printer.note(f"  known issue: {fault}")
     for one in () if downloaded.present else downloaded.manifest.decisions:
         shell.printer.note(f"  decision {one.rule} ({one.count:,}): {one.text}")
+    for name, count in downloaded.manifest.not_finite.items():
+        values = "value of the source is" if count == 1 else "values of the source are"
+        shell.printer.note(f"  {name}: {count:,} {values} NaN or infinite, and kept")
     if any(file.checked == "skipped" for file in downloaded.manifest.raw):
         shell.printer.note("  its raw files were not compared with the known digests (--no-hash-check)")
     recorded = sum(file.checked == "recorded" for file in downloaded.manifest.raw)

@@ -300,6 +300,7 @@ def _stored_facts(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, s
         ("return", _spread_text(manifest.statistics.get("return"))),
         ("length", _spread_text(manifest.statistics.get("length"))),
         ("final observation unknown", unknown_text(manifest) if manifest.final_unknown else "none"),
+        ("NaN or infinite", "; ".join(f"{count:,} values of {name}" for name, count in manifest.not_finite.items())),
         ("written by", f"datasets-rl {manifest.converter}"),
     )
 

@@ -290,6 +290,16 @@ class Manifest:
         return next((entry for entry in self.files if entry.path == path), None)
 
     @property
+    def not_finite(self) -> dict[str, int]:
+        """Number of values that are NaN or infinite, by the name of the field; without the fields that have none."""
+        counts = {
+            field.name: _sum(numbers.get("not_finite"))
+            for field in self.schema
+            if isinstance(numbers := self.statistics.get(field.name), Mapping)
+        }
+        return {name: count for name, count in counts.items() if count}
+
+    @property
     def unverified(self) -> str:
         """Sentence on the raw files that were not compared with an upstream digest; empty if all were compared."""
         unverified = [entry for entry in self.raw if entry.checked != "catalog"]
@@ -304,6 +314,11 @@ class Manifest:
     def bytes(self) -> int:
         """Total bytes of the dataset's files, without the manifest."""
         return sum(entry.bytes for entry in self.files)
+
+
+def _sum(value: Any) -> int:
+    """Return the sum of the integers in nested lists."""
+    return sum(map(_sum, value)) if isinstance(value, list) else value if type(value) is int else 0
 
 
 def _upgrade_from_version_1(document: Mapping[str, Any]) -> dict[str, Any]:

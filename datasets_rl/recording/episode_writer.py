@@ -24,9 +24,11 @@ from datasets_rl.ted.keys import (
     NEXT_TRUNCATED,
     OBSERVATION,
     Key,
+    as_key,
     dotted_name,
 )
 from datasets_rl.ted.rewards import float_rewards
+from datasets_rl.ted.table import EPISODE_DTYPE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,6 +40,7 @@ __all__ = ["EpisodeWriter"]
 _INFO = "info"
 _MIN_COMMIT_STEPS = 100_000
 _FLAG = np.dtype(np.bool_)
+_RESERVED = {*(EPISODE_DTYPE.names or ())}
 _STORED_DTYPES = {"u2": "int32", "u4": "int64", "u8": "int64"}
 
 
@@ -68,12 +71,15 @@ class EpisodeWriter:
         specs: Specs of the observation and of the action, by the names ``observation`` and ``action``; for a new dataset.
         metadata: Texts and numbers that describe the dataset; for a new dataset.
         score: The returns with the normalized scores 0 and 1, of a random policy and of an expert; for a new dataset.
+        fps: Steps per second, as the metadata ``fps``; for a new dataset.
+        names: Names of the elements of vectors, as the metadata ``names``: by the key of a field, ``"action"``,
+            ``"observation.state"`` or ``("observation", "state")``, a name for each element; for a new dataset.
         commit_every: Number of episodes after which they are added to the dataset. By default, they are when their
             steps outnumber those of the dataset, and at least 100,000: each step is then copied about once.
 
     Raises:
         InvalidArgumentError: If the dataset is not of the source ``local``, or was preprocessed; if the two returns of
-            `score` are not finite, or out of order.
+            `score` are not finite, or out of order; if `fps` is not above 0, or `names` are not texts.
     """
 
     def __init__(
@@ -85,10 +91,14 @@ class EpisodeWriter:
         specs: Mapping[str, TensorSpec] | None = None,
         metadata: Mapping[str, Any] | None = None,
         score: tuple[float, float] | None = None,
+        fps: float | None = None,
+        names: Mapping[str | Key, Sequence[str]] | None = None,
         commit_every: int | None = None,
     ) -> None:
         self._infos = tuple(infos)
-        description: dict[str, Any] = {"specs": _spec_documents(specs or {}), "metadata": dict(metadata or {})}
+        self._names = _names_of_elements(names or {})
+        described = {**(metadata or {}), **_rate(fps), **({"names": self._names} if self._names else {})}
+        description: dict[str, Any] = {"specs": _spec_documents(specs or {}), "metadata": described}
         if score is not None:
             description["score"] = _score_document(*score)
         self._target = Target(dataset, description, root=root)
@@ -119,8 +129,13 @@ class EpisodeWriter:
             info: The infos of the reset.
             lane: The environment, where several run side by side.
             **metadata: Numbers that describe the episode, such as its seed: columns of the episode table.
+
+        Raises:
+            InvalidArgumentError: If `metadata` has the name of a column that the episode table has itself.
         """
         self.end(lane=lane)
+        if reserved := sorted(_RESERVED & metadata.keys()):
+            raise InvalidArgumentError(f"the episode table has {', '.join(reserved)} itself; expected other names")
         states = dict(self._leaves(observation, OBSERVATION))
         for name in self._infos:
             if info is not None and name in info:
@@ -254,6 +269,7 @@ class EpisodeWriter:
         columns = [_column(key, value, shared=True) for key, value in states.items()]
         columns += [_column(key, value, shared=False) for key, value in steps.items()]
         try:
+            _check_names(self._names, columns)
             self._target.check_columns(columns)
         except InvalidArgumentError:
             self.drop(lane=lane)
@@ -360,6 +376,36 @@ def _spec_documents(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
         elif not isinstance(spec, NonTensorSpec):
             leaves[name] = spec.to_json()
     return leaves
+
+
+def _rate(fps: float | None) -> dict[str, float]:
+    if fps is not None and not (math.isfinite(fps) and fps > 0):
+        raise InvalidArgumentError(f"fps is {fps}; expected a number of steps per second above 0")
+    return {} if fps is None else {"fps": fps}
+
+
+def _names_of_elements(names: Mapping[str | Key, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the names of the elements by dotted name."""
+    lists = {dotted_name(as_key(key)): [*elements] for key, elements in names.items()}
+    for name, elements in lists.items():
+        is_text = isinstance(names.get(name), str)
+        if is_text or not all(isinstance(one, str) for one in elements) or len({*elements}) != len(elements):
+            raise InvalidArgumentError(f"the names of {name} are {elements}; expected a list of different texts")
+    return lists
+
+
+def _check_names(names: Mapping[str, Sequence[str]], columns: Sequence[Column]) -> None:
+    """Check that each list of names is of a vector with as many elements.
+
+    Raises:
+        InvalidArgumentError: If one is not.
+    """
+    shapes = {dotted_name(column.key): column.shape for column in columns}
+    for name, elements in names.items():
+        if name not in shapes:
+            raise InvalidArgumentError(f"names has {name!r}; the fields are {', '.join(sorted(shapes))}")
+        if shapes[name] not in {(len(elements),), *([()] if len(elements) == 1 else [])}:
+            raise InvalidArgumentError(f"{name} has {len(elements)} names; its shape is {list(shapes[name])}")
 
 
 def _score_document(low: float, high: float) -> dict[str, Any]:

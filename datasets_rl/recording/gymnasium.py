@@ -11,6 +11,7 @@ import numpy as np
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.recording.episode_writer import EpisodeWriter
 from datasets_rl.specs import from_gymnasium
+from datasets_rl.ted.keys import Key
 
 try:
     import gymnasium
@@ -40,6 +41,8 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         infos: Names of the entries of `info` to store.
         metadata: Texts and numbers that describe the dataset.
         score: The returns of a random policy and of an expert, with the normalized scores 0 and 1.
+        fps: Steps per second.
+        names: Names of the elements of vectors, by the key of the field.
         commit_every: Number of episodes after which they are added to the dataset.
     """
 
@@ -58,11 +61,13 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         infos: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
         score: tuple[float, float] | None = None,
+        fps: float | None = None,
+        names: Mapping[str | Key, Sequence[str]] | None = None,
         commit_every: int | None = None,
     ) -> None:
         super().__init__(env)
         spaces = {"observation": env.observation_space, "action": env.action_space}
-        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, score, commit_every)
+        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, score, fps, names, commit_every)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and start an episode."""
@@ -99,6 +104,8 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         infos: Names of the entries of `info` to store.
         metadata: Texts and numbers that describe the dataset.
         score: The returns of a random policy and of an expert, with the normalized scores 0 and 1.
+        fps: Steps per second.
+        names: Names of the elements of vectors, by the key of the field.
         commit_every: Number of episodes after which they are added to the dataset.
     """
 
@@ -111,6 +118,8 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         infos: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
         score: tuple[float, float] | None = None,
+        fps: float | None = None,
+        names: Mapping[str | Key, Sequence[str]] | None = None,
         commit_every: int | None = None,
     ) -> None:
         super().__init__(env)
@@ -119,7 +128,7 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         self._infos = tuple(infos)
         self._ended = np.zeros(env.num_envs, np.bool_)
         spaces = {"observation": env.single_observation_space, "action": env.single_action_space}
-        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, score, commit_every)
+        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, score, fps, names, commit_every)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -194,6 +203,8 @@ def _writer(
     infos: Sequence[str],
     metadata: Mapping[str, Any] | None,
     score: tuple[float, float] | None,
+    fps: float | None,
+    names: Mapping[str | Key, Sequence[str]] | None,
     commit_every: int | None,
 ) -> EpisodeWriter:
     """Return the writer for an environment, whose specification is stored as in Minari's metadata."""
@@ -205,6 +216,8 @@ def _writer(
         specs={name: from_gymnasium(space) for name, space in spaces.items()},
         metadata={**described, **(metadata or {})},
         score=score,
+        fps=fps,
+        names=names,
         commit_every=commit_every,
     )
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError, ManifestError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.specs.base import TensorSpec
+from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.lazy import stack_specs
@@ -62,7 +63,8 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
 def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], Any], steps: int) -> list[str]:
     """Return the values of a stored dataset that are outside its spec, as messages.
 
-    For each field, only the first chunk with such values is reported.
+    For each field, only the first chunk with such values is reported. NaN and infinity are in no bounds: the statistics of
+    the dataset count them, so they are left out here.
 
     Args:
         spec: Spec of one transition.
@@ -78,11 +80,19 @@ def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], An
         rows = max(_CHUNK_BYTES // max(leaf.zero().nbytes, 1), 1)
         for start in range(0, steps, rows):
             values = torch.from_numpy(np.array(column(key, start, min(start + rows, steps))))
-            problems = leaf.problems(values.to(leaf.dtype), f"{dotted_name(key)}[{start}:]")
+            values = _finite(values.to(leaf.dtype), leaf)
+            problems = leaf.problems(values, f"{dotted_name(key)}[{start}:]")
             if problems:
                 reasons += problems
                 break
     return reasons
+
+
+def _finite(values: Tensor, leaf: TensorSpec) -> Tensor:
+    """Return values, [n, ...], with one inside the bounds in place of each that is NaN or infinite."""
+    if not isinstance(leaf, BoundedTensorSpec) or not values.is_floating_point() or bool(values.isfinite().all()):
+        return values
+    return torch.where(values.isfinite(), values, leaf.low)
 
 
 def spec_from_data(data: Any) -> Any:

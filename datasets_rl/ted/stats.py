@@ -54,6 +54,7 @@ class Moments:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._shape: tuple[int, ...] = () if self.pools(shape) else shape
+        self._seen: NDArray[np.int64] = np.zeros(self._item_size, np.int64)
         self._count: NDArray[np.int64] = np.zeros(self._item_size, np.int64)
         self._mean: NDArray[np.float64] = np.zeros(self._item_size)
         self._squares: NDArray[np.float64] = np.zeros(self._item_size)
@@ -70,11 +71,12 @@ class Moments:
         return int(np.prod(self._shape))
 
     def update(self, block: NDArray[Any]) -> None:
-        """Add a batch of values, [n, ...]; each value that is not finite is ignored."""
+        """Add a batch of values, [n, ...]; each value that is not finite is counted, and otherwise ignored."""
         # One contiguous row per element: numpy reduces rows several times faster than columns.
         values = np.ascontiguousarray(block.reshape(-1, self._item_size).T, dtype=np.float64)
         if not values.size:
             return
+        self._seen = self._seen + values.shape[1]
         with np.errstate(over="ignore", invalid="ignore"):
             sums = values.sum(axis=1)
             if np.isfinite(sums).all():
@@ -115,7 +117,8 @@ class Moments:
 
     def merge(self, state: list[list[float]]) -> None:
         """Add the values of another accumulator, given its `state`."""
-        count, mean, squares, low, high = (np.array(column) for column in state)
+        count, mean, squares, low, high, seen = (np.array(column) for column in state)
+        self._seen = self._seen + seen.astype(np.int64)
         np.minimum(self._low, low, out=self._low)
         np.maximum(self._high, high, out=self._high)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -131,10 +134,13 @@ class Moments:
             column[:] = values
 
     def _state_arrays(self) -> tuple[NDArray[Any], ...]:
-        return self._count, self._mean, self._squares, self._low, self._high
+        return self._count, self._mean, self._squares, self._low, self._high, self._seen
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics in the shape of one step, as JSON values; None for a value that is not finite."""
+        """Return the statistics in the shape of one step, as JSON values; None for a value that is not finite.
+
+        ``not_finite``, the number of values that were ignored, is among them if there were any.
+        """
         has_values = self._count > 0
         columns = {
             "min": self._low,
@@ -142,6 +148,8 @@ class Moments:
             "mean": np.where(has_values, self._mean, np.nan),
             "std": np.where(has_values, np.sqrt(self._squares / np.maximum(self._count, 1)), np.nan),
         }
+        ignored = self._seen - self._count
+        columns |= {"not_finite": ignored} if ignored.any() else {}
         return {
             name: np.where(np.isfinite(column), column, None).reshape(self._shape).tolist()  # type: ignore[call-overload]
             for name, column in columns.items()
@@ -252,7 +260,7 @@ def _value_differences(stated: Any, expected: Mapping[str, Any]) -> Iterator[str
         if values.shape != recomputed.shape:
             yield f".{name} is {stated[name]!s:.60}; expected numbers of the shape {list(recomputed.shape)}"
             continue
-        exact = name in {"min", "max"}
+        exact = name in {"min", "max", "not_finite"}
         with np.errstate(invalid="ignore"):
             equal = (values == recomputed) | (np.isnan(values) & np.isnan(recomputed))
             equal |= np.abs(values - recomputed) <= (0 if exact else TOLERANCE) * scale

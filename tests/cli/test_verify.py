@@ -157,3 +157,40 @@ def test_values_without_an_upstream_digest_are_reported_in_one_line(rlds, stored
 
     assert "no upstream digest vouches" not in before
     assert sum("no upstream digest vouches for" in line for line in after.splitlines()) == 1
+
+
+@pytest.mark.parametrize("place", ["kept", "changed"])
+def test_values_of_the_source_that_are_not_finite_are_counted_and_no_problem(rlds, home, tmp_path, place):
+    """They cannot be in any bounds, and another download would have them again."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    ends = np.tile([False, False, False, True], 3)
+    actions = np.linspace(-1, 1, 24, dtype=np.float32).reshape(12, 2)
+    actions[3, 0] = actions[7, 0] = np.nan
+    actions[7, 1] = np.inf
+    arrays = {"observations": np.arange(12, dtype=np.float32)[:, None], "rewards": np.ones(12, np.float32)}
+    np.savez(raw / "data.npz", actions=actions, timeouts=ends, **arrays)
+    (raw / "dataset.toml").write_text(
+        'name = "mine"\nformat = "npz"\nepisodes.by = "flags"\n[fields]\nobservation = "observations"\n'
+        'action = { array = "actions", low = -1.0, high = 1.0 }\nreward = "rewards"\ntruncated = "timeouts"\n'
+    )
+    converted = rlds("download", "local/mine", "--from-local", raw)
+    assert converted.code == 0
+    assert "action: 3 values of the source are NaN or infinite, and kept" in converted.err
+    assert "3 values of action" in rlds("info", "local/mine").out
+    manifest = home / "local" / "mine" / "manifest.json"
+    statistics = json.loads(manifest.read_text())["statistics"]
+    assert statistics["action"]["not_finite"] == [2, 1]
+    assert "not_finite" not in statistics["observation"]
+
+    if place == "kept":
+        ran = rlds("verify", "local/mine", "--deep")
+        assert (ran.code, "problem" in ran.out) == (0, False), ran.out
+        assert "action is NaN or infinite: row 3 and 1 more" in ran.out
+        return
+    document = json.loads(manifest.read_text())
+    document["statistics"]["action"]["not_finite"] = [1, 1]
+    write_manifest_with_digest(manifest.parent, document)
+    ran = rlds("verify", "local/mine", "--deep")
+    assert ran.code == 5
+    assert "statistics.action.not_finite[0] is 1; recomputed 2" in ran.out

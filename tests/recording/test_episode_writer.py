@@ -236,3 +236,50 @@ def test_tensors_are_stored_in_their_dtype():
     step = load("local/a")[0]
     assert (step["observation"].tolist(), step["action"].item(), step["action"].dtype) == ([0.5, 1.0], 3, torch.int64)
     assert step["next", "terminated"].item()
+
+
+def test_steps_per_second_and_names_of_elements_are_metadata_that_every_version_keeps(tmp_path):
+    names = {"action": ["shoulder", "elbow"], ("observation", "state"): ["x"]}
+    for _ in range(2):
+        with EpisodeWriter("local/arm", fps=30, names=names, metadata={"robot": "arm 2"}) as writer:
+            writer.start({"state": np.zeros(1)})
+            writer.step(np.zeros(2), {"state": np.ones(1)}, 1.0, terminated=True)
+
+    expected = {"robot": "arm 2", "fps": 30, "names": {"action": ["shoulder", "elbow"], "observation.state": ["x"]}}
+    assert load("local/arm").metadata == expected
+    preprocess(tmp_path / "local" / "arm", Recipe([ScaleRewards(2.0)]), in_place=True)
+    assert load("local/arm").metadata == expected
+    other = preprocess("local/arm", Recipe([ScaleRewards(3.0)]), as_="other")
+    preprocess([tmp_path / "local" / "arm", other], Recipe([]), dest=tmp_path / "both")
+    assert load(tmp_path / "both").metadata["0"]["names"] == expected["names"]
+    assert is_intact("local/arm")
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ({"action": ["x"]}, r"action has 1 names; its shape is \[2\]"),
+        ({"actions": ["x", "y"]}, r"names has 'actions'; the fields are action, next\.reward"),
+        ({"action": "xy"}, "expected a list of different texts"),
+        ({"action": ["x", "x"]}, "expected a list of different texts"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused_at_the_first_step(names, problem):
+    def write():
+        writer = EpisodeWriter("local/arm", names=names)
+        writer.start(np.zeros(2))
+        writer.step(np.zeros(2), np.zeros(2), 1.0)
+
+    with pytest.raises(InvalidArgumentError, match=problem):
+        write()
+
+
+@pytest.mark.parametrize("fps", [0, -1, float("nan"), float("inf")])
+def test_a_rate_of_no_steps_is_refused(fps):
+    with pytest.raises(InvalidArgumentError, match="steps per second above 0"):
+        EpisodeWriter("local/arm", fps=fps)
+
+
+def test_numbers_of_an_episode_that_the_table_has_itself_are_refused():
+    with EpisodeWriter("local/a") as writer, pytest.raises(InvalidArgumentError, match="length, return"):
+        writer.start(np.zeros(2), **{"return": 3.0, "length": 2})
