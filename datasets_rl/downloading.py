@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from datasets_rl import sources
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownKeyError
-from datasets_rl.growth import check_contains, grown_selection
+from datasets_rl.growth import check_contains, check_episodes, grown_selection
 from datasets_rl.locating import locate, warn_of_recordings
 from datasets_rl.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.progress import report
@@ -120,6 +120,7 @@ def download(
         settle(paths)
         if from_local is not None:
             _check_files_unchanged(DownloadRequest(entry, paths, settings, from_local=from_local))
+        check_episodes(paths.folder, selection)
         return paths.user_path
     check_folder(paths)
     if paths.exists and not raw_only:

@@ -32,6 +32,19 @@ def grown_selection(folder: Path, selection: Selection, *, as_stored: bool = Fal
     return _grow(Manifest.read(folder), folder, selection, as_stored=as_stored)
 
 
+def check_episodes(folder: Path, selection: Selection) -> None:
+    """Check that a selection of episodes selects some of a stored dataset that contains it.
+
+    Raises:
+        InvalidArgumentError: If the numbers cannot be read, select no episode, or name one that does not exist.
+    """
+    from datasets_rl.format.reader import StoredDataset
+
+    if selection.episodes:
+        numbers = StoredDataset(folder).episodes["source"]
+        sources.read_numbers(selection.episodes, int(numbers.max()) + 1)
+
+
 def check_contains(folder: Path, selection: Selection) -> None:
     """Check that a stored dataset contains a selection.
 

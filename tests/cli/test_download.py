@@ -303,3 +303,16 @@ def test_the_option_root_is_repeated_in_suggested_commands(rlds, tmp_path, store
 
 def test_suggested_commands_have_no_root_where_none_was_given(rlds):
     assert "next: rlds download demo/pendulum" in rlds("path", "demo/pendulum").err
+
+
+@pytest.mark.parametrize(
+    ("episodes", "problem"),
+    [("5:2", "selects none of the 75"), ("75", "there are 75, counted from 0"), ("first", "episodes are 'first'")],
+)
+def test_episodes_that_a_stored_dataset_does_not_have_are_refused(rlds, stored, episodes, problem):
+    assert rlds("download", "demo/pendulum", "--episodes", "70:90").code == 0
+
+    ran = rlds("download", "demo/pendulum", "--episodes", episodes)
+    assert (ran.code, ran.out) == (2, "")
+    assert problem in ran.err
+    assert stored.is_dir()
