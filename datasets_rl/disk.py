@@ -664,14 +664,13 @@ def may_be_owned(path: Path) -> bool:
     Of a process on another host, or in another container, this cannot be known: it may be.
     """
     try:
-        status = path.lstat()
-        content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
-    except OSError:
+        content, written = read_plain(path), path.lstat().st_mtime
+    except (IntegrityError, OSError):
         return False
     lines = content.decode(errors="replace").splitlines()
     if [*lines[1:2], *lines[3:5]] not in ([], [socket.gethostname(), *machine_identity()]):
         return True
-    return bool(content) and _is_alive(content, status.st_mtime)
+    return bool(content) and _is_alive(content, written)
 
 
 def _free_if_dead(path: Path, *, dry_run: bool = False) -> bool:

@@ -61,14 +61,11 @@ def pending_recordings(paths: DatasetPaths) -> list[Path]:
     Their episodes are not yet a part of the dataset. Only names and owner files are read, nothing is locked or changed,
     and links are ignored.
     """
-    if any(map(os.path.islink, (paths.recorded.parent, paths.recorded))):
-        return []
     try:
-        with os.scandir(paths.recorded) as entries:
-            folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        folders = disk.plain_folders(paths.recorded, paths.root)
     except OSError:
         return []
-    return sorted(folder for folder in folders if not disk.may_be_owned(owner_file(folder)))
+    return [folder for folder in folders if not disk.may_be_owned(owner_file(folder))]
 
 
 def warn_of_recordings(paths: DatasetPaths) -> None:

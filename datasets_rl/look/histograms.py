@@ -95,7 +95,8 @@ def distributions(blocks: Blocks, shape: tuple[int, ...], sample: NDArray[Any], 
         moments.update(block)
         if not discrete:
             special += _special_values(block.reshape(-1, elements))
-    numbers = {name: np.array(value, object).reshape(-1) for name, value in moments.to_json().items()}
+    stated = moments.to_json()
+    numbers = {name: np.array(stated[name], object).reshape(-1) for name in ("min", "max", "mean", "std")}
     shares = {name: np.array(value, object).reshape(-1) for name, value in quantiles(sample, shape).items()}
     histograms = _histograms(blocks, numbers, shares, bins, discrete=discrete)
     counts = np.array(moments.state()[0], np.int64)

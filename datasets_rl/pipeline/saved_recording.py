@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.format.manifest import array_file
 from datasets_rl.format.npy import unfinished_blocks
@@ -90,8 +90,7 @@ class SavedRecording:
             IntegrityError: If a file is damaged, so that the recording has no episode that is certainly whole.
             OSError: If a file cannot be read.
         """
-        if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise _damaged(folder, "it is a link or not a folder")
+        disk.check_kind(folder, folder=True)
         document = _read_description(folder)
         lines = _read_lines(folder / JOURNAL_FILE)
         if document is None or lines is None:
@@ -383,7 +382,7 @@ class _ShorterError(Exception):
 
 def _read_whole(path: Path) -> bytes | None:
     try:
-        with open_regular(path) as stream:
+        with _open_plain(path) as stream:
             size = os.fstat(stream.fileno()).st_size
             return b"".join(_read_range(stream, path, 0, size))
     except FileNotFoundError:
@@ -393,7 +392,7 @@ def _read_whole(path: Path) -> bytes | None:
 def _extended_crc(path: Path, start: int, stop: int, value: int) -> int:
     """Return the CRC-32 of the first `stop` bytes of a file, given that of its first `start` bytes."""
     try:
-        stream = open_regular(path)
+        stream = _open_plain(path)
     except FileNotFoundError:
         raise _ShorterError(f"{path.name} has no bytes") from None
     with stream:
@@ -415,15 +414,14 @@ def _read_range(stream: IO[bytes], path: Path, start: int, stop: int) -> Iterato
         yield chunk
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a file for reading. A link is not followed, and a named pipe would block.
+def _open_plain(path: Path) -> IO[bytes]:
+    """Open a file for reading, unless it is a link or a named pipe.
 
     Raises:
         IntegrityError: If it is not a regular file.
         OSError: If it cannot be opened.
     """
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise _damaged(path.parent, f"{path.name} is a link or not a regular file")
+    disk.check_kind(path, folder=False)
     return path.open("rb")
 
 

@@ -125,15 +125,15 @@ def _publish(
     if not recordings:
         return None
     build = change.paths.build
-    disk.remove_tree(change.paths.work)
+    disk.remove_tree(change.paths.work, change.paths.root)
     build.mkdir(parents=True)
     try:
         write_joined(build, stored, recordings)
     except DiskFullError:
-        disk.remove_tree(change.paths.work)
+        disk.remove_tree(change.paths.work, change.paths.root)
         raise
     except (DatasetsRLError, OSError) as error:
-        disk.remove_tree(change.paths.work)
+        disk.remove_tree(change.paths.work, change.paths.root)
         return error
     change.publish()
     return None
@@ -160,11 +160,9 @@ def add_abandoned_recordings(paths: DatasetPaths, dataset_id: str) -> Kept:
         OSError: If the folder of the recordings cannot be read.
     """
     for folder in (paths.recorded.parent, paths.recorded):
-        try:
-            if not stat.S_ISDIR(folder.lstat().st_mode):
-                raise IntegrityError(str(folder), ["it is a link or not a folder"], hint="move it away")
-        except FileNotFoundError:
-            return {}
+        disk.check_kind(folder, folder=True)
+    if not paths.recorded.exists():
+        return {}
     disk.free_owner_files(paths.recorded)
     unlockable: _Reasons = {}
     with ExitStack() as held:

@@ -67,6 +67,8 @@ class Target:
         self._recording: Recording | None = None
         self._finished: list[Path] = []
         self._held = ExitStack()
+        if store.has_unfinished_change(self.paths):
+            store.complete_changes(self.paths)
         try:
             self._warn_of(add_abandoned_recordings(self.paths, self.id).values())
         except (DatasetsRLError, OSError) as error:
@@ -151,7 +153,7 @@ class Target:
         """Delete what was recorded since the last commit."""
         self.end_recording()
         for folder in self._finished:
-            disk.remove_tree(folder)
+            disk.remove_tree(folder, self.paths.root)
         self._finished.clear()
         self._held.close()
         remove_empty_folders(self.paths)

@@ -190,17 +190,22 @@ def test_infinite_rewards_of_both_signs_give_nan_returns(tmp_path):
 
     assert np.isnan(stored.episodes["return"][0])
     numbers = stored.manifest.statistics["next.reward"]
-    assert numbers.pop("std") == [0]
+    assert (numbers.pop("std"), numbers.pop("not_finite")) == ([0], [2])
     assert {*map(tuple, numbers.values())} == {(1,)}
     assert stored.manifest.statistics["return"]["mean"] is None
 
 
-def test_statistics_ignore_each_element_that_is_not_finite():
+def test_statistics_count_and_ignore_each_element_that_is_not_finite():
     moments = Moments((2,))
     moments.update(np.array([[1.0, np.nan], [3.0, 5.0]]))
     moments.update(np.array([[np.inf, 7.0]]))
 
-    assert moments.to_json() == {"min": [1, 5], "max": [3, 7], "mean": [2, 6], "std": [1, 1]}
+    expected = {"min": [1, 5], "max": [3, 7], "mean": [2, 6], "std": [1, 1], "not_finite": [1, 1]}
+    assert moments.to_json() == expected
+    merged = Moments((2,))
+    merged.update(np.array([[np.nan, 6.0]]))
+    merged.merge(moments.state())
+    assert merged.to_json()["not_finite"] == [2, 1]
 
 
 def test_statistics_of_very_large_numbers_are_valid_json():

@@ -1,11 +1,15 @@
 """Appending whole episodes to a dataset."""
 
+import shutil
+
 import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import append, download, load, verify
-from datasets_rl.errors import InvalidArgumentError, UnknownIdError
+from datasets_rl import Recipe, append, download, load, preprocess, undo, verify
+from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownIdError
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +87,31 @@ def test_unknown_datasets_and_data_without_rewards_or_steps_are_refused():
         append("local/a", TensorDict({"observation": torch.zeros(3)}, [3]))
     with pytest.raises(InvalidArgumentError, match=r"expected \[T\] or \[B, T\]"):
         append("local/a", TensorDict({}, []))
+
+
+def test_a_stored_dataset_is_added_once_under_whatever_name_it_is_given(tmp_path):
+    """The same command is repeated after a kill, and the dataset may have been moved or preprocessed in between."""
+    append("local/a", transitions(1, 3))
+    append("local/b", transitions(2, 4))
+    append("local/a", "local/b")
+    shutil.copytree(tmp_path / "local" / "b", tmp_path / "moved")
+
+    for again in ("local/b", tmp_path / "moved", "local/a"):
+        with pytest.warns(RecordingWarning, match=r"already: nothing was added\nagain=True adds them again"):
+            append("local/a", again)
+    assert load("local/a").episodes.lengths.tolist() == [3, 4, 4]
+
+    held = Manifest.read(tmp_path / "local" / "a").recordings
+    preprocess("local/a", Recipe([ScaleRewards(2.0)]), as_="twice")
+    preprocess("local/a", Recipe([ScaleRewards(2.0)]), in_place=True)
+    assert Manifest.read(tmp_path / "local" / "a@twice").recordings == held
+    with pytest.warns(RecordingWarning, match="already"):
+        append("local/a", "local/b")
+    with pytest.raises(InvalidArgumentError, match="does not grow"):
+        append("local/a", "local/b", again=True)
+    undo(tmp_path / "local" / "a")
+
+    append("local/a", "local/b", again=True)
+    append("local/a", "local/a", again=True)
+    assert load("local/a").episodes.lengths.tolist() == [3, 4, 4, 4, 4] * 2
+    assert verify("local/a", deep=True).problems == ()
