@@ -38,7 +38,12 @@ from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.device import DeviceStorage
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.fields import FieldsStorage
-from datasets_rl.storages.final_states import FinalUnknown, check_final_unknown, select_final_known
+from datasets_rl.storages.final_states import (
+    FinalUnknown,
+    check_final_unknown,
+    select_final_known,
+    select_without_timeouts,
+)
 from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
@@ -572,7 +577,9 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
             return StepReader(self.stored, steps.rows, steps.episodes, steps.keys() if keys is None else keys)
         return StepReader(self.stored, keys=keys)
 
-    def as_dict(self, layout: FlatLayout, framework: Framework = "numpy", device: Any = None) -> dict[str, Any]:
+    def as_dict(
+        self, layout: FlatLayout, framework: Framework = "numpy", device: Any = None, *, timeouts: bool = True
+    ) -> dict[str, Any]:
         """Return all transitions as a flat dict of arrays, with the keys and dtypes that training programs expect.
 
             >>> data = dataset.as_dict("corl")
@@ -581,7 +588,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
 
         ========= ================================================================================================
         "d4rl"    as `env.get_dataset()`: observations, actions, rewards, terminals and timeouts (bool)
-        "corl"    as `d4rl.qlearning_dataset`: observations, actions, rewards, next_observations, terminals
+        "corl"    the keys of `d4rl.qlearning_dataset`: observations, actions, rewards, next_observations, terminals
         "ogbench" as `ogbench.load_dataset`: the same, but terminals are the ends of trajectories; masks are 1 -
                   terminated
         "rlpd"    as RLPD's `D4RLDataset`: actions are clipped to 1 - 1e-5; masks, and dones (bool), the ends of
@@ -603,9 +610,12 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
             layout: The keys and dtypes.
             framework: The type of the arrays: "numpy", "torch" or "jax".
             device: The device of the arrays of torch or jax; by default the CPU, or the default device of jax.
+            timeouts: Whether to keep the last transition of each truncated episode. `d4rl.qlearning_dataset`, and with it
+                CORL, IQL and RLPD, leave it out, because D4RL's files lack its next observation; if False, the rows are
+                theirs, except that D4RL also leaves out the last row of a file if it is terminated.
 
         Raises:
-            InvalidArgumentError: If the arguments do not exist, jax is not installed, or elements are whole episodes.
+            InvalidArgumentError: If the arguments do not exist, no transition remains, jax is not installed, or elements are whole episodes.
             UnknownKeyError: If the dataset has no observation or action.
         """
         steps: Any = self._storage.steps if isinstance(self._storage, DeviceStorage) else self._storage
@@ -613,6 +623,8 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
             raise InvalidArgumentError("the elements are whole episodes", hint="open the dataset without split_trajs")
         if layout != "d4rl" and self.final_unknown is None:
             steps = select_final_known(steps, "drop_truncated")
+        if not timeouts:
+            steps = select_without_timeouts(steps)
         return flat_dict(steps, layout, framework, device)
 
     def push(self, address: str, *, private: bool = False, message: str = "") -> Pushed:

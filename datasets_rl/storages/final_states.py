@@ -1,20 +1,23 @@
-"""A view of a dataset without the transitions whose next observation is unknown; no data is copied."""
+"""Views of a dataset without the transitions whose next observation is unknown, or without time-outs; no data is copied."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.fields import FieldsStorage
 from datasets_rl.storages.subset import SubsetStorage
-from datasets_rl.ted.keys import NEXT_TERMINATED
+from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED
+from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["FinalUnknown", "check_final_unknown", "select_final_known"]
+__all__ = ["FinalUnknown", "check_final_unknown", "select_final_known", "select_without_timeouts"]
 
 FinalUnknown = Literal["keep", "drop", "drop_truncated"]
 """How to treat transitions whose next observation is unknown."""
@@ -49,23 +52,52 @@ def select_final_known(steps: EpisodicStorage, final_unknown: FinalUnknown | Non
     """
     if final_unknown in {None, "keep"} or not steps.masked:
         return steps
+
+    def is_unknown(whole: Any, rows: NDArray[np.int64], table: EpisodeTable) -> NDArray[np.int64]:
+        unknown: NDArray[np.int64] = table.stops[~table["final_known"]] - 1
+        if final_unknown == "drop":
+            return unknown
+        terminated = whole.pick(NEXT_TERMINATED, torch.from_numpy(rows[unknown]))[:, 0].numpy()
+        return unknown[~terminated]
+
+    return _without(steps, is_unknown, f"final_unknown is {final_unknown!r}")
+
+
+def select_without_timeouts(steps: EpisodicStorage) -> EpisodicStorage:
+    """Return a view of the steps without the last transition of each truncated episode, as `d4rl.qlearning_dataset`.
+
+        episode        0  1  2  3   f          0  1  2   truncated; the next observation is that of row 3
+
+    Raises:
+        InvalidArgumentError: If no step remains.
+    """
+
+    def is_timeout(whole: Any, rows: NDArray[np.int64], table: EpisodeTable) -> NDArray[np.int64]:
+        # The flags of the whole dataset: where a view has cut an episode, the transition at the time-out is gone already.
+        last: NDArray[np.int64] = table.stops - 1
+        truncated = whole.pick(NEXT_TRUNCATED, torch.from_numpy(rows[last]))[:, 0].numpy()
+        return last[truncated]
+
+    return _without(steps, is_timeout, "timeouts is False")
+
+
+def _without(
+    steps: EpisodicStorage,
+    choose: Callable[[Any, NDArray[np.int64], EpisodeTable], NDArray[np.int64]],
+    setting: str,
+) -> EpisodicStorage:
+    """Return a view of steps without those whose numbers `choose` returns for the dataset, its rows and its episodes."""
     if isinstance(steps, AliasedStorage):
-        return AliasedStorage(select_final_known(steps.steps, final_unknown), steps.names)
+        return AliasedStorage(_without(steps.steps, choose, setting), steps.names)
     if isinstance(steps, FieldsStorage):
-        kept = select_final_known(steps.steps, final_unknown)
+        kept = _without(steps.steps, choose, setting)
         return FieldsStorage(kept, [key for key in steps.fields if key in kept.keys()])  # noqa: SIM118 - a storage is not a dict
-    table = steps.episodes
-    unknown = table.stops[~table["final_known"]] - 1
     whole: Any
     whole, rows = (steps.dataset, steps.rows) if isinstance(steps, SubsetStorage) else (steps, np.arange(len(steps)))
-    if final_unknown == "drop_truncated":
-        terminated = whole.pick(NEXT_TERMINATED, torch.from_numpy(rows[unknown]))[:, 0].numpy()
-        unknown = unknown[~terminated]
-    rows = np.delete(rows, unknown)
+    rows = np.delete(rows, choose(whole, rows, steps.episodes))
     if not len(rows):
         raise InvalidArgumentError(
-            f"final_unknown is {final_unknown!r}, which removes all {len(steps):,} steps: every episode has one step, "
-            "and its next observation is unknown",
-            hint="open the dataset with final_unknown='keep'",
+            f"{setting}, which removes all {len(steps):,} steps: every episode has a single one",
+            hint="keep these steps: final_unknown='keep', timeouts=True",
         )
     return SubsetStorage(whole, rows, steps.fields if isinstance(steps, SubsetStorage) else None)

@@ -420,12 +420,16 @@ def step_advantages(rewards: np.ndarray, gamma: float, lmbda: float, names: tupl
     return {names[0]: advantage[:, None], names[1]: (advantage + value)[:, None]}
 
 
-def limited_returns(rewards: np.ndarray, limit: int) -> list[float]:
+IN_TIME = ~np.isin(np.arange(12), STOPS[~OUTCOME] - 1)
+"""Steps other than time-outs; the episode of one step is nothing but a time-out."""
+
+
+def limited_returns(rewards: np.ndarray, limit: int, kept_steps: Any = slice(None)) -> list[float]:
     """Return the sums between terminations, of at most `limit` steps, step by step as `return_reward_range` of CORL."""
-    ends, found, total, steps = set(STOPS[OUTCOME] - 1), [], 0.0, 0
-    for step, number in enumerate(rewards):
+    terminals, found, total, steps = np.isin(np.arange(12), STOPS[OUTCOME] - 1)[kept_steps], [], 0.0, 0
+    for number, terminal in zip(rewards, terminals, strict=True):
         total, steps = total + number, steps + 1
-        if step in ends or steps == limit:
+        if terminal or steps == limit:
             found.append(total)
             total, steps = 0.0, 0
     return found
@@ -528,7 +532,7 @@ STEP_ORACLES: dict[str, Callable[..., Mapping[Any, Any]]] = {
 }
 """The fields that follow from rewards, [N, 1], computed in float64 from the rewards, [12], and the arguments of the step."""
 
-CHOOSE_ROWS = {"drop_episodes", "keep_episodes", "keep_lengths", "keep_steps", "keep_success", "split"}
+CHOOSE_ROWS = {"drop_episodes", "drop_timeouts", "keep_episodes", "keep_lengths", "keep_steps", "keep_success", "split"}
 """Steps that choose rows by other fields than the reward."""
 
 
@@ -596,11 +600,11 @@ RECIPES: dict[str, Callable[[np.ndarray], Mapping[Any, Any]]] = {
         REWARD: (10 * r - 5)[:, None],
         ("mc_returns",): per_episode(with_failure(0.99, -5.0), 10 * r - 5),
     },
-    "corl_locomotion": lambda r: scaled_by(limited_returns(r, 1000), 1000.0, r),
+    "corl_locomotion": lambda r: scaled_by(limited_returns(r[IN_TIME], 1000, IN_TIME), 1000.0, r[IN_TIME]),
     "cql_antmaze": lambda r: {REWARD: (4 * r - 2)[:, None]},
     "delayed_rewards": STEP_ORACLES["delay_rewards"],
     "iql_antmaze": lambda r: {REWARD: (r - 1)[:, None]},
-    "iql_locomotion": lambda r: scaled_by(sums(r), 1000.0, r),
+    "iql_locomotion": lambda r: scaled_by(sums(r * IN_TIME)[[0, 2, 3, 4]], 1000.0, r[IN_TIME]),
     "n_step_3": lambda r: _n_steps(r, 3, 0.99),
     "returns_to_go": _returns_to_go,
     "success_only": _success_only,

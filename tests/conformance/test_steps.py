@@ -58,6 +58,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "delay_rewards": ({},),
     "discrete_action_projection": ({"num_actions_effective": 2, "max_actions": 4},),
     "drop_episodes": ({"numbers": [1]}, {"numbers": [0, "3:"]}),
+    "drop_timeouts": ({},),
     "drop_unknown_final": ({}, {"ends": "truncated"}),
     "exclude": ({"keys": ["goal", "text"]},),
     "expand_as": ({"in_key": "success", "ref_key": "action"},),
@@ -286,7 +287,7 @@ def test_the_output_is_strict_ted_and_the_input_does_not_change(name, arguments,
     unknown = set(block.numbers[~block.final_known].tolist())
     cut = came.numbers[~came.final_known].tolist()
     assert set(cut) <= unknown
-    if name not in {"drop_unknown_final", "keep_steps"}:
+    if name not in {"drop_timeouts", "drop_unknown_final", "keep_steps"}:
         assert came.final_known.tolist() == [bool(block.final_known[number]) for number in came.numbers]
 
 

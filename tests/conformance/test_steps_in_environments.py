@@ -120,6 +120,7 @@ UNAFFECTED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "clip_rewards": ({},),
     "delay_rewards": ({},),
     "drop_episodes": ({"numbers": [1]},),
+    "drop_timeouts": ({},),
     "drop_unknown_final": ({},),
     "hindsight_goals": ({"strategy": "final", "achieved": "observation.arm.at", "goal": "observation.goal"},),
     "init_tracker": ({},),

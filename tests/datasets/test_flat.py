@@ -45,6 +45,26 @@ def expected(layout, model=None, terminated=TERMINATED, ends=ENDS):
     return flat | ({"dones": ends} if layout == "rlpd" else {"terminals": ends.astype(np.float32)})
 
 
+@pytest.mark.parametrize("layout", ["corl", "ogbench", "rlpd"])
+def test_time_outs_can_be_left_out(dataset, layout):
+    """Rows 4 and 9 are time-outs, of which the first is a whole episode."""
+    flat, numbers = dataset.as_dict(layout, timeouts=False), expected(layout)
+    rows = [0, 1, 2, 3, 5, 6, 7, 8, 10, 11]
+    ends = np.isin(rows, [3, 8, 11])
+
+    for name, array in flat.items():
+        is_end = name == "dones" or (name == "terminals" and layout == "ogbench")
+        assert np.array_equal(array, ends if is_end else numbers[name][rows]), name
+    assert len(dataset.as_dict(layout)["rewards"]) == 12
+
+
+def test_a_dataset_of_nothing_but_time_outs_is_refused(tmp_path):
+    write_dataset(tmp_path, [trajectory(1), trajectory(1, seed=1)])
+
+    with pytest.raises(InvalidArgumentError, match="timeouts is False, which removes all 2 steps"):
+        open_dataset(tmp_path).as_dict("corl", timeouts=False)
+
+
 @pytest.mark.parametrize("layout", ["d4rl", "corl", "ogbench", "rlpd"])
 def test_arrays_have_the_keys_and_dtypes_of_the_program(dataset, layout):
     flat, numbers = dataset.as_dict(layout), expected(layout)

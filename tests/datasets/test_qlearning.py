@@ -12,7 +12,7 @@ from golden.qlearning import qlearning_reference
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from datasets_rl import downloading, sources
+from datasets_rl import Recipe, downloading, load, sources
 from datasets_rl.datasets import D4RLExperienceReplay
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -97,6 +97,51 @@ def test_the_transitions_are_those_of_the_reference(columns, name, limit, termin
         facts = sources.get_source("d4rl").catalog["ids"][name]
         patch.setitem(facts, "time_limit", limit)
         check(columns, name, limit, terminate_on_end=terminate_on_end)
+
+
+def return_range(rewards, terminals, limit):
+    """Return the difference of the returns as `return_reward_range` of CORL has it, one step after the other."""
+    returns, total, steps = [], 0.0, 0
+    for reward, terminal in zip(rewards, terminals, strict=True):
+        total, steps = total + float(reward), steps + 1
+        if terminal or steps == limit:
+            returns.append(total)
+            total, steps = 0.0, 0
+    return max(returns) - min(returns)
+
+
+@pytest.mark.parametrize("terminal_end", [False, True])
+def test_without_time_outs_the_rows_and_the_factor_are_those_of_corl(tmp_path, monkeypatch, terminal_end):
+    """Episodes of 40 steps end by time-out, others by termination; D4RL also leaves out the last row of the file."""
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    generator = np.random.default_rng(4)
+    lengths = [40, 25, 40, 40, 13, 40, 30]
+    stops, rows = np.cumsum(lengths) - 1, sum(lengths)
+    columns = {
+        "observations": generator.normal(size=(rows, 3)).astype(np.float32),
+        "actions": generator.uniform(-1, 1, (rows, 2)).astype(np.float32),
+        "rewards": generator.normal(1, 1, rows).astype(np.float32),
+        "terminals": np.isin(np.arange(rows), stops[[1, 4, 6] if terminal_end else [1, 4]]),
+        "timeouts": np.isin(np.arange(rows), stops[[0, 2, 3, 5]]),
+    }
+    local = d4rl_files.write(tmp_path / "local.hdf5", columns)
+    downloading.download(f"d4rl/{IDS[0]}", from_local=local, hash_check=False)
+    theirs = qlearning_reference(columns, None)
+    dataset = load(f"d4rl/{IDS[0]}", download=False)
+    ours, count = dataset.as_dict("corl", timeouts=False), len(theirs["rows"])
+
+    assert len(dataset.as_dict("corl")["rewards"]) == count + terminal_end  # these time-outs have no next observation
+    assert len(ours["rewards"]) == count + terminal_end
+    for name in ("observations", "actions", "rewards", "terminals"):
+        assert np.array_equal(ours[name][:count], theirs[name].astype(np.float32)), name
+    goes_on = ~theirs["terminals"]
+    assert np.array_equal(ours["next_observations"][:count][goes_on], theirs["next_observations"][goes_on])
+    scaled = dataset.derive(Recipe.inline(["drop_timeouts", "scale_by_returns:max_steps=40"]), as_="scaled")
+    flat = scaled.as_dict("corl")
+    factor = 1000 / return_range(ours["rewards"], ours["terminals"], 40)
+    assert len(flat["rewards"]) == len(ours["rewards"])
+    assert np.allclose(flat["rewards"], ours["rewards"] * factor, rtol=1e-5)
+    assert np.array_equal(flat["observations"], ours["observations"])
 
 
 @pytest.mark.slow

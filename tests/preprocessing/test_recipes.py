@@ -89,8 +89,8 @@ def test_the_built_in_recipes_and_their_summaries():
     [
         ("iql_antmaze", [-1, -1, 0, -1, -1]),
         ("cql_antmaze", [-2, -2, 2, -2, -2]),
-        # Returns 1 and 0: their range is 1, which is scaled to 1000.
-        ("iql_locomotion", [0, 0, 1000, 0, 0]),
+        # Returns 1 and 0: their range is 1, which is scaled to 1000. The time-out is left out.
+        ("iql_locomotion", [0, 0, 1000, 0]),
         ("delayed_rewards", [0, 0, 1, 0, 0]),
     ],
 )
@@ -102,14 +102,14 @@ def test_rewards_of_a_maze(recipe, wanted):
 
 
 def test_iql_locomotion_scales_by_the_range_of_returns():
-    """The returns 1 + 2 + 3 = 6 and 4 + 4 = 8 have a range of 2, so rewards are multiplied by 500."""
+    """Without the time-out, the returns 1 + 2 + 3 = 6 and 4 have a range of 2, so rewards are multiplied by 500."""
     recipe = Recipe.of("iql_locomotion")
     came = made(recipe, episodes([3, 2], [1, 2, 3, 4, 4]))
 
-    assert flat(came.steps[REWARD]) == [500, 1000, 1500, 2000, 2000]
+    assert flat(came.steps[REWARD]) == [500, 1000, 1500, 2000]
     assert recipe.fitted == {
-        "0.scale_by_returns/lowest": 6.0,
-        "0.scale_by_returns/highest": 8.0,
+        "1.scale_by_returns/lowest": 4.0,
+        "1.scale_by_returns/highest": 6.0,
     }
 
 
@@ -165,18 +165,20 @@ def test_calql_antmaze_scales_rewards_and_adds_returns_to_go():
 
 
 def test_corl_locomotion_scales_rewards_and_normalizes_observations():
-    """Returns of the two episodes of 1000 steps: 1000 and 3000, so that rewards are halved."""
-    observations = np.repeat(line(1, 3), 1000, axis=0)
+    """Without the time-outs, 1000 steps reach into the next episode: the returns are 1000 and 999 * 3 + 5 = 3002."""
+    observations = np.repeat(line(1, 3, 1), 1000, axis=0)
     batch = episodes(
-        [1000, 1000],
-        np.repeat([1, 3], 1000),
+        [1000, 1000, 1000],
+        np.repeat([1, 3, 5], 1000),
         states={("observation",): observations},
-        final_states={("observation",): line(3, 3)},
+        final_states={("observation",): line(3, 3, 3)},
     )
     came = made("corl_locomotion", batch)
 
-    assert set(flat(came.steps[REWARD])) == {0.5, 1.5}
-    assert flat(came.states["observation",])[0] == pytest.approx(-1 / 1.001)
+    assert came.lengths.tolist() == [1000, 999, 999]
+    assert flat(came.steps[REWARD])[::1000][:3] == pytest.approx([1000 / 2002, 3000 / 2002, 5000 / 2002])
+    kept = np.repeat([1, 3, 1], [1000, 999, 999])
+    assert flat(came.states["observation",])[0] == pytest.approx((1 - kept.mean()) / (kept.std() + 1e-3), abs=1e-5)
 
 
 def test_normalize_quantiles_is_the_rule_of_openvla():

@@ -114,6 +114,22 @@ class DropUnknownFinal(DataStep):
         return _keep_rows(batch, 0, batch.lengths - dropped)
 
 
+@dataclass
+class DropTimeouts(DataStep):
+    """Drop the last step of each truncated episode, as `d4rl.qlearning_dataset` does.
+
+        state              s0 s1 s2 | f          s0 s1 | s2        the final state is the next one, s2
+        truncated           .  .  x               .  x             the episode is truncated there
+
+    CORL, IQL and RLPD train on these steps, and compute returns and statistics of them: D4RL's files lack the next
+    observation of the dropped ones. D4RL also leaves out the last row of a file if it is terminated; this step keeps it.
+    """
+
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        return _keep_rows(batch, 0, batch.lengths - batch.steps[NEXT_TRUNCATED][batch.table.stops - 1, 0])
+
+
 def _keep_rows(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
     """Return the steps of each episode from `start` to its stop, [E], exclusive; episodes without steps are dropped."""
     mask = stops > start
