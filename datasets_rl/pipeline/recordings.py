@@ -8,7 +8,7 @@ dataset when a new version, with its episodes at the end, replaces the dataset:
 
     episodes  ->  rows  ->  line of the journal  ->  new version = dataset + recordings  ->  recordings are deleted
 
-The manifest of the new version lists the ids of its recordings, so that a recording which a killed process left behind is
+The manifest of the new version lists the ids of its recordings, so that a recording which a killed process did not delete is
 not added again.
 """
 

@@ -372,7 +372,7 @@ def _read_lines(path: Path) -> list[bytes] | None:
     first, *lines, rest = data.split(b"\n") if b"\n" in data else (b"", data)
     if first != json.dumps({"key": JOURNAL_KEY}).encode():
         raise _damaged(path.parent, f"{JOURNAL_FILE} does not begin like the journal of a recording")
-    # No process writes a NUL: the file system has lost what was there.
+    # No process writes a NUL: the file system has lost the end of the line.
     return [*lines, rest] if b"\0" in rest else lines
 
 

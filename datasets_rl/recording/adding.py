@@ -140,7 +140,7 @@ def _publish(
 
 
 def _foreign_file(folder: Path) -> str:
-    """Return the name of a file that is not one of a recording; empty if there is none."""
+    """Return the name of a file that is not one of a recording; an empty text if there are no others."""
     for path in sorted(folder.iterdir()):
         if not (_OWN_FILE.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode)):
             return path.name
