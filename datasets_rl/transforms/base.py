@@ -299,14 +299,15 @@ class Transform(nn.Module):
             UnknownKeyError: If the key is missing.
             InvalidArgumentError: If the entry is a group of entries.
         """
-        value: Tensor = get_entry(batch, key)
+        value = get_entry(batch, key)
         if is_group(value):
             names = ", ".join(_dotted_name(name) for name in value.keys(include_nested=True, leaves_only=True))
             raise InvalidArgumentError(
                 f"{type(self).__name__} reads {_dotted_name(key)}, which is a group of {names}; expected a tensor",
                 hint="name an entry of the group, as ('group', 'name'), or concatenate them with CatTensors first",
             )
-        return value
+        tensor: Tensor = value
+        return tensor
 
     def invert_batch(self, batch: Any) -> Any:
         """Apply the inverse transform to every entry of a TensorDict and return it: the inverse of `transform_batch`."""

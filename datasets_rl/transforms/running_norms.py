@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from typing_extensions import Self, override
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, flat_key, get_entry, resolve_key
@@ -186,7 +186,10 @@ class VecNorm(RunningNorm):
             if not self.frozen:
                 with self.lock or nullcontext():
                     self._update(number, value, batch.ndim)
-            batch.set(out_key, self._normalize(number, value))
+            try:
+                batch.set(out_key, self._normalize(number, value))
+            except RuntimeError as error:
+                raise error if isinstance(error, DatasetsRLError) else self.misfit(in_key, value, error) from error
         return batch
 
     def _statistics(self, number: int) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -95,11 +95,14 @@ class Stack(Transform):
 
     @override
     def transform_batch(self, batch: Any) -> Any:
-        stacked = torch.stack([get_entry(batch, key) for key in self.in_keys], self.dim)
-        if self.del_keys:
-            for key in self.in_keys:
-                remove_entry(batch, key)
-        return batch.set(self.out_keys[0], stacked)
+        values = [get_entry(batch, key) for key in self.in_keys]
+        try:
+            batch.set(self.out_keys[0], torch.stack(values, self.dim))
+        except (AttributeError, IndexError, RuntimeError, TypeError) as error:
+            raise self.misfit(self.in_keys[0], values[0], error) from error
+        for key in self.in_keys if self.del_keys else ():
+            remove_entry(batch, key)
+        return batch
 
     @override
     def invert_batch(self, batch: Any) -> Any:
