@@ -57,7 +57,7 @@ def select_final_known(steps: EpisodicStorage, final_unknown: FinalUnknown | Non
         unknown: NDArray[np.int64] = table.stops[~table["final_known"]] - 1
         if final_unknown == "drop":
             return unknown
-        terminated = whole.pick(NEXT_TERMINATED, torch.from_numpy(rows[unknown]))[:, 0].numpy()
+        terminated: NDArray[np.bool_] = whole.pick(NEXT_TERMINATED, torch.from_numpy(rows[unknown]))[:, 0].numpy()
         return unknown[~terminated]
 
     return _without(steps, is_unknown, f"final_unknown is {final_unknown!r}")
@@ -74,8 +74,8 @@ def select_without_timeouts(steps: EpisodicStorage) -> EpisodicStorage:
 
     def is_timeout(whole: Any, rows: NDArray[np.int64], table: EpisodeTable) -> NDArray[np.int64]:
         # The flags of the whole dataset: where a view has cut an episode, the transition at the time-out is gone already.
-        last: NDArray[np.int64] = table.stops - 1
-        truncated = whole.pick(NEXT_TRUNCATED, torch.from_numpy(rows[last]))[:, 0].numpy()
+        last = table.stops - 1
+        truncated: NDArray[np.bool_] = whole.pick(NEXT_TRUNCATED, torch.from_numpy(rows[last]))[:, 0].numpy()
         return last[truncated]
 
     return _without(steps, is_timeout, "timeouts is False")
