@@ -41,7 +41,7 @@ def describe_env(manifest: Manifest, read_value: Callable[[Any], Any]) -> dict[s
         InvalidArgumentError: If the dataset names no environment, or is a merge of datasets with different steps.
     """
     named = named_environment(manifest)
-    wrappers = list(map(list, named.wrappers))
+    wrappers: list[list[Any]] = [[*wrapper] for wrapper in named.wrappers]
     # The dataset may be recorded in the environment of a preprocessed dataset, whose steps come first.
     recorded = wrappers.pop()[2].get("steps", ()) if wrappers and wrappers[-1][1] == _WRAPPER else ()
     if any(wrapper[1] == _WRAPPER for wrapper in wrappers):

@@ -108,7 +108,7 @@ class PreprocessedEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Rec
         )
 
 
-def _restored_steps(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Step]]:
+def _restored_steps(entries: Sequence[Any]) -> Iterator[tuple[str, Step]]:
     """Yield the steps that can change observations and actions, fitted, each with its label.
 
     Raises:
