@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -149,6 +152,31 @@ def test_a_second_signal_ends_the_run_at_once_and_says_what_is_lost(tmp_path):
 
 
 @pytest.mark.usefixtures("warm_python")
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+def test_a_terminal_shows_a_bar_with_losses_between_evaluations(tmp_path):
+    load("demo/pendulum")
+    master, slave = os.openpty()
+    words = [*TINY, "--steps", "30", "--eval-every", "10", "--out", str(tmp_path)]
+    program = [sys.executable, "-m", "datasets_rl.cli", "train", "bc", *words]
+    child = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=slave)
+    os.close(slave)
+    shown = b""
+    with contextlib.suppress(OSError):  # of a terminal whose other side is closed
+        while part := os.read(master, 4096):
+            shown += part
+    os.close(master)
+    printed, _ = child.communicate(timeout=60)
+
+    assert re.search(r"\rbc: 100%.*30.0/30.0 .* steps/s, actor 0\.\d+\]", shown.decode())
+    assert [line[:8] for line in re.split(r"[\r\n]+", shown.decode()) if line.startswith("step ")] == [
+        "step 10 ",
+        "step 20 ",
+        "step 30 ",
+    ]
+    assert json.loads(printed)["step"] == 30
+
+
+@pytest.mark.usefixtures("warm_python")
 def test_a_second_run_in_one_folder_is_refused_and_the_first_goes_on(tmp_path):
     child = start("bc", tmp_path)
     wait_for_start(child)
@@ -209,7 +237,10 @@ def write_robot(root, episodes=20, seed=0):
                 writer.step(torch.from_numpy(action), torch.from_numpy(state), 0.0, False, step == 9)
 
 
-@pytest.mark.parametrize("name", ["bc", "td3_bc", "iql", "cql", "rebrac", "dt", "diffusion_policy"])
+@pytest.mark.parametrize(
+    "name",
+    ["bc", "iql", "dt", *(pytest.param(one, marks=pytest.mark.slow) for one in ("cql", "diffusion_policy", "rebrac"))],
+)
 def test_data_without_an_environment_trains_with_a_validation_loss(name, tmp_path, home, capsys):
     if not (home / "local" / "robot").exists():
         write_robot(home / "local")
