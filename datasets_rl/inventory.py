@@ -78,12 +78,14 @@ def take_inventory(home: Path) -> Inventory:
         inventory.streams += disk.tree_bytes(path) if path.is_dir() else 0
     for root in store.source_folders(home):
         names = {_flat(root, one.partition("/")[2]): one.partition("/")[2] for one in found if _is_below(one, root)}
-        for path in _below(root / VERSIONS_FOLDER):
+        for path in disk.plain_folders(root / VERSIONS_FOLDER, root):
             one = kept(root, names.get(path.name, unquote(path.name)))
             one.versions += disk.tree_bytes(path)
-            one.earlier += sum(child.is_dir() for child in path.iterdir())
-        for path in (*_below(root / WORK_FOLDER), *_below(root / RECORDED_FOLDER)):
-            if path.is_dir() and (size := disk.tree_bytes(path)):
+            one.earlier += len(disk.plain_folders(path, root))
+        for path in (
+            name for hidden in (WORK_FOLDER, RECORDED_FOLDER) for name in disk.plain_folders(root / hidden, root)
+        ):
+            if size := disk.tree_bytes(path):
                 kept(root, names.get(path.name, unquote(path.name))).unfinished += size
         for name, size, is_partial in _raw_files(root, frozenset(names.values())):
             one = kept(root, name)
@@ -102,14 +104,10 @@ def _flat(root: Path, name: str) -> str:
     return DatasetPaths(root, name).work.name
 
 
-def _below(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
 def _raw_files(root: Path, stored: frozenset[str]) -> Iterator[tuple[str, int, bool]]:
     """Yield the dataset, the size, and whether it is incomplete, of each upstream file of a source."""
     raw = root / RAW_FOLDER
-    for folder, _, files in os.walk(raw):
+    for folder, _, files in () if raw.is_symlink() else os.walk(raw):
         parts = Path(folder).relative_to(raw).parts
         for file in files:
             size = Path(folder, file).lstat().st_size

@@ -347,6 +347,7 @@ def undo(folder: Path) -> Path:
 
     Raises:
         InvalidArgumentError: If there is no earlier version.
+        ManifestError: If the manifest of the earlier version is damaged; nothing is changed then.
         LockedError: If another process is changing the dataset.
     """
     paths = paths_of(folder)
@@ -360,6 +361,7 @@ def undo(folder: Path) -> Path:
                 hint=Remedy("{} shows its versions", Call("info", folder)),
             )
         check_own_files(paths.folder)
+        _ = earlier[-1].manifest  # a damaged version replaces nothing
         change.restore(earlier[-1])
     return paths.folder
 

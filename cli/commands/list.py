@@ -6,6 +6,7 @@ import difflib
 import enum
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -54,7 +55,9 @@ class _Stored:
         from datasets_rl.sources import Selection
 
         summary = self.info.summary
-        part = str(Selection.from_json(summary.selection)) if summary is not None and summary.selection else ""
+        part = ""
+        with suppress(TypeError, ValueError):  # others may have written the manifest
+            part = str(Selection.from_json(summary.selection)) if summary is not None and summary.selection else ""
         notes = (
             self.info.origin,
             f"part: {part}" if part else "",

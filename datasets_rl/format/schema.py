@@ -302,7 +302,7 @@ def _entry_problems(number: int, entry: Any) -> Iterator[str]:
         if not is_valid(entry.get(name)):
             yield f"schema[{number}].{name} is {short_text(entry.get(name))}; expected {expected}"
     key: Any = entry.get("key")
-    if _is_key(key) and entry.get("file") not in {ROWS_FILE, f"{dotted_name(key)}.npy"}:
+    if _is_key(key) and entry.get("file") not in [ROWS_FILE, f"{dotted_name(key)}.npy"]:
         own_file = f"{dotted_name(key)}.npy"
         yield f"schema[{number}].file is {short_text(entry.get('file'))}; expected {ROWS_FILE!r} or {short_text(own_file)}"
 

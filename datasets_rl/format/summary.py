@@ -73,10 +73,10 @@ class Summary:
             license=str(document.get("license", document.get("licence", ""))),
             citation=str(document.get("citation", "")),
             homepage=str(document.get("homepage", "")),
-            known_issues=tuple(document.get("known_issues", document.get("faults", ()))),
-            time_limit=document.get("time_limit"),
-            score=document.get("score", {}),
-            selection=document.get("selection", {}),
+            known_issues=_sentences(document.get("known_issues", document.get("faults", []))),
+            time_limit=None if document.get("time_limit") is None else int(document["time_limit"]),
+            score=_score(document.get("score", {})),
+            selection=_mapping(document.get("selection", {})),
             recipes=_recipes(document.get("history", ())),
         )
 
@@ -114,6 +114,23 @@ def _environment(metadata: Mapping[str, Any]) -> str:
     except (TypeError, ValueError):
         return ""
     return str(spec.get("id", "")) if isinstance(spec, Mapping) else ""
+
+
+def _sentences(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(sentence, str) for sentence in value):
+        raise TypeError(f"{value!r:.60} is not a list of sentences")
+    return tuple(value)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r:.60} is not an object")
+    return value
+
+
+def _score(value: Any) -> Mapping[str, Any]:
+    score = _mapping(value)
+    return {"low": float(score["low"]), "high": float(score["high"]), "origin": str(score["origin"])} if score else {}
 
 
 def _recipes(history: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

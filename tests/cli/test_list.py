@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import random
 import shutil
 
 import numpy as np
 import pytest
+from stored_data import columns, trajectory, write_dataset
 from upstreams import hub
 
 from datasets_rl import sources
@@ -306,3 +310,60 @@ def test_the_environment_of_own_data_is_found(rlds, tmp_path):
     assert ids(rlds("list", "--env", "gripper")) == ["local/mine"]
     assert rlds("score", "local/mine", "20", "--percent", "-q").out == "75\n"
     assert "from 20 episodes each" in rlds("score", "local/mine", "20").err
+
+
+HOSTILE = [
+    "x",
+    7,
+    -1,
+    1.5,
+    True,
+    None,
+    [],
+    ["x"],
+    [7],
+    [None],
+    {},
+    {"a": 1},
+    {"low": "x", "high": [], "origin": 3},
+    "9" * 5000,
+]
+"""Values that a manifest of other people may have at any place."""
+
+
+def places(document, path=()):
+    """Yield the path of every value in a JSON document."""
+    if not isinstance(document, (dict, list)):
+        return
+    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+def replaced(document, path, value):
+    if not path:
+        return value
+    changed = copy.copy(document)
+    changed[path[0]] = replaced(document[path[0]], path[1:], value)
+    return changed
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(None, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_a_hostile_value_in_a_manifest_hides_no_other_dataset(rlds, home, count):
+    given = [trajectory(3, seed=1)]
+    folders = [write_dataset(home / "demo" / name, given, columns(), id=f"demo/{name}").folder for name in "ab"]
+    manifest = json.loads((folders[0] / "manifest.json").read_bytes())
+    manifest |= {"score": {"low": 0, "high": 1, "origin": "here"}, "selection": {"episodes": "0:5"}, "time_limit": 9}
+    manifest |= {"known_issues": ["late"], "history": [{"recipe": {"name": "r"}}], "metadata": {"environment": "E"}}
+    manifest["specs"]["action"] = {"kind": "bounded", "low": [-1], "high": [1], "dtype": "float32", "shape": [1]}
+    cases = [(path, value) for path in places(manifest) if path[0] != "statistics" for value in HOSTILE]
+    typical = [(("score",), "x"), (("score", "low"), []), (("selection",), 7), (("known_issues",), [7])]
+    cases = cases if count is None else [*typical, *random.Random(0).sample(cases, count)]
+    wrong = []
+    for path, value in cases:
+        (folders[0] / "manifest.json").write_text(json.dumps(replaced(manifest, path, value)))
+        for words in (["list", "--downloaded"], ["list", "demo"]):
+            ran = rlds(*words)
+            if ran.code or "demo/b" not in ran.out or "demo/a" not in ran.out:
+                wrong.append(f"{path} = {value!r:.60}: {' '.join(words)}: {ran.code} {ran.err}")
+    assert wrong == []

@@ -312,7 +312,8 @@ def test_no_planted_file_in_any_hidden_place_reaches_any_command(place):
         problems += [f"{name} as {kind}: {one}" for one in problems_of_writers(place, restore, [name])]
         runs += 2 * sum("{}" in command for command in READING) + sum("{}" not in command for command in READING)
         runs += 2 + len(WRITING)
-    print(f"\n{len(PLANTS)} plants, {runs:,} commands, {len(problems)} problems")
+    print("", *problems, sep="\n")
+    print(f"{len(PLANTS)} plants, {runs:,} commands, {len(problems)} problems")
     assert problems == []
 
 
@@ -382,3 +383,29 @@ def test_the_sampled_values_are_those_of_the_dataset_whatever_is_planted(place):
         place.plant(name, "zeros")
 
     assert np.array_equal(datasets_rl.load(ID)[:]["next", "reward"].numpy(), before)
+
+
+@pytest.mark.parametrize("words", [["info", "/"], ["preprocess", "/", "-t", "scale_rewards:2"], ["verify", "/"]])
+def test_the_root_of_the_file_system_is_not_a_dataset(rlds, words):
+    ran = rlds(*words)
+
+    assert ran.code == 3
+    assert "/ is not a dataset" in ran.err
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_cache_ls_counts_no_versions_that_are_links_or_pipes(place, rlds, kind):
+    place.plant(".versions/pendulum", kind)
+
+    (listed,) = rlds("cache", "ls", "--json").json["datasets"]
+    assert (listed["id"], listed["versions"], listed["earlier"]) == (ID, 0, 0)
+
+
+def test_an_undo_does_not_restore_a_damaged_version(place, rlds):
+    place.plant(".versions/pendulum/0001-0123456789ab/manifest.json", "zeros")
+    before = tree(place.home)
+
+    refused = rlds("preprocess", ID, "--undo")
+    assert refused.code == 5
+    assert "0001-0123456789ab" in refused.err
+    assert {name: digest for name, digest in tree(place.home).items() if name in before} == before
