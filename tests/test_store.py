@@ -16,6 +16,7 @@ import pytest
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import disk, load, locating, sources, store
+from datasets_rl.datasets import experience_replay
 from datasets_rl.downloading import download
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError, NotADatasetError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
@@ -580,3 +581,21 @@ def test_readers_wait_while_a_replacement_uses_two_renames(folder, monkeypatch):
         ends.set()
         reader.join()
     assert (wrong, len(seen) > 5) == ([], True)
+
+
+def test_load_opens_the_new_version_if_another_one_replaces_it_meanwhile(folder, monkeypatch):
+    """The version that was opened first is deleted before its rows are mapped."""
+    before, opened = rewards(folder), []
+
+    class Replaced(StoredDataset):
+        def __init__(self, path):
+            super().__init__(path)
+            opened.append(path)
+            if len(opened) == 1:
+                scaled(folder, 3, in_place=True)
+                store.prune(store.paths_of(folder))
+
+    monkeypatch.setattr(experience_replay, "StoredDataset", Replaced)
+    dataset = load(ID, batch_size=4)
+    assert len(opened) == 2
+    assert np.isclose(float(dataset[:]["next", "reward"].sum()), 3 * before)

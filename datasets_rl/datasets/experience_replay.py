@@ -23,7 +23,8 @@ from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.exports import ExportMethods
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
-from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
+from datasets_rl.disk import folder_identity
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
@@ -89,6 +90,8 @@ class DatasetOptions(BufferOptions, total=False):
     storage: None
 
 
+_ATTEMPTS = 20
+"""The maximum number of attempts to open a dataset that other processes replace."""
 _warned: set[tuple[int, str, str]] = set()
 """The warnings about unknown final observations that were issued: process, folder, number of episodes."""
 
@@ -221,8 +224,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         self.split_trajs = split_trajs
         self._asked = selection or Selection()
         self._path = self._folder(dataset_id, root, download)
-        self.stored = StoredDataset(self._path)
-        steps = self._visible_steps()
+        steps = self._open()
         super().__init__(
             storage=PaddedTrajectories(steps) if split_trajs else steps,
             sampler=sampler,
@@ -240,6 +242,18 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
             compilable=compilable,
             delayed_init=False,
         )
+
+    def _open(self) -> EpisodicStorage:
+        """Open the dataset; open it again if another process replaces it before all of its files are open."""
+        attempt = 0
+        while True:
+            attempt += 1
+            self.stored = StoredDataset(self._path)
+            try:
+                return self._visible_steps()
+            except IntegrityError:
+                if attempt == _ATTEMPTS or folder_identity(self._path) == self.stored.identity:
+                    raise
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         if download not in {True, False, "force"}:
