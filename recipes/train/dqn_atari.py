@@ -78,11 +78,9 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return transitions with stacks of four frames."""
     sampler = rl.RandomSampler(generator=torch.Generator().manual_seed(args.seed))
     data = rl.load(args.dataset, sampler=sampler, final_unknown="drop", **selection).show(KEYS)
-    images = Images(data)
-    if images.is_frame:
-        data.append_transform(
-            rl.CatFrames(4, images.axis, in_keys=["observation", ("next", "observation")], padding="same")
-        )
+    if (images := Images(data)).is_frame:
+        keys: Any = ["observation", ("next", "observation")]
+        data.append_transform(rl.CatFrames(4, images.axis, in_keys=keys, padding="same"))
     return data
 
 
