@@ -77,7 +77,7 @@ class Learner(nn.Module):
             return
         optimizer = self.optimizers[name]
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
         for group in optimizer.param_groups:
             if rate is not None:
                 group["lr"] = rate
@@ -109,7 +109,7 @@ def make_mlp(*widths: int, between: Callable[[int], list[nn.Module]] = _relu) ->
     layers: list[nn.Module] = []
     for before, after in pairwise(widths[:-1]):
         layers += [nn.Linear(before, after), *between(after)]
-    return nn.Sequential(*layers, nn.Linear(*widths[-2:]))
+    return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 
 
 def observation_normalizer(
