@@ -16,7 +16,7 @@ from raw import local as folders
 
 import datasets_rl
 from datasets_rl import LocalExperienceReplay, Selection, downloading, verification
-from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
+from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -309,7 +309,7 @@ def test_the_class_needs_the_folder_only_for_the_download(folder, tmp_path):
     np.savez(folder / "a.npz", **one())
     (folder / "dataset.toml").write_text("")
 
-    with pytest.raises(FetchError, match="it has no address"):
+    with pytest.raises(UnknownIdError, match="no dataset 'local/mine' among the stored datasets"):
         LocalExperienceReplay("mine", root=tmp_path / "root")
     assert len(LocalExperienceReplay("mine", 2, folder=folder, root=tmp_path / "root").sample()) == 2
     assert len(LocalExperienceReplay("mine", root=tmp_path / "root")) == 4
