@@ -32,7 +32,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -339,11 +339,16 @@ def versions(paths: DatasetPaths) -> list[Version]:
     return sorted(earlier, key=lambda version: version.number)
 
 
-def undo(folder: Path) -> Path:
+def undo(folder: Path, *, reported: ExitStack | None = None) -> Path:
     """Restore the previous version of a dataset, and delete the current one.
 
     Each call goes back by one version, down to the download. If a call was killed after it had made the change,
     repeating it changes nothing.
+
+    Args:
+        folder: The folder of the dataset.
+        reported: A stack that the caller closes once the user knows of the change: until then, a repetition after a
+            kill changes nothing.
 
     Raises:
         InvalidArgumentError: If there is no earlier version.
@@ -351,7 +356,7 @@ def undo(folder: Path) -> Path:
         LockedError: If another process is changing the dataset.
     """
     paths = paths_of(folder)
-    with transaction(paths, str(folder), ["undo"], wait=SHORT_WAIT, repeatable=False) as change:
+    with transaction(paths, str(folder), ["undo"], wait=SHORT_WAIT, repeatable=False, reported=reported) as change:
         if change.finished:
             return paths.folder
         earlier = versions(paths)
@@ -643,6 +648,7 @@ def transaction(
     wait: float = 3600.0,
     waiting: Callable[[str], None] | None = None,
     repeatable: bool = True,
+    reported: ExitStack | None = None,
 ) -> Iterator[Transaction]:
     """Lock a dataset for a change, after completing the change of a process that died.
 
@@ -653,6 +659,7 @@ def transaction(
         wait: Seconds to wait for another process that changes the dataset.
         waiting: Called once with the name of that process.
         repeatable: Whether making the same request twice results in the same version as making it once.
+        reported: A stack on which the deletion of the record is put; by default the record is deleted at the end.
 
     Raises:
         LockedError: If the other process did not finish in time.
@@ -672,7 +679,10 @@ def transaction(
             _sweep_dataset(paths, keep=change.records)
         # The record is deleted last: until then the same command, run again, finds that its work is done.
         for record in change.records:
-            record.unlink(missing_ok=True)
+            if reported is None:
+                record.unlink(missing_ok=True)
+            else:
+                reported.callback(record.unlink, missing_ok=True)
     finally:
         _LIVE.difference_update(change.records)
     if repeatable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -240,8 +240,10 @@ def _undo(shell: Shell, datasets: list[str]) -> Result:
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import undo
 
+    reported = ExitStack()
+
     def back(one: str) -> Path:
-        folder = undo(locating.locate(**dataset_arguments(shell, one), complete=True))
+        folder = undo(locating.locate(**dataset_arguments(shell, one), complete=True), reported=reported)
         manifest, number = Manifest.read(folder), len(store.versions(store.paths_of(folder))) + 1
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
         shell.printer.note(f"{one}: version {number} is back, {_counts_text(manifest)}, made by {made or 'a recipe'}")
@@ -258,6 +260,7 @@ def _undo(shell: Shell, datasets: list[str]) -> Result:
         [Lines(tuple(folders))],
         quiet=folders,
         code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
+        then=reported.close,
     )
 
 

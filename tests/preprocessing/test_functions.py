@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -270,6 +272,22 @@ def test_an_undo_that_dies_can_be_repeated(dataset, folder, monkeypatch):
             undo(folder)
     undo(folder)
     assert strict(folder).manifest == before
+
+
+def test_an_undo_that_is_killed_before_its_result_is_printed_and_repeated_is_one_step(dataset, folder):
+    dataset.preprocess(with_norm, in_place=True)
+    once = strict(folder).manifest
+    StoredExperienceReplay(str(folder), batch_size=4).preprocess(halved, in_place=True)
+    assert strict(folder).manifest != once
+    killed = (
+        "import os, pathlib, sys; from contextlib import ExitStack; from datasets_rl.preprocessing import undo\n"
+        "undo(pathlib.Path(sys.argv[1]), reported=ExitStack()); os._exit(9)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", killed, str(folder)], check=False).returncode == 9
+    undo(folder)
+
+    assert strict(folder).manifest == once
 
 
 def test_a_function_that_fails_is_reported_with_its_position_and_changes_nothing(dataset, folder):
