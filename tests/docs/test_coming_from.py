@@ -85,6 +85,7 @@ def names_for(section, work):
         b=ring,
         env=gymnasium.make("Pendulum-v1"),
         spec=dataset.specs["action"],
+        theirs=datasets_rl.to_torchrl(dataset.specs["action"]) if find_spec("torchrl") else None,
         steps=dataset[:100].exclude("index"),
         torch=torch,
     )
