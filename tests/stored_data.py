@@ -103,6 +103,8 @@ class Model:
     def _add_step(self, number: int, one: Trajectory, step: int) -> None:
         """Append the row of one step: its columns, its state, its next state and its flags."""
         row = {key: array[step] for key, array in one.steps.items()}
+        reward = row["next", "reward"]
+        row["next", "reward"] = reward.astype("f8" if reward.dtype == "f8" else "f4")
         for key, states in one.states.items():
             row[key] = states[step]
             row[("next", *key)] = states[step + 1] if step + 1 < len(states) else np.zeros_like(states[0])

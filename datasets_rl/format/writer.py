@@ -541,11 +541,11 @@ class DatasetWriter:
             problem = f"episode {self._episode} has no end" if self._open_steps else "it has no step"
             raise ConversionError(self._name, [problem])
         table = self._episode_records()
-        episodes = NpyStream(self._folder / EPISODES_FILE, table.dtype, expected=len(table))
-        episodes.append(table)
-        streams = [*self._streams.values(), episodes]
-        files = [stream.close() for stream in streams]
-        ranges = {file.path: stream.ranges for file, stream in zip(files, streams, strict=True)}
+        # Among the streams, so that `discard` closes it if the disk is full.
+        self._streams[EPISODES_FILE] = NpyStream(self._folder / EPISODES_FILE, table.dtype, expected=len(table))
+        self._streams[EPISODES_FILE].append(table)
+        files = [stream.close() for stream in self._streams.values()]
+        ranges = {file.path: stream.ranges for file, stream in zip(files, self._streams.values(), strict=True)}
         for key, vocabulary in self._vocabulary.items():
             path = self._folder / self.schema[key].texts_file
             disk.write_json(path, [*vocabulary])

@@ -142,7 +142,7 @@ def test_appended_transitions_and_datasets(dtype):
     rewards = rewards_of(dtype)
     append("local/a", transitions(torch.from_numpy(rewards)))
     check("local/a", rewards)
-    append("local/a", "local/a")
+    append("local/a", "local/a", again=True)
     check("local/a", rewards, repeats=2)
 
 

@@ -229,7 +229,8 @@ def test_metadata_is_nested_and_arrays_are_tensors(tmp_path):
     folder = tmp_path / "toy"
     folder.mkdir()
     arrays = {"w": np.arange(6, dtype=">f4").reshape(2, 3), "names": np.array([b"a", b"bc"])}
-    files, entries = [], {"algorithm": "SAC", "policy/depth": 2}
+    names = {"action": ["hip", "knee"]}
+    files, entries = [], {"algorithm": "SAC", "policy/depth": 2, "names": names, "policy/options": {}}
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
         files.append({"path": f"{name}.npy", "bytes": (folder / f"{name}.npy").stat().st_size, "sha256": ""})
@@ -238,6 +239,8 @@ def test_metadata_is_nested_and_arrays_are_tensors(tmp_path):
 
     assert dataset.metadata["algorithm"] == "SAC"
     assert dataset.metadata["policy"]["depth"] == 2
+    assert dataset.metadata["names"] == names
+    assert dataset.metadata["policy"]["options"] == {}
     assert dataset.metadata["policy"]["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert dataset.metadata["policy"]["names"].tolist() == [b"a", b"bc"]
 
@@ -252,7 +255,7 @@ def with_metadata(folder, metadata, files=()):
 
 @pytest.mark.parametrize(
     "metadata",
-    [{"w": {"file": "/etc/passwd"}}, {"w": {"file": "nothing.npy"}}, {"w": {}}, {"a": "x", "a/b": "y"}],
+    [{"w": {"file": "/etc/passwd"}}, {"w": {"file": "nothing.npy"}}, {"a": "x", "a/b": "y"}],
     ids=repr,
 )
 def test_metadata_outside_of_the_folder_or_with_contradictions_is_refused(tmp_path, metadata):

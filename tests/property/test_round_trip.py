@@ -73,17 +73,20 @@ def check_with_numpy_alone(stored: StoredDataset, model: Model, data: Data) -> N
 
 def check_statistics(stored: StoredDataset, model: Model, data: Data) -> None:
     for column in data.columns:
-        if column.dtype.kind != "f":
+        written = model.column(column.key)
+        if written.dtype.kind != "f":
             assert dotted_name(column.key) not in stored.manifest.statistics
             continue
         got = stored.manifest.statistics[dotted_name(column.key)]
-        flat = model.column(column.key).astype(np.float64).reshape(len(model), -1)
+        flat = written.astype(np.float64).reshape(len(model), -1)
         flat = flat.reshape(-1, 1) if flat.shape[1] > 256 else flat
         for element, values in enumerate(flat.T):
             finite = values[np.isfinite(values)]
             shown = {name: np.ravel(np.array(got[name], object))[element] for name in got}
+            assert shown.pop("not_finite", 0) == len(values) - len(finite)
             if not len(finite):
-                assert shown == {"min": None, "max": None, "mean": None, "std": None}
+                assert {"min", "max", "mean", "std"} <= shown.keys()
+                assert {*shown.values()} == {None}
                 continue
             assert shown["min"] == finite.min()
             assert shown["max"] == finite.max()
@@ -91,6 +94,9 @@ def check_statistics(stored: StoredDataset, model: Model, data: Data) -> None:
                 scale = np.abs(finite).max()
                 assert shown["mean"] == pytest.approx(finite.mean(), rel=1e-9, abs=1e-9 * scale)
                 assert shown["std"] == pytest.approx(finite.std(), rel=1e-6, abs=1e-7 * scale)
+                for name in shown.keys() - {"min", "max", "mean", "std"}:
+                    quantile = np.quantile(finite, int(name.removeprefix("q")) / 100)
+                    assert shown[name] == pytest.approx(quantile, rel=1e-9, abs=1e-9 * scale)
 
 
 def round_trip(data: Data, choose: st.DataObject) -> None:
