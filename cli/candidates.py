@@ -74,10 +74,11 @@ def step_names(args: Sequence[str], incomplete: str) -> list[str]:
     del args, incomplete
     folder = _folder("datasets_rl") / "preprocessing"
     left_out = _literals(folder / "transforms.py")
-    steps = {_snake(name) for name in _descendants(folder / "steps", "Step") if name[0] != "_"}
+    bases = {"Step"} | _descendants(folder, {"Step"})
+    steps = {_snake(name) for name in _descendants(folder / "steps", bases) if name[0] != "_"}
     library = _folder("datasets_rl") / "transforms"
     public = _literals(library / "__init__.py")["__all__"] - left_out["_NO_STEPS"]
-    named = {_snake(name.removesuffix("Transform")) for name in _descendants(library, "Transform") & public}
+    named = {_snake(name.removesuffix("Transform")) for name in _descendants(library, {"Transform"}) & public}
     return sorted(steps | (named - left_out["SUPERSEDED"]))
 
 
@@ -86,18 +87,18 @@ def _folder(package: str) -> Path:
     return Path((spec.submodule_search_locations or [""])[0]) if spec is not None else Path()
 
 
-def _descendants(folder: Path, base: str) -> set[str]:
-    """Return the names of the classes in a folder that have an ancestor of this name."""
+def _descendants(folder: Path, bases: set[str]) -> set[str]:
+    """Return the names of the classes in a folder that have an ancestor with one of these names."""
     texts = [path.read_text("utf-8") for path in folder.glob("*.py")]
     parents = {
-        name: set(re.findall(r"\w+", bases))
+        name: set(re.findall(r"\w+", listed))
         for text in texts
-        for name, bases in re.findall(r"^class (\w+)\(([^)]*)\)", text, re.MULTILINE)
+        for name, listed in re.findall(r"^class (\w+)\(([^)]*)\)", text, re.MULTILINE)
     }
-    found = {base}
-    while more := {name for name, bases in parents.items() if bases & found} - found:
+    found = set(bases)
+    while more := {name for name, direct in parents.items() if direct & found} - found:
         found |= more
-    return found - {base}
+    return found - bases
 
 
 def _literals(path: Path) -> dict[str, set[str]]:

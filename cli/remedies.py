@@ -25,6 +25,7 @@ COMMANDS = {
 OPTIONS = {
     "again": ("--again",),
     "as_": ("--as", "NAME"),
+    "batch_size": ("--batch-size", "N"),
     "dest": ("--out", "DIR"),
     "downloaded": ("--downloaded",),
     "episodes": ("--episodes", "RANGE"),

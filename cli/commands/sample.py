@@ -129,7 +129,9 @@ def _draw_batch(replay: Any, size: int, options: dict[str, Any]) -> Any:
         raise
     except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
         reason = str(error).partition("\n")[0] or "out of memory"
-        raise InvalidArgumentError(f"no batch of {size:,} transitions: {reason}", hint="take a smaller -n") from error
+        raise InvalidArgumentError(
+            f"no batch of {size:,} transitions: {reason}", hint="take a smaller --batch-size N"
+        ) from error
 
 
 def _time_batches(replay: Any, size: int, options: dict[str, Any]) -> tuple[int, float]:

@@ -50,6 +50,7 @@ from datasets_rl.buffers.state import (
 )
 from datasets_rl.checkpoint import Stateful, write_state
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.consuming import ConsumingSampler
 from datasets_rl.samplers.random import RandomSampler
@@ -671,7 +672,9 @@ class ReplayBuffer(Stateful):
             raise InvalidArgumentError("no batch size", hint="pass batch_size to the constructor, or to sample()")
         problems = batch_size_problems(size)
         if problems:
-            raise InvalidArgumentError(problems[0])
+            too_large = not size_problems(batch_size=size)
+            smaller = Remedy("take a smaller {}", Argument("batch_size")) if too_large else ""
+            raise InvalidArgumentError(problems[0], hint=smaller)
 
     def _draw(self, batch_size: int | None, *, ahead: bool = False, fields: tuple[Key, ...] | None = None) -> Drawn:
         size: Any = batch_size if batch_size is not None else self.batch_size

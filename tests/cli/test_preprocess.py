@@ -24,7 +24,7 @@ def test_the_recipes_and_steps_are_listed(rlds):
     steps = {one["name"]: one["arguments"] for one in ran.json["steps"]}
     assert "Implicit Q-Learning" in recipes["iql_antmaze"]
     assert steps["keep_top_returns"] == "percent=10.0, of=episodes"
-    assert steps["resize"] == "w, h, interpolation, in_keys, out_keys"
+    assert steps["resize"] == "w, h, interpolation, in_keys, out_keys, check_layout"
     page = rlds("preprocess", "--list").out
     assert all(name in page for name in (*recipes, *steps))
     assert rlds("preprocess", "--list", "-q").out.split() == list(recipes)

@@ -84,7 +84,7 @@ def test_a_batch_that_exceeds_memory_is_wrong_usage(rlds, size):
     ran = rlds("sample", "demo/pendulum", "-n", size)
 
     assert ran.code == 2
-    assert "take a smaller -n" in ran.err
+    assert "take a smaller --batch-size N" in ran.err
 
 
 @pytest.mark.usefixtures("stored")
