@@ -59,7 +59,8 @@ def test_too_little_memory_is_reported_and_never_an_internal_error(process_env, 
     elif done.returncode:
         # A batch that is too large is wrong usage if the rest fits.
         assert done.returncode in ({2, 11} if words[0] == "sample" else {11})
-        assert [line.split(maxsplit=1)[0] for line in done.stderr.splitlines()[-3:]] == ["rlds:", "why:", "next:"]
+        # The interpreter prints exceptions that it ignores, and may lack the memory for the end of its own line.
+        assert re.search(r"rlds: .+\n  why: .+\n  next: .+\n\Z", done.stderr)
     else:
         assert more >= 60
 
