@@ -4,7 +4,7 @@ A program of `datasets_rl.recipes.train` is its algorithm on these names: a `Par
 and its update, and a `Run` of both.
 """
 
-from datasets_rl.training.arguments import Parser
+from datasets_rl.training.arguments import Parser, run_program
 from datasets_rl.training.checkpoints import latest_checkpoint, read_checkpoint, write_checkpoint
 from datasets_rl.training.evaluation import Episodes, Policy, play, success_interval, summarize
 from datasets_rl.training.learner import (
@@ -37,6 +37,7 @@ __all__ = [
     "play",
     "read_checkpoint",
     "reward_scaling",
+    "run_program",
     "success_interval",
     "summarize",
     "warm_up",

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from datasets_rl.errors import DatasetsRLError
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import require_memory
 
-__all__ = ["Parser"]
+__all__ = ["Parser", "run_program"]
 
 _MAX_WIDTH = 65_536
 _MAX_BATCH = 1 << 20
@@ -131,6 +135,39 @@ class Parser(argparse.ArgumentParser):
         parts = [text, "" if default is None else f"default {shown}"]
         help_text = "; ".join(part for part in parts if part).replace("%", "%%")
         self.add_argument(flag, type=kind, default=default, metavar=metavar, nargs=count, help=help_text)
+
+
+def run_program(main: Callable[[], object]) -> None:
+    """Run the `main` of a file that is run as a program; it ends a refusal as `Parser` does a wrong argument.
+
+    An error of this package, or of a file, is one line on stderr, and the program ends with the exit code 2. With RLDS_DEBUG=1 the
+    error is raised, with its traceback.
+
+    Args:
+        main: The function, which takes the arguments of this process.
+
+    Raises:
+        SystemExit: If the function refused.
+    """
+    try:
+        main()
+    except (DatasetsRLError, OSError) as error:
+        if os.environ.get("RLDS_DEBUG") == "1":
+            raise
+        parts = [error.message, error.remedy.text_with(_spell)] if isinstance(error, DatasetsRLError) else [str(error)]
+        line = "; ".join(" ".join(part.split()) for part in parts if part)
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {line}\n")
+        raise SystemExit(2) from None
+
+
+def _spell(action: Any) -> str:
+    """Return an action of a remedy, an argument of it as the option of a program."""
+    if not isinstance(action, Argument):
+        return str(action)
+    option = f"--{action.name.replace('_', '-')}"
+    if action.value is True:
+        return option
+    return f"{option} {'...' if action.value is ... else action.value}"
 
 
 def _integer(text: str, low: int, high: int) -> int:

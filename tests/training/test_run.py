@@ -18,7 +18,9 @@ import pytest
 import torch
 
 from datasets_rl import EpisodeWriter, InvalidArgumentError, load, make_env
-from datasets_rl.training import RewardScaling, cosine_decay, read_checkpoint, reward_scaling, warm_up
+from datasets_rl.recipes.train import program_files
+from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.training import RewardScaling, cosine_decay, read_checkpoint, reward_scaling, run_program, warm_up
 
 TINY = ["--dataset", "demo/pendulum", "--hidden", "8", "--batch-size", "8", "--eval-episodes", "1"]
 LONG = [*TINY, "--steps", "1000000", "--eval-every", "1000000"]
@@ -389,3 +391,32 @@ def test_factors_of_learning_rates():
     assert [cosine_decay(step, 4) for step in (1, 3)] == pytest.approx([1, 0.5])
     assert [warm_up(step, 4) for step in (1, 2, 4, 9)] == [0.25, 0.5, 1, 1]
     assert cosine_decay(5, 0) == warm_up(5, 0) == 1
+
+
+@pytest.mark.usefixtures("warm_python")
+def test_a_file_that_is_run_refuses_in_one_line_and_with_the_code_of_wrong_usage(tmp_path):
+    copy = tmp_path / "my_bc.py"
+    copy.write_bytes(program_files()["bc"].read_bytes())
+    words = [sys.executable, str(copy), *TINY, "--dataset", "demo/pendulumm"]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("my_bc.py: error: no dataset 'demo/pendulumm'")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_a_refused_program_names_its_options(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mine.py"])
+    hint = Remedy("take a smaller {}, or {}", Argument("lr"), Argument("no_eval", True))
+
+    def refuse():
+        raise InvalidArgumentError("the training diverged", hint=hint)
+
+    with pytest.raises(SystemExit) as ended:
+        run_program(refuse)
+    monkeypatch.setenv("RLDS_DEBUG", "1")
+    with pytest.raises(InvalidArgumentError):
+        run_program(refuse)
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "mine.py: error: the training diverged; take a smaller --lr ..., or --no-eval\n"
