@@ -59,7 +59,7 @@ def test_too_little_memory_is_reported_and_never_an_internal_error(process_env, 
     elif done.returncode:
         # A batch that is too large is wrong usage if the rest fits.
         assert done.returncode in ({2, 11} if words[0] == "sample" else {11})
-        # The interpreter prints exceptions that it ignores, and may lack the memory for the end of its own line.
+        # The interpreter prints exceptions that it ignores, and may lack the memory to end that line.
         assert re.search(r"rlds: .+\n  why: .+\n  next: .+\n\Z", done.stderr)
     else:
         assert more >= 60
