@@ -31,7 +31,7 @@ import traceback
 from pathlib import Path
 
 _CLIENT = """
-import array, json, os, signal, socket, sys
+import array, json, os, select, signal, socket, sys
 address, python, *argv = sys.argv[1:]
 argv = argv[argv[:1] == ["-B"]:]
 if argv[:1] == [] or (argv[0].startswith("-") and argv[0] not in ("-c", "-m")):
@@ -39,14 +39,20 @@ if argv[:1] == [] or (argv[0].startswith("-") and argv[0] not in ("-c", "-m")):
 files = [int(name) for name in os.listdir("/proc/self/fd")]
 server = socket.socket(socket.AF_UNIX)
 files = [file for file in files if file != server.fileno() and os.path.exists(f"/proc/self/fd/{file}")]
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, lambda number, _: server.send(bytes([number])))
+passed_on = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+blocked = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # until the server has the task
+for number in passed_on:
+    signal.signal(number, lambda *_: None)
 server.connect(address)
 task = json.dumps([argv, dict(os.environ), os.getcwd(), files]).encode()
 server.sendmsg([len(task).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
 server.sendall(task)
+server.setblocking(False)
+signal.set_wakeup_fd(server.fileno())  # sends the number of a signal at once, also if select has not begun to wait
+signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 for file in files:
     os.close(file)
+select.select([server], [], [])
 answer = server.recv(8)
 status = int.from_bytes(answer, "big") if answer else signal.SIGKILL
 if os.WIFSIGNALED(status):
@@ -135,8 +141,11 @@ def _report_ends(children):
 
 def _receive(connection):
     size, files, _, _ = socket.recv_fds(connection, 8, 250)
-    with connection.makefile("rb") as stream:
-        return json.loads(stream.read(int.from_bytes(size, "big"))), files
+    task, remaining = b"", int.from_bytes(size, "big")
+    # Not one byte more, which a buffered file may read: a signal that follows the task would be lost.
+    while remaining > len(task) and (more := connection.recv(remaining - len(task))):
+        task += more
+    return json.loads(task), files
 
 
 def _pass_signals_on(connection, process):
