@@ -286,6 +286,7 @@ def test_the_same_command_completes_a_replacement_that_stopped_between_two_renam
             raise KeyboardInterrupt
         move(path, target)
 
+    monkeypatch.setattr(store, "_CHANGE_SECONDS", 0.0)  # nobody waits for the dead process, which is this one
     with monkeypatch.context() as patch:
         patch.setattr(disk, "exchange_folders", lambda *_: False)
         patch.setattr(disk, "move_path", dies)
@@ -318,6 +319,7 @@ def test_a_folder_without_an_id_is_recovered_by_a_command_that_writes_it(folder,
         move(path, target)
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(store, "_CHANGE_SECONDS", 0.0)  # nobody waits for the dead process, which is this one
     with monkeypatch.context() as patch:
         patch.setattr(disk, "exchange_folders", lambda *_: False)
         patch.setattr(disk, "move_path", dies)
