@@ -730,7 +730,9 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize(
+    "spelling", [pytest.param(name, marks=[pytest.mark.slow] * (name == "tuple")) for name in SPELLINGS]
+)
 @only(lambda case: not case.axes and not case.random and not isinstance(case.make(), NOT_RESPELLED))
 def test_keys_are_accepted_in_every_spelling(case, spelling):
     """All entries are also in a group, and all keys of the transform name those."""
