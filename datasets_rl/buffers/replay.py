@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -1254,6 +1255,16 @@ def _consuming_sampler(sampler: Any, count: int | None, prefetch: int | None, pr
 
 def _field_names(keys: Any) -> tuple[str | Key, ...]:
     """Return names of fields as a tuple that can be hashed; the index is in every batch."""
+    if type(keys) is list:
+        keys = tuple(keys)
+    if type(keys) is tuple or isinstance(keys, str):
+        with suppress(TypeError):  # a key that is a list
+            return _parsed_names(keys)
+    return _parsed_names.__wrapped__(keys)
+
+
+@lru_cache
+def _parsed_names(keys: Any) -> tuple[str | Key, ...]:
     given = [keys] if isinstance(keys, str) or not isinstance(keys, Iterable) else keys
     names = (name if isinstance(name, str) else as_key(name) for name in given)
     return tuple(name for name in names if name != "index")
