@@ -36,7 +36,7 @@ _MAX_CHUNK = 1024
 """Updates between two looks at interrupts and losses: as many as take `_CHUNK_SECONDS`."""
 _VALIDATION_BATCHES = 32
 _SMALL = 1 << 26
-"""Products of a batch size and a number of parameters below which one thread is as fast as several."""
+"""Products of a batch size and a number of parameters below which one thread is nearly as fast as several."""
 
 
 class Source(Protocol):
