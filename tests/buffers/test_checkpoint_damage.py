@@ -128,6 +128,13 @@ def load_edited(folder, kind, document):
     return None
 
 
+def is_newer(document):
+    """Return whether a checkpoint states a later version of its format, which is read before the digest."""
+    version = document.get("version")
+    is_ours = document.get("format") == "datasets-rl checkpoint"
+    return is_ours and isinstance(version, int) and not isinstance(version, bool) and version > 1
+
+
 @pytest.mark.parametrize("kind", BUFFERS)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
@@ -140,6 +147,9 @@ def test_an_edited_checkpoint_is_refused_as_damaged(saved, kind, data):
         assert error is None
     elif json.dumps(edited) == json.dumps({key: value for key, value in document.items() if key != "digest"}):
         assert error is None  # the format of older releases
+    elif is_newer(edited):
+        assert type(error) is InvalidArgumentError, repr(error)
+        assert "this release reads version 1" in error.message
     elif "digest" in edited and {"kind", "state"} <= edited.keys():
         assert type(error) is IntegrityError, repr(error)
         assert error.hint
