@@ -268,7 +268,7 @@ def trusted_files() -> dict[str, str]:
 
 
 def untrusted_keys(path: Path) -> list[str]:
-    """Return which of `NEED_TRUST` a project file sets, unless the user has trusted the file as it is."""
+    """Return which of `NEED_TRUST` a project file sets, unless the user has trusted the file with this content."""
     try:
         content = path.read_bytes()
         keys = [key for key in parse_document(content.decode("utf-8")) if key in NEED_TRUST]

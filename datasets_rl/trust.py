@@ -16,7 +16,7 @@ __all__ = ["revoke_trust", "trust_project"]
 
 
 def trust_project(path: Path | str | None = None) -> Path:
-    """Trust a project file as it is now; once its content changes, it has to be trusted again.
+    """Trust a project file with its present content; once that changes, the file has to be trusted again.
 
     Args:
         path: The file, or the folder of the project; by default that of the working directory.

@@ -150,7 +150,7 @@ def _check_place(path: Path, content: Content) -> None:
 
 
 def _check_target(path: Path, exported: ExportFormat, *, force: bool) -> None:
-    """Check that nothing is in the way, or with `force` only an export, or a file where a file is written."""
+    """Check that nothing exists at the target, or with `force` only an export, or a file where a file is written."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -61,9 +61,9 @@ class FileDigests:
     @contextmanager
     def adding(self, data: Any) -> Iterator[None]:
         """Add the next bytes; those of a large buffer in a thread, while the caller writes them in the block."""
-        thread = threading.Thread(target=self._whole.update, args=(data,), name="rlds-digest")
-        in_thread = len(data) >= _HASH_BYTES
-        if in_thread:
+        thread = None
+        if len(data) >= _HASH_BYTES:
+            thread = threading.Thread(target=self._whole.update, args=(data,), name="rlds-digest")
             thread.start()
         else:
             self._whole.update(data)
@@ -71,7 +71,7 @@ class FileDigests:
             yield
             self._update_ranges(memoryview(data))
         finally:
-            if in_thread:
+            if thread is not None:
                 thread.join()
 
     def _update_ranges(self, data: memoryview) -> None:

@@ -257,7 +257,7 @@ def _code_digests(step: Step) -> dict[str, str]:
     cls = type(step)
     if cls.__module__.startswith("datasets_rl."):
         return {}
-    # The code of the step is not in the manifest, but whether it leaves observations and actions as they are.
+    # The code of the step is not in the manifest, but whether it leaves observations and actions unchanged.
     return {"digest": code_digest(cls), **({"environment": "unchanged"} if isinstance(step, DataStep) else {})}
 
 

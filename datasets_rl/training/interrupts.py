@@ -49,7 +49,7 @@ class Interrupts:
             message: What happened to the run, as the argument of the exception.
 
         Raises:
-            KeyboardInterrupt: If the process goes on.
+            KeyboardInterrupt: If the process continues.
         """
         number = self.requested
         self.__exit__()

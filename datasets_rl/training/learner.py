@@ -70,7 +70,7 @@ class Learner(nn.Module):
         Args:
             name: The name of the optimizer.
             loss: The loss, a scalar.
-            rate: The learning rate from now on; by default it does not change.
+            rate: The new learning rate; by default it does not change.
             max_norm: The norm to which the gradient is clipped.
         """
         if not self.learning:
