@@ -12,7 +12,7 @@ from .options import Shell
 from .output import Block, Facts, Lines, Result, Table, short_count_text, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.catalog import DatasetInfo
+    from datasets_rl.catalog.listing import DatasetInfo
 
 _KNOWN = {"exact": "{}", "estimated": "about {}", "recorded": "{}, as recorded"}
 

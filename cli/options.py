@@ -173,7 +173,7 @@ def make_engine(name: str, address: str) -> Any:
     # A dataset of one part starts no engine; that Ray is missing must not depend on it.
     if importlib.util.find_spec("ray") is None:
         raise MissingDependencyError("ray", "ray", "--engine ray")
-    from datasets_rl.pipeline.engines.ray import RayEngine
+    from datasets_rl.build.engines.ray import RayEngine
 
     return RayEngine(address or None)
 
@@ -302,10 +302,10 @@ def dataset_folders(shell: Shell, text: str) -> list[Path]:
     Raises:
         NotADatasetError: If a dataset is not stored.
     """
-    from datasets_rl import locating
+    from datasets_rl.store import locating
 
     if text.endswith(".toml"):
-        from datasets_rl.mixing import load_mixture
+        from datasets_rl.datasets.mixing import load_mixture
 
         mixture = load_mixture(text, download=False, home=shell.settings.home)
         return [mixture[number].data_path for number in range(len(mixture.names))]

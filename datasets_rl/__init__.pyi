@@ -10,18 +10,18 @@ from .datasets import (
 )
 from .datasets.flat import gather as gather
 from .datasets.prefixes import load_dataset as load_dataset, register_dataset as register_dataset
-from .pipeline.engines.ray import RayEngine as RayEngine
+from .build.engines.ray import RayEngine as RayEngine
 from .format.reader import StoredDataset as StoredDataset
-from .catalog import DatasetInfo as DatasetInfo, info as info, list_datasets as list_datasets
-from .citing import Citation as Citation, cite as cite
-from .downloading import download as download
-from .planning import Plan as Plan, plan as plan
-from .locating import locate as locate
+from .catalog.listing import DatasetInfo as DatasetInfo, info as info, list_datasets as list_datasets
+from .catalog.citations import Citation as Citation, cite as cite
+from .downloading.run import download as download
+from .downloading.planning import Plan as Plan, plan as plan
+from .store.locating import locate as locate
 from .store import remove as remove
-from .loading import load as load
+from .datasets.loading import load as load
 from .format.manifest import Manifest as Manifest
-from .pushing import Pushed as Pushed, push as push
-from .mixing import (
+from .hub.push import Pushed as Pushed, push as push
+from .datasets.mixing import (
     Member as Member,
     load_mixture as load_mixture,
     mixture as mixture,
@@ -29,26 +29,26 @@ from .mixing import (
 from .recording.append import append as append
 from .recording.episode_writer import EpisodeWriter as EpisodeWriter
 from .recording.gymnasium import RecordEpisodes as RecordEpisodes, RecordVectorEpisodes as RecordVectorEpisodes
-from .offline_to_online import (
+from .datasets.offline_to_online import (
     OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
     prefill_replay_buffer as prefill_replay_buffer,
 )
 from .normalizer import Normalizer as Normalizer
-from .scores import ScoreInterval as ScoreInterval
-from .scores import interquartile_mean as interquartile_mean
-from .scores import normalized_score as normalized_score
+from .catalog.scores import ScoreInterval as ScoreInterval
+from .catalog.scores import interquartile_mean as interquartile_mean
+from .catalog.scores import normalized_score as normalized_score
 from .settings import Settings as Settings
 from .sources import Selection as Selection
-from .sources.atari_dqn.dataset import AtariDQNExperienceReplay as AtariDQNExperienceReplay
-from .sources.d4rl.dataset import D4RLExperienceReplay as D4RLExperienceReplay
-from .sources.gen_dgrl.dataset import GenDGRLExperienceReplay as GenDGRLExperienceReplay
-from .sources.local.dataset import LocalExperienceReplay as LocalExperienceReplay
-from .sources.minari.dataset import MinariExperienceReplay as MinariExperienceReplay
-from .sources.openml.dataset import OpenMLExperienceReplay as OpenMLExperienceReplay
-from .sources.openx.dataset import OpenXExperienceReplay as OpenXExperienceReplay
-from .sources.roboset.dataset import RobosetExperienceReplay as RobosetExperienceReplay
-from .sources.vd4rl.dataset import VD4RLExperienceReplay as VD4RLExperienceReplay
-from .verification import (
+from .datasets.atari_dqn import AtariDQNExperienceReplay as AtariDQNExperienceReplay
+from .datasets.d4rl import D4RLExperienceReplay as D4RLExperienceReplay
+from .datasets.gen_dgrl import GenDGRLExperienceReplay as GenDGRLExperienceReplay
+from .datasets.local import LocalExperienceReplay as LocalExperienceReplay
+from .datasets.minari import MinariExperienceReplay as MinariExperienceReplay
+from .datasets.openml import OpenMLExperienceReplay as OpenMLExperienceReplay
+from .datasets.openx import OpenXExperienceReplay as OpenXExperienceReplay
+from .datasets.roboset import RobosetExperienceReplay as RobosetExperienceReplay
+from .datasets.vd4rl import VD4RLExperienceReplay as VD4RLExperienceReplay
+from .verification.run import (
     Verification as Verification,
     verify as verify,
 )

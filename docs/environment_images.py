@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from datasets_rl import list_datasets
-from datasets_rl.environments import NamedEnvironment, make_named_env
+from datasets_rl.catalog.environments import NamedEnvironment, make_named_env
 
 DOCS = Path(__file__).parent
 FACTS = DOCS / "environments.json"

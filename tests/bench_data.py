@@ -24,7 +24,7 @@ from pyarrow import parquet
 from raw.tfrecords import messages
 
 from datasets_rl import Selection
-from datasets_rl.downloading import download
+from datasets_rl.downloading.run import download
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 

@@ -48,9 +48,10 @@ def run(
       rlds append local/hopper ~/data/hopper
       rlds append local/hopper
     """
-    from datasets_rl import locating, store
+    from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.recording.append import append
+    from datasets_rl.store import locating
 
     paths = store.dataset_paths(dataset, settings=shell.settings)
     before = Manifest.read(paths.folder).episodes if paths.exists else 0

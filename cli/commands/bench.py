@@ -47,7 +47,7 @@ def run(
     """
     import torch
 
-    from datasets_rl import locating
+    from datasets_rl.store import locating
 
     folder = locating.locate(**dataset_arguments(shell, dataset))
     before = torch.get_num_threads()

@@ -13,7 +13,7 @@ from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset
 from ..output import Lines, Result
 
 if TYPE_CHECKING:
-    from datasets_rl.citing import Citation
+    from datasets_rl.catalog.citations import Citation
 
 GROUP = "Share"
 
@@ -40,7 +40,7 @@ def run(
       rlds cite demo/pendulum minari/D4RL/door/human-v2 > references.bib
       rlds cite mix.toml --json
     """
-    from datasets_rl.citing import cite
+    from datasets_rl.catalog.citations import cite
 
     def citations(dataset: str) -> Sequence[Citation]:
         is_file = Path(dataset).suffix == ".toml" and Path(dataset).expanduser().is_file()

@@ -15,7 +15,7 @@ from ..options import Shell
 from ..output import Block, Facts, Lines, Result, Table, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.diagnosis import Check, Reachability
+    from datasets_rl.cli.machine import Check, Reachability
     from datasets_rl.settings import Settings
 
 GROUP = "Maintain"
@@ -45,15 +45,15 @@ def run(
       rlds doctor d4rl/hopper-medium-v2
       rlds doctor minari --json
     """
-    from datasets_rl import diagnosis
+    from .. import machine
 
     settings, checks = _settings(shell)
-    reached, errors, needed = diagnosis.reachability(dataset, settings)
+    reached, errors, needed = machine.reachability(dataset, settings)
     checks += [
-        *diagnosis.environment_checks(),
-        *diagnosis.package_checks(),
-        *diagnosis.disk_checks(settings.home, needed),
-        *diagnosis.network_checks(settings),
+        *machine.environment_checks(),
+        *machine.package_checks(),
+        *machine.disk_checks(settings.home, needed),
+        *machine.network_checks(settings),
     ]
     problems = [_check_problem(one) for one in checks if one.problem is not None]
     network = [_reach_problem(one) for one in reached if one.problem is not None]
@@ -79,7 +79,7 @@ def run(
 
 def _settings(shell: Shell) -> tuple[Settings, list[Check]]:
     """Return the settings; where they are not valid, the defaults and the problem."""
-    from datasets_rl.diagnosis import Check
+    from datasets_rl.cli.machine import Check
     from datasets_rl.settings import Settings
 
     try:

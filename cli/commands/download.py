@@ -20,8 +20,8 @@ from ..remedies import spell_action
 from .config import setting_text
 
 if TYPE_CHECKING:
+    from datasets_rl.downloading.planning import Plan
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.planning import Plan
 
 GROUP = "Get"
 
@@ -188,7 +188,8 @@ def source_options() -> Sequence[inspect.Parameter]:
 
 
 def _download(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Downloaded:
-    from datasets_rl import downloading, growth, sources, store
+    from datasets_rl import downloading, sources, store
+    from datasets_rl.downloading import growth
     from datasets_rl.format.manifest import Manifest
 
     dataset_id, selection = sources.split_address(dataset_id, options["selection"])
@@ -255,7 +256,7 @@ def _document(outcome: Outcome[_Downloaded]) -> dict[str, Any]:
 
 
 def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
-    from datasets_rl import planning
+    from datasets_rl.downloading import planning
 
     found = apply_to_each(shell, ids, lambda one: planning.plan(one, **options))
     plans = [one.value for one in found if one.value]

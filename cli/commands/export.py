@@ -123,9 +123,9 @@ def _is_path(text: str) -> bool:
 
 
 def _content(shell: Shell, dataset: str, fps: float | None) -> Any:
-    from datasets_rl import locating
     from datasets_rl.exporting import Content
     from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.store import locating
 
     if dataset.endswith(".toml"):
         raise _mixture_error(shell, dataset)
@@ -134,7 +134,7 @@ def _content(shell: Shell, dataset: str, fps: float | None) -> Any:
 
 def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
     """Return the error for a mixture, whose weights and transforms exist only while batches are drawn."""
-    from datasets_rl.mixture_file import mixture_members
+    from datasets_rl.catalog.mixtures import mixture_members
 
     words = [str(one.dataset) for one in mixture_members(Path(dataset))]
     return InvalidArgumentError(

@@ -18,7 +18,7 @@ from ..options import Shell, dataset_arguments, id_or_folder
 from ..output import Block, Facts, Lines, Result, Table, number_text, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.catalog import DatasetInfo
+    from datasets_rl.catalog.listing import DatasetInfo
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.schema import Field
     from datasets_rl.sources import Entry
@@ -53,9 +53,9 @@ def run(
       rlds info mix.toml
     """
     if dataset.endswith(".toml"):
-        from datasets_rl import catalog
+        from datasets_rl.catalog import listing
 
-        return mixture_result(shell, catalog.info(dataset, settings=shell.settings))
+        return mixture_result(shell, listing.info(dataset, settings=shell.settings))
     wanted = id_or_folder(dataset)
     entry, folder = _find_dataset(shell, dataset)
     manifest = _read_manifest(folder)
@@ -74,7 +74,8 @@ def run(
 
 
 def _find_dataset(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
-    from datasets_rl import locating, sources
+    from datasets_rl import sources
+    from datasets_rl.store import locating
 
     wanted = id_or_folder(dataset)
     entry = sources.find(wanted) if isinstance(wanted, str) else None
@@ -119,7 +120,7 @@ def _catalog_json(entry: Entry) -> dict[str, Any]:
 
 
 def _card(entry: Entry) -> DatasetInfo:
-    from datasets_rl.catalog import DatasetInfo
+    from datasets_rl.catalog.listing import DatasetInfo
 
     return DatasetInfo(entry.id, entry, None)
 
@@ -279,7 +280,7 @@ def _version_facts(folder: Path) -> dict[str, Any]:
 
 def _description_facts(entry: Entry | None, folder: Path) -> tuple[tuple[str, str], ...]:
     """Return the description in the manifest, whose upstream may differ from that of the catalog; else the catalog's."""
-    from datasets_rl.catalog import DatasetInfo
+    from datasets_rl.catalog.listing import DatasetInfo
     from datasets_rl.format.summary import Summary
 
     summary = Summary.read(folder)

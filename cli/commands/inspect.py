@@ -70,9 +70,9 @@ def run(
       rlds inspect d4rl/hopper-medium-v2 --episode 3 --rows 0:5
       rlds inspect ./my-dataset --episode -1 --keys action,next.reward --json
     """
-    from datasets_rl import locating
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.look import StepReader, episode_rows
+    from datasets_rl.store import locating
 
     if dataset.endswith(".toml"):
         raise InvalidArgumentError(

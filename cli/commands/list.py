@@ -20,7 +20,7 @@ from ..options import Shell, read_size
 from ..output import Result, Table, count_text, short_count_text, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.catalog import DatasetInfo, Query
+    from datasets_rl.catalog.listing import DatasetInfo, Query
     from datasets_rl.sources import Source
     from datasets_rl.store import DatasetPaths
 
@@ -117,7 +117,7 @@ def run(
       rlds list --downloaded --json
     """
     from datasets_rl import sources
-    from datasets_rl.catalog import Query, candidates, search
+    from datasets_rl.catalog.listing import Query, candidates, search
 
     origins, errors = ((sources.get_source(source),), ()) if source else sources.importable_sources()
     for error in errors:
@@ -144,7 +144,7 @@ def run(
 
 
 def _upstream_ids(shell: Shell, origins: Sequence[Source]) -> dict[str, Sequence[str]]:
-    from datasets_rl import planning
+    from datasets_rl.downloading import planning
 
     return {one.name: planning.list_upstream_ids(one.name, settings=shell.settings) for one in origins}
 
@@ -336,7 +336,7 @@ def _report_no_match(
 
 def _nearest(query: Query, every: Sequence[DatasetInfo]) -> list[str]:
     """Return what is spelled nearly as the first part of a query that no dataset matches."""
-    from datasets_rl.catalog import Query
+    from datasets_rl.catalog.listing import Query
 
     if query.pattern and not any(Query(query.pattern).accepts(one) for one in every):
         return _nearest_ids(query.pattern, [one.id for one in every])

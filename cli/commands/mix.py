@@ -72,8 +72,9 @@ def run(
       rlds mix ./mine demo/pendulum --temperature 2 --slice-len 16 -o mix.toml
       rlds mix demo/pendulum ./mine --weights 9,1 --final-weights 1,9 --anneal 10000 -o mix.toml
     """
-    from datasets_rl import disk, locating
-    from datasets_rl.mixing import Member, mixture, mixture_toml
+    from datasets_rl import disk
+    from datasets_rl.datasets.mixing import Member, mixture, mixture_toml
+    from datasets_rl.store import locating
 
     if out is not None:
         _check_writable(out.expanduser())

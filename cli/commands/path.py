@@ -33,7 +33,7 @@ def run(
       rlds path demo/pendulum
       rlds path demo/pendulum --json
     """
-    from datasets_rl import locating
+    from datasets_rl.store import locating
 
     folder = str(locating.locate(**dataset_arguments(shell, dataset)))
     return Result({"id": dataset, "path": folder}, [Lines((folder,))], quiet=[folder])

@@ -180,7 +180,7 @@ def _output_items(datasets: list[str], *, together: bool) -> dict[str, list[str]
 
 
 def _find_folders(shell: Shell, datasets: list[str], *, complete: bool = False) -> Path | list[Path]:
-    from datasets_rl import locating
+    from datasets_rl.store import locating
 
     found = [locating.locate(**dataset_arguments(shell, one), complete=complete) for one in datasets]
     return found if len(found) > 1 else found[0]
@@ -236,9 +236,10 @@ def _list_steps() -> Result:
 
 
 def _undo(shell: Shell, datasets: list[str]) -> Result:
-    from datasets_rl import locating, store
+    from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import undo
+    from datasets_rl.store import locating
 
     reported = ExitStack()
 

@@ -45,8 +45,8 @@ def run(
       rlds push ./hopper-td3 hf://me/hopper-td3 -m "Second run"
     """
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.locating import locate
-    from datasets_rl.pushing import push
+    from datasets_rl.hub.push import push
+    from datasets_rl.store.locating import locate
 
     place = dataset_arguments(shell, dataset)
     manifest = Manifest.read(locate(**place))

@@ -58,7 +58,8 @@ def run(
     """
     import torch
 
-    from datasets_rl import datasets, mixing  # noqa: F401 -- they load before the clock starts
+    from datasets_rl import datasets  # noqa: F401 -- they load before the clock starts
+    from datasets_rl.datasets import mixing  # noqa: F401 -- they load before the clock starts
 
     options = {"keys": chosen} if (chosen := read_keys(keys)) else {}
     if seed is not None:
@@ -105,11 +106,11 @@ def run(
 
 def _open_dataset(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
     if dataset.endswith(".toml"):
-        from datasets_rl.mixing import load_mixture
+        from datasets_rl.datasets.mixing import load_mixture
 
         return dataset, Path(dataset), load_mixture(dataset, download=False, home=shell.settings.home)
-    from datasets_rl import locating
     from datasets_rl.datasets import open_dataset
+    from datasets_rl.store import locating
 
     folder = locating.locate(**dataset_arguments(shell, dataset))
     replay = open_dataset(folder)

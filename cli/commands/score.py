@@ -56,7 +56,7 @@ def run(
       rlds score demo/pendulum -150 -1200 -600
       rlds score local/gripper 140 --low -10 --high 250 --json
     """
-    from datasets_rl.scores import normalized_score, reference_score
+    from datasets_rl.catalog.scores import normalized_score, reference_score
 
     place = _place(shell, dataset, is_named=low is None or high is None)
     reference = reference_score(**place, low=low, high=high)
@@ -97,8 +97,8 @@ def _place(shell: Shell, dataset: str, *, is_named: bool) -> dict[str, Any]:
 
 def _has_changed(path: Mapping[str, Any]) -> bool:
     """Say whether the dataset that is stored here went through a recipe."""
-    from datasets_rl import locating
     from datasets_rl.format.manifest import Manifest
+    from datasets_rl.store import locating
 
     if path["dataset"] is None or str(path["dataset"]).endswith(".toml"):
         return False

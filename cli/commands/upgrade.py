@@ -36,7 +36,8 @@ def run(
       rlds upgrade ~/data/mine
       rlds upgrade demo/pendulum --json
     """
-    from datasets_rl import locating, store
+    from datasets_rl import store
+    from datasets_rl.store import locating
 
     def upgrade(dataset: str) -> tuple[Path, bool]:
         folder = locating.locate(**dataset_arguments(shell, dataset), complete=True)

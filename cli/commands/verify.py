@@ -15,7 +15,7 @@ from ..options import Outcome, Shell, Targets, apply_to_each, combined_exit_code
 from ..output import Lines, Result, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.verification import Verification
+    from datasets_rl.verification.run import Verification
 
 GROUP = "Get"
 
@@ -45,7 +45,7 @@ def run(
 
 def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Result:
     """Return what the checks of datasets, given by id or path, found."""
-    from datasets_rl.verification import verify
+    from datasets_rl.verification.run import verify
 
     found = apply_to_each(shell, _members(datasets), lambda one: verify(**dataset_arguments(shell, one), deep=deep))
     return Result(
@@ -58,7 +58,7 @@ def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Resu
 
 def _members(datasets: Iterable[str]) -> list[str]:
     """Return datasets, with those of a mixture's file in the place of the file."""
-    from datasets_rl.mixture_file import mixture_members
+    from datasets_rl.catalog.mixtures import mixture_members
 
     found: list[str] = []
     for one in datasets:

@@ -16,7 +16,7 @@ from ..options import Shell, dataset_arguments
 from ..output import Facts, Lines, Result, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.view import Panel
+    from datasets_rl.look.page import Panel
 
 GROUP = "Look"
 
@@ -65,7 +65,7 @@ def run(
     names = [panel.name for panel in panels]
     if export is not None:
         return _export(panels, names, export, force=force)
-    from datasets_rl.view import ViewServer
+    from datasets_rl.look.page import ViewServer
 
     server = ViewServer(panels, port=port)
 
@@ -88,22 +88,22 @@ def run(
 
 def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
     """Return a panel for a dataset, or one for each member of a mixture."""
-    from datasets_rl.view import Panel
+    from datasets_rl.look.page import Panel
 
     if dataset.endswith(".toml"):
-        from datasets_rl.mixing import load_mixture
+        from datasets_rl.datasets.mixing import load_mixture
 
         mixed = load_mixture(dataset, download=False, home=shell.settings.home)
         shares = mixed.sampler.shares.tolist()
         return [Panel(mixed[number].stored, share=share) for number, share in enumerate(shares)]
-    from datasets_rl import locating
     from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.store import locating
 
     return [Panel(StoredDataset(locating.locate(**dataset_arguments(shell, dataset))))]
 
 
 def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool) -> Result:
-    from datasets_rl.view import write_report
+    from datasets_rl.look.page import write_report
 
     file = export.expanduser()
     if file.is_dir():

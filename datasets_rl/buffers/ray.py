@@ -25,8 +25,8 @@ from torch.utils._pytree import tree_leaves
 from datasets_rl.buffers.rate import SamplesPerInsert
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
+from datasets_rl.build.engines.ray import connect
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
-from datasets_rl.pipeline.engines.ray import connect
 from datasets_rl.ted.keys import as_key, nest_keys
 
 __all__ = ["RayReplayBuffer", "RayReplayBufferClient"]

@@ -16,7 +16,6 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils._pytree import tree_map
 from typing_extensions import override
 
-from datasets_rl import checkpoint
 from datasets_rl.buffers.arguments import (
     MAX_BATCH,
     InBuffer,
@@ -49,8 +48,9 @@ from datasets_rl.buffers.state import (
     env_count,
     saved_batch_problems,
 )
-from datasets_rl.checkpoint import Stateful, write_state
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format import checkpoint
+from datasets_rl.format.checkpoint import Stateful, write_state
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.consuming import ConsumingSampler

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.checkpoint import Stateful
+from datasets_rl.format.checkpoint import Stateful
 from datasets_rl.storages.base import Storage
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Replay buffers of datasets, with a class for each source.
 
-``D4RLExperienceReplay``, for example, is in `datasets_rl.sources.d4rl.dataset`.
+``D4RLExperienceReplay``, for example, is in `datasets_rl.datasets.d4rl`.
 A source without a module ``dataset`` gets a class with the constructor of `BaseDatasetExperienceReplay`.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from datasets_rl import sources
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.datasets.streamed import StreamedExperienceReplay
@@ -42,8 +43,9 @@ def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
     """
     get_source(source)  # an error of its module is explained here; find_spec would pass it on
     package = module_name(source)
-    module = f"{package}.dataset"
-    if hasattr(sys.modules[package], "__path__") and find_spec(module) is not None:
+    own = package == f"{sources.__name__}.{source}"
+    module = f"{__name__}.{source}" if own else f"{package}.dataset"
+    if (own or hasattr(sys.modules[package], "__path__")) and find_spec(module) is not None:
         cls: type[BaseDatasetExperienceReplay] = importlib.import_module(module).CLASS
         return cls
     attributes = {"source": source, "__module__": __name__, "__doc__": f"The datasets of the source {source}."}

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from typing_extensions import Self
 
-from datasets_rl import downloading, growth, locating, sources, store
+from datasets_rl import downloading, sources, store
 from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.exports import ExportMethods
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
 from datasets_rl.disk import folder_identity
+from datasets_rl.downloading import growth
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.npy import map_npy
@@ -47,6 +48,7 @@ from datasets_rl.storages.final_states import (
 )
 from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
+from datasets_rl.store import locating
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.writers.base import Writer
@@ -55,9 +57,9 @@ if TYPE_CHECKING:
     import gymnasium
     from matplotlib.figure import Figure
 
+    from datasets_rl.hub.push import Pushed
     from datasets_rl.preprocessing import Recipe, Step
     from datasets_rl.preprocessing.functions import Per
-    from datasets_rl.pushing import Pushed
 
 Download = bool | Literal["force"]
 
@@ -655,7 +657,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
             PushError: If the hub does not accept the dataset, or cannot be reached.
             IntegrityError: If a file of the dataset differs from its manifest.
         """
-        from datasets_rl.pushing import push
+        from datasets_rl.hub.push import push
 
         return push(self.data_path, address, private=private, message=message)
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from datasets_rl import growth, locating, store
+from datasets_rl import store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
+from datasets_rl.downloading import growth
+from datasets_rl.store import locating
 
 
 class StoredExperienceReplay(BaseDatasetExperienceReplay):

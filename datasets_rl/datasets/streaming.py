@@ -26,6 +26,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl import disk, sources, store
+from datasets_rl.build.conversion import ConversionJob, convert
 from datasets_rl.errors import InvalidArgumentError, LockedError
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.fetcher import Fetcher
@@ -33,7 +34,6 @@ from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.pipeline.conversion import ConversionJob, convert
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
 from datasets_rl.settings import Settings

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datasets_rl import locating
 from datasets_rl.exporting.content import Content
 from datasets_rl.exporting.formats import FORMATS
 from datasets_rl.exporting.run import ExportPlan, plan_export, run_export
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
+from datasets_rl.store import locating
 
 __all__ = ["FORMATS", "Content", "ExportPlan", "export", "plan_export", "run_export"]
 

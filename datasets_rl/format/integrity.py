@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datasets_rl.errors import IntegrityError
+from datasets_rl.format.check import Problems
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, file_digests
 from datasets_rl.format.manifest import (
     KNOWN_KEYS,
@@ -18,10 +19,9 @@ from datasets_rl.format.manifest import (
 )
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import ROWS_FILE
+from datasets_rl.format.statistics import statistics_differences
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.progress import Report
-from datasets_rl.ted.check import Problems
-from datasets_rl.ted.stats import statistics_differences
 
 
 def check_manifest(folder: Path) -> Problems:

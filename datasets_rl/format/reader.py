@@ -19,11 +19,11 @@ from datasets_rl.errors import DatasetsRLError, IntegrityError, InvalidArgumentE
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, take_fields
+from datasets_rl.format.quantiles import QUANTILES
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
+from datasets_rl.format.statistics import episode_statistics, field_quantiles
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
-from datasets_rl.ted.quantiles import QUANTILES
-from datasets_rl.ted.stats import episode_statistics, field_quantiles
 from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datasets_rl.card import SpaceSummary, summarize_action, summarize_states
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ManifestError, NotADatasetError
+from datasets_rl.format.space_summary import SpaceSummary, summarize_action, summarize_states
 from datasets_rl.remedy import Call, Remedy
 
 __all__ = ["Summary", "read_document"]

@@ -18,6 +18,7 @@ from datasets_rl.format.digests import file_digests, write_digests
 from datasets_rl.format.manifest import StoredFile, missing_field_problems
 from datasets_rl.format.npy import NpyStream, open_npy, take_fields, unfinished_blocks
 from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
+from datasets_rl.format.statistics import Moments, episode_statistics, field_quantiles, has_statistics
 from datasets_rl.read.images import read_header
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -31,7 +32,6 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
-from datasets_rl.ted.stats import Moments, episode_statistics, field_quantiles, has_statistics
 from datasets_rl.ted.steps import split_states
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.format.quantiles import sample_rows, sample_size
 from datasets_rl.format.schema import Field
+from datasets_rl.format.statistics import Moments
 from datasets_rl.look.histograms import BINS, Distribution, distribution, distributions
 from datasets_rl.look.steps import StepReader
 from datasets_rl.ted.keys import (
@@ -23,8 +25,6 @@ from datasets_rl.ted.keys import (
     Key,
     dotted_name,
 )
-from datasets_rl.ted.quantiles import sample_rows, sample_size
-from datasets_rl.ted.stats import Moments
 
 __all__ = ["Description", "EndStatistics", "Ends", "FieldDescription", "describe"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.ted.quantiles import quantiles
-from datasets_rl.ted.stats import Moments
+from datasets_rl.format.quantiles import quantiles
+from datasets_rl.format.statistics import Moments
 
 __all__ = ["BINS", "Distribution", "Histogram", "distribution", "distributions"]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from datasets_rl.build.engines import Engine, TaskFunction, TaskResult
+from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest
-from datasets_rl.pipeline.engines import Engine, TaskFunction, TaskResult
-from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.functions import Function, Per
 from datasets_rl.preprocessing.recipe import Recipe

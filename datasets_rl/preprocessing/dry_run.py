@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from datasets_rl.build.conversion import converted_bytes
 from datasets_rl.errors import PreprocessError
 from datasets_rl.format.schema import Column
-from datasets_rl.pipeline.conversion import converted_bytes
 from datasets_rl.preprocessing.batches import step_bytes
 from datasets_rl.preprocessing.functions import Function
 from datasets_rl.preprocessing.merge import MergedDataset, Stored, check_same_fields

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets_rl.environments import NamedEnvironment, make_named_env, named_environment
+from datasets_rl.catalog.environments import NamedEnvironment, make_named_env, named_environment
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.ted.keys import dotted_name

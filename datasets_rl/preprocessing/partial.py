@@ -17,11 +17,11 @@ import cloudpickle
 import numpy as np
 import torch
 
+from datasets_rl.build.partial import make_partial
 from datasets_rl.errors import ConversionError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.pipeline.partial import make_partial
 from datasets_rl.preprocessing.batches import episode_batches
 from datasets_rl.preprocessing.merge import MergedDataset, check_not_replaced, member_datasets, open_datasets
 from datasets_rl.preprocessing.recipe import Recipe

@@ -23,18 +23,17 @@ from typing import Any
 import numpy as np
 
 from datasets_rl import disk
+from datasets_rl.build.build import Chunk, WorkerResult, build, submitted_ahead
+from datasets_rl.build.conversion import spec_of_field, write_metadata
+from datasets_rl.build.engines import Engine, WorkerDiedError
+from datasets_rl.build.engines.local import LocalEngine
+from datasets_rl.build.journal import Journal
+from datasets_rl.build.partial import partials_folder
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.manifest import Manifest, array_file, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetSummary, DatasetWriter
-from datasets_rl.locating import locate
-from datasets_rl.pipeline.build import Chunk, WorkerResult, build, submitted_ahead
-from datasets_rl.pipeline.conversion import spec_of_field, write_metadata
-from datasets_rl.pipeline.engines import Engine, WorkerDiedError
-from datasets_rl.pipeline.engines.local import LocalEngine
-from datasets_rl.pipeline.journal import Journal
-from datasets_rl.pipeline.partial import partials_folder
 from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
 from datasets_rl.preprocessing.dry_run import dry_run_recipe
 from datasets_rl.preprocessing.merge import (
@@ -72,6 +71,7 @@ from datasets_rl.store import (
     transaction,
     undo,
 )
+from datasets_rl.store.locating import locate
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from datasets_rl import disk
+from datasets_rl.build.recordings import write_joined
+from datasets_rl.build.saved_recording import DESCRIPTION_FILE, JOURNAL_FILE, SavedRecording
 from datasets_rl.errors import DatasetsRLError, DiskFullError, IntegrityError, LockedError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.locating import owner_file
-from datasets_rl.pipeline.recordings import write_joined
-from datasets_rl.pipeline.saved_recording import DESCRIPTION_FILE, JOURNAL_FILE, SavedRecording
 from datasets_rl.store import SHORT_WAIT, DatasetPaths, Transaction, transaction
+from datasets_rl.store.locating import owner_file
 
 __all__ = ["Kept", "add_abandoned_recordings", "add_recordings", "held_ids", "remove_empty_folders"]
 

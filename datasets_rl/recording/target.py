@@ -10,15 +10,15 @@ from typing import Any
 from uuid import uuid4
 
 from datasets_rl import disk, sources, store
+from datasets_rl.build.recordings import Recording, column_differences
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, RecordingWarning
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column
-from datasets_rl.locating import OWN_SOURCE, owner_file
-from datasets_rl.pipeline.recordings import Recording, column_differences
 from datasets_rl.recording.adding import add_abandoned_recordings, add_recordings, remove_empty_folders
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths
+from datasets_rl.store.locating import OWN_SOURCE, owner_file
 
 __all__ = ["Target", "paths_of_own"]
 

@@ -15,8 +15,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from datasets_rl import disk
+from datasets_rl.build.journal import Journal
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.pipeline.journal import Journal
 from datasets_rl.preprocessing.digests import code_digest
 from datasets_rl.progress import report
 from datasets_rl.rlhf.stored import FORMAT_VERSION, TOKENS_FILE, TokenWriter, open_tokens, write_tokens

@@ -9,8 +9,8 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import Stateful
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage

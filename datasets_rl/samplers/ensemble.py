@@ -10,8 +10,8 @@ from tensordict import TensorDict
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import ensemble_problems
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import ensemble_problems
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.prioritized import PRIORITY_WEIGHT
 from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID

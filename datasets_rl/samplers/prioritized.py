@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import check_start_method
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import check_start_method
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import check_any_valid, empty_storage_error
 

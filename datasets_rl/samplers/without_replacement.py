@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import with_renamed_keys
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import Share, check_any_valid, empty_storage_error
 

@@ -22,8 +22,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from datasets_rl.card import FIGURES, Basis, SpaceSummary
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
+from datasets_rl.format.space_summary import FIGURES, Basis, SpaceSummary
 from datasets_rl.sources.selection import Numbers, Option, Selection
 from datasets_rl.ted.keys import Key
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets_rl.checkpoint import Stateful, raise_reasons
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import Stateful, raise_reasons
 from datasets_rl.storages.index import EndKey, TrajectoryIndex
 from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.ted.keys import NEXT, Key

@@ -10,8 +10,8 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import ensemble_problems, raise_reasons
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import ensemble_problems, raise_reasons
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN
 

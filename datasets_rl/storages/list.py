@@ -11,8 +11,8 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import check_start_method, raise_reasons
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import check_start_method, raise_reasons
 from datasets_rl.storages.base import Storage, device_of
 from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots

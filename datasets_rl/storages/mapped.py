@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from datasets_rl import disk
-from datasets_rl.checkpoint import with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import with_renamed_keys
 from datasets_rl.format.schema import short_text
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.row_layout import row_layout

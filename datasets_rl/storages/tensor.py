@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
-from datasets_rl.checkpoint import raise_reasons, row_chunks, with_renamed_keys
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.checkpoint import raise_reasons, row_chunks, with_renamed_keys
 from datasets_rl.format.schema import short_text
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.compiled import register_writer, write_in_graph

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.catalog.scores import normalized_score
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.scores import normalized_score
 
 __all__ = ["Episodes", "Policy", "play", "success_interval", "summarize"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from datasets_rl import disk, progress
-from datasets_rl.environments import named_environment
+from datasets_rl.catalog.environments import named_environment
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings

@@ -16,8 +16,8 @@ from tensordict import TensorDict, is_non_tensor, is_tensor_collection
 from torch import Tensor, nn
 from typing_extensions import Self, override
 
-from datasets_rl.checkpoint import read_state, write_state
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.checkpoint import read_state, write_state
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
 from datasets_rl.ted.keys import NEXT, Key

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import Stateful
 
 if TYPE_CHECKING:
     from datasets_rl.specs import TensorSpec

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import ensemble_problems
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.checkpoint import ensemble_problems
 from datasets_rl.writers.base import Writer
 
 __all__ = ["WriterEnsemble"]

@@ -12,8 +12,8 @@ from tensordict import is_tensor_collection, lazy_stack
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.checkpoint import check_start_method
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.checkpoint import check_start_method
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key, dotted_name
 from datasets_rl.writers.base import Writer
 

@@ -15,10 +15,10 @@ import torch
 from bench_data import seconds
 from stored_data import FLAGS, write_dataset
 
+from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.preprocessing import Function, Recipe, preprocess
 from datasets_rl.ted.episode import Episode
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from bench_data import converted, read_alone, with_h5py
 
-from datasets_rl.downloading import download
+from datasets_rl.downloading.run import download
 from datasets_rl.settings import Settings
 
 LENGTH = 5

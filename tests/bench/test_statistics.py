@@ -7,8 +7,8 @@ import shutil
 import pytest
 from bench_data import converted
 
+from datasets_rl.format import statistics as stats
 from datasets_rl.format import writer
-from datasets_rl.ted import stats
 
 
 @pytest.mark.parametrize("file", ["plain_file", "raw_file"])

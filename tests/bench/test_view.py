@@ -6,8 +6,8 @@ import pytest
 import view_data
 
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.view import Panel
-from datasets_rl.view.documents import answer
+from datasets_rl.look.page import Panel
+from datasets_rl.look.page.documents import answer
 
 FIRST = (
     ("overview", {}),

@@ -197,7 +197,7 @@ def test_the_known_edits_are_refused_and_the_buffer_does_not_change(saved, kind,
 
 
 def _read(folder, document):
-    from datasets_rl import checkpoint
+    from datasets_rl.format import checkpoint
 
     (folder / "edited").mkdir(exist_ok=True)
     shutil.copytree(folder, folder / "edited", dirs_exist_ok=True, ignore=shutil.ignore_patterns("edited"))

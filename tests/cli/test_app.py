@@ -316,7 +316,7 @@ def test_an_internal_error_is_reported_in_lines_and_ends_with_1(tmp_path):
     program = tmp_path / "broken.py"
     program.write_text(
         "import sys\n"
-        "from datasets_rl import scores\n"
+        "from datasets_rl.catalog import scores\n"
         "from datasets_rl.cli import app\n"
         "scores.normalized_score = lambda *_, **__: 1 / 0\n"
         "sys.argv = ['rlds', 'score', 'demo/pendulum', '1', *sys.argv[1:]]\n"

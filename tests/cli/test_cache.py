@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from datasets_rl import disk
-from datasets_rl.inventory import take_inventory
+from datasets_rl.store.usage import take_inventory
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import shutil
 import pytest
 from servers import NoRange, Redirect, Stall, Status, serve
 
-from datasets_rl import diagnosis, sources
-from datasets_rl.diagnosis import disk_checks, package_checks
+from datasets_rl import sources
+from datasets_rl.cli import machine
+from datasets_rl.cli.machine import disk_checks, package_checks
 from datasets_rl.errors import FetchError, IntegrityError
 from datasets_rl.fetch.probe import Probe, probe
 from datasets_rl.settings import Settings
@@ -87,9 +88,9 @@ def test_a_file_of_another_size_is_an_integrity_error_and_a_missing_one_a_networ
     answer = Probe("file:///x", 0.0, size=1)
     missing = Probe("file:///x", 0.0, problem="no such file")
 
-    assert diagnosis.Reachability(ID, "x", 1, 5, (answer,)).problem is IntegrityError
-    assert diagnosis.Reachability(ID, "x", 1, 5, (answer, missing)).problem is FetchError
-    assert diagnosis.Reachability(ID, "x", 1, 1, (answer, missing)).problem is None
+    assert machine.Reachability(ID, "x", 1, 5, (answer,)).problem is IntegrityError
+    assert machine.Reachability(ID, "x", 1, 5, (answer, missing)).problem is FetchError
+    assert machine.Reachability(ID, "x", 1, 1, (answer, missing)).problem is None
 
 
 @pytest.mark.parametrize(
@@ -203,14 +204,14 @@ def test_a_folder_that_may_not_be_written_is_a_problem(home):
 
 
 def test_packages_have_their_versions_and_missing_extras_their_pip_line(monkeypatch):
-    version = diagnosis.importlib.metadata.version
+    version = machine.importlib.metadata.version
 
     def without(name):
         if name == "ray":
-            raise diagnosis.importlib.metadata.PackageNotFoundError(name)
+            raise machine.importlib.metadata.PackageNotFoundError(name)
         return "1.0" if name == "numpy" else version(name)
 
-    monkeypatch.setattr(diagnosis.importlib.metadata, "version", without)
+    monkeypatch.setattr(machine.importlib.metadata, "version", without)
     checks = {one.name: one for one in package_checks()}
 
     assert checks["torch"].found == version("torch")

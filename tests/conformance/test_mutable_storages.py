@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as arrays
 from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 from torch.utils import _pytree as pytree
 
-from datasets_rl import checkpoint
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format import checkpoint
 from datasets_rl.storages import LazyMemmapStorage, LazyStackStorage, LazyTensorStorage, ListStorage, TensorStorage
 
 

@@ -30,10 +30,13 @@ from PIL import Image
 from servers import serve
 from stored_data import reseal
 
-from datasets_rl import Selection, downloading, load, planning, sources, store, verification
+from datasets_rl import Selection, downloading, load, sources, store, verification
+from datasets_rl.build import engines
+from datasets_rl.build.journal import Journal
 from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
+from datasets_rl.downloading import planning
 from datasets_rl.errors import (
     DatasetsRLError,
     FetchError,
@@ -44,13 +47,11 @@ from datasets_rl.errors import (
 )
 from datasets_rl.exporting import FORMATS, Content, plan_export
 from datasets_rl.fetch.fetcher import Fetcher
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.look import StepReader, describe, episode_rows
-from datasets_rl.pipeline import engines
-from datasets_rl.pipeline.journal import Journal
 from datasets_rl.settings import Settings
-from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, ROOT_FLAGS, dotted_name
 
@@ -935,9 +936,9 @@ MEASURED = """
 import json, sys
 from pathlib import Path
 from datasets_rl import downloading, sources, store
-from datasets_rl.pipeline import engines
+from datasets_rl.build import engines
 from datasets_rl.settings import Settings
-import datasets_rl.pipeline.conversion, datasets_rl.pipeline.shards
+import datasets_rl.build.conversion, datasets_rl.build.shards
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

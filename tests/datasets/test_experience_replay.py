@@ -11,8 +11,14 @@ import torch
 from d4rl_files import mujoco
 from stored_data import trajectory, write_dataset
 
-from datasets_rl import downloading, loading, store, verification
-from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, open_dataset
+from datasets_rl import downloading, store, verification
+from datasets_rl.datasets import (
+    D4RLExperienceReplay,
+    DemoExperienceReplay,
+    StoredExperienceReplay,
+    loading,
+    open_dataset,
+)
 from datasets_rl.errors import (
     IntegrityError,
     InvalidArgumentError,

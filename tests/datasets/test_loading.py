@@ -9,8 +9,9 @@ import pytest
 import torch
 from d4rl_files import mujoco
 
-from datasets_rl import Selection, downloading, growth, load, open_dataset, planning, sources
+from datasets_rl import Selection, downloading, load, open_dataset, sources
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, dataset_class
+from datasets_rl.downloading import growth, planning
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError, UnknownKeyError
 
 NAME = "bullet-maze2d-open-v0"

@@ -14,8 +14,8 @@ import torch
 from crash import events_below, run_killed_at
 from torch.utils import _pytree as pytree
 
-from datasets_rl import checkpoint
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
+from datasets_rl.format import checkpoint
 
 checkpoint._PIECE_BYTES = 1 << 14
 checkpoint._THREADS = 1  # so that all children have the same order of events

@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 from crash import events_below, run_killed_at, run_or_exit
 
+from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.pipeline.engines.local import LocalEngine
 from datasets_rl.preprocessing import Function, Recipe, preprocess, undo
 from datasets_rl.settings import Settings
 

@@ -173,7 +173,7 @@ def test_a_download_of_shards_killed_at_its_events_and_at_random_times_is_resume
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_conversion_with_several_processes_killed_at_any_time_is_resumed(shards, tmp_path):
-    small = {**SMALL, "datasets_rl.pipeline.engines.MIN_PARALLEL_BYTES": 0}
+    small = {**SMALL, "datasets_rl.build.engines.MIN_PARALLEL_BYTES": 0}
     options = {"from_local": str(shards)}
     reports, root = killed(
         tmp_path, options=options, steps=100_000, random=20, name="minari/aa/b-v0", small=small, jobs=2

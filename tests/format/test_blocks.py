@@ -16,10 +16,10 @@ from stored_data import columns
 from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.format import writer
 from datasets_rl.format.schema import Column
+from datasets_rl.format.statistics import Moments
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.stats import Moments
 
 F4, U1, I4 = np.dtype("f4"), np.dtype("u1"), np.dtype("i4")
 WORD = Column(("word",), I4, (), text=True)

@@ -12,6 +12,7 @@ from stored_data import Trajectory, columns, plain, write_dataset
 
 from datasets_rl import InvalidArgumentError, TensorDictReplayBuffer
 from datasets_rl.errors import ConversionError, IntegrityError
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
@@ -19,7 +20,6 @@ from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Report
 from datasets_rl.samplers import SliceSampler
 from datasets_rl.storages import DatasetStorage
-from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import EncodedImages, Episode
 from datasets_rl.transforms import CatFrames
 

@@ -10,9 +10,9 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.format import writer
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.schema import Column
+from datasets_rl.format.statistics import Moments
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.ted.episode import DeferredStates, Episode
-from datasets_rl.ted.stats import Moments
 
 F4, BOOL = np.dtype("f4"), np.dtype("?")
 FLAGS = ("terminated", "truncated")

@@ -17,10 +17,10 @@ import pytest
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import disk
+from datasets_rl.build.engines.local import LocalEngine
+from datasets_rl.build.partial import remove_partial
 from datasets_rl.errors import InvalidArgumentError, LockedError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.pipeline.engines.local import LocalEngine
-from datasets_rl.pipeline.partial import remove_partial
 from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run
 from datasets_rl.settings import Settings
 
@@ -126,7 +126,7 @@ INTERRUPTED = """
 import sys, threading
 from pathlib import Path
 from datasets_rl.preprocessing import Function, Recipe, preprocess
-from datasets_rl.pipeline.engines.local import LocalEngine
+from datasets_rl.build.engines.local import LocalEngine
 
 recipe = Recipe([Function(lambda batch: batch, "batch")])
 try:

@@ -16,12 +16,12 @@ from stored_data import Model, columns, plain, trajectory, write_dataset
 from datasets_rl import InvalidArgumentError
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.errors import PreprocessError
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run, undo
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.progress import Report
-from datasets_rl.ted.check import check_rules
 from datasets_rl.transforms import Compose, RewardClipping
 
 LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))

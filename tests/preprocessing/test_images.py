@@ -8,13 +8,13 @@ from raw.images import encoded, scene
 from stored_data import Trajectory, columns, write_dataset
 
 from datasets_rl.errors import PreprocessError
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, preview
 from datasets_rl.preprocessing.batches import episode_batch
 from datasets_rl.progress import Report
-from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import EncodedImages
 
 CAMERA = ("observation", "camera")

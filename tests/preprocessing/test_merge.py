@@ -8,12 +8,12 @@ from stored_data import Model, columns, trajectory, write_dataset
 
 from datasets_rl import download
 from datasets_rl.errors import InvalidArgumentError, PreprocessError, UnknownIdError
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Recipe, preprocess, preview
 from datasets_rl.progress import Report
-from datasets_rl.ted.check import check_rules
 
 LENGTHS = (((3, True), (2, False)), ((4, True),), ((1, False), (5, True)))
 

@@ -21,10 +21,10 @@ from raw.minari import SPACES, episodes, write
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import Selection, downloading
+from datasets_rl.build.engines.ray import RayEngine
 from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.pipeline.engines.ray import RayEngine
 from datasets_rl.preprocessing import Recipe, partial, preprocess
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
@@ -287,7 +287,7 @@ def test_ctrl_c_ends_the_tasks_and_the_next_run_resumes(folder, tmp_path, wanted
     program = f"""
     from pathlib import Path
     from datasets_rl.preprocessing import Recipe, preprocess
-    from datasets_rl.pipeline.engines.ray import RayEngine
+    from datasets_rl.build.engines.ray import RayEngine
 
     def change(step):
         import time

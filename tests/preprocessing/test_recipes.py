@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stored_data import FLAGS, Trajectory, write_dataset
 
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
@@ -22,7 +23,6 @@ from datasets_rl.preprocessing.recipe import shipped_recipes
 from datasets_rl.preprocessing.steps.images import apply_channels_first
 from datasets_rl.preprocessing.steps.rewards import ScaleByReturns
 from datasets_rl.progress import Report
-from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.transforms import (
     Compose,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stored_data import Model, trajectory, write_dataset
 
 from datasets_rl import InvalidArgumentError, MultiStepTransform, Recipe, open_dataset
-from datasets_rl.ted.check import check_rules
+from datasets_rl.format.check import check_rules
 
 MASK = ("next", "final_known")
 

@@ -15,11 +15,11 @@ from property.strategies import Data, datasets, indices
 from stored_data import Model, plain, write_dataset
 
 from datasets_rl.format import writer
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import WIDE_BYTES
 from datasets_rl.storages import DatasetStorage
-from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.keys import dotted_name
 
 FEW = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

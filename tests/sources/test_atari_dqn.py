@@ -15,14 +15,15 @@ from raw.atari_dqn import LOGS, RECORDS, Buffer, changed, screens, write_logs, w
 from stored_data import reseal
 from upstreams import bucket
 
-from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, downloading, planning, store, verification
+from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, downloading, store, verification
+from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers import SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find
 from datasets_rl.sources.atari_dqn import SOURCE
-from datasets_rl.ted.check import check_rules
 
 ID = "atari_dqn/Pong/1"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datasets_rl import sources
-from datasets_rl.card import FIGURES
+from datasets_rl.format.space_summary import FIGURES
 
 ENTRIES = [origin.entry(name) for origin in sources.importable_sources()[0] for name in origin.ids()]
 
@@ -86,7 +86,7 @@ def test_reference_scores_are_those_of_the_field(dataset_id, low, high):
 
 def test_the_demo_states_what_it_contains(tmp_path):
     from datasets_rl import download
-    from datasets_rl.catalog import info
+    from datasets_rl.catalog.listing import info
     from datasets_rl.settings import Settings
 
     entry = sources.find("demo/pendulum")

@@ -13,10 +13,11 @@ from raw.gen_dgrl import EXPERT, LEVELS, as_npy, game, play, tarred, written
 from raw.xz import blocked
 from servers import serve
 
-from datasets_rl import GenDGRLExperienceReplay, Selection, downloading, planning, verification
+from datasets_rl import GenDGRLExperienceReplay, Selection, downloading, verification
+from datasets_rl.build.conversion import converted_bytes
+from datasets_rl.downloading import planning
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.pipeline.conversion import converted_bytes
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, gen_dgrl, get_source
 from datasets_rl.sources.gen_dgrl.reader import GenDGRLReader

@@ -15,7 +15,8 @@ from PIL import Image
 from raw.minari import SPACES, episodes, flat, write
 from upstreams import COMMIT, bucket, hub
 
-from datasets_rl import MinariExperienceReplay, Selection, downloading, planning, verification
+from datasets_rl import MinariExperienceReplay, Selection, downloading, verification
+from datasets_rl.downloading import planning
 from datasets_rl.errors import (
     ConversionError,
     FetchError,
@@ -24,13 +25,13 @@ from datasets_rl.errors import (
     OfflineError,
     UnknownIdError,
 )
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, minari
 from datasets_rl.sources.minari import compare as minari_compare
 from datasets_rl.sources.minari.spaces import leaf_spaces, spec_document
 from datasets_rl.specs import from_minari
-from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.table import EpisodeTable
 
 NAME = "test/things/drawn-v3"
@@ -617,8 +618,8 @@ def test_the_comparison_with_the_raw_files_covers_every_value(put, convert, kind
     monkeypatch.setattr(minari_compare, "_BLOCK_BYTES", 100)
     put(episodes(SPACES[kind], infos=infos), space=SPACES[kind], data_format=data_format)
     stored = convert()
-    files = verification.raw_files(stored.manifest, None)
-    honest = verification._with_texts(stored)
+    files = verification.run.raw_files(stored.manifest, None)
+    honest = verification.run._with_texts(stored)
     left_out = {("episode",), ("next", "done"), ("next", "truncated")}  # the conversion computes or corrects them
     keys = [field.key for field in stored.schema if field.key not in left_out]
     keys += [("next", *field.key) for field in stored.schema if field.shared]
@@ -641,7 +642,7 @@ def test_the_comparison_with_the_raw_files_covers_every_value(put, convert, kind
 def test_the_comparison_with_the_raw_files_covers_the_seeds(put, convert, data_format, name):
     put(episodes(SPACES["box"], seeds=[5, None, 2**63]), data_format=data_format)
     stored = convert()
-    files = verification.raw_files(stored.manifest, None)
+    files = verification.run.raw_files(stored.manifest, None)
     records = stored.episodes.records.copy()
     assert minari.SOURCE.compare(NAME, files, stored.column, stored.episodes) == []
     records[name][-1] = 0 if name == "seeded" else 99

@@ -16,7 +16,8 @@ from raw.images import encoded, scene
 from servers import Status
 from upstreams import bucket, hub
 
-from datasets_rl import OpenXExperienceReplay, Selection, downloading, planning, verification
+from datasets_rl import OpenXExperienceReplay, Selection, downloading, verification
+from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -581,7 +582,7 @@ def test_verify_finds_an_episode_that_is_not_in_the_raw_files(tmp_path, convert)
     stored = convert()
     folder = tmp_path / "tree" / raw.NAME / raw.VERSION
     files = {str(path): path for path in folder.iterdir()}
-    column = verification._with_texts(stored)
+    column = verification.run._with_texts(stored)
 
     assert openx.SOURCE.compare(raw.NAME, files, column, stored.episodes) == []
     moved = {**{name: stored.episodes[name] for name in ("final_known",)}, "source": stored.episodes["source"] + 5}
@@ -591,7 +592,8 @@ def test_verify_finds_an_episode_that_is_not_in_the_raw_files(tmp_path, convert)
 PEAK = """
 import sys
 from pathlib import Path
-from datasets_rl import Selection, downloading, planning
+from datasets_rl import Selection, downloading
+from datasets_rl.downloading import planning
 from datasets_rl.settings import Settings
 
 def peak():

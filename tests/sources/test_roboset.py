@@ -16,10 +16,10 @@ from upstreams import hub
 
 from datasets_rl import RobosetExperienceReplay, Selection, downloading, verification
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, get_source
-from datasets_rl.ted.check import check_rules
 
 ID = f"roboset/{NAME}"
 

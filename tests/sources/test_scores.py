@@ -11,8 +11,8 @@ import torch
 from raw.minari import SPACES, episodes, write
 
 from datasets_rl import downloading
+from datasets_rl.catalog.scores import normalized_score, reference_score
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError
-from datasets_rl.scores import normalized_score, reference_score
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score
 
@@ -118,7 +118,7 @@ def test_a_dataset_whose_authors_published_none_has_none(drawn, tmp_path):
 
 
 def test_torch_is_not_loaded():
-    script = "import sys; from datasets_rl.scores import normalized_score as n; n('demo/pendulum', [1.0]); print('torch' in sys.modules)"
+    script = "import sys; from datasets_rl.catalog.scores import normalized_score as n; n('demo/pendulum', [1.0]); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
     assert out.strip() == "False"

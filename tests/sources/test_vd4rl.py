@@ -12,7 +12,8 @@ import pytest
 import torch
 from raw.vd4rl import CASES, EPISODES_64, EPISODES_84, Rollout, as_npz, roll, write_npz, write_shards
 
-from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, downloading, planning, verification
+from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, downloading, verification
+from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings

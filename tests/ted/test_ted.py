@@ -10,10 +10,10 @@ from stored_data import Trajectory, columns, trajectory, write_dataset
 
 from datasets_rl import downloading, verify
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.check import check_rules
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Recipe
 from datasets_rl.preprocessing.run import preprocess
-from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import as_key, dotted_name
 from datasets_rl.ted.steps import split_states, values_after
@@ -160,7 +160,7 @@ def test_a_dataset_as_written_breaks_no_rule(rules):
 )
 @pytest.mark.parametrize("rows_of_a_block", [1, 2, 100])
 def test_a_broken_rule_is_named_with_its_first_row(rules, monkeypatch, rows_of_a_block, changes, problem):
-    monkeypatch.setattr("datasets_rl.ted.check._BLOCK_BYTES", rows_of_a_block * 40)
+    monkeypatch.setattr("datasets_rl.format.check._BLOCK_BYTES", rows_of_a_block * 40)
     findings = rules(**changes)
 
     assert len(findings.problems) == 1 + (list(changes) == ["next__done"])

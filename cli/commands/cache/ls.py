@@ -9,7 +9,7 @@ from ...options import Shell
 from ...output import Facts, Result, Table, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.inventory import Inventory, Kept
+    from datasets_rl.store.usage import Inventory, Kept
 
 _HEADER = ("id", "total", "dataset", "versions", "raw", "unfinished")
 
@@ -23,7 +23,7 @@ def run(shell: Shell) -> Result:
       rlds cache ls --json
       rlds --root /mnt/disk2/rl cache ls
     """
-    from datasets_rl.inventory import take_inventory
+    from datasets_rl.store.usage import take_inventory
 
     found = take_inventory(shell.settings.home)
     rows = [_row(one) for one in found.datasets]

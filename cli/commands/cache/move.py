@@ -29,8 +29,8 @@ def run(
       rlds cache move /mnt/disk2/rl
       rlds --root /data cache move /mnt/disk2/rl --json
     """
-    from datasets_rl import relocation
     from datasets_rl.progress import report
+    from datasets_rl.store import relocation
 
     plan = relocation.plan_move(shell.settings.home, folder)
     target = str(folder.expanduser().absolute())

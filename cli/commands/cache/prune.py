@@ -99,7 +99,8 @@ def run(
 
 def _sweep(shell: Shell, datasets: Sequence[str]) -> None:
     """Complete the changes of killed commands, and delete what they left, in the data folder and of named datasets."""
-    from datasets_rl import locating, store
+    from datasets_rl import store
+    from datasets_rl.store import locating
 
     for root in store.source_folders(shell.settings.home):
         store.sweep(root)
@@ -142,7 +143,8 @@ def _prune_each(
 
 def _stored(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
     """Return the paths of the named datasets or, if none is named, of all stored ones."""
-    from datasets_rl import locating, store
+    from datasets_rl import store
+    from datasets_rl.store import locating
 
     folders = (
         [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
@@ -154,8 +156,8 @@ def _stored(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
 
 def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
     """Return the paths of the named datasets or, if none is named, of all that have raw files."""
-    from datasets_rl.inventory import take_inventory
     from datasets_rl.store import DatasetPaths
+    from datasets_rl.store.usage import take_inventory
 
     if datasets:
         return _stored(shell, datasets)

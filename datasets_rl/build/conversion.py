@@ -1,0 +1,335 @@
+"""The conversion of raw files into a stored dataset: each shard is fetched, read, appended and committed in turn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets_rl import disk
+from datasets_rl.build.build import build
+from datasets_rl.build.engines import Engine, useful_job_count
+from datasets_rl.build.engines.local import LocalEngine
+from datasets_rl.build.journal import Journal
+from datasets_rl.build.partial import partials_folder
+from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, ShardOptions, open_in_order
+from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.fetch.asset import Asset
+from datasets_rl.fetch.fetcher import Fetcher
+from datasets_rl.fetch.schemes.file import path_of_url
+from datasets_rl.format.digests import METADATA_FOLDER
+from datasets_rl.format.manifest import MANIFEST_FILE, AppliedDecision, Manifest, RawFile, StoredFile, converter_version
+from datasets_rl.format.npy import NpyStream
+from datasets_rl.format.schema import NAME_BYTES, Column, Schema
+from datasets_rl.format.space_summary import SpaceSummary
+from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
+from datasets_rl.progress import Report
+from datasets_rl.remedy import Argument, Call, Remedy
+from datasets_rl.settings import Settings
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
+from datasets_rl.ted.keys import ACTION, NEXT_REWARD, Key, dotted_name
+
+_SILENT = Report()
+_LEAVE_OUT = Remedy("leave the field out with {}", Argument("selection", Call("Selection", keys=...)))
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionJob:
+    """A dataset to convert, with its upstream files and the selection of the user."""
+
+    entry: Entry
+    listing: Listing
+    selection: Selection = field(default_factory=Selection)
+
+    @property
+    def spec(self) -> ReaderSpec:
+        """The reader spec, which opens the files of the dataset."""
+        return ReaderSpec(self.entry.source, self.entry.name, self.listing)
+
+    @property
+    def key(self) -> str:
+        """A digest of the input and the code: only a conversion with the same key is resumed."""
+        assets = [
+            [asset.path, asset.size, asset.sha256, asset.md5, _modification_time(asset)]
+            for asset in self.listing.assets
+        ]
+        shards = [[shard.paths, shard.part] for shard in self.listing.shards]
+        identity = [self.entry.id, converter_version(), self.listing.revision, self.selection.to_json()]
+        return hashlib.sha256(json.dumps([identity, assets, shards, self.listing.params]).encode()).hexdigest()
+
+
+def _modification_time(asset: Asset) -> int | None:
+    """Return the modification time of a local file in nanoseconds, which replaces its digest until it is read."""
+    paths = [path_of_url(url) for url in asset.urls if url.startswith("file:")]
+    return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
+
+
+def convert(
+    job: ConversionJob,
+    fetcher: Fetcher,
+    folder: Path,
+    *,
+    work: Path | None = None,
+    engine: Engine | None = None,
+    settings: Settings | None = None,
+    keep_raw: bool = True,
+    report: Report = _SILENT,
+) -> Manifest:
+    """Convert a dataset into a folder, shard by shard; the manifest is written last.
+
+    Args:
+        job: The dataset.
+        fetcher: The fetcher of the raw files.
+        folder: The folder of the result. With `work`, it may contain the files of an interrupted call.
+        work: The folder of the journal and of partial datasets, by which an interrupted conversion of several shards is
+            resumed; by default the conversion starts over.
+        engine: The engine that reads the shards in other processes; by default processes of this machine read them if
+            `settings` allow several and the files are large. The result does not depend on the engine.
+        settings: The settings, which have the number of processes.
+        keep_raw: Whether fetched files are kept once their rows are on the disk.
+        report: Called with the number of steps since its last call.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ConversionError: If the upstream files violate their own format.
+        FetchError, IntegrityError: If files cannot be fetched.
+        DiskFullError: If the dataset does not fit on the disk.
+    """
+    journal = Journal(work / "journal.jsonl", job.key) if work is not None and len(job.listing.shards) > 1 else None
+    if journal is None:
+        disk.remove_tree(folder)
+    else:
+        journal.roll_back(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with ExitStack() as stack:
+            engine = _choose_engine(job, journal, engine, settings)
+            partials = None
+            if engine is not None and work is not None:
+                stack.enter_context(engine)
+                partials = partials_folder(work / "partials", job.key)
+            return _convert(job, fetcher, folder, journal, engine, partials, keep_raw=keep_raw, report=report)
+    finally:
+        if (journal is None or not journal.entries) and not (folder / MANIFEST_FILE).is_file():
+            # No shard was committed, so that a further call has nothing to resume.
+            disk.remove_tree(folder)
+            if journal is not None:
+                journal.delete()
+
+
+def _choose_engine(
+    job: ConversionJob, journal: Journal | None, engine: Engine | None, settings: Settings | None
+) -> Engine | None:
+    """Return the engine that reads the remaining shards; None if this process reads them."""
+    remaining = len(job.listing.shards) - (0 if journal is None else len(journal.entries))
+    # Selecting episodes by their numbers over all shards requires that one process counts them.
+    if journal is None or remaining < 2 or job.listing.numbers is not None:
+        return None
+    if engine is not None or settings is None:
+        return engine
+    jobs = useful_job_count([asset.size for asset in job.listing.assets], len(job.listing.shards), settings.jobs)
+    return LocalEngine(jobs) if jobs > 1 else None
+
+
+def _convert(
+    job: ConversionJob,
+    fetcher: Fetcher,
+    folder: Path,
+    journal: Journal | None,
+    engine: Engine | None,
+    partials: Path | None,
+    *,
+    keep_raw: bool,
+    report: Report,
+) -> Manifest:
+    entries = [] if journal is None else list(journal.entries)
+    remaining = job.listing.shards[len(entries) :]
+    if not remaining:
+        raise ConversionError(job.entry.id, ["it has no shard"])
+    episode_filter = EpisodeFilter(job.listing.numbers, entries[-1]["seen"] if entries else 0)
+    options = ShardOptions(job.spec, job.selection, episode_filter, fetcher, report, keep_raw, engine, partials)
+    with ExitStack() as stack:
+        shards = stack.enter_context(closing(open_in_order(options, remaining)))
+        first = stack.enter_context(next(shards))
+        reader = first.open()
+        kept = options.kept_keys(reader)
+        writer = _open_writer(job, reader, kept, folder, [entry["commit"] for entry in entries], report)
+        stack.callback(writer.discard)
+        entries = build(
+            chain([first], shards), writer, journal, len(job.listing.shards), lambda: episode_filter.complete
+        )
+        written = writer.finish()
+    if (stated := _stated_steps(job, reader)) not in {None, written.steps}:
+        problem = f"it has {written.steps:,} steps; the upstream states {stated:,}"
+        raise ConversionError(job.entry.id, [problem])
+    manifest = _build_manifest(job, reader, written, folder, entries)
+    manifest.write(folder)
+    return manifest
+
+
+def _open_writer(
+    job: ConversionJob,
+    reader: EpisodeReader,
+    kept: Collection[Key],
+    folder: Path,
+    commits: Sequence[Commit],
+    report: Report,
+) -> DatasetWriter:
+    """Create the writer, which continues after the rows that an earlier process committed."""
+    columns = [column for column in reader.columns if column.key in kept]
+    try:
+        Schema.layout(columns)
+    except InvalidArgumentError as error:
+        # The columns come from the upstream files, so that the arguments of the caller are not the cause.
+        raise ConversionError(job.entry.id, [error.message], hint=_LEAVE_OUT) from error
+    for name, value in reader.metadata.items():
+        if isinstance(value, np.ndarray):
+            _metadata_file_name(name)  # fails now instead of after hours of conversion
+    steps = _stated_steps(job, reader)
+    if steps is not None:
+        committed = commits[-1]["steps"] if commits else 0
+        disk.require_free(folder, converted_bytes(columns, steps - committed), "the converted dataset")
+        report.set_total(steps)
+        report(committed)
+    return DatasetWriter(folder, columns, name=job.entry.id, steps=steps, commits=commits)
+
+
+def _stated_steps(job: ConversionJob, reader: EpisodeReader) -> int | None:
+    """Return the number of steps of the dataset; None if the upstream does not state it."""
+    single_shard = len(job.listing.shards) == 1
+    return reader.steps if job.listing.steps is None and single_shard else job.listing.steps
+
+
+def _build_manifest(
+    job: ConversionJob,
+    reader: EpisodeReader,
+    written: DatasetSummary,
+    folder: Path,
+    entries: Sequence[Mapping[str, Any]],
+) -> Manifest:
+    entry = job.entry
+    metadata, metadata_files = write_metadata(folder, reader.metadata)
+    decisions = merge_decisions(AppliedDecision(**decision) for shard in entries for decision in shard["decisions"])
+    return Manifest(
+        id=entry.id,
+        steps=written.steps,
+        episodes=written.episodes,
+        final_unknown=written.final_unknown,
+        schema=written.schema,
+        files=(*written.files, *metadata_files),
+        # Keyed by path: a shard that is fetched again after a kill lists files that an earlier shard has listed.
+        raw=tuple({file["path"]: RawFile(**file) for shard in entries for file in shard["raw"]}.values()),
+        converter=converter_version(),
+        decisions=tuple(decisions.values()),
+        known_issues=entry.known_issues,
+        statistics=written.statistics,
+        specs=specs_of_schema(
+            written.schema, {**catalog_specs(entry.action, written.schema, written.statistics), **reader.specs()}
+        ),
+        metadata=metadata,
+        license=entry.license,
+        citation=entry.citation,
+        homepage=entry.homepage,
+        time_limit=entry.time_limit,
+        selection=job.selection.to_json(),
+        revision=job.listing.revision,
+        score={} if entry.score is None else asdict(entry.score),
+    )
+
+
+def merge_decisions(decisions: Iterable[AppliedDecision]) -> dict[str, AppliedDecision]:
+    """Return the decisions of all shards by rule, with their counts summed."""
+    by_rule: dict[str, AppliedDecision] = {}
+    for decision in decisions:
+        earlier = by_rule.get(decision.rule)
+        by_rule[decision.rule] = decision if earlier is None else replace(earlier, count=earlier.count + decision.count)
+    return by_rule
+
+
+def converted_bytes(columns: Sequence[Column], steps: int) -> int:
+    """Return the estimated size of a dataset with these columns in bytes, without the records of its episodes."""
+    schema = Schema.layout(columns)
+    step_bytes = schema.record_bytes + 8 + sum(field.min_step_bytes for field in schema.wide)
+    return steps * step_bytes
+
+
+def specs_of_schema(schema: Schema, upstream_specs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specs for the manifest: those known from the upstream, else specs from dtype and shape."""
+    specs = {field.name: upstream_specs.get(field.name) or spec_of_field(field) for field in schema}
+    reward = schema[NEXT_REWARD]
+    if specs[reward.name].get("dtype") != reward.dtype.name:
+        specs[reward.name] = spec_of_field(reward)  # stored as floating point, unlike upstream
+    return specs
+
+
+def catalog_specs(
+    action: SpaceSummary | None, schema: Schema, statistics: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the spec of the action with the bounds of the catalog; none if it has none, or a value is outside."""
+    if action is None or action.low is None or action.high is None or ACTION not in schema:
+        return {}
+    field, found = schema[ACTION], statistics.get(dotted_name(ACTION), {})
+    extremes = np.array([found.get("min", math.nan), found.get("max", math.nan)], np.float64)
+    if field.shape != action.shape or not ((action.low <= extremes) & (extremes <= action.high)).all():
+        return {}
+    return {dotted_name(ACTION): {**spec_of_field(field), "kind": "bounded", "low": action.low, "high": action.high}}
+
+
+def spec_of_field(field: Column) -> dict[str, Any]:
+    """Return the spec that follows from the dtype and shape of a field alone."""
+    return {
+        "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
+        "dtype": (field.memory_dtype or field.dtype).name,
+        "shape": list(field.shape),
+    }
+
+
+def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[StoredFile]]:
+    """Write the metadata of a dataset, arrays as files; return the metadata entries of the manifest, and the files."""
+    entries: dict[str, Any] = {}
+    files: list[StoredFile] = []
+    for name, value in metadata.items():
+        if isinstance(value, np.ndarray):
+            path = folder / METADATA_FOLDER / f"{_metadata_file_name(name)}.npy"
+            while path.exists():  # two names may differ only in characters that are replaced in file names
+                path = path.with_name(f"_{path.name}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stream = NpyStream(path, value.dtype, value.shape[1:], len(value)) if value.ndim else None
+            if stream is None:
+                entries[name] = json_value(value.item())
+                continue
+            stream.append(value)
+            stored = stream.close()
+            relative = path.relative_to(folder).as_posix()
+            files.append(StoredFile(relative, stored.bytes, stored.sha256))
+            entries[name] = {"file": relative}
+        else:
+            entries[name] = json_value(value)
+    return entries, files
+
+
+def json_value(value: Any) -> Any:
+    """Return the JSON value by which the manifest states metadata other than arrays."""
+    # JSON has no NaN and no infinity; as strings, they keep the manifest readable by every JSON parser.
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _metadata_file_name(name: str) -> str:
+    parts = [re.sub(r"[^A-Za-z0-9_.-]", "_", part) for part in name.split("/")]
+    if any(part.strip(".") == "" for part in parts):
+        raise ConversionError(name, [f"metadata name {name!r} is not a file name"])
+    if (size := len("/".join(parts))) > NAME_BYTES:
+        problem = f"a metadata name of {size:,} characters is too long for a file name; expected {NAME_BYTES} at most"
+        raise ConversionError(f"{name[:40]}...", [problem])
+    return "/".join(parts)

@@ -1,0 +1,338 @@
+"""The shards of a dataset, in order: fetched ahead, and read in this process or by the processes of an engine.
+
+fetched   0 1 2 3 4     in a thread, at most `max_in_flight` shards ahead
+read      0 1 2 3       by an engine several at once, each into a partial dataset
+appended  0 1           by `build`, in order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets_rl.build.build import Chunk, WorkerResult
+from datasets_rl.build.engines import Engine, WorkerDiedError
+from datasets_rl.build.partial import make_partial
+from datasets_rl.errors import ConversionError, DatasetsRLError
+from datasets_rl.fetch.asset import Asset, Fetched
+from datasets_rl.fetch.fetcher import Fetcher
+from datasets_rl.fetch.parallel import CancelToken
+from datasets_rl.fetch.prefetcher import Prefetcher
+from datasets_rl.format.manifest import RawFile
+from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.progress import Report
+from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, get_source
+from datasets_rl.sources.selection import Numbers
+from datasets_rl.ted.episode import DeferredStates, Episode
+from datasets_rl.ted.episode_batch import EpisodeBatch
+from datasets_rl.ted.keys import OBSERVATION, Key
+
+_LOCAL_IN_FLIGHT = 2
+"""The number of shards whose files are fetched or being fetched, if this process reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSpec:
+    """A description of how to open the files of a dataset, in this process or in another one."""
+
+    source: str
+    name: str
+    listing: Listing
+
+    @property
+    def id(self) -> str:
+        """The id of the dataset."""
+        return f"{self.source}/{self.name}"
+
+    def open(self, files: Mapping[str, Path]) -> EpisodeReader:
+        """Open the files of a shard."""
+        return get_source(self.source).open(self.name, files, self.listing.params)
+
+
+class EpisodeFilter:
+    """A filter that keeps episodes by their numbers over all shards, for upstreams that do not state counts per shard.
+
+    Args:
+        numbers: The numbers of the episodes to keep; None keeps all, with the numbers that their reader assigned.
+        seen: The number of episodes in the previous shards.
+    """
+
+    def __init__(self, numbers: Numbers | None, seen: int) -> None:
+        self._numbers = numbers
+        self.seen = seen
+
+    def select_piece(self, piece: Episode) -> Episode | None:
+        """Return a piece of an episode with the number of the episode, or None if that episode is not selected."""
+        number = self.seen
+        self.seen += not piece.continues
+        if self._numbers is None:
+            return piece
+        return replace(piece, metadata={**piece.metadata, "source": number}) if number in self._numbers else None
+
+    def select_batch(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        """Return the selected episodes of a batch with their numbers, or None if there are none."""
+        if self._numbers is None:
+            self.seen += len(batch)
+            return batch
+        numbers = np.arange(self.seen, self.seen + len(batch))
+        self.seen += len(batch)
+        mask = np.array([number in self._numbers for number in numbers.tolist()], np.bool_)
+        return (
+            replace(batch, metadata={**batch.metadata, "source": numbers}).select_episodes(mask) if mask.any() else None
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether the following shards have no selected episode."""
+        return self._numbers is not None and self.seen > self._numbers.last
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """The options that all shards of a conversion share."""
+
+    spec: ReaderSpec
+    selection: Selection
+    filter: EpisodeFilter
+    fetcher: Fetcher
+    report: Report
+    """Called with each number of further steps."""
+    keep_raw: bool = True
+    """Whether fetched files are kept once their rows are on the disk."""
+    engine: Engine | None = None
+    """The engine that writes a partial dataset for each shard; None reads the shards in this process."""
+    partials: Path | None = None
+    """The folder of the partial datasets, which the processes of the engine can access too."""
+
+    def kept_keys(self, reader: EpisodeReader) -> Collection[Key]:
+        """Return the keys of the fields that are stored."""
+        return self.selection.kept_keys([column.key for column in reader.columns])
+
+
+def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[LocalShard, None, None]:
+    """Yield each shard once its files are fetched; requesting the next shard means that this one has been read.
+
+    Raises:
+        FetchError, IntegrityError, DiskFullError: If files cannot be fetched.
+    """
+    files: dict[str, Path] = {}
+    remaining = iter(shards)
+    engine = options.engine
+    groups = options.spec.listing.assets_by_shard(shards)
+    with options.fetcher.for_groups(groups) as fetcher:
+
+        def fetch_shard(group: Sequence[Asset], cancel: CancelToken) -> LocalShard:
+            fetched = fetcher.fetch(group, cancel)
+            files.update({file.asset.path: file.path for file in fetched})
+            shard = next(remaining)
+            shard_files = {path: files[path] for path in (*options.spec.listing.common, *shard.paths)}
+            if engine is None:
+                return LocalShard(options, shard, shard_files, fetched)
+            return WorkerShard(options, shard, shard_files, fetched, engine)
+
+        in_flight = _LOCAL_IN_FLIGHT if engine is None else engine.max_in_flight
+        with Prefetcher(groups, fetch_shard, in_flight) as prefetcher:
+            for _ in shards:
+                yield prefetcher.take()
+                prefetcher.release()
+
+
+class LocalShard(Chunk):
+    """A shard that this process reads. A context manager, because it holds files open.
+
+    Args:
+        options: The options of the conversion.
+        shard: The shard.
+        files: The paths of its files, and of the files that all shards need.
+        fetched: The files that were fetched for this shard.
+    """
+
+    def __init__(
+        self, options: ShardOptions, shard: Shard, files: Mapping[str, Path], fetched: Sequence[Fetched]
+    ) -> None:
+        self.options = options
+        self.shard = shard
+        self.files = files
+        self.fetched = tuple(fetched)
+        self._reader: EpisodeReader | None = None
+
+    def open(self) -> EpisodeReader:
+        """Return the reader of the files, which is opened at the first call."""
+        with _conversion_errors(self.options.spec.id, self.files.values()):
+            self._reader = self._reader or self.options.spec.open(self.files)
+        return self._reader
+
+    def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
+        """Append the selected episodes, and return the files, the decisions and the number of episodes so far.
+
+        Raises:
+            ConversionError: If a file violates its own format.
+        """
+        decisions = self._append_episodes(writer)
+        return self._journal_entry(decisions)
+
+    def _append_episodes(self, writer: DatasetWriter) -> list[dict[str, Any]]:
+        reader, selected = self.open(), self.options.filter
+        kept = self.options.kept_keys(reader)
+        with _conversion_errors(self.options.spec.id, self.files.values()):
+            for piece in reader.episodes(self.shard.part):
+                if isinstance(piece, DeferredStates):
+                    _append_piece(writer, piece, kept)
+                    continue
+                picked = (
+                    selected.select_batch(piece) if isinstance(piece, EpisodeBatch) else selected.select_piece(piece)
+                )
+                self.options.report(0 if picked is None else _append_piece(writer, picked, kept))
+        return [asdict(decision) for decision in reader.decisions]
+
+    def _journal_entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        raw = [asdict(_raw_file_entry(file)) for file in self.fetched]
+        return {"raw": raw, "decisions": decisions, "seen": self.options.filter.seen}
+
+    def release(self) -> None:
+        """Delete the fetched files that no later shard needs, unless `keep_raw` is set."""
+        if self.options.keep_raw:
+            return
+        listing = self.options.spec.listing
+        later = listing.shards[listing.shards.index(self.shard) + 1 :]
+        needed = {path for shard in later for path in shard.paths} | set(listing.common)
+        self.options.fetcher.drop([path for name, path in self.files.items() if name not in needed])
+
+    def __exit__(self, *details: object) -> None:
+        if self._reader is not None:
+            self._reader.__exit__(*details)
+            self._reader = None
+
+
+class WorkerShard(LocalShard):
+    """A shard that a process of an engine writes into a partial dataset.
+
+    If that fails because of the files, this process reads the shard again, so that the error has the row and episode
+    numbers of the whole dataset.
+    """
+
+    def __init__(
+        self,
+        options: ShardOptions,
+        shard: Shard,
+        files: Mapping[str, Path],
+        fetched: Sequence[Fetched],
+        engine: Engine,
+    ) -> None:
+        super().__init__(options, shard, files, fetched)
+        spec = options.spec
+        task = {
+            "source": spec.source,
+            "name": spec.name,
+            "params": spec.listing.params,
+            "files": {name: str(path) for name, path in files.items()},
+            "part": shard.part,
+            "selection": options.selection.to_json(),
+            "folder": str((options.partials or Path()) / f"{spec.listing.shards.index(shard):06}"),
+        }
+        self._result = WorkerResult(engine, read_shard, task, options.report)
+
+    def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
+        """Append the partial dataset; if there is none, read the shard in this process.
+
+        Raises:
+            ConversionError: If a file violates its own format, or the process died.
+        """
+        result = self._usable_result(writer)
+        self._result.correct_report(0 if result is None else result["commit"]["steps"])
+        if result is None:
+            return super().append_to(writer)
+        writer.append_partial(self._result.folder, result["commit"])
+        self.options.filter.seen += len(result["commit"]["lengths"])
+        return self._journal_entry(result["decisions"])
+
+    def _usable_result(self, writer: DatasetWriter) -> Mapping[str, Any] | None:
+        try:
+            result = self._result.get()
+        except WorkerDiedError as error:
+            problem = f"the process that read its files {error.how}"
+            raise ConversionError(self.options.spec.id, [problem], hint=error.remedy) from error
+        except ConversionError:
+            return None
+        return result if result["schema"] == writer.schema.to_json() else None
+
+    def release(self) -> None:
+        """Delete the partial dataset, and the fetched files that no later shard needs."""
+        super().release()
+        self._result.remove()
+
+
+def _raw_file_entry(file: Fetched) -> RawFile:
+    return RawFile(file.asset.path, file.size, file.sha256, file.url, file.checked, file.etag)
+
+
+@contextmanager
+def _conversion_errors(dataset_id: str, files: Iterable[Path]) -> Iterator[None]:
+    """Convert unexpected errors, as libraries raise them for damaged files, to errors that name the files.
+
+    Raises:
+        ConversionError: If the block fails with an error other than one of this package, of the system or of memory.
+    """
+    try:
+        yield
+    except (DatasetsRLError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            raise  # the system is out of memory
+        names = ", ".join(path.name for path in files)
+        raise ConversionError(
+            dataset_id,
+            [f"{names}: {type(error).__name__}: {error}"],
+            hint="compare the file with its source, or give another one; the traceback shows where reading failed",
+        ) from error
+
+
+def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    """Write a partial dataset of a shard, unless it exists already.
+
+    Args:
+        task: The reader spec and the files of the shard, the selection of fields, and the folder of the partial
+            dataset.
+        report: Called with each number of further steps.
+
+    Returns:
+        The schema, the decisions and the commit of the writer.
+    """
+    dataset_id = f"{task['source']}/{task['name']}"
+    files = {name: Path(path) for name, path in task["files"].items()}
+    with _conversion_errors(dataset_id, files.values()):
+        opened = get_source(task["source"]).open(task["name"], files, task["params"])
+    with opened as reader, _conversion_errors(dataset_id, files.values()):
+        kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in reader.columns])
+
+        def fill(writer: DatasetWriter) -> Mapping[str, Any]:
+            for piece in reader.episodes(task["part"]):
+                report(_append_piece(writer, piece, kept))
+            decisions = [asdict(decision) for decision in reader.decisions]
+            return {"schema": writer.schema.to_json(), "decisions": decisions}
+
+        columns = [column for column in reader.columns if column.key in kept]
+        return make_partial(Path(task["folder"]), columns, dataset_id, fill)
+
+
+def _append_piece(writer: DatasetWriter, piece: Episode | DeferredStates | EpisodeBatch, kept: Collection[Key]) -> int:
+    """Append the stored fields of a piece, and return the number of steps."""
+    if isinstance(piece, DeferredStates):
+        writer.patch(piece)
+        return 0
+    if isinstance(piece, EpisodeBatch):
+        selected = piece.select_fields(kept)
+        if not any(key[0] == OBSERVATION[0] for key in selected.states):
+            # No stored observation is unknown, as in `Episode.final_known`.
+            selected = replace(selected, final_known=np.ones(len(piece), np.bool_))
+        writer.extend(selected)
+        return piece.count
+    steps, states = ({key: values for key, values in of.items() if key in kept} for of in (piece.steps, piece.states))
+    writer.append(replace(piece, steps=steps, states=states))
+    return len(piece)

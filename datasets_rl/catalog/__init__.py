@@ -1,0 +1,1 @@
+"""What there is: the datasets of all sources with their figures, scores, citations, environments and mixtures."""

@@ -1,0 +1,505 @@
+"""The catalog of datasets, without a network: the ids of all sources, and the stored datasets."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl import sources, store
+from datasets_rl.catalog.mixtures import mixture_members
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotADatasetError, UnknownIdError
+from datasets_rl.format.space_summary import ActionKind, Basis, ObservationKind, SpaceSummary, least_known
+from datasets_rl.format.summary import Summary
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Score, split_derived
+from datasets_rl.store import locating
+
+if TYPE_CHECKING:
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.sources import Entry, Source
+
+__all__ = ["DatasetInfo", "DatasetList", "Member", "Query", "info", "list_datasets", "matches", "search"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A dataset of a mixture."""
+
+    info: DatasetInfo
+    weight: float | None
+    """The share that the file states, relative to the other members; None if it states none."""
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """The description of a dataset, stored or not, or of a mixture of datasets.
+
+    Its figures are those of the stored dataset, or else those of the catalog; `basis` says how well each one is known.
+    """
+
+    id: str
+    entry: Entry | None
+    """The entry of its source's catalog; None for a dataset that no catalog has. For a derived dataset, it describes the
+    original one."""
+    folder: Path | None
+    """The folder of the stored dataset; None if it is not stored."""
+    summary: Summary | None = None
+    """What its manifest states in short; None if it is not stored, or `damaged`."""
+    versions: tuple[Path, ...] = ()
+    """The folders of its earlier versions, oldest first."""
+    members: tuple[Member, ...] = ()
+    """The datasets of a mixture."""
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The manifest of the stored dataset.
+
+        Raises:
+            ManifestError: If it cannot be read.
+        """
+        from datasets_rl.format.manifest import Manifest
+
+        return None if self.folder is None else Manifest.read(self.folder)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the manifest of the stored dataset cannot be read."""
+        return self.folder is not None and self.summary is None
+
+    @cached_property
+    def is_derived(self) -> bool:
+        """Whether it was made of another dataset by a recipe."""
+        return bool(split_derived(self.id)[1])
+
+    @property
+    def title(self) -> str:
+        """One line for listings."""
+        return self.entry.title if self.entry is not None else ""
+
+    @property
+    def description(self) -> str:
+        """What the dataset is, in a few sentences."""
+        return self.entry.description if self.entry is not None else ""
+
+    @property
+    def environment(self) -> str:
+        """The environment of the steps, by its id in Gymnasium or its usual name; of a mixture, those of its members."""
+        if self.members:
+            return ", ".join(dict.fromkeys(filter(None, (one.info.environment for one in self.members))))
+        return str(self._stated("environment", ""))
+
+    @property
+    def observation(self) -> SpaceSummary | None:
+        """The space of the observations; of a mixture, the one that its members share."""
+        return self._space("observation")
+
+    @property
+    def action(self) -> SpaceSummary | None:
+        """The space of the actions; of a mixture, the one that its members share."""
+        return self._space("action")
+
+    @property
+    def steps(self) -> int | None:
+        """Number of steps, if known."""
+        return self._count("steps")
+
+    @property
+    def episodes(self) -> int | None:
+        """Number of episodes, if known."""
+        return self._count("episodes")
+
+    @property
+    def download_bytes(self) -> int | None:
+        """Bytes of a download, if known; None for a dataset that cannot be downloaded."""
+        return None if self.entry is None or self.is_derived else self.entry.bytes
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """Bytes of the stored dataset."""
+        return None if self.summary is None else self.summary.bytes
+
+    @cached_property
+    def basis(self) -> Mapping[str, Basis]:
+        """How well `download_bytes` ("bytes"), `steps` and `episodes` are known; of a mixture, as the least known."""
+        if self.members:
+            bases = [one.info.basis for one in self.members]
+            shared = [name for name in ("steps", "episodes") if all(name in one for one in bases)]
+            return {name: least_known(one[name] for one in bases) for name in shared}
+        known = {} if self.entry is None else {name: Basis() for name in ("bytes", "steps", "episodes")}
+        known |= {} if self.entry is None else dict(self.entry.basis)
+        if self.summary is not None:
+            known |= dict.fromkeys(("steps", "episodes"), Basis("exact", "the stored dataset"))
+        values = {"bytes": self.download_bytes, "steps": self.steps, "episodes": self.episodes}
+        return {name: basis for name, basis in known.items() if values[name] is not None}
+
+    @property
+    def license(self) -> str:
+        """The license, or what the source knows about it."""
+        if self.members:
+            return "; ".join(dict.fromkeys(filter(None, (one.info.license for one in self.members))))
+        return str(self._stated("license", ""))
+
+    @property
+    def citation(self) -> str:
+        """Whom to cite."""
+        return str(self._stated("citation", ""))
+
+    @property
+    def homepage(self) -> str:
+        """A page about the dataset."""
+        return str(self._stated("homepage", ""))
+
+    @property
+    def known_issues(self) -> tuple[str, ...]:
+        """Known issues of the upstream's data, one sentence each."""
+        if self.members:
+            return tuple(dict.fromkeys(issue for one in self.members for issue in one.info.known_issues))
+        known: Summary | Entry | None = self.summary if self.summary is not None else self.entry
+        return () if known is None else tuple(known.known_issues)
+
+    @property
+    def time_limit(self) -> int | None:
+        """Number of steps after which the environment truncates an episode."""
+        known: Summary | Entry | None = self.summary if self.summary is not None else self.entry
+        return None if known is None else known.time_limit
+
+    @property
+    def score(self) -> Score | None:
+        """Returns with the normalized scores 0 and 1; of a mixture, those that its members share."""
+        if self.members:
+            shared = {one.info.score for one in self.members}
+            return shared.pop() if len(shared) == 1 else None
+        if self.summary is not None and self.summary.score:
+            return Score(**self.summary.score)
+        return None if self.entry is None else self.entry.score
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Words to choose by, such as "locomotion", "expert" or "human"."""
+        if self.members:
+            return tuple(dict.fromkeys(tag for one in self.members for tag in one.info.tags))
+        return () if self.entry is None else self.entry.tags
+
+    @property
+    def deprecated(self) -> bool:
+        """Whether its authors replaced it."""
+        return self.entry is not None and self.entry.deprecated
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses that it is downloaded from; empty for a dataset that cannot be downloaded."""
+        if self.entry is None or self.is_derived:
+            return ()
+        return tuple(sources.get_source(self.entry.source).addresses(self.entry.name))
+
+    @property
+    def origin(self) -> str:
+        """How the stored dataset was made: "derived" or "preprocessed in place", with the recipe; else empty."""
+        if self.damaged:
+            return "damaged"
+        if self.summary is None or not self.summary.recipes:
+            return ""
+        how = "derived" if split_derived(self.summary.id)[1] else "preprocessed in place"
+        if self.folder is not None and not self.folder.as_posix().endswith(f"/{self.summary.id}"):
+            how = f"made of {self.summary.id}"
+        return f"{how}: {self.summary.recipes[-1]}".rstrip(": ")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as JSON values."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "environment": self.environment,
+            "observation": _space_json(self.observation),
+            "action": _space_json(self.action),
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "wire_bytes": self.download_bytes,
+            "disk_bytes": self.disk_bytes,
+            "basis": {name: {"kind": one.kind, "origin": one.origin} for name, one in self.basis.items()},
+            "license": self.license,
+            "tags": list(self.tags),
+            "time_limit": self.time_limit,
+            "score": None if self.score is None else asdict(self.score),
+            "known_issues": list(self.known_issues),
+            "deprecated": self.deprecated,
+            "downloaded": self.folder is not None,
+            "folder": None if self.folder is None else str(self.folder),
+            "selection": {} if self.summary is None else dict(self.summary.selection),
+            "preprocessed": self.origin,
+        }
+
+    def _stated(self, name: str, default: Any) -> Any:
+        """Return what the manifest states, whose upstream may differ from that of the catalog; else the catalog's."""
+        stated = getattr(self.summary, name, default) if self.summary is not None else default
+        return stated or getattr(self.entry, name, default)
+
+    def _space(self, name: str) -> SpaceSummary | None:
+        if self.members:
+            spaces = {getattr(one.info, name) for one in self.members}
+            # A file that states no bounds has the same kind of values as one that does.
+            spaces = spaces if len(spaces) == 1 else {one and replace(one, low=None, high=None) for one in spaces}
+            return spaces.pop() if len(spaces) == 1 else None
+        listed: SpaceSummary | None = getattr(self.entry, name, None)
+        if self.summary is None:
+            return listed
+        stored: SpaceSummary | None = getattr(self.summary, name)
+        is_original = listed is not None and stored is not None and not self.summary.recipes
+        # Many files do not state the bounds that their environment has.
+        if (
+            is_original
+            and listed is not None
+            and (listed.kind, listed.shape) == (stored and stored.kind, stored and stored.shape)
+        ):
+            return listed
+        return stored
+
+    def _count(self, name: str) -> int | None:
+        if self.members:
+            counts = [getattr(one.info, name) for one in self.members]
+            return None if None in counts else sum(counts)
+        if self.summary is not None:
+            return int(getattr(self.summary, name))
+        # A recipe may drop steps and episodes.
+        return None if self.entry is None or self.is_derived else getattr(self.entry, name)
+
+
+class DatasetList(list[str]):
+    """Ids of datasets, a list of texts, with their descriptions.
+
+    >>> list_datasets("hopper-*-v2").infos[0].steps
+    """
+
+    def __init__(self, infos: Iterable[DatasetInfo]) -> None:
+        self.infos = tuple(infos)
+        """The descriptions, in the order of the ids."""
+        super().__init__(one.id for one in self.infos)
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        names = ("id", "steps", "episodes", "observation", "action", "environment", "license", "download")
+        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(one))}</tr>" for one in self.infos)
+        return f"<table><tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>{rows}</table>"
+
+
+@dataclass(frozen=True)
+class Query:
+    """What datasets are chosen by; a dataset must match all of it."""
+
+    pattern: str = ""
+    env: str = ""
+    kind: str | None = None
+    action: str | None = None
+    tags: tuple[str, ...] = field(default=())
+
+    def accepts(self, dataset: DatasetInfo) -> bool:
+        """Return whether a dataset matches."""
+        return (
+            matches(dataset.id, self.pattern)
+            and _environment_matches(dataset.environment, self.env)
+            and _has_kind(dataset.observation, self.kind)
+            and _has_kind(dataset.action, self.action)
+            and {tag.lower() for tag in self.tags} <= set(dataset.tags)
+        )
+
+
+def list_datasets(
+    pattern: str = "",
+    *,
+    source: str = "",
+    env: str = "",
+    kind: ObservationKind | None = None,
+    action: ActionKind | None = None,
+    tag: str | Sequence[str] = (),
+    downloaded: bool = False,
+    settings: Settings | None = None,
+) -> DatasetList:
+    """Return the ids of datasets, best matches first, without network access.
+
+        >>> list_datasets("hopper-*-v2", source="d4rl")
+        >>> list_datasets(env="Pong", kind="pixels").infos[0].steps
+
+    Args:
+        pattern: A part of an id, a glob, or the name of a source; by default all ids match. Ids that begin with it
+            come first, then those with a word that begins with it.
+        source: The name of a source; by default all sources.
+        env: A part of the environment's name, or a glob.
+        kind: Only datasets with such observations.
+        action: Only datasets with such actions.
+        tag: A word, or several, that a dataset must have, such as "expert" or "locomotion".
+        downloaded: Whether to list only stored datasets, including derived ones.
+        settings: The settings; by default those of the environment.
+
+    Returns:
+        A list of ids; its `infos` are the descriptions.
+
+    Raises:
+        UnknownIdError: If there is no such source.
+        InvalidArgumentError: If there is no such kind.
+    """
+    for name, value, choices in (("kind", kind, ("pixels", "state")), ("action", action, ("discrete", "continuous"))):
+        if value not in {None, *choices}:
+            raise InvalidArgumentError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
+    origins, errors = ((sources.get_source(source),), ()) if source else sources.importable_sources()
+    for error in errors:
+        warnings.warn(f"left out: {error.message}", stacklevel=2)
+    names = (source,) if source else sources.source_names()
+    home = (settings or Settings.from_env()).home
+    query = Query(pattern, env, kind, action, (tag,) if isinstance(tag, str) else tuple(tag))
+    return DatasetList(search(query, candidates(origins, names, home, stored_only=downloaded)))
+
+
+def search(query: Query, found: Iterable[DatasetInfo]) -> list[DatasetInfo]:
+    """Return the datasets that match, best matches first, and sorted by id among equal matches."""
+    accepted = [one for one in found if query.accepts(one)]
+    return sorted(accepted, key=lambda one: (_rank(one.id, query.pattern), _rank(one.environment, query.env), one.id))
+
+
+def candidates(
+    origins: Iterable[Source],
+    names: Sequence[str],
+    home: Path,
+    *,
+    stored_only: bool = False,
+    more: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[DatasetInfo]:
+    """Yield the datasets of the catalogs, and the stored datasets that no catalog has.
+
+    Args:
+        origins: The sources whose catalogs are read.
+        names: The names of the sources whose stored datasets are listed.
+        home: The folder of the stored datasets.
+        stored_only: Whether to yield only stored datasets.
+        more: Further ids of each source.
+    """
+    stored = {folder.relative_to(home).as_posix(): folder for folder in store.stored_folders(home)}
+    for origin in origins:
+        for name in dict.fromkeys((*origin.ids(), *(more or {}).get(origin.name, ()))):
+            entry = origin.entry(name)
+            folder = stored.pop(entry.id, None)
+            if folder is not None or not stored_only:
+                yield DatasetInfo(entry.id, entry, folder, _summary(folder))
+    # Stored datasets that no catalog has: derived ones, copies from elsewhere, datasets of another version.
+    for dataset_id, folder in stored.items():
+        if dataset_id.partition("/")[0] in names:
+            yield DatasetInfo(dataset_id, _entry(dataset_id), folder, _summary(folder))
+
+
+def matches(dataset_id: str, pattern: str) -> bool:
+    """Return whether an id, or its name after the source, matches a glob; or contains a pattern without wildcards.
+
+    A pattern that is the name of a source, or begins with one and a slash, matches the beginning of an id.
+    """
+    if pattern.partition("/")[0] in sources.source_names() and not _is_glob(pattern):
+        start = pattern if "/" in pattern else f"{pattern}/"
+        return dataset_id.lower().startswith(start.lower())
+    dataset_id, pattern = dataset_id.lower(), pattern.lower()
+    if not _is_glob(pattern):
+        return pattern in dataset_id
+    return any(fnmatch.fnmatchcase(text, pattern) for text in (dataset_id, dataset_id.partition("/")[2]))
+
+
+def info(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetInfo:
+    """Return the description of a dataset, stored or not, or of a mixture; no network.
+
+        >>> info("d4rl/hopper-medium-v2").license
+
+    Args:
+        dataset: An id, a folder, or the file of a mixture.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
+
+    Raises:
+        UnknownIdError: If no catalog has the id and no dataset is stored under it.
+        ManifestError: If the stored dataset has a manifest that cannot be read.
+        InvalidArgumentError: If the file of a mixture cannot be read, or has no members.
+    """
+    if str(dataset).endswith(".toml"):
+        return _mixture_info(Path(dataset).expanduser(), settings)
+    dataset = store.id_or_path(dataset)
+    entry = _entry(dataset) if isinstance(dataset, str) else None
+    try:
+        folder = locating.locate(dataset, root=root, settings=settings)
+    except NotADatasetError:
+        if entry is None or split_derived(str(dataset))[1]:
+            raise
+        return DatasetInfo(entry.id, entry, None)
+    summary = Summary.read(folder)
+    versions = tuple(version.folder for version in store.versions(store.paths_of(folder)))
+    return DatasetInfo(summary.id, entry, folder, summary, versions)
+
+
+def _mixture_info(path: Path, settings: Settings | None) -> DatasetInfo:
+    members = (Member(info(one.dataset, settings=settings), one.weight) for one in mixture_members(path))
+    return DatasetInfo(str(path), None, None, members=tuple(members))
+
+
+def _entry(dataset_id: str) -> Entry | None:
+    try:
+        return sources.find(dataset_id)
+    except UnknownIdError:
+        return None
+
+
+def _summary(folder: Path | None) -> Summary | None:
+    try:
+        return None if folder is None else Summary.read(folder)
+    except DatasetsRLError:
+        return None
+
+
+def _is_glob(pattern: str) -> bool:
+    return any(wildcard in pattern for wildcard in "*?[")
+
+
+def _rank(text: str, pattern: str) -> int:
+    """Return how well a text matches a pattern: 0 is equal, 1 begins with it, 2 a word begins with it, 3 contains it."""
+    text, pattern = text.lower(), pattern.lower()
+    if not pattern or _is_glob(pattern):
+        return 0
+    names = (text, text.partition("/")[2])
+    if pattern in names:
+        return 0
+    if any(name.startswith(pattern) for name in names):
+        return 1
+    return 2 if re.search(rf"[-_/@ ]{re.escape(pattern)}", text) else 3
+
+
+def _environment_matches(environment: str, pattern: str) -> bool:
+    environment, pattern = environment.lower(), pattern.lower()
+    return fnmatch.fnmatchcase(environment, pattern) if _is_glob(pattern) else pattern in environment
+
+
+def _has_kind(space: SpaceSummary | None, kind: str | None) -> bool:
+    return kind is None or (space is not None and kind in space.kinds)
+
+
+def _space_json(space: SpaceSummary | None) -> dict[str, Any] | None:
+    if space is None:
+        return None
+    shape = None if space.shape is None else list(space.shape)
+    return {"kind": space.kind, "shape": shape, "n": space.n, "low": space.low, "high": space.high}
+
+
+def _cells(dataset: DatasetInfo) -> tuple[str, ...]:
+    def number(value: int | None, name: str) -> str:
+        kind = dataset.basis[name].kind if name in dataset.basis else "exact"
+        return "" if value is None else f"{'~' * (kind == 'estimated')}{value:,}"
+
+    return (
+        dataset.id,
+        number(dataset.steps, "steps"),
+        number(dataset.episodes, "episodes"),
+        "" if dataset.observation is None else dataset.observation.text,
+        "" if dataset.action is None else dataset.action.text,
+        dataset.environment,
+        dataset.license,
+        number(dataset.download_bytes, "bytes"),
+    )

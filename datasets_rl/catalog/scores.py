@@ -1,0 +1,206 @@
+"""Normalized scores: returns scaled so that a random policy scores 0 and an expert scores 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl import store
+from datasets_rl.catalog.listing import info
+from datasets_rl.errors import InvalidArgumentError, NotADatasetError
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.remedy import Argument, Call, Remedy
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Score, find, get_source
+from datasets_rl.store import locating
+
+_OWN = Remedy("give your own with {} and {}", Argument("low"), Argument("high"))
+
+
+def normalized_score(
+    dataset: str | Path | None,
+    returns: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    percent: bool = False,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
+) -> float | NDArray[np.float64]:
+    """Return the normalized scores of returns, by the reference scores of a dataset.
+
+        score = (return - low) / (high - low)
+
+    where `low` is the return of a random policy and `high` that of an expert, as the authors of the dataset published
+    them (for D4RL: Fu et al. 2020, arXiv:2004.07219, `REF_MIN_SCORE` and `REF_MAX_SCORE` in its ``infos.py``; they are
+    the same for all versions of a task). This is `get_normalized_score` of D4RL. Papers report this number times 100,
+    as `percent` does.
+
+        >>> from datasets_rl import normalized_score
+        >>> normalized_score("d4rl/hopper-medium-v2", [-20.272305, 3234.3]).tolist()
+        [0.0, 1.0]
+
+    Args:
+        dataset: An id with its source, ``d4rl/hopper-medium-v2``, the folder of a stored dataset, or the file of a
+            mixture whose members share their reference scores. None for returns of something else, with `low` and
+            `high`.
+        returns: Undiscounted returns of whole episodes: a number, or a sequence, array or tensor of any shape.
+        low: The return with the score 0, instead of the published one.
+        high: The return with the score 1, instead of the published one.
+        percent: Whether to multiply the scores by 100.
+        root: The folder of the source, for reference scores in the dataset itself; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
+
+    Returns:
+        A float for a number, else a float64 array of the shape of `returns`.
+
+    Raises:
+        UnknownIdError: If there is no such dataset.
+        InvalidArgumentError: If it has no reference scores, `low` is not below `high`, or `returns` are not numbers.
+    """
+    score = reference_score(dataset, low=low, high=high, root=root, settings=settings)
+    values = _as_array(returns)
+    scaled = (values - score.low) / (score.high - score.low) * (100 if percent else 1)
+    return float(scaled) if values.ndim == 0 else scaled
+
+
+def reference_score(
+    dataset: str | Path | None,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
+) -> Score:
+    """Return the returns with normalized scores 0 and 1, from the catalog or from the stored dataset.
+
+    Datasets of Minari and of the user state them in their own metadata, so that they are known once they are stored.
+
+    Args:
+        dataset: An id with its source, the folder of a stored dataset, or the file of a mixture; None with `low` and
+            `high`.
+        low: The return with the score 0, instead of the published one.
+        high: The return with the score 1, instead of the published one.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
+
+    Raises:
+        UnknownIdError: If there is no such dataset.
+        InvalidArgumentError: If it has no reference scores, or `low` is not below `high`.
+    """
+    if low is None or high is None:
+        if dataset is None:
+            raise InvalidArgumentError("without a dataset, low and high are both needed")
+        published = _published_score(dataset, root, settings)
+        if low is None and high is None:
+            return published
+        low, high = (published.low if low is None else low), (published.high if high is None else high)
+        score = Score(low, high, f"{published.origin}, and the return that you gave")
+    else:
+        score = Score(low, high, "the returns that you gave")
+    if not score.low < score.high:
+        raise InvalidArgumentError(f"low is {score.low:g} and high is {score.high:g}; expected low below high")
+    return score
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreInterval:
+    """An average of scores, and its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+    """The probability that the method gives to the interval."""
+
+
+def interquartile_mean(scores: Any, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> ScoreInterval:
+    """Return the interquartile mean of scores with a bootstrap confidence interval, as rliable computes them.
+
+        >>> interquartile_mean(normalized_score("demo/pendulum", returns, percent=True))
+        ScoreInterval(value=71.2, low=63.0, high=80.1, confidence=0.95)
+
+    The mean of the middle half of all scores: the lowest and the highest quarter, rounded down, are left out. It is as
+    robust as a median, and uses more of the data. The interval is that of the percentile bootstrap, stratified by task:
+    runs are drawn with replacement for each task (Agarwal et al. 2021, arXiv:2108.13264).
+
+    Args:
+        scores: Scores of runs with different seeds, [R]; in several tasks, [R, T]. The score of a run is the mean over its
+            episodes: an interquartile mean of episodes would call a policy that fails in a quarter of them perfect.
+        confidence: The probability of the interval.
+        resamples: Number of bootstrap samples.
+        seed: Seed of the bootstrap: the same scores give the same interval.
+
+    Raises:
+        InvalidArgumentError: If there are no scores, some are not finite, or an argument is out of range.
+    """
+    values = _as_array(scores)
+    values = values[:, None] if values.ndim == 1 else values
+    if values.ndim != 2 or not values.size or not np.isfinite(values).all():
+        raise InvalidArgumentError(
+            f"scores have shape {list(np.shape(scores))}; expected finite scores of runs, [R] or [R, T], at least one"
+        )
+    if not 0 < confidence < 1 or resamples < 1:
+        raise InvalidArgumentError(
+            f"confidence is {confidence} and resamples is {resamples}; expected 0 < confidence < 1, and at least 1"
+        )
+    drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, *values.shape))
+    means = _middle_means(np.take_along_axis(values[None], drawn, axis=1).reshape(resamples, -1))
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return ScoreInterval(float(_middle_means(values.reshape(1, -1))[0]), float(low), float(high), confidence)
+
+
+def _middle_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the means of the middle halves of rows [N, M] as [N]."""
+    cut = values.shape[1] // 4
+    means: NDArray[np.float64] = np.sort(values, axis=1)[:, cut : values.shape[1] - cut].mean(axis=1)
+    return means
+
+
+def _published_score(dataset: str | Path, root: Path | str | None, settings: Settings | None) -> Score:
+    if str(dataset).endswith(".toml"):
+        return _mixture_score(Path(dataset), settings)
+    dataset = store.id_or_path(dataset)
+    entry = None if isinstance(dataset, Path) else find(dataset)
+    if entry is not None and entry.score is not None and "score" not in get_source(entry.source).restated:
+        return entry.score
+    try:
+        stored = Manifest.read(locating.locate(dataset, root=root, settings=settings)).score
+    except NotADatasetError:
+        if entry is None:
+            raise
+        if entry.score is not None:
+            return entry.score
+        hint = Remedy("{}, or see whether the dataset brings them: {}", _OWN, Call("download", entry.id))
+        raise InvalidArgumentError(f"{dataset} has no reference scores in the catalog", hint=hint) from None
+    if stored:
+        return Score(**stored)
+    if entry is not None and entry.score is not None:
+        return entry.score
+    raise InvalidArgumentError(f"{dataset} has no reference scores: its authors published none", hint=_OWN)
+
+
+def _mixture_score(path: Path, settings: Settings | None) -> Score:
+    mixture = info(path, settings=settings)
+    if mixture.score is None:
+        each = "; ".join(
+            f"{one.info.id}: "
+            + ("none" if one.info.score is None else f"{one.info.score.low:g} and {one.info.score.high:g}")
+            for one in mixture.members
+        )
+        raise InvalidArgumentError(f"the members of {path} do not share reference scores: {each}", hint=_OWN)
+    return mixture.score
+
+
+def _as_array(returns: Any) -> NDArray[np.float64]:
+    # NumPy cannot convert a tensor that requires gradients or is on a device. By method name, to avoid importing torch.
+    for method in ("detach", "cpu"):
+        returns = getattr(returns, method, lambda same=returns: same)()
+    try:
+        return np.asarray(returns, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"returns are {type(returns).__name__} {returns!r:.60}; expected numbers") from error

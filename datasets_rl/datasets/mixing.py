@@ -1,0 +1,336 @@
+"""Mixtures of several datasets in one buffer, created by one call or from a file.
+
+    # mix.toml
+    batch_size = 256
+    [[member]]
+    dataset = "d4rl/hopper-medium-v2"      # an id, or a folder relative to this file
+    weight = 0.7
+    transforms = ["reward_scaling:0,0.1"]
+    [[member]]
+    dataset = "d4rl/hopper-expert-v2"
+    weight = 0.3
+
+In a call, members may also be buffers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from datasets_rl import sources
+from datasets_rl.buffers.keys import Missing
+from datasets_rl.buffers.mixture import Mixture
+from datasets_rl.buffers.replay import ReplayBuffer
+from datasets_rl.catalog.mixtures import member_dataset, read_mixture_file
+from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, open_dataset
+from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.preprocessing.naming import make_step
+from datasets_rl.preprocessing.recipe import parse_inline
+from datasets_rl.preprocessing.transforms import TransformStep, named_transforms
+from datasets_rl.remedy import Call, Remedy
+from datasets_rl.samplers import (
+    RandomSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
+
+_SAMPLERS: Mapping[str, type[Sampler]] = {
+    "random": RandomSampler,
+    "without_replacement": SamplerWithoutReplacement,
+    "slices": SliceSampler,
+    "slices_without_replacement": SliceSamplerWithoutReplacement,
+}
+_SETTINGS: Mapping[str, tuple[type, ...]] = {
+    "anneal": (int,),
+    "batch_size": (int,),
+    "exact": (bool,),
+    "interleave": (bool,),
+    "missing": (str,),
+    "sampler": (dict,),
+    "temperature": (int, float),
+}
+_MEMBER_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "dataset": (str,),
+    "weight": (int, float),
+    "final_weight": (int, float),
+    "transforms": (list,),
+    "transform": (list,),
+}
+
+
+_NAMES = {bool: "true or false", dict: "a table", float: "a number", int: "an integer", list: "a list", str: "a text"}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A dataset of a mixture."""
+
+    dataset: str
+    """Id or folder of the dataset."""
+    weight: float | None = None
+    """Share of the dataset, relative to the other members; set for all members or for none."""
+    final_weight: float | None = None
+    """Final share after annealing; set for all members or for none."""
+    transforms: Sequence[str | Mapping[str, Any]] = ()
+    """Transforms of its batches, in the notation of recipes: ``"resize:64"``, or ``{"use": "resize", "w": 64}``."""
+
+
+def mixture(
+    members: Iterable[str | os.PathLike[str] | Member | ReplayBuffer],
+    *,
+    weights: Sequence[float] | None = None,
+    temperature: float | None = None,
+    final_weights: Sequence[float] | None = None,
+    anneal: int = 0,
+    exact: bool = True,
+    sampler: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+    missing: Missing = "refuse",
+    download: bool = True,
+    home: Path | None = None,
+    **options: Any,
+) -> Mixture:
+    """Mix datasets in one buffer.
+
+        >>> rb = mixture(["d4rl/hopper-medium-v2", "d4rl/hopper-expert-v2"], weights=[0.7, 0.3], batch_size=256)
+        >>> rb.sample()["index", "buffer_ids"]     # 179 or 180 times 0, then 1
+
+    Args:
+        members: Ids, folders, `Member` objects, or buffers with their own samplers and transforms.
+        weights: Shares of the members, not necessarily normalized. Equal by default; see `temperature`.
+        temperature: T sets the shares from the sizes, to steps ** (1 / T): with 1, every step is equally likely; with
+            infinity, every dataset (Raffel et al. 2020, section 3.5.2).
+        final_weights: Final shares; the shares change linearly to these.
+        anneal: Number of batches until the final shares are reached.
+        exact: If True, every batch has its shares up to less than one step, and the deviation carries over to the next
+            batch. If False, the dataset of each step is drawn at random.
+        sampler: Sampler of each dataset: ``{"use": "slices", "slice_len": 16}``, or "random", "without_replacement",
+            "slices_without_replacement", each with the arguments of its class.
+        batch_size: Number of steps in a batch.
+        missing: How to treat keys that only some datasets have: "refuse", "drop" or "zero".
+        download: Whether to download datasets that are not stored locally.
+        home: Folder of the datasets, instead of RLDS_HOME.
+        **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`; and
+            `interleave` of `Mixture`.
+
+    Raises:
+        InvalidArgumentError: If arguments are mutually exclusive, or the datasets are incompatible; the message
+            contains a table of the keys.
+        UnknownIdError: If there is no such dataset.
+    """
+    parsed = [member if isinstance(member, (Member, ReplayBuffer)) else Member(os.fspath(member)) for member in members]
+    datasets = [member for member in parsed if isinstance(member, Member)]
+    weights = _merge_weights(weights, [member.weight for member in datasets], len(parsed), "weight")
+    final_weights = _merge_weights(
+        final_weights, [member.final_weight for member in datasets], len(parsed), "final_weight"
+    )
+    if temperature is not None and (weights is not None or not temperature > 0):
+        raise InvalidArgumentError(f"temperature is {temperature}; expected a number above 0, without weights")
+    opened = [
+        member if isinstance(member, ReplayBuffer) else _open_member(member, sampler, download=download, home=home)
+        for member in parsed
+    ]
+    if sampler is not None and "slice_len" in sampler:
+        _check_slices(
+            sampler,
+            batch_size,
+            {member.dataset: rb for member, rb in zip(parsed, opened, strict=True) if isinstance(member, Member)},
+        )
+    if temperature is not None:
+        largest = max(map(len, opened))
+        weights = [(len(buffer) / largest) ** (1 / temperature) for buffer in opened]
+    return Mixture(
+        *opened,
+        p=weights,
+        exact=exact,
+        final_p=final_weights,
+        anneal=anneal,
+        unit=int((sampler or {}).get("slice_len", 1)),
+        names=[
+            member.dataset if isinstance(member, Member) else getattr(member, "dataset_id", f"buffer {number}")
+            for number, member in enumerate(parsed)
+        ],
+        missing=missing,
+        batch_size=batch_size,
+        **options,
+    )
+
+
+def load_mixture(path: Path | str, **options: Any) -> Mixture:
+    """Mix the datasets that a file names.
+
+    Args:
+        path: A TOML file with a table ``[[member]]`` for each dataset (the fields of `Member`; transforms may also be
+            tables ``[[member.transform]]``) and arguments of `mixture` at the top level.
+        **options: Arguments of `mixture` that override those of the file.
+
+    Raises:
+        InvalidArgumentError: If the file is invalid; the message lists all problems. Otherwise as for `mixture`.
+        UnknownIdError: If there is no such dataset.
+    """
+    path = Path(path).expanduser()
+    document = read_mixture_file(path)
+    tables = document.pop("member", None)
+    problems = _table_problems(document, _SETTINGS, "it")
+    if not isinstance(tables, list) or not tables:
+        problems.append("it has no [[member]] tables; expected at least one, with dataset = ...")
+        tables = []
+    members = [_parse_member(table, number, path.parent, problems) for number, table in enumerate(tables)]
+    if problems:
+        raise InvalidArgumentError(f"the mixture {path}: {'; '.join(problems)}")
+    return mixture([member for member in members if member is not None], **{**document, **options})
+
+
+def mixture_toml(members: Sequence[Member], settings: Mapping[str, Any]) -> str:
+    """Return a mixture as the text of a TOML file.
+
+    Args:
+        members: The datasets.
+        settings: The arguments of `mixture` at the top level of the file.
+    """
+    lines = [f"{name} = {_toml_value(value)}" for name, value in settings.items() if value is not None]
+    for member in members:
+        entries = {field.name: getattr(member, field.name) for field in fields(member)}
+        lines += [
+            "",
+            "[[member]]",
+            *(f"{name} = {_toml_value(value)}" for name, value in entries.items() if value is not None and value != ()),
+        ]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{name} = {_toml_value(item)}' for name, item in value.items())} }}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _parse_member(table: Any, number: int, base: Path, problems: list[str]) -> Member | None:
+    table = dict(table) if isinstance(table, Mapping) else {}
+    member_problems = _table_problems(table, _MEMBER_FIELDS, f"member {number}")
+    if "dataset" not in table:
+        member_problems.append(f"member {number} has no dataset = ...")
+    if member_problems:
+        problems += member_problems
+        return None
+    transforms = (*table.pop("transforms", ()), *table.pop("transform", ()))
+    table["dataset"] = str(member_dataset(table["dataset"], base))
+    return Member(**table, transforms=transforms)
+
+
+def _table_problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], name: str) -> list[str]:
+    """Return which entries of a table are unknown or have a value of the wrong type."""
+    unknown = sorted(table.keys() - allowed.keys())
+    problems = [f"{name} has {', '.join(unknown)}; expected {', '.join(allowed)}"] if unknown else []
+    for key in sorted(table.keys() & allowed.keys()):
+        value, types = table[key], allowed[key]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            expected = " or ".join(_NAMES[kind] for kind in types)
+            problems.append(f"{name} has {key} = {value!r}; expected {expected}")
+    return problems
+
+
+def _merge_weights(
+    weights: Sequence[float] | None, member_weights: Sequence[float | None], count: int, name: str
+) -> Sequence[float] | None:
+    """Resolve the shares, given globally or per member."""
+    present = [weight for weight in member_weights if weight is not None]
+    if not present:
+        return weights
+    if weights is not None or len(present) != count:
+        raise InvalidArgumentError(
+            f"{len(present)} of {count} members have a {name}{f', and {name}s were passed, too' if weights else ''}; "
+            f"expected a {name} for every member, or {name}s"
+        )
+    return present
+
+
+def _open_member(
+    member: Member, sampler: Mapping[str, Any] | None, *, download: bool, home: Path | None
+) -> BaseDatasetExperienceReplay:
+    options: dict[str, Any] = {"transform": _make_transforms(member), "sampler": _sampler_from_options(sampler)}
+    folder = Path(member.dataset).expanduser()
+    if (folder / MANIFEST_FILE).is_file():
+        return open_dataset(folder, **options)
+    head, name = sources.split_id(member.dataset)
+    sources.find(member.dataset)
+    if home is not None:
+        options["root"] = home / head
+    return dataset_class(head)(name, download=download, **options)
+
+
+def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: Mapping[str, Any]) -> None:
+    """Check that batches can consist of these slices.
+
+    Raises:
+        InvalidArgumentError: If slices do not fill a batch, or every episode of a dataset is too short. The message
+            lists all problems.
+    """
+    steps, problems = int(sampler["slice_len"]), []
+    if batch_size is not None and batch_size % steps:
+        problems.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the slice_len")
+    if sampler.get("strict_length", True):
+        longest = {name: int(rb.episodes.lengths.max()) for name, rb in buffers.items()}
+        problems += [
+            f"slice_len is {steps}, but the longest episode of {name} has {length} steps"
+            for name, length in longest.items()
+            if length < steps
+        ]
+    if problems:
+        raise InvalidArgumentError("; ".join(problems))
+
+
+def _make_transforms(member: Member) -> list[Any]:
+    steps = [_make_transform(transform, member) for transform in member.transforms]
+    names = sorted({step.use() for step in steps if not isinstance(step, TransformStep)})
+    if names:
+        raise InvalidArgumentError(
+            f"the transforms {', '.join(names)} of {member.dataset} need whole episodes, but are applied to batches",
+            hint=Remedy(
+                "apply them to the dataset first: `{}`",
+                Call("preprocess", Call("locate", member.dataset), recipe=...),
+            ),
+        )
+    return [step.transform for step in steps if isinstance(step, TransformStep)]
+
+
+def _make_transform(spec: Any, member: Member) -> Any:
+    if isinstance(spec, str):
+        name, positional, named = parse_inline(spec)
+    elif isinstance(spec, Mapping) and isinstance(spec.get("use"), str):
+        name, positional, named = spec["use"], (), {key: value for key, value in spec.items() if key != "use"}
+    else:
+        raise InvalidArgumentError(
+            f'a transform of {member.dataset} is {spec!r}; expected "resize:64", or a table with use = "resize"'
+        )
+    # Batches are transformed by the transforms themselves, also by those that recipes have as steps of episodes.
+    step: Any = TransformStep.from_arguments if name in named_transforms() else make_step
+    return step(name, positional, named)
+
+
+def _sampler_from_options(options: Mapping[str, Any] | None) -> Sampler | None:
+    if options is None:
+        return None
+    arguments = dict(options)
+    use = arguments.pop("use", None)
+    if use not in _SAMPLERS:
+        raise InvalidArgumentError(
+            f"sampler uses {use!r}; expected {', '.join(_SAMPLERS)}", hint="for another sampler, pass buffers"
+        )
+    try:
+        return _SAMPLERS[use](**arguments)
+    except TypeError as error:
+        raise InvalidArgumentError(f"the sampler {use} cannot be created: {error}") from error

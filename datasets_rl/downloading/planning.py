@@ -1,0 +1,218 @@
+"""The plan of a download: the files that it needs, their size and that of the stored dataset."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets_rl import disk, sources
+from datasets_rl.build.engines import useful_job_count
+from datasets_rl.downloading.growth import grown_selection
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
+from datasets_rl.store import DatasetPaths, dataset_paths
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.parallel import Limiter
+    from datasets_rl.sources import Entry, Listing
+
+_SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadRequest:
+    """The arguments of one download; see `download`."""
+
+    entry: Entry
+    """The catalog entry of the dataset."""
+    paths: DatasetPaths
+    settings: Settings
+    selection: Selection = field(default_factory=Selection)
+    force: bool = False
+    from_local: Path | str | None = None
+    mirrors: tuple[str, ...] = ()
+    hash_check: bool = True
+    limiter: Limiter | None = None
+    """Limits the total rate of all connections."""
+    keep_raw: bool = False
+    raw_only: bool = False
+
+    @property
+    def local(self) -> Path | None:
+        """The absolute path of the user's raw files."""
+        return None if self.from_local is None else Path(self.from_local).expanduser().absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The expected actions of `download`, and the space that it needs."""
+
+    id: str
+    folder: Path
+    assets: tuple[Asset, ...]
+    present: bool
+    """Whether the finished dataset exists already."""
+    wire_bytes: int | None
+    """The bytes to download; None if the size of a file is unknown."""
+    stored_bytes: int | None
+    """The estimated size of the stored dataset."""
+    peak_bytes: int | None
+    """The estimated maximum of the additional space in use during the download."""
+    free_bytes: int
+    selection: Selection = field(default_factory=Selection)
+    choices: Mapping[str, int] = field(default_factory=dict)
+    """The value of `stored_bytes` for each choice that affects it, such as ``images=encoded``; the choice in effect first."""
+
+
+def plan(
+    dataset_id: str,
+    *,
+    root: Path | str | None = None,
+    force: bool = False,
+    from_local: Path | str | None = None,
+    mirrors: Sequence[str] = (),
+    raw_only: bool = False,
+    keep_raw: bool = False,
+    selection: Selection | None = None,
+    settings: Settings | None = None,
+) -> Plan:
+    """Return what `download` with the same options would do, without writing anything.
+
+    If the catalog knows the files, nothing is requested; otherwise the list of files is requested from the upstream.
+
+    Raises:
+        UnknownIdError: If there is no such id.
+        FetchError: If the list of files had to be requested, and the request failed.
+        InvalidArgumentError: As `download` does.
+    """
+    from datasets_rl.fetch import remaining_bytes
+
+    settings = settings or Settings.from_env()
+    dataset_id, selection = sources.split_address(dataset_id, selection or Selection())
+    paths = dataset_paths(dataset_id, root=root, settings=settings)
+    entry = sources.checked_entry(dataset_id, selection)
+    replaced = force or raw_only or not paths.exists
+    growing = None if replaced else grown_selection(paths.folder, selection)
+    request = DownloadRequest(
+        entry, paths, settings, growing or selection, force, from_local, tuple(mirrors), keep_raw=keep_raw
+    )
+    with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
+        listing = find_files(request, aside=Path(aside))
+    raw_bytes = _sum_sizes(asset.size for asset in listing.assets)
+    raw_bytes = entry.bytes if raw_bytes is None else raw_bytes
+    choices = {} if raw_only else _stored_bytes(listing, raw_bytes, request.selection)
+    stored_bytes = next(iter(choices.values()), None)
+    wire = 0 if from_local is not None else remaining_bytes(listing.assets, paths.raw)
+    return Plan(
+        id=entry.id,
+        folder=paths.folder,
+        assets=listing.assets,
+        present=paths.exists and not force and growing is None,
+        wire_bytes=wire,
+        stored_bytes=stored_bytes,
+        peak_bytes=None if wire is None else _peak_bytes(request, listing, wire, stored_bytes or 0),
+        free_bytes=disk.free_bytes(paths.root),
+        selection=request.selection,
+        choices=choices if len(choices) > 1 else {},
+    )
+
+
+def list_upstream_ids(source: str, *, settings: Settings | None = None) -> Sequence[str]:
+    """Return the ids that the upstream of a source currently has, by requesting its list; nothing is stored.
+
+    Args:
+        source: The name of the source.
+        settings: The settings; by default those of the environment.
+
+    Raises:
+        UnknownIdError: If there is no such source.
+        FetchError: If the request fails; `OfflineError` if the network is disabled.
+    """
+    from datasets_rl.fetch.upstream import Upstream
+
+    settings = settings or Settings.from_env()
+    with tempfile.TemporaryDirectory(prefix="rlds-list-") as aside:
+        return sources.get_source(source).listed(Upstream(Path(aside), Path(aside, "upstream.json"), settings=settings))
+
+
+def find_files(request: DownloadRequest, *, aside: Path | None = None) -> Listing:
+    """Return the files that a selection needs, with their addresses; with `aside`, write only into that folder."""
+    from datasets_rl.fetch import with_mirrors
+    from datasets_rl.fetch.upstream import Upstream
+
+    if request.local is not None and not request.local.exists():
+        raise InvalidArgumentError(
+            f"{request.local} does not exist; expected a raw file, or a folder of them",
+            hint=Remedy("correct {}", Argument("from_local")),
+        )
+    paths, origin = request.paths, sources.get_source(request.entry.source)
+    bases = () if request.local is not None else (*request.mirrors, *request.settings.mirrors.get(origin.name, ()))
+    upstream_file = paths.upstream
+    if aside is not None:
+        upstream_file = aside / "upstream.json"
+        if paths.upstream.is_file() and not request.force:
+            shutil.copyfile(paths.upstream, upstream_file)
+    upstream = Upstream(
+        aside or paths.raw,
+        upstream_file,
+        settings=request.settings,
+        mirrors=bases,
+        local=request.local,
+        hash_check=request.hash_check,
+    )
+    listing = origin.resolve(request.entry.name, request.selection, upstream).narrow_to(request.selection)
+    return replace(listing, assets=tuple(with_mirrors(asset, bases) for asset in listing.assets))
+
+
+def require_disk_space(request: DownloadRequest, listing: Listing) -> None:
+    """Check before a download that the disk has enough space for the files of known size.
+
+    Raises:
+        DiskFullError: If it does not.
+    """
+    from datasets_rl.fetch import remaining_bytes
+
+    wire = remaining_bytes(listing.assets, request.paths.raw)
+    if not wire or request.from_local is not None:
+        return
+    if request.raw_only:
+        disk.require_free(request.paths.root, wire, "the download")
+        return
+    stored = _stored_bytes(listing, _sum_sizes(asset.size for asset in listing.assets), request.selection)
+    needed = _peak_bytes(request, listing, wire, next(iter(stored.values()), 0))
+    disk.require_free(request.paths.root, needed, "the download and the converted dataset")
+
+
+def _sum_sizes(sizes: Iterable[int | None]) -> int | None:
+    all_sizes = list(sizes)
+    return None if None in all_sizes else sum(size or 0 for size in all_sizes)
+
+
+def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
+    """Return the estimated size of the stored dataset by the choices that affect it; empty if it is unknown."""
+    if listing.stored_bytes is not None:
+        return {"": listing.stored_bytes}
+    if raw_bytes is None or selection.keys:
+        return {}
+    return {name: int(raw_bytes * factor) for name, factor in (listing.growth or {"": _SIZE_GUESS}).items()}
+
+
+def _peak_bytes(request: DownloadRequest, listing: Listing, wire: int, stored_bytes: int) -> int:
+    """Return the maximum of the additional bytes on the disk at any time during the download."""
+    return _peak_raw_bytes(request, listing, wire) + max(0, stored_bytes - disk.tree_bytes(request.paths.build))
+
+
+def _peak_raw_bytes(request: DownloadRequest, listing: Listing, wire: int) -> int:
+    """Return the maximum of the bytes of raw files on the disk at any time."""
+    sizes = {asset.path: asset.size or 0 for asset in listing.assets}
+    groups = [sum(sizes[asset.path] for asset in group) for group in listing.assets_by_shard(listing.shards)]
+    jobs = useful_job_count([asset.size for asset in listing.assets], len(groups), request.settings.jobs)
+    concurrent = len(groups) if request.keep_raw else jobs + 1
+    return min(wire, max(sum(groups[start : start + concurrent]) for start in range(len(groups))))

@@ -1,0 +1,1 @@
+"""Sharing: a dataset as a repository of the Hugging Face Hub."""

@@ -1,0 +1,405 @@
+"""One stored dataset, as the page shows it: facts, samples, pages of its episodes, and one episode at a time."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.npy import advise_random_reads
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Field
+from datasets_rl.look.page import images
+from datasets_rl.look.page.curves import envelope, stride_of, tidy
+from datasets_rl.look.page.distributions import sample_ranges
+from datasets_rl.look.page.episodes import order
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_TERMINATED, OBSERVATION, as_key, dotted_name
+
+__all__ = ["ELEMENTS", "PAGE_EPISODES", "PAGE_STEPS", "Panel"]
+
+PAGE_EPISODES = 50
+"""Number of episodes on a page of the list."""
+PAGE_STEPS = 64
+"""Number of steps whose rows are read at once."""
+ELEMENTS = 12
+"""Number of elements of a field that are drawn at once."""
+_SHOWN_ELEMENTS = 64
+"""Number of elements of a field that a row shows."""
+_SAMPLED_ENDS = 256
+_SCALED_IMAGES = 24
+_MAX_SCALED_BYTES = 16 << 20
+_FLAGS = {"next.terminated", "next.truncated", "next.done"}
+
+
+class Panel:
+    """A stored dataset on the page.
+
+    Facts, returns and lengths come from the manifest and the episode table. Rows are read for bounded samples and for
+    one episode at a time, so that the size of the dataset does not matter.
+
+    Args:
+        stored: The opened dataset.
+        share: The share of the dataset in the batches of a mixture; None if it is not a member of one.
+    """
+
+    def __init__(self, stored: StoredDataset, *, share: float | None = None) -> None:
+        self.stored = stored
+        self.share = share
+        # Few rows of a large file are read; some systems would read megabytes around each of them.
+        for file in {field.file for field in stored.schema}:
+            advise_random_reads(stored.map(file))
+        self._order = lru_cache(maxsize=4)(self._make_order)
+        self._scale = lru_cache(maxsize=256)(self._make_scale)
+
+    @property
+    def name(self) -> str:
+        """The id of the dataset."""
+        return self.stored.manifest.id
+
+    @cached_property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Columns of the list of episodes by name, [E] each: those of the episode table, and the scores."""
+        table = self.stored.episodes
+        columns: dict[str, NDArray[Any]] = {"episode": np.arange(len(table)), "return": table["return"]}
+        if (score := self._score()) is not None:
+            columns["score"] = (table["return"] - score["low"]) / (score["high"] - score["low"])
+        columns["length"] = table.lengths
+        columns["final_known"] = table["final_known"]
+        # A source may have columns of any name.
+        return columns | {name: table[name] for name in table.names if name != "start" and name not in columns}
+
+    def _score(self) -> dict[str, Any] | None:
+        """Return the returns with the scores 0 and 1; None after preprocessing, which may have scaled the rewards."""
+        manifest = self.stored.manifest
+        return dict(manifest.score) if manifest.score and not manifest.history else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the manifest and the episode table say about the dataset, as JSON values."""
+        manifest = self.stored.manifest
+        return {
+            "id": manifest.id,
+            "share": self.share,
+            "steps": manifest.steps,
+            "episodes": manifest.episodes,
+            "bytes": manifest.bytes,
+            "final_unknown": manifest.final_unknown,
+            "time_limit": manifest.time_limit,
+            "license": manifest.license,
+            "citation": manifest.citation,
+            "homepage": manifest.homepage if manifest.homepage.startswith(("http://", "https://")) else "",
+            "known_issues": list(manifest.known_issues),
+            "decisions": [{"text": one.text, "count": one.count} for one in manifest.decisions],
+            "recipes": [str(one.get("recipe", {}).get("name", "")) for one in manifest.history],
+            "selection": bool(manifest.selection),
+            "score": self._score(),
+            "summary": {
+                name: _summary(self.columns[name]) for name in ("return", "score", "length") if name in self.columns
+            },
+            "fields": [self._describe(field) for field in self.stored.schema if field.key != EPISODE],
+            "columns": [name for name in self.columns if not self._is_idle(name)],
+        }
+
+    def _is_idle(self, name: str) -> bool:
+        """Return whether a column says nothing: every observation is known, or the numbers upstream are those here."""
+        if name == "final_known":
+            return not self.stored.manifest.final_unknown
+        return name == "source" and bool((self.columns["source"] == self.columns["episode"]).all())
+
+    def _describe(self, field: Field) -> dict[str, Any]:
+        kind = "image" if images.is_image(field) else "text" if field.text else "number"
+        return {
+            "name": field.name,
+            "dtype": "text" if field.text else (field.memory_dtype or field.dtype).name,
+            "shape": list(field.shape),
+            "kind": "flag" if field.name in _FLAGS else kind,
+            "shared": field.shared,
+            "elements": math.prod(field.shape),
+            "names": self._element_names(field),
+        }
+
+    def _element_names(self, field: Field) -> list[str] | None:
+        """Return the names of the elements of a field in row-major order, as its recording stored them; else None."""
+        by_field = self.stored.manifest.metadata.get("names")
+        names = by_field.get(field.name) if isinstance(by_field, dict) else None
+        if not isinstance(names, list) or len(names) != math.prod(field.shape) or field.text:
+            return None
+        return [str(name) for name in names]
+
+    def ends(self) -> dict[str, int]:
+        """Return how many episodes were terminated ``of`` how many, which are at most 256 across the dataset."""
+        table = self.stored.episodes
+        chosen = np.unique(np.linspace(0, len(table) - 1, min(len(table), _SAMPLED_ENDS)).astype(np.int64))
+        return {"terminated": int(self._terminated(chosen).sum()), "of": len(chosen)}
+
+    def _terminated(self, episodes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        last: NDArray[np.bool_] = self.stored.items(NEXT_TERMINATED)[self.stored.episodes.stops[episodes] - 1]  # type: ignore[assignment]
+        return last[:, 0]
+
+    def sample(self, name: str, start: int) -> list[NDArray[Any]]:
+        """Return values of some elements of a field, [n] each, for distributions.
+
+        Args:
+            name: A column of the list of episodes, whose values are all returned, or the dotted name of a field, of which a
+                sample of the rows is read.
+            start: The first element.
+        """
+        if name in self.columns:
+            return [self.columns[name]]
+        field = self._field(name)
+        parts = [
+            self.stored.column(field.key, rows.start, rows.stop).reshape(len(rows), -1)[:, start : start + ELEMENTS]
+            for rows in sample_ranges(len(self.stored), field.step_bytes)
+        ]
+        return list(np.concatenate(parts).T)
+
+    def has(self, name: str) -> bool:
+        """Return whether a column of the list of episodes or a field has this name, and can be drawn."""
+        known = name in self.columns or as_key(name) in self.stored.schema
+        return known and (name in self.columns or not images.is_image(self._field(name)))
+
+    def labels(self, name: str, start: int) -> list[str]:
+        """Return the labels of the elements of a field: ``observation[2]``, ``action gripper``, ``reward``."""
+        if name in self.columns:
+            return [name]
+        field = self._field(name)
+        count = math.prod(field.shape)
+        if count == 1:
+            return [name]
+        shown = range(start, min(start + ELEMENTS, count))
+        if (names := self._element_names(field)) is not None:
+            return [f"{name} {names[element]}" for element in shown]
+        indices = (np.unravel_index(element, field.shape) for element in shown)
+        return [f"{name}[{','.join(map(str, index))}]" for index in indices]
+
+    def elements(self, name: str) -> int:
+        """Return the number of elements of a field, 1 for a column of the list of episodes."""
+        return 1 if name in self.columns else math.prod(self._field(name).shape)
+
+    def texts(self, name: str) -> list[str] | None:
+        """Return the vocabulary of a text field; None for other fields."""
+        if name in self.columns or not self._field(name).text:
+            return None
+        return self.stored.texts(as_key(name))
+
+    def _field(self, name: str) -> Field:
+        key = as_key(name)
+        if key not in self.stored.schema:
+            raise UnknownKeyError(name, [field.name for field in self.stored.schema])
+        return self.stored.schema[key]
+
+    def page(self, sort: str, where: str, offset: int, *, descending: bool) -> dict[str, Any]:
+        """Return a page of the list of episodes, as JSON values.
+
+        Raises:
+            UnknownKeyError: If there is no such column.
+            InvalidArgumentError: If the filter cannot be read.
+        """
+        chosen = self._order(sort, where, descending)
+        offset = max(0, min(offset, len(chosen) - 1))
+        return {
+            "total": len(self.stored.episodes),
+            "matching": len(chosen),
+            "offset": offset,
+            "rows": self.summaries(chosen[offset : offset + PAGE_EPISODES]),
+        }
+
+    def summaries(self, episodes: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Return the entries of some episodes in the list, as JSON values."""
+        ended = self._terminated(episodes)
+        columns = {name: tidy(column[episodes]) for name, column in self.columns.items()}
+        return [
+            {**{name: values[at] for name, values in columns.items()}, "end": _end_text(ended[at])}
+            for at in range(len(episodes))
+        ]
+
+    def _make_order(self, sort: str, where: str, descending: bool) -> NDArray[np.int64]:
+        return order(self.columns, sort, where, descending=descending)
+
+    def episode(self, number: int, sort: str, where: str, *, descending: bool) -> dict[str, Any]:
+        """Return an episode, and the ones before and after it in the sorted and filtered list, as JSON values."""
+        rows = self._rows(number)
+        chosen = self._order(sort, where, descending)
+        places = np.flatnonzero(chosen == number)
+        near: list[int | None] = [None, None]
+        if len(places):
+            place = int(places[0])
+            near = [
+                int(chosen[place - 1]) if place else None,
+                int(chosen[place + 1]) if place + 1 < len(chosen) else None,
+            ]
+        summary = self.summaries(np.array([number]))[0]
+        scales = {name: self._scale(number, name) for name in self.image_fields()}
+        return {
+            **summary,
+            "first_row": rows.start,
+            "previous": near[0],
+            "next": near[1],
+            "scales": {name: tidy(np.array(scale)) for name, scale in scales.items() if scale is not None},
+        }
+
+    def _make_scale(self, number: int, name: str) -> tuple[float, float] | None:
+        """Return the values of an episode that are drawn black and white; None for images that are pixels already.
+
+        They are the least and the greatest value of images across the episode, at most 24 and 16 MiB of them.
+        """
+        rows, field = self._rows(number), self._field(name)
+        if field.encoded or field.dtype == np.uint8:
+            return None
+        count = max(1, min(_SCALED_IMAGES, _MAX_SCALED_BYTES // field.step_bytes, len(rows)))
+        chosen = np.unique(np.linspace(rows.start, rows.stop - 1, count).astype(np.int64))
+        return images.scale_of(np.concatenate([self._values(field, row, row + 1) for row in chosen.tolist()]))
+
+    def _rows(self, number: int) -> range:
+        if not 0 <= number < len(self.stored.episodes):
+            last = len(self.stored.episodes) - 1
+            raise InvalidArgumentError(f"{self.name} has no episode {number:,}; expected 0 to {last:,}")
+        return self.stored.episodes.rows(number)
+
+    def curves(self, number: int, name: str, start: int) -> dict[str, Any]:
+        """Return the curves of some elements of a field over an episode, as JSON values.
+
+        A field with a value at t and at t + 1 has T + 1 values, the last one after the last action; if that one is
+        unknown, it is absent.
+
+        Args:
+            number: The number of the episode.
+            name: The dotted name of the field.
+            start: The first element.
+        """
+        rows, field = self._rows(number), self._field(name)
+        stride = stride_of(len(rows), field.step_bytes)
+        values = self._values(field, rows.start, rows.stop, stride).reshape(-1, math.prod(field.shape))
+        values = values[:, start : start + ELEMENTS]
+        final = field.shared and self.has_final(field.name, number)
+        width, low, high = envelope(values)
+        document = {
+            "labels": self.labels(name, start),
+            "elements": math.prod(field.shape),
+            "start": start,
+            "stride": stride,
+            "steps_per_point": stride * width,
+            "low": tidy(low.T),
+            "final": tidy(self._final(field, number).reshape(-1)[start : start + ELEMENTS]) if final else None,
+        }
+        return document if width == 1 else {**document, "high": tidy(high.T)}
+
+    def _values(self, field: Field, start: int, stop: int, stride: int = 1) -> NDArray[Any]:
+        """Return values at t of consecutive rows, or of every k-th one."""
+        values = np.asarray(self.stored.items(field.key)[start:stop:stride])
+        return values if field.memory_dtype is None else values.astype(field.memory_dtype)
+
+    def has_final(self, name: str, number: int) -> bool:
+        """Return whether the value of a shared field after the last action of an episode is known."""
+        known = bool(self.stored.episodes["final_known"][number])
+        return known or as_key(name)[0] != OBSERVATION[0]
+
+    def _final(self, field: Field, number: int) -> NDArray[Any]:
+        """Return the value of a shared field after the last action of an episode."""
+        value: NDArray[Any] = np.asarray(self.stored.final_states(field.key)[number : number + 1])[0]
+        return value if field.memory_dtype is None else value.astype(field.memory_dtype)
+
+    def rows(self, number: int, start: int) -> dict[str, Any]:
+        """Return some rows of an episode, as JSON values by field.
+
+        ``steps`` has the values of each row. ``states`` has one value more, that of the state after the last of these rows;
+        after the last action of the episode, it is the final state, or None if that is unknown. Images are absent; of
+        long fields, there are the first 64 elements.
+
+        Args:
+            number: The number of the episode.
+            start: The first step.
+        """
+        episode = self._rows(number)
+        first = episode.start + max(0, min(start, len(episode) - 1))
+        stop = min(first + PAGE_STEPS, episode.stop)
+        states: dict[str, Any] = {}
+        steps: dict[str, Any] = {}
+        for field in self.stored.schema:
+            if field.key == EPISODE or images.is_image(field):
+                continue
+            if not field.shared:
+                steps[field.name] = self._cells(field, self._values(field, first, stop))
+                continue
+            cells = self._cells(field, self._values(field, first, min(stop + 1, episode.stop)))
+            if stop == episode.stop:
+                final = self._cells(field, self._final(field, number)[None])
+                cells += final if self.has_final(field.name, number) else [None]
+            states[field.name] = cells
+        return {"start": first - episode.start, "stop": stop - episode.start, "states": states, "steps": steps}
+
+    def _cells(self, field: Field, values: NDArray[Any]) -> list[Any]:
+        """Return values as a row shows them: numbers, lists of numbers, or texts."""
+        if field.text:
+            texts = self.stored.texts(field.key)
+            return [texts[code] if 0 <= code < len(texts) else f"text {code}" for code in values.tolist()]
+        flat = values.reshape(len(values), -1)[:, :_SHOWN_ELEMENTS]
+        cells: list[Any] = tidy(flat[:, 0] if math.prod(field.shape) == 1 else flat)
+        return cells
+
+    def frame(self, number: int, step: int, name: str, *, max_side: int | None = None) -> bytes:
+        """Return an image of an episode as the bytes of a PNG or JPEG file.
+
+        Args:
+            number: The number of the episode.
+            step: The step t; T, the length of the episode, is the image after the last action.
+            name: The dotted name of the field.
+            max_side: The maximum height and width; by default the image keeps its size, and its bytes if it is encoded.
+
+        Raises:
+            InvalidArgumentError: If there is no such image.
+        """
+        rows, field = self._rows(number), self._field(name)
+        last = len(rows) - (not field.shared)
+        if not images.is_image(field) or not 0 <= step <= last:
+            raise InvalidArgumentError(
+                f"{name} has no image at step {step:,}; expected an image field, and 0 to {last:,}"
+            )
+        final = step == len(rows)
+        if final and not self.has_final(field.name, number):
+            raise InvalidArgumentError(f"the image of {name} after the last action of episode {number:,} is unknown")
+        if field.encoded and max_side is None:
+            return self._encoded(field, number if final else rows[step], final=final)
+        value = self._final(field, number) if final else self._values(field, rows[step], rows[step] + 1)[0]
+        return images.encode(value, scale=self._scale(number, field.name), max_side=max_side)
+
+    def _encoded(self, field: Field, index: int, *, final: bool) -> bytes:
+        # Without the column of images, which would read the offsets of all of them.
+        data = self.stored.map(field.final_file if final else field.file)
+        ends = self.stored.map(field.final_ends_file if final else field.ends_file)
+        return bytes(data[int(ends[index - 1]) if index else 0 : int(ends[index])])
+
+    def image_fields(self) -> list[str]:
+        """Return the dotted names of the fields that are shown as images."""
+        return [dotted_name(field.key) for field in self.stored.schema if images.is_image(field)]
+
+    def curve_fields(self) -> list[str]:
+        """Return the dotted names of the fields that are drawn as curves: reward, action, then all others."""
+        drawn = [
+            field
+            for field in self.stored.schema
+            if field.key != EPISODE and field.name not in _FLAGS and not field.text and not images.is_image(field)
+        ]
+        return [field.name for field in sorted(drawn, key=_rank)]
+
+
+def _rank(field: Field) -> int:
+    return {NEXT: 0, "action": 1, OBSERVATION[0]: 2}.get(field.key[0], 3)
+
+
+def _end_text(terminated: bool) -> str:
+    return "terminated" if terminated else "truncated"
+
+
+def _summary(values: NDArray[Any]) -> dict[str, Any]:
+    """Return statistics of one number per episode; None for one that overflows, and nothing if no number is finite."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return {}
+    numbers = finite.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = np.array([numbers.min(), np.median(numbers), numbers.max(), numbers.mean(), numbers.std()])
+    return dict(zip(("min", "median", "max", "mean", "std"), tidy(found), strict=True))

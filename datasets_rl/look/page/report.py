@@ -1,0 +1,133 @@
+"""The page and its data as one HTML file, which opens without a server and can be sent to others."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets_rl import disk
+from datasets_rl.look.page.documents import answer
+from datasets_rl.look.page.images import media_type
+from datasets_rl.look.page.panel import PAGE_STEPS, Panel
+from datasets_rl.look.page.server import asset
+
+__all__ = ["write_report"]
+
+_EACH = 3
+"""Number of episodes with the greatest, middle and least returns, each."""
+_MAX_STEPS = 1_024
+"""Number of steps of an episode whose rows are in the report."""
+_FRAMES = 24
+_FRAME_SIDE = 128
+
+
+def write_report(panels: Sequence[Panel], path: Path) -> int:
+    """Write the page as one HTML file and return its size in bytes.
+
+    It has the distributions, and of each dataset the episodes with the greatest, the middle and the least returns: nine,
+    or all if there are fewer. An episode has its curves, its first 1,024 rows and up to 24 images of each field, at
+    most 128 pixels wide and high.
+
+    Args:
+        panels: The datasets.
+        path: The file; an existing one is replaced.
+    """
+    documents: dict[str, Any] = {}
+    frames: dict[str, str] = {}
+    _add(documents, panels, "overview")
+    for name in _histogram_fields(panels, documents["overview"]["fields"]):
+        _add(documents, panels, "histogram", field=name, start=0)
+    for number, panel in enumerate(panels):
+        _add(documents, panels, f"{number}/ends")
+        chosen = _chosen_episodes(panel)
+        documents[f"{number}/episodes"] = {
+            "total": len(panel.stored.episodes),
+            "matching": len(chosen),
+            "offset": 0,
+            "rows": panel.summaries(np.array(chosen)),
+        }
+        for place, episode in enumerate(chosen):
+            _add_episode(documents, panels, number, episode)
+            near = [chosen[at] if 0 <= at < len(chosen) else None for at in (place - 1, place + 1)]
+            documents[f"{number}/episodes/{episode}"].update(previous=near[0], next=near[1])
+            frames.update(_frames(panel, number, episode))
+    text = _html({"documents": documents, "frames": frames})
+    disk.write_text(path, text)
+    return len(text.encode())
+
+
+def _histogram_fields(panels: Sequence[Panel], fields: Sequence[str]) -> list[str]:
+    columns = dict.fromkeys(name for panel in panels for name in ("return", "score", "length") if name in panel.columns)
+    return [*columns, *fields]
+
+
+def _add(documents: dict[str, Any], panels: Sequence[Panel], path: str, **query: str | int) -> None:
+    texts = {name: str(value) for name, value in query.items()}
+    address = path + ("?" + "&".join(f"{name}={value}" for name, value in texts.items()) if texts else "")
+    documents[address] = answer(panels, path, texts)
+
+
+def _chosen_episodes(panel: Panel) -> list[int]:
+    """Return the numbers of episodes with the greatest, the middle and the least returns, by falling return."""
+    returns = np.nan_to_num(panel.columns["return"], nan=-np.inf)
+    falling = np.argsort(-returns, kind="stable")
+    if len(falling) <= 3 * _EACH:
+        return [int(number) for number in falling]
+    middle = (len(falling) - _EACH) // 2
+    return [int(number) for part in (0, middle, len(falling) - _EACH) for number in falling[part : part + _EACH]]
+
+
+def _add_episode(documents: dict[str, Any], panels: Sequence[Panel], number: int, episode: int) -> None:
+    path, panel = f"{number}/episodes/{episode}", panels[number]
+    _add(documents, panels, path)
+    for name in panel.curve_fields():
+        _add(documents, panels, f"{path}/curves", field=name, start=0)
+    steps = min(documents[path]["length"], _MAX_STEPS)
+    for start in range(0, steps, PAGE_STEPS):
+        _add(documents, panels, f"{path}/rows", start=start)
+
+
+def _frames(panel: Panel, number: int, episode: int) -> Iterator[tuple[str, str]]:
+    """Yield the address of each image, and its bytes as a data URL."""
+    length = int(panel.stored.episodes.lengths[episode])
+    for name in panel.image_fields():
+        field = next(field for field in panel.stored.schema if field.name == name)
+        known = field.shared and panel.has_final(name, episode)
+        last = length if known else length - 1
+        for step in np.unique(np.linspace(0, last, min(_FRAMES, last + 1)).astype(int)).tolist():
+            image = panel.frame(episode, step, name, max_side=_FRAME_SIDE)
+            encoded = base64.b64encode(image).decode()
+            yield f"{number}/{episode}/{step}/{name}", f"data:{media_type(image)};base64,{encoded}"
+
+
+def _html(report: dict[str, Any]) -> str:
+    """Return the page with its style, its script and its data; its policy allows no others."""
+    # No "<" in the data: neither "</script>" nor "<!--" can end the element early.
+    data = json.dumps(report, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    style, script = asset("page.css"), asset("page.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = asset("page.html")
+    for old, new in (
+        ("<head>", f'<head>\n<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        ('<link rel="stylesheet" href="page.css">', f"<style>{style}</style>"),
+        (
+            '<script src="page.js"></script>',
+            f'<script type="application/json" id="report">{data}</script>\n<script>{script}</script>',
+        ),
+    ):
+        before, _, after = page.partition(old)
+        page = before + new + after
+    return page
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,244 @@
+"""Server of the page: on loopback, read-only, at an address with a secret token.
+
+    http://127.0.0.1:8765/TOKEN/                             the page
+    http://127.0.0.1:8765/TOKEN/data/...                     its documents, as JSON
+    http://127.0.0.1:8765/TOKEN/frames/0/7/12/observation    the image of dataset 0, episode 7, step 12
+
+Other users of the machine can reach loopback; the token keeps them out. A page of another site can send requests to
+loopback, too, also under its own name if that resolves to loopback: hence the check of the header Host. No address changes
+anything, and the policy of the page allows no other origin.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError
+from datasets_rl.look.page.documents import answer, frame_bytes
+from datasets_rl.look.page.images import media_type
+from datasets_rl.look.page.panel import Panel
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+__all__ = ["ASSETS", "PORT", "ViewServer", "asset"]
+
+HOST = "127.0.0.1"
+PORT = 8765
+_TRIES = 20
+"""Number of ports that are tried, if none is given."""
+ASSETS = {"page.css": "text/css", "page.js": "text/javascript"}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_UNCHANGING = "private, max-age=86400, immutable"
+
+
+def asset(name: str) -> str:
+    """Return the text of a file of the page."""
+    return files("datasets_rl.look.page").joinpath("assets", name).read_text("utf-8")
+
+
+class ViewServer:
+    """Server of the page of some datasets; its socket listens when it is created.
+
+    Args:
+        panels: The datasets, at least one.
+        port: The port; by default the first free one of 20, from 8765.
+
+    Raises:
+        InvalidArgumentError: If the port is in use, or none is free.
+        MissingDependencyError: If starlette or uvicorn is not installed.
+    """
+
+    def __init__(self, panels: Sequence[Panel], *, port: int | None = None) -> None:
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise MissingDependencyError("uvicorn", "view", "the page") from error
+        self.panels = tuple(panels)
+        self.token = secrets.token_urlsafe(24)
+        application = make_application(self.panels, self.token)
+        self._socket = _listen(port)
+        self.port: int = self._socket.getsockname()[1]
+        self.url = f"http://{HOST}:{self.port}/{self.token}/"
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="off",
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+    def run(self) -> None:
+        """Serve until Ctrl-C, SIGTERM or `stop`."""
+        try:
+            self._server.run(sockets=[self._socket])
+        except KeyboardInterrupt:
+            pass  # the usual end; uvicorn raises the signal again after it has closed its connections
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """End `run`, which another thread called."""
+        self._server.should_exit = True
+
+
+def _listen(port: int | None) -> socket.socket:
+    for candidate in range(PORT, PORT + _TRIES) if port is None else [port]:
+        try:
+            return socket.create_server((HOST, candidate))
+        except OSError as error:
+            reason = error.strerror or str(error)
+        except OverflowError:
+            reason = "expected 0 to 65535"
+    named = f"the ports {PORT} to {PORT + _TRIES - 1}" if port is None else f"the port {port}"
+    raise InvalidArgumentError(
+        f"{named} cannot be used: {reason.lower()}",
+        hint="end the program that uses it, or choose another port; 0 takes any free one",
+    )
+
+
+def make_application(panels: Sequence[Panel], token: str) -> Starlette:
+    """Return the page as an application of Starlette.
+
+    Args:
+        panels: The datasets.
+        token: The first part of every path.
+
+    Raises:
+        MissingDependencyError: If starlette is not installed.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+        from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+        from starlette.routing import Route
+    except ImportError as error:
+        raise MissingDependencyError("starlette", "view", "the page") from error
+
+    def page(_: Request) -> Response:
+        return HTMLResponse(asset("page.html"))
+
+    def stylesheet_or_script(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in ASSETS:
+            return PlainTextResponse("this file does not exist", 404)
+        return Response(asset(name), media_type=ASSETS[name])
+
+    def data(request: Request) -> Response:
+        document = answer(panels, request.path_params["path"], request.query_params)
+        return (
+            _json_response({"error": "this address does not exist"}, 404)
+            if document is None
+            else _json_response(document)
+        )
+
+    def frame(request: Request) -> Response:
+        image = frame_bytes(panels, request.path_params["path"])
+        if image is None:
+            return _json_response({"error": "this address does not exist"}, 404)
+        return Response(image, media_type=media_type(image), headers={"Cache-Control": _UNCHANGING})
+
+    def failed(_: Request, error: Exception) -> Response:
+        status = 400 if isinstance(error, InvalidArgumentError) else 500
+        return _json_response({"error": error.message if isinstance(error, DatasetsRLError) else str(error)}, status)
+
+    def completed(request: Request) -> Response:
+        return RedirectResponse(f"{request.url.path}/")
+
+    routes = [
+        Route("/{token}", completed, methods=["GET"]),
+        Route("/{token}/", page, methods=["GET"]),
+        Route("/{token}/data/{path:path}", data, methods=["GET"]),
+        Route("/{token}/frames/{path:path}", frame, methods=["GET"]),
+        Route("/{token}/{name}", stylesheet_or_script, methods=["GET"]),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(_Headers),
+            Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]),
+            Middleware(_TokenCheck, token=token),
+        ],
+        exception_handlers={DatasetsRLError: failed, OSError: failed},
+    )
+
+
+def _json_response(document: Mapping[str, Any], status: int = 200) -> Response:
+    from starlette.responses import Response
+
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    return Response(text, status, media_type="application/json")
+
+
+Message = dict[str, Any]
+App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
+
+
+class _Headers:
+    """Middleware that adds the headers of every response, of refusals too."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name.lower() for name, _ in message["headers"]}
+                more = {**_HEADERS, "Cache-Control": "no-store"}
+                message["headers"] = [
+                    *message["headers"],
+                    *(
+                        (name.lower().encode(), value.encode())
+                        for name, value in more.items()
+                        if name.lower().encode() not in present
+                    ),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class _TokenCheck:
+    """Middleware that refuses every path that does not begin with the token."""
+
+    def __init__(self, app: App, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from starlette.responses import PlainTextResponse
+
+        # HTTP also has requests without a path: "OPTIONS *", and of clients that break its rules, "GET x".
+        before, slash, path = scope["path"].partition("/")
+        if before or not slash:
+            refused = PlainTextResponse("The path of the request has to begin with a slash.\n", 400)
+        elif not secrets.compare_digest(path.partition("/")[0].encode(), self._token.encode()):
+            refused = PlainTextResponse("Open the whole address that was printed; it has a token.\n", 403)
+        else:
+            await self._app(scope, receive, send)
+            return
+        await refused(scope, receive, send)

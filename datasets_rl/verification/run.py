@@ -1,0 +1,263 @@
+"""Verification of stored datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl import sources
+from datasets_rl.errors import (
+    ConversionError,
+    FetchError,
+    InvalidArgumentError,
+    ManifestError,
+    MissingDependencyError,
+    UnknownIdError,
+    UnknownKeyError,
+)
+from datasets_rl.progress import report
+from datasets_rl.settings import Settings
+from datasets_rl.store import DatasetPaths
+from datasets_rl.store.locating import locate
+
+if TYPE_CHECKING:
+    from datasets_rl.format.check import Problems
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.ted.keys import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result of `verify`."""
+
+    id: str
+    folder: Path
+    problems: tuple[str, ...]
+    """The reasons why the dataset must not be used; empty if it is intact."""
+    remarks: tuple[str, ...]
+    """Observations about the data that are valid but worth knowing."""
+    checked: tuple[str, ...]
+    """Descriptions of the checks that were made."""
+    files: int
+    bytes: int
+    preprocessed: bool = False
+    """Whether the dataset is the result of preprocessing, and not converted from raw files alone."""
+
+
+def verify(
+    dataset: str | Path, *, deep: bool = False, root: Path | str | None = None, settings: Settings | None = None
+) -> Verification:
+    """Check a finished dataset.
+
+        >>> from datasets_rl import load, verify
+        >>> dataset = load("demo/pendulum")
+        >>> verify("demo/pendulum", deep=True).problems
+        ()
+
+    Args:
+        dataset: The id or the folder of the dataset.
+        deep: In addition to sizes and digests, check every rule of TED and every value against its spec, detect NaN,
+            infinity and jumps inside episodes, and recompute everything that the manifest states: from the dataset itself, from the
+            catalog, and from the raw files if they are available. Then compare every converted value with the raw
+            files, column by column.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
+
+    Raises:
+        UnknownIdError: If there is no such id, or the dataset is not stored.
+        ManifestError: If the manifest cannot be trusted.
+    """
+    from datasets_rl.format.digests import DIGESTS_FILE
+    from datasets_rl.format.integrity import check_files, check_manifest
+    from datasets_rl.format.manifest import Manifest
+
+    settings = settings or Settings.from_env()
+    folder = locate(dataset, root=root, settings=settings)
+    manifest = Manifest.read(folder)
+    findings = check_manifest(folder)
+    checked = ["the digest of the manifest"] * (not findings.remarks)
+    with report(f"checking {manifest.id}", manifest.bytes, show=settings.progress) as advance:
+        broken = check_files(folder, advance)
+    findings.problems += broken
+    checked.append(f"size and sha256 of {len(manifest.files)} files")
+    if manifest.file(DIGESTS_FILE) is None:
+        findings.remarks.append(
+            f"it has no {DIGESTS_FILE}, the digests of ranges: it cannot be streamed once it is published"
+        )
+    if manifest.unverified:
+        findings.remarks.append(manifest.unverified)
+    if deep and not broken:
+        _check_deeply(folder, findings, checked, settings)
+    return Verification(
+        id=manifest.id,
+        folder=folder,
+        problems=tuple(findings.problems),
+        remarks=tuple(findings.remarks),
+        checked=tuple(checked),
+        files=len(manifest.files),
+        bytes=manifest.bytes,
+        preprocessed=bool(manifest.history),
+    )
+
+
+def _check_deeply(folder: Path, findings: Problems, checked: list[str], settings: Settings) -> None:
+    from datasets_rl.format.check import check_rules
+    from datasets_rl.format.integrity import check_content
+    from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.specs.infer import from_manifest, misfits_of_columns
+
+    stored = StoredDataset(folder)
+    manifest = stored.manifest
+    violations = check_rules(stored.schema, stored.episodes, stored.column)
+    findings.problems += violations.problems
+    findings.remarks += violations.remarks
+    checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
+    findings.problems += check_content(stored)
+    checked.append("statistics, counts and specs against the values")
+    try:
+        findings.problems += misfits_of_columns(from_manifest(manifest), stored.column, manifest.steps)
+        checked.append("every value against the specs")
+    except ManifestError as error:
+        findings.problems += error.problems
+    _check_against_upstream(stored, folder, findings, checked, settings)
+
+
+def _check_against_upstream(
+    stored: StoredDataset, folder: Path, findings: Problems, checked: list[str], settings: Settings
+) -> None:
+    """Compare a dataset with the catalog, and with its raw files if they are available."""
+    from datasets_rl.format.manifest import converter_version
+    from datasets_rl.verification.reconversion import ENTRY_FIELDS, entry_differences
+
+    manifest = stored.manifest
+    if manifest.history:
+        checked.append("not compared with raw files: it was preprocessed")
+        return
+    if manifest.copied_from:
+        checked.append(f"not compared with raw files: it is a copy of {manifest.copied_from.get('address')}")
+        return
+    same_version = manifest.converter == converter_version()
+    try:
+        head, name = sources.split_id(manifest.id)
+        origin = sources.get_source(head)
+        entry = origin.entry(name)
+    except UnknownIdError as error:
+        if same_version:
+            findings.problems.append(f"id: {error.message}; this version of datasets-rl wrote the dataset")
+        checked.append(f"not compared with raw files: this version has no source for {manifest.id}")
+        return
+    if not same_version:
+        findings.remarks.append(
+            f"it was written by datasets-rl {manifest.converter or 'of an unknown version'}, and this is "
+            f"{converter_version()}: what the manifest states is not compared with what this version would state"
+        )
+    paths = DatasetPaths(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
+    files = raw_files(manifest, paths)
+    changed = [] if files is None else [*_raw_differences(manifest, files)]
+    findings.problems += changed
+    usable = None if changed else files
+    if same_version and (usable is None or not _reread_raw_files(stored, usable, findings, checked, settings)):
+        names = [field for field in ENTRY_FIELDS if field not in origin.restated]
+        findings.problems += entry_differences(manifest, entry, names)
+        checked.append(f"{', '.join(names)} against the catalog")
+    if usable is not None:
+        _compare_raw_files(stored, usable, findings, checked)
+    elif files is None:
+        checked.append("not compared with raw files: they were not kept when it was downloaded")
+
+
+def _compare_raw_files(
+    stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str]
+) -> None:
+    head, name = sources.split_id(stored.manifest.id)
+    column = _with_texts(stored)
+    try:
+        findings.problems += sources.get_source(head).compare(name, files, column, stored.episodes)
+    except UnknownKeyError:
+        checked.append("not compared with raw files: some of their fields were left out")
+        return
+    except ConversionError as error:
+        findings.problems += error.problems
+        return
+    file_names = [file.name for file in files.values()]
+    more = f" and {len(file_names) - 3:,} more files" if len(file_names) > 3 else ""
+    checked.append(f"every converted value against {', '.join(file_names[:3])}{more}")
+
+
+def _reread_raw_files(
+    stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str], settings: Settings
+) -> bool:
+    """Read the raw files again, compare the result with the dataset, and return whether that was possible."""
+    from datasets_rl.verification.reconversion import reread_differences
+
+    manifest = stored.manifest
+    # If raw files or episodes were left out, the raw files do not determine the manifest.
+    if {"episodes", "include", "exclude", "max_size"} & manifest.selection.keys():
+        return False
+    label = f"reading the raw files of {manifest.id}"
+    try:
+        with report(label, manifest.steps, unit=" steps", show=settings.progress) as advance:
+            findings.problems += reread_differences(stored, files, advance)
+    except (ConversionError, FetchError, MissingDependencyError) as error:
+        checked.append(f"raw files not read again: {error.message}")
+        return False
+    checked.append("description, metadata, decisions and the episode table against the raw files")
+    return True
+
+
+def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[str]:
+    """Yield the raw files that differ from those in the manifest: either the file or the manifest has changed."""
+    from datasets_rl.format.npy import file_sha256
+
+    for file in manifest.raw:
+        path = files[file.path]
+        size = path.stat().st_size
+        if size != file.bytes:
+            yield f"the raw file {path} is {size:,} bytes; the manifest states {file.bytes:,}"
+        elif (digest := file_sha256(path)) != file.sha256:
+            yield f"the raw file {path} has sha256 {digest[:12]}...; the manifest states {file.sha256[:12]}..."
+
+
+def _with_texts(stored_dataset: StoredDataset) -> Callable[[Key, int, int], Any]:
+    """Return a function that reads a field of some rows, with texts instead of their numbers in the vocabulary."""
+    import numpy as np
+
+    vocabulary: dict[Key, Any] = {}
+
+    def column(key: Key, start: int, stop: int) -> Any:
+        values = stored_dataset.column(key, start, stop)
+        field = key if key in stored_dataset.schema else key[1:]
+        if field not in stored_dataset.schema or not stored_dataset.schema[field].text:
+            return values
+        if field not in vocabulary:
+            vocabulary[field] = np.array(stored_dataset.texts(field), object)
+        return vocabulary[field][values]
+
+    return column
+
+
+def raw_files(manifest: Manifest, paths: DatasetPaths | None) -> Mapping[str, Path] | None:
+    """Return the paths of the raw files of a dataset, or None unless all of them are available.
+
+    They are available if they were kept, or if the dataset was converted from local files that still exist.
+    """
+    available: dict[str, Path] = {}
+    for file in manifest.raw:
+        kept = paths.raw / file.path if paths is not None else None
+        path = kept if kept is not None and kept.is_file() else _path_in_place(file.url)
+        if path is None or not path.is_file():
+            return None
+        available[file.path] = path
+    return available or None
+
+
+def _path_in_place(url: str) -> Path | None:
+    from datasets_rl.fetch.schemes import NotServedError, local_path
+
+    try:
+        return local_path(url)
+    except (InvalidArgumentError, NotServedError):
+        return None

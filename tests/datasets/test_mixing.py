@@ -1,0 +1,188 @@
+"""Mixtures of datasets, from one call and from a file, and their errors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from stored_data import columns, trajectory, write_dataset
+
+from datasets_rl import (
+    InvalidArgumentError,
+    LazyTensorStorage,
+    Member,
+    TensorDictReplayBuffer,
+    load,
+    load_mixture,
+    mixture,
+)
+from datasets_rl.datasets.mixing import mixture_toml
+
+tomllib = pytest.importorskip("tomllib")
+
+
+@pytest.fixture
+def small(tmp_path):
+    return write_dataset(tmp_path / "small", [trajectory(10, seed=n) for n in range(4)], columns()).folder
+
+
+@pytest.fixture
+def large(tmp_path):
+    return write_dataset(tmp_path / "large", [trajectory(10, seed=n) for n in range(36)], columns()).folder
+
+
+def file_of(folder, text):
+    path = folder / "mix.toml"
+    path.write_text(text)
+    return path
+
+
+TWO = '[[member]]\ndataset = "small"\n{}\n[[member]]\ndataset = "large"\n{}\n'
+
+
+def test_one_call_mixes_folders(small, large):
+    rb = mixture([small, str(large)], weights=[3, 1], batch_size=8)
+    batch = rb.sample()
+
+    assert torch.bincount(batch["index", "buffer_ids"]).tolist() == [6, 2]
+    assert torch.equal(batch["observation"][6:], rb[1][batch["index", "index"][6:]]["observation"])
+    assert rb.names == (str(small), str(large))
+
+
+def test_ids_are_mixed_with_folders_and_buffers(monkeypatch, tmp_path):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    own = TensorDictReplayBuffer(storage=LazyTensorStorage(10))
+    own.extend(load("demo/pendulum")[:10].select("observation", "action"))
+    rb = mixture(["demo/pendulum", load("demo/pendulum").data_path, own], batch_size=6, missing="drop")
+    batch = rb.sample()
+
+    assert rb.names[::2] == ("demo/pendulum", "buffer 2")
+    assert set(batch.keys()) == {"index", "observation", "action"}
+
+
+@pytest.mark.parametrize(
+    ("temperature", "shares"), [(1, [0.1, 0.9]), (2, [0.25, 0.75]), (math.inf, [0.5, 0.5])], ids=str
+)
+def test_a_temperature_determines_shares_from_sizes(small, large, temperature, shares):
+    """40 and 360 steps have the ratio 1 to 9, and 1 to 3 after the square root."""
+    assert mixture([small, large], temperature=temperature).sampler.shares.tolist() == pytest.approx(shares)
+
+
+def test_each_member_has_its_transforms(small):
+    scaled = Member(str(small), transforms=["reward_scaling:0,10", {"use": "reward_scaling", "loc": 1, "scale": 1}])
+    batch = mixture([scaled, small], batch_size=20).sample()
+    rows = batch["index", "index"]
+    wanted = load_reward(small)[rows] * torch.where(batch["index", "buffer_ids"] == 0, 10, 1)[:, None]
+
+    assert torch.allclose(batch["next", "reward"], wanted + (batch["index", "buffer_ids"] == 0)[:, None])
+
+
+def load_reward(folder):
+    from datasets_rl import open_dataset
+
+    return open_dataset(folder)["next", "reward"]
+
+
+def test_a_file_gives_the_same_mixture_as_a_call(small, large, tmp_path):
+    path = file_of(
+        tmp_path,
+        "batch_size = 16\nanneal = 4\nsampler = { use = 'slices', slice_len = 4 }\n"
+        + TWO.format(
+            "weight = 1\nfinal_weight = 0",
+            "weight = 0\nfinal_weight = 1\n[[member.transform]]\nuse = 'double_to_float'",
+        ),
+    )
+    rb = load_mixture(path)
+    given = [torch.bincount(rb.sample()["index", "buffer_ids"], minlength=2).tolist() for _ in range(5)]
+
+    assert given == [[16, 0], [12, 4], [8, 8], [4, 12], [0, 16]]
+    assert rb.names == (str(small), str(large))
+    assert len(rb[1].transforms) == 1
+
+
+def test_arguments_take_precedence_over_the_file(small, large, tmp_path):  # noqa: ARG001 - the file names them
+    rb = load_mixture(file_of(tmp_path, "batch_size = 16\n" + TWO.format("", "")), batch_size=4)
+
+    assert len(rb.sample()) == 4
+
+
+def test_a_written_mixture_is_read_back():
+    members = [
+        Member("d4rl/hopper-medium-v2", 0.7, 0.1, ("resize:64", {"use": "cat_frames", "N": 4})),
+        Member('a "b"\\c', 3, 0.9),
+    ]
+    settings = {"batch_size": 8, "anneal": 5, "exact": False, "sampler": {"use": "random"}, "temperature": None}
+
+    read = tomllib.loads(mixture_toml(members, settings))
+
+    assert read.pop("member") == [
+        {
+            "dataset": "d4rl/hopper-medium-v2",
+            "weight": 0.7,
+            "final_weight": 0.1,
+            "transforms": ["resize:64", {"use": "cat_frames", "N": 4}],
+        },
+        {"dataset": 'a "b"\\c', "weight": 3, "final_weight": 0.9},
+    ]
+    assert read == {key: value for key, value in settings.items() if value is not None}
+    assert tomllib.loads(mixture_toml([], {"temperature": math.inf})) == {"temperature": math.inf}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("color = 1\n[[member]]\nsize = 2", ["it has color", "member 0 has size", "member 0 has no dataset"]),
+        ("[[member]]\ndataset = 'small'\nshare = 2", ["member 0 has share; expected dataset, weight, final_weight"]),
+        ("batch_size = 3", [r"no \[\[member\]\] tables"]),
+        ("batch_size = ", ["is not valid TOML"]),
+        (
+            "sampler = 'random'\nanneal = true\n[[member]]\ndataset = 'small'\nweight = '1'\n",
+            [
+                "sampler = 'random'; expected a table",
+                "anneal = True; expected an integer",
+                "weight = '1'; expected an integer or a number",
+            ],
+        ),
+        (TWO.format("weight = 1", ""), ["1 of 2 members have a weight"]),
+        ("temperature = 2\n" + TWO.format("weight = 1", "weight = 1"), ["without weights"]),
+        ("temperature = 0\n" + TWO.format("", ""), ["above 0"]),
+        ("sampler = { use = 'best' }\n" + TWO.format("", ""), ["uses 'best'; expected random"]),
+        ("sampler = { use = 'slices', length = 2 }\n" + TWO.format("", ""), ["slices cannot be created"]),
+        (TWO.format("transforms = ['reszie:3']", ""), ["no step 'reszie'"]),
+        (TWO.format("transforms = [3]", ""), ["a transform of .*small is 3; expected"]),
+        (TWO.format("[[member.transform]]\nw = 64", ""), [r"a transform of .*small is \{'w': 64\}; expected"]),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else "",
+)
+@pytest.mark.usefixtures("small", "large")
+def test_an_invalid_file_is_refused_with_all_errors(tmp_path, text, said):
+    with pytest.raises(InvalidArgumentError) as raised:
+        load_mixture(file_of(tmp_path, text))
+
+    for one in said:
+        assert raised.match(one)
+
+
+def test_a_step_that_needs_whole_episodes_is_refused(small):
+    with pytest.raises(InvalidArgumentError, match=r"keep_returns of .* need whole episodes") as raised:
+        mixture([Member(str(small), transforms=["keep_returns:3"])])
+
+    assert "datasets_rl.preprocess(datasets_rl.locate(" in raised.value.hint
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"none\.toml cannot be read"):
+        load_mixture(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("size", [2**31, 10**12, 10**30])
+def test_a_batch_that_no_memory_holds_is_refused_by_its_size(size):
+    refused = pytest.raises(InvalidArgumentError, match=f"batch_size is {size:,}; expected at most 2,147,483,647 steps")
+
+    with refused:
+        mixture(["demo/pendulum", "demo/pendulum"], batch_size=size)
+    with refused:
+        mixture(["demo/pendulum", "demo/pendulum"]).sample(size)
+    with refused:
+        load("demo/pendulum").sample(size)

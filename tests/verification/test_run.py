@@ -1,0 +1,293 @@
+"""``verify --deep`` recomputes the values of manifests and episode tables, and detects any change."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from raw.d4rl import CASES
+from stored_data import columns, reseal, trajectory, write_dataset, write_manifest_with_digest
+
+from datasets_rl import downloading, sources, verification, verify
+from datasets_rl.build.conversion import specs_of_schema
+from datasets_rl.errors import IntegrityError
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
+from datasets_rl.settings import Settings
+from datasets_rl.ted.table import EpisodeTable
+
+FREE = {"converter", "revision", "url", "etag", "checked"}
+"""Fields that cannot be recomputed: the version that wrote the dataset, and the download of its raw files."""
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """A home folder with a small dataset that has decisions, metadata, bounds and its raw file."""
+    (case,) = CASES
+    tree, home = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("home")
+    case.write(tree)
+    settings = Settings(home=home / "home", progress=False, jobs=1)
+    return downloading.download(case.id, from_local=tree, settings=settings)
+
+
+@pytest.fixture
+def folder(converted, tmp_path):
+    """A copy of the dataset for the test; the raw file is not copied."""
+    return shutil.copytree(converted, tmp_path / "copy")
+
+
+def document_of(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def leaves(node: Any, path: tuple = ()) -> Iterator[tuple]:
+    """Yield the path of every value of a document, including empty lists and objects."""
+    inner = [*node.items()] if isinstance(node, dict) else [*enumerate(node)] if isinstance(node, list) else []
+    for name, value in inner:
+        yield from leaves(value, (*path, name))
+    if path and not inner:
+        yield path
+
+
+def changed(value: Any) -> Any:
+    if isinstance(value, bool) or value is None:
+        return not value
+    return {list: ["x"], dict: {"x": 1}}.get(type(value)) or (value + "x" if isinstance(value, str) else value + 1)
+
+
+def with_changed(document: dict, path: tuple) -> dict:
+    document = copy.deepcopy(document)
+    node = document
+    for step in path[:-1]:
+        node = node[step]
+    node[path[-1]] = changed(node[path[-1]])
+    return document
+
+
+def is_found(folder) -> bool:
+    try:
+        return bool(verify(folder, deep=True).problems)
+    except IntegrityError:
+        return True
+
+
+def test_a_converted_dataset_is_intact(converted):
+    found = verify(converted, deep=True)
+
+    assert found.problems == ()
+    assert found.checked[-2:] == (
+        "description, metadata, decisions and the episode table against the raw files",
+        "every converted value against bullet-hopper_medium.hdf5",
+    )
+
+
+NAMES = (
+    *("format", "format_version", "id", "steps", "episodes", "final_unknown", "record_bytes", "schema", "files", "raw"),
+    *(
+        "decisions",
+        "known_issues",
+        "statistics",
+        "specs",
+        "metadata",
+        "license",
+        "citation",
+        "homepage",
+        "time_limit",
+        "score",
+    ),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_value_of_a_manifest_that_can_be_recomputed_is(folder, name):
+    """Each value in turn is changed, with a valid digest, as a faulty conversion would do."""
+    document = document_of(folder)
+    assert set(NAMES) == document.keys() - FREE - {"digest"}
+    paths = [path for path in leaves(document) if path[0] == name and not FREE & set(path)]
+    missed = []
+    for path in paths:
+        write_manifest_with_digest(folder, with_changed(document, path))
+        if not is_found(folder):
+            missed.append(path)
+
+    assert paths
+    assert missed == []
+
+
+@pytest.mark.parametrize("name", ["decisions", "known_issues", "metadata", "specs", "statistics"])
+def test_an_entry_of_a_manifest_that_is_missing_or_added_is_found(folder, name):
+    document = document_of(folder)
+    entries = document[name]
+    fewer = entries[1:] if isinstance(entries, list) else dict([*entries.items()][1:])
+    more = [*entries, *entries[:1]] if isinstance(entries, list) else {**entries, "mood": {}}
+    for other in (fewer, more):
+        if other != entries and not (name == "decisions" and other is more):
+            write_manifest_with_digest(folder, {**document, name: other})
+            assert is_found(folder), other
+
+
+@pytest.mark.parametrize("name", ["license", "citation", "homepage", "known_issues", "score", "time_limit"])
+def test_without_raw_files_the_description_is_compared_with_the_catalog(folder, name):
+    document = {**document_of(folder), "raw": []}
+    write_manifest_with_digest(folder, document)
+    assert verify(folder, deep=True).problems == ()
+    write_manifest_with_digest(folder, with_changed(document, ("score", "low") if name == "score" else (name,)))
+
+    assert any(one.startswith(f"{name} is ") for one in verify(folder, deep=True).problems)
+
+
+def test_the_catalog_of_another_version_is_not_compared(folder):
+    write_manifest_with_digest(folder, {**document_of(folder), "converter": "0.0.1", "license": "mine"})
+
+    found = verify(folder, deep=True)
+
+    assert found.problems == ()
+    assert any("written by datasets-rl 0.0.1" in one for one in found.remarks)
+
+
+def written(folder, steps: np.ndarray):
+    """Write a dataset of one episode with these actions, [T, 2]."""
+    one = trajectory(len(steps))
+    of = [*columns()[:1], Column(("action",), steps.dtype, (2,)), *columns()[2:]]
+    stored = write_dataset(folder, [replace(one, steps={**one.steps, ("action",): steps})], of)
+    replace(stored.manifest, specs=specs_of_schema(stored.schema, {})).write(folder)
+    return folder
+
+
+def test_a_mean_may_differ_only_by_the_rounding_of_its_sum(tmp_path):
+    folder = written(tmp_path / "toy", np.random.default_rng(0).normal(size=(50, 2)))
+    document = document_of(folder)
+    mean = document["statistics"]["action"]["mean"]
+    mean[0] = float(np.nextafter(mean[0], 9))
+    write_manifest_with_digest(folder, document)
+    assert verify(folder, deep=True).problems == ()
+    mean[0] += 1e-7
+    write_manifest_with_digest(folder, document)
+
+    (problem,) = verify(folder, deep=True).problems
+    assert problem.startswith("statistics.action.mean[0] is ")
+
+
+@pytest.mark.parametrize("values", [[np.nan], [np.inf, 1.0], [1e300, -1e300], [0.0]], ids=str)
+def test_statistics_of_nonfinite_values_are_recomputed(tmp_path, values):
+    steps = np.zeros((40, 2))
+    steps[: len(values), 0] = values
+
+    assert verify(written(tmp_path / "toy", steps), deep=True).problems == ()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 10_000])
+def test_recomputed_statistics_do_not_depend_on_the_block_size(tmp_path, monkeypatch, rows):
+    steps = np.random.default_rng(0).normal(1e6, 1e-3, size=(5000, 2))
+    folder = written(tmp_path / "toy", steps)
+    monkeypatch.setattr("datasets_rl.format.statistics._BLOCK_BYTES", 16 * rows)
+
+    assert verify(folder, deep=True).problems == ()
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_every_value_of_an_episode_table_is_compared_with_the_raw_file(folder, number):
+    """The digest is valid, so only the comparison with the raw file can detect the change."""
+    path = folder / "episodes.npy"
+    table = np.load(path)
+    document = document_of(folder)
+    for name in table.dtype.names:
+        other = table.copy()
+        other[name][number] = not other[name][number] if other[name].dtype == bool else other[name][number] + 1
+        np.save(path, other)
+        reseal(folder, document)
+
+        assert is_found(folder), name
+
+
+@pytest.mark.parametrize("name", ["source", "repaired"])
+def test_the_independent_comparison_covers_the_episode_table(converted, name):
+    """It shares no code with the reader, so that it detects errors of the reader."""
+    stored = StoredDataset(converted)
+    files = verification.run.raw_files(stored.manifest, None)
+    origin, dataset = sources.get_source("d4rl"), stored.manifest.id.partition("/")[2]
+    records = stored.episodes.records.copy()
+    assert origin.compare(dataset, files, stored.column, stored.episodes) == []
+    records[name][1] = not records[name][1] if name == "repaired" else 7
+
+    (problem,) = origin.compare(dataset, files, stored.column, EpisodeTable(records))
+    assert problem.startswith(f"{name} at episode 1 ")
+
+
+def test_a_changed_raw_file_with_equal_values_is_found(converted, tmp_path, monkeypatch):
+    """A byte is appended, which HDF5 ignores."""
+    home = shutil.copytree(converted.parents[1], tmp_path / "home")
+    folder = home / converted.relative_to(converted.parents[1])
+    document = document_of(folder)
+    (raw,) = document["raw"]
+    kept = folder.parent / ".raw" / folder.name / raw["path"]
+    kept.parent.mkdir(parents=True)
+    shutil.copyfile(raw["url"].removeprefix("file://"), kept)
+    monkeypatch.setenv("RLDS_HOME", str(home))
+    assert verify(folder, deep=True).problems == ()
+    with kept.open("ab") as stream:
+        stream.write(b"\0")
+
+    (problem,) = verify(folder, deep=True).problems
+    assert problem.startswith(f"the raw file {kept} is ")
+
+
+MEASURED = """
+import json, sys, threading, time
+from pathlib import Path
+from datasets_rl import downloading, verify
+from datasets_rl.settings import Settings
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+name, few, many = sys.argv[1:]
+settings = Settings(home=Path(few).parent, progress=False)
+verify(Path(few), deep=True, settings=settings)
+idle, peak, over = anonymous(), [0.0], threading.Event()
+
+def watch():
+    while not over.wait(0.002):
+        peak[0] = max(peak[0], anonymous())
+
+thread = threading.Thread(target=watch)
+thread.start()
+found = verify(Path(many), deep=True, settings=settings)
+over.set()
+thread.join()
+print(json.dumps([peak[0] - idle, found.problems]))
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(60_000_000, id="60MB", marks=pytest.mark.slow),
+        pytest.param(400_000_000, id="400MB", marks=pytest.mark.slow),
+    ],
+)
+def test_memory_is_bounded_for_any_size_of_the_files(tmp_path, size):
+    """Measures anonymous memory above that of a process that has verified a small dataset."""
+    (case,) = CASES
+    folders = []
+    for name, bytes_of_file in (("few", 100_000), ("many", size)):
+        (tmp_path / name).mkdir()
+        case.many(tmp_path / name, bytes_of_file)
+        settings = Settings(home=tmp_path / f"home-{name}", progress=False, jobs=1)
+        folders.append(downloading.download(case.id, from_local=tmp_path / name, settings=settings))
+    words = [case.id, *map(str, folders)]
+    done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=True)
+
+    more, problems = json.loads(done.stdout)
+    assert problems == []
+    assert more < 150
