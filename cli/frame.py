@@ -113,14 +113,17 @@ def _add_command(app: typer.Typer, name: str, module: ModuleType) -> None:
 def make_command() -> Any:
     """Return the command line that Typer makes of the app, with the declared help of its arguments.
 
-    Typer writes ``{ID...}...`` for an argument with the metavar ``ID...``, and its Python type beside it.
+    Typer writes ``{ID...}...`` for an argument with the metavar ``ID...``, and its Python type beside it. It also shows the
+    default of an option that has none.
     """
     command = typer.main.get_command(make_app())
     for one in _commands_below(command):
-        for argument in one.params:
-            if argument.param_type_name == "argument":
-                argument.get_usage_pieces = functools.partial(_call_first, [argument.metavar])
-                argument.get_help_record = functools.partial(_call_first, (argument.metavar, argument.help))
+        for parameter in one.params:
+            if parameter.param_type_name == "argument":
+                parameter.get_usage_pieces = functools.partial(_call_first, [parameter.metavar])
+                parameter.get_help_record = functools.partial(_call_first, (parameter.metavar, parameter.help))
+            elif parameter.default in (None, "", []):
+                parameter.show_default = False
     groups = {
         name: getattr(importlib.import_module(f"{commands.__name__}.{name}"), "GROUP", "") for name in command_names()
     }
@@ -150,7 +153,7 @@ def _note_warning(
         shell.printer.note(f"{text}{remedy and f': {remedy}'}")
 
 
-_HELP = """Offline-RL datasets: download, verify, look, sample.
+_HELP = """Download, verify, inspect, preprocess and sample offline-RL datasets.
 
 \b
 Examples:

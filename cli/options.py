@@ -38,26 +38,20 @@ REPORTED = (DatasetsRLError, MemoryError, OSError)
 
 Ids = Annotated[
     list[str],
-    typer.Argument(
-        metavar="ID...", show_default=False, help="SOURCE/NAME; `rlds list` has all.", autocompletion=candidates.all_ids
-    ),
+    typer.Argument(metavar="ID...", help="SOURCE/NAME; `rlds list` shows all.", autocompletion=candidates.all_ids),
 ]
 StoredIds = Annotated[
     list[str],
     typer.Argument(
         metavar="ID...",
-        show_default=False,
-        help="Stored datasets; `rlds list --downloaded` has all.",
+        help="Stored datasets; `rlds list --downloaded` shows all.",
         autocompletion=candidates.stored_ids,
     ),
 ]
 Targets = Annotated[
     list[str],
     typer.Argument(
-        metavar="ID|PATH...",
-        show_default=False,
-        help="SOURCE/NAME, or a dataset's folder.",
-        autocompletion=candidates.stored_ids,
+        metavar="ID|PATH...", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
     ),
 ]
 
@@ -68,18 +62,18 @@ _NO_MEMORY = re.compile(
 
 GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
     "json": (bool, ("--json",), {"help": "Print one JSON document."}, False),
-    "quiet": (bool, ("--quiet", "-q"), {"help": "Print the essential only, a line each."}, False),
+    "quiet": (bool, ("--quiet", "-q"), {"help": "Print only ids, paths or numbers, one per line."}, False),
     "verbose": (
         int,
         ("--verbose", "-v"),
-        {"count": True, "show_default": False, "help": "Say more; -vv adds tracebacks."},
+        {"count": True, "show_default": False, "help": "Print more details; -vv adds tracebacks."},
         0,
     ),
-    "no_color": (bool, ("--no-color",), {"help": "No colors; NO_COLOR does the same."}, False),
+    "no_color": (bool, ("--no-color",), {"help": "Print no colors, as with NO_COLOR."}, False),
     "root": (
         Path | None,
         ("--root",),
-        {"metavar": "DIR", "help": "The folder of the data, instead of RLDS_HOME."},
+        {"metavar": "DIR", "help": "Data folder, instead of RLDS_HOME."},
         None,
     ),
     "version": (bool, ("--version", "-V"), {"help": "Print the version."}, False),

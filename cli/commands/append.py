@@ -18,29 +18,21 @@ def run(
     shell: Shell,
     dataset: Annotated[
         str,
-        typer.Argument(
-            metavar="local/NAME",
-            show_default=False,
-            help="The dataset that grows.",
-            autocompletion=candidates.stored_ids,
-        ),
+        typer.Argument(metavar="local/NAME", help="The dataset to append to.", autocompletion=candidates.stored_ids),
     ],
     episodes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="ID|PATH...",
-            show_default=False,
-            help="Stored datasets with the same fields.",
-            autocompletion=candidates.stored_ids,
+            metavar="ID|PATH...", help="Stored datasets with the same fields.", autocompletion=candidates.stored_ids
         ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Add also what the dataset has already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also add episodes that the dataset already has.")] = False,
 ) -> Result:
     """Add the episodes of stored datasets to the end of a dataset of your own.
 
     The dataset is created if it does not exist. If one of the others is not stored, nothing is added; then each is added in
     one atomic step. One that was added before is not added again, so a command that was killed can be repeated.
-    Without others, the episodes are added that a program recorded before it was killed.
+    Without others, the command adds the episodes that a program recorded before it was killed.
 
     \b
     Examples:

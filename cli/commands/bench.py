@@ -27,17 +27,17 @@ def run(
     shell: Shell,
     dataset: Annotated[
         str,
-        typer.Argument(
-            metavar="ID|PATH", show_default=False, help="A stored dataset.", autocompletion=candidates.stored_ids
-        ),
+        typer.Argument(metavar="ID|PATH", help="A stored dataset.", autocompletion=candidates.stored_ids),
     ],
-    size: Annotated[int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Transitions in a batch.")] = 256,
+    size: Annotated[
+        int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Number of transitions in a batch.")
+    ] = 256,
     seconds: Annotated[float, typer.Option(min=0.0, metavar="S", help="Seconds to measure each kind of batch.")] = 0.5,
-    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Threads of torch.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Number of threads that torch uses.")] = 1,
 ) -> Result:
     """Measure how long batches of a stored dataset take, beside a bare copy of as many of its rows.
 
-    The kinds of batches take turns, and the median counts. The first row is the floor: one copy of the records.
+    Kinds of batches are measured in turn; the table has medians. The first row is the lower limit: one copy of the records.
 
     \b
     Examples:

@@ -24,15 +24,14 @@ def run(
         list[str],
         typer.Argument(
             metavar="ID|PATH...",
-            show_default=False,
-            help="SOURCE/NAME, a dataset's folder, or the file of a mixture.",
+            help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
             autocompletion=candidates.all_ids,
         ),
     ],
 ) -> Result:
-    """Print the BibTeX of datasets: of their papers, and of the sources that publish them.
+    """Print the BibTeX entries of datasets: their papers, and the sources that publish them.
 
-    Derived datasets cite what they were made of, and mixtures all members. Each entry is printed once.
+    A derived dataset cites the datasets that it was made of, and a mixture cites all its members. Each entry is printed once.
 
     \b
     Examples:

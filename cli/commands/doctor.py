@@ -28,16 +28,15 @@ def run(
         str,
         typer.Argument(
             metavar="[ID|SOURCE]",
-            show_default=False,
-            help="Probe every address of this dataset or source; by default one dataset of each source.",
+            help="Probe every address of this dataset or source; by default, of one dataset of each source.",
             autocompletion=candidates.all_ids,
         ),
     ] = "",
 ) -> Result:
-    """Check settings, packages, the disk and the network, and say what to do about each problem.
+    """Check settings, packages, the disk and the network, and print what to do about each problem.
 
-    Nothing is downloaded and nothing is changed. Exit code 0: no problem; otherwise that of a command with the same
-    problem: 2 settings, 4 network, 5 another file, 6 disk space, 7 packages; with several different ones, 1.
+    Nothing is downloaded and nothing is changed. The exit code is 0 if there is no problem, and otherwise that of
+    a command with the same problem: 2 settings, 4 network, 5 a changed file, 6 disk space, 7 packages; 1 for several.
 
     \b
     Examples:

@@ -22,6 +22,7 @@ from .config import setting_text
 if TYPE_CHECKING:
     from datasets_rl.downloading.planning import Plan
     from datasets_rl.format.manifest import Manifest
+    from datasets_rl.sources import Option
 
 GROUP = "Get"
 
@@ -45,62 +46,67 @@ def run(
     shell: Shell,
     ids: Ids,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would come, and where to; fetch nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print what would be fetched, and where it would be stored; fetch nothing."),
     ] = False,
     from_local: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", show_default=False, help="A raw file, or a folder of them, that is here already."),
+        typer.Option(metavar="PATH", help="Read this raw file, or this folder of raw files, instead of fetching it."),
     ] = None,
     mirror: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", show_default=False, help="Try this base address first; may be given again."),
+        typer.Option(metavar="URL", help="Base address to try first; can be repeated."),
     ] = None,
     no_hash_check: Annotated[
-        bool, typer.Option("--no-hash-check", help="Accept an edited file; the manifest records it.")
+        bool, typer.Option("--no-hash-check", help="Accept a file whose digest differs; the manifest records it.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Make it anew; the old one stays until then.")] = False,
-    keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Keep the upstream's files too.")] = False,
-    raw_only: Annotated[bool, typer.Option("--raw-only", help="Fetch and check, and convert nothing.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", "-f", help="Convert it again; the present version stays until the new one is complete."
+        ),
+    ] = False,
+    keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Also keep the upstream's files.")] = False,
+    raw_only: Annotated[
+        bool, typer.Option("--raw-only", help="Fetch and check the upstream's files, but do not convert them.")
+    ] = False,
     limit_rate: Annotated[
-        str, typer.Option(metavar="SIZE", show_default=False, help="Bytes a second in all, as in 5MB.")
+        str, typer.Option(metavar="SIZE", help="Maximal bytes per second of all connections together, such as 5MB.")
     ] = "",
     jobs: Annotated[
         int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, metavar="N", show_default=False, help="Connections, and processes, at once."
-        ),
+        typer.Option("--jobs", "-j", min=1, metavar="N", help="Number of connections, and of processes."),
     ] = None,
     engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="What reads the files of a dataset that has several.")
+        Literal["local", "ray"], typer.Option(help="Convert on this machine, or on a Ray cluster.")
     ] = "local",
     address: Annotated[
-        str, typer.Option(metavar="ADDRESS", show_default=False, help="The Ray cluster: auto, or ray://HOST:PORT.")
+        str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster: auto, or ray://HOST:PORT.")
     ] = "",
     episodes: Annotated[
-        str, typer.Option(metavar="RANGE", show_default=False, help="These only, as in 0:100, 0:100:2 or 1,5,9.")
+        str, typer.Option(metavar="RANGE", help="Only these episodes, such as 0:100, 0:100:2 or 1,5,9.")
     ] = "",
     keys: Annotated[
         str,
-        typer.Option(
-            "--keys", "-k", metavar="KEY,...", show_default=False, help="These fields only, as in observation,action."
-        ),
+        typer.Option("--keys", "-k", metavar="KEY,...", help="Only these fields, such as observation,action."),
     ] = "",
     max_size: Annotated[
-        str, typer.Option(metavar="SIZE", show_default=False, help="The first files that fit, as in 20GB.")
+        str, typer.Option(metavar="SIZE", help="Only the first files that fit into this size, such as 20GB.")
     ] = "",
     include: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", show_default=False, help="Of the upstream's files these; may be given again."),
+        typer.Option(metavar="GLOB", help="Only the upstream's files that match; can be repeated."),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", show_default=False, help="Of the upstream's files not these."),
+        typer.Option(metavar="GLOB", help="Not the upstream's files that match; can be repeated."),
     ] = None,
     **choices: str,
 ) -> Result:
-    """Fetch datasets, convert and check them; run it again to resume. Prints their folders.
+    """Fetch datasets, convert them and check them. Prints their folders.
 
-    Without --episodes, --keys and the like, the whole dataset. A stored part grows by what is asked for beyond it.
+    Run the same command again to resume it. Options such as --episodes and --keys fetch a part of a dataset; a stored
+    part grows when another part is requested.
 
     \b
     Examples:
@@ -167,24 +173,26 @@ def _note_project_settings(shell: Shell) -> None:
 
 
 def source_options() -> Sequence[inspect.Parameter]:
-    """Return the choices that single sources have, an option each."""
+    """Return the options of single sources."""
     from datasets_rl import sources
 
-    found: dict[str, tuple[str, list[str]]] = {}
+    found: dict[str, list[tuple[str, Option]]] = {}
     for source in sources.importable_sources()[0]:
         for option in source.options:
-            found.setdefault(option.name, (option.help, []))[1].append(source.name)
-    return [
-        inspect.Parameter(
-            name.replace("-", "_"),
-            inspect.Parameter.KEYWORD_ONLY,
-            default="",
-            annotation=Annotated[
-                str, typer.Option(f"--{name}", metavar="NAME", show_default=False, help=f"{text} ({', '.join(of)})")
-            ],
-        )
-        for name, (text, of) in sorted(found.items())
-    ]
+            found.setdefault(option.name, []).append((source.name, option))
+    return [_source_option(name, of) for name, of in sorted(found.items())]
+
+
+def _source_option(name: str, of: Sequence[tuple[str, Option]]) -> inspect.Parameter:
+    """Return the option of this name, which shows the values that each source accepts."""
+    values = dict.fromkeys(value for _, option in of for value in option.choices)
+    text = "; ".join(f"{source}: {option.help.rstrip('.')}" for source, option in of)
+    option = typer.Option(
+        f"--{name}", metavar="|".join(values) or "VALUE", help=f"{text}.", autocompletion=lambda: list(values)
+    )
+    return inspect.Parameter(
+        name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, option]
+    )
 
 
 def _download(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Downloaded:

@@ -27,14 +27,14 @@ def run(
     datasets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="ID|PATH...",
-            show_default=False,
-            help="SOURCE/NAME, or a dataset's folder.",
-            autocompletion=candidates.stored_ids,
+            metavar="ID|PATH...", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
         ),
     ] = None,
     to: Annotated[
-        str, typer.Option("--to", metavar="FORMAT", show_default=False, help="The format; --list shows all.")
+        str,
+        typer.Option(
+            "--to", metavar="FORMAT", help="Format: d3rlpy, d4rl, hdf5, lerobot, minari, npz, parquet, rlds or torchrl."
+        ),
     ] = "",
     out: Annotated[
         Path | None,
@@ -42,31 +42,27 @@ def run(
             "--out",
             "-o",
             metavar="PATH",
-            show_default=False,
-            help="The file or folder; of several datasets a folder of them.",
+            help="File or folder to write; for several datasets, the folder that holds their exports.",
         ),
     ] = None,
     lossy: Annotated[bool, typer.Option("--lossy", help="Leave out what the format cannot hold.")] = False,
     fps: Annotated[
         float | None,
         typer.Option(
-            "--fps",
-            metavar="NUMBER",
-            show_default=False,
-            help="Steps per second, for lerobot; by default of the metadata.",
+            "--fps", metavar="NUMBER", help="Steps per second, for lerobot; by default those of the metadata."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file or export.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be written or lost; write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be written or lost, and write nothing.")
     ] = False,
     show: Annotated[bool, typer.Option("--list", help="List the formats.")] = False,
 ) -> Result:
     """Write stored datasets in the format of another project. Prints the paths.
 
     \b
-    What a format cannot hold is reported before anything is written; --lossy accepts it.
-    The file or folder appears when it is complete; run a killed export again to finish it.
+    If the format cannot hold a part of the data, nothing is written unless --lossy is given.
+    The file or folder appears when it is complete. Run the same command again to resume it.
 
     \b
     Examples:

@@ -48,7 +48,7 @@ def run(
         str,
         typer.Argument(
             metavar="TOPIC|COMMAND",
-            help="environment, exit-codes, or a command.",
+            help="environment, exit-codes, or the name of a command.",
             autocompletion=candidates.help_topics,
         ),
     ],

@@ -38,13 +38,12 @@ def run(
         str,
         typer.Argument(
             metavar="ID|PATH",
-            show_default=False,
             help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
             autocompletion=candidates.all_ids,
         ),
     ],
 ) -> Result:
-    """Show environment, spaces, figures, license and scores of a dataset, and, where it is stored, what is in it.
+    """Show the environment, spaces, sizes, license and scores of a dataset and, if it is stored, its contents.
 
     \b
     Examples:

@@ -36,10 +36,7 @@ def run(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH",
-            show_default=False,
-            help="SOURCE/NAME, or a dataset's folder.",
-            autocompletion=candidates.stored_ids,
+            metavar="ID|PATH", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
         ),
     ],
     episode: Annotated[
@@ -49,15 +46,12 @@ def run(
         str,
         typer.Option(
             metavar="START:STOP",
-            show_default=False,
-            help="Rows of the episode, as a slice of Python; by default the first and the last ones, with : all.",
+            help="Rows of the episode, as a slice of Python; : shows all, and by default the first and the last ones are shown.",
         ),
     ] = "",
     keys: Annotated[
         list[str],
-        typer.Option(
-            "--keys", "-k", metavar="KEY,...", show_default=False, help="Only these fields, with all their elements."
-        ),
+        typer.Option("--keys", "-k", metavar="KEY,...", help="Show only these fields, with all their elements."),
     ] = [],  # noqa: B006 -- Typer makes a list for each run
 ) -> Result:
     """Show the rows of an episode, one a line, and its true final observation.

@@ -1,4 +1,4 @@
-"""``rlds list``: every id that is known, with what one chooses by; without a request unless one wants it."""
+"""``rlds list``: every known id, and what a user compares datasets by; without a request unless --remote is given."""
 
 from __future__ import annotations
 
@@ -71,43 +71,38 @@ def run(
     shell: Shell,
     pattern: Annotated[
         str,
-        typer.Argument(
-            metavar="[PATTERN]", show_default=False, help="Part of an id, or a glob.", autocompletion=candidates.all_ids
-        ),
+        typer.Argument(metavar="[PATTERN]", help="Part of an id, or a glob.", autocompletion=candidates.all_ids),
     ] = "",
     source: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", show_default=False, help="Of this source only.", autocompletion=candidates.source_names
-        ),
+        typer.Option(metavar="NAME", help="List only datasets of this source.", autocompletion=candidates.source_names),
     ] = "",
-    env: Annotated[
-        str, typer.Option(metavar="TEXT", show_default=False, help="Part of the environment's name, or a glob.")
-    ] = "",
+    env: Annotated[str, typer.Option(metavar="TEXT", help="Part of the environment's name, or a glob.")] = "",
     kind: Annotated[
-        Literal["pixels", "state"] | None, typer.Option(show_default=False, help="With such observations only.")
+        Literal["pixels", "state"] | None, typer.Option(help="List only datasets with such observations.")
     ] = None,
     action: Annotated[
-        Literal["discrete", "continuous"] | None, typer.Option(show_default=False, help="With such actions only.")
+        Literal["discrete", "continuous"] | None, typer.Option(help="List only datasets with such actions.")
     ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(metavar="WORD", show_default=False, help="With this word, as expert or locomotion; repeatable."),
+        typer.Option(
+            metavar="WORD", help="List only datasets with this tag, such as expert or locomotion; can be repeated."
+        ),
     ] = None,
     downloaded: Annotated[
-        bool, typer.Option("--downloaded", help="Only those that are stored here, with what they occupy.")
+        bool, typer.Option("--downloaded", help="List only stored datasets, with their sizes on disk.")
     ] = False,
-    remote: Annotated[bool, typer.Option("--remote", help="Ask the upstreams which ids they have today.")] = False,
+    remote: Annotated[bool, typer.Option("--remote", help="Also ask the upstreams which ids they have today.")] = False,
     max_size: Annotated[
-        str, typer.Option(metavar="SIZE", show_default=False, help="No larger download, as in 500MB or 2GiB.")
+        str, typer.Option(metavar="SIZE", help="List only downloads up to this size, such as 500MB or 2GiB.")
     ] = "",
-    sort: Annotated[Sort, typer.Option(help="Sort by id, best matches first, or by size.")] = Sort.NAME,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False, help="The first N only.")] = None,
+    sort: Annotated[Sort, typer.Option(help="Sort by id, with the best matches first, or by size.")] = Sort.NAME,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="List only the first N datasets.")] = None,
 ) -> Result:
-    """List datasets with what one chooses by; no network, unless --remote asks for it.
+    """List datasets, with their sizes, spaces and environments.
 
-    \b
-    Ends with code 3 where no dataset matches.
+    The network is used only with --remote. The exit code is 3 if no dataset matches.
 
     \b
     Examples:

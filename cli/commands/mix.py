@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,22 +27,29 @@ def run(
     shell: Shell,
     datasets: Targets,
     weights: Annotated[
-        str, typer.Option(metavar="NUMBERS", show_default=False, help="Shares in any scale, as in 0.7,0.3.")
+        str, typer.Option(metavar="NUMBERS", help="Share of each dataset, on any scale, such as 0.7,0.3.")
     ] = "",
     temperature: Annotated[
         float | None,
-        typer.Option(metavar="T", show_default=False, help="Shares by size, steps ** (1 / T); 1: every step alike."),
+        typer.Option(
+            metavar="T", help="Make the shares proportional to steps ** (1 / T); with 1, every step is equally likely."
+        ),
     ] = None,
     final_weights: Annotated[
-        str, typer.Option(metavar="NUMBERS", show_default=False, help="Shares that those move to.")
+        str, typer.Option(metavar="NUMBERS", help="Shares to move to during --anneal batches.")
     ] = "",
-    anneal: Annotated[int, typer.Option(min=0, metavar="N", help="Batches until they are there.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Steps of a batch.")] = 256,
+    anneal: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Number of batches until --final-weights are reached.")
+    ] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Number of steps in a batch.")] = 256,
     slice_len: Annotated[
-        int | None, typer.Option(min=1, metavar="T", show_default=False, help="Draw slices of T steps of an episode.")
+        int | None, typer.Option(min=1, metavar="T", help="Draw slices of T consecutive steps of an episode.")
     ] = None,
     drawn: Annotated[
-        bool, typer.Option("--drawn", help="Draw each step's dataset by chance; by default shares hold in every batch.")
+        bool,
+        typer.Option(
+            "--drawn", help="Draw the dataset of each step at random; by default every batch has the exact shares."
+        ),
     ] = False,
     transforms: Annotated[
         list[str] | None,
@@ -50,21 +57,20 @@ def run(
             "-t",
             "--transform",
             metavar="STEP",
-            show_default=False,
-            help="For every dataset; may be repeated.",
+            help="Transform of every dataset; can be repeated.",
             autocompletion=candidates.step_names,
         ),
     ] = None,
     missing: Annotated[
-        str, typer.Option(metavar="HOW", help="Keys that only some have: refuse, drop or zero.")
+        Literal["refuse", "drop", "zero"], typer.Option(help="What to do with keys that only some datasets have.")
     ] = "refuse",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", show_default=False, help="The file; by default it goes to stdout."),
+        typer.Option("--out", "-o", metavar="FILE", help="File to write; by default the text goes to stdout."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
 ) -> Result:
-    """Write a mixture of stored datasets as TOML for `load_mixture`; what each batch will hold goes to stderr.
+    """Write a mixture of stored datasets as TOML for `load_mixture`; print the contents of a batch to stderr.
 
     \b
     Examples:

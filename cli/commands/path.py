@@ -17,15 +17,10 @@ def run(
     shell: Shell,
     dataset: Annotated[
         str,
-        typer.Argument(
-            metavar="ID",
-            show_default=False,
-            help="SOURCE/NAME of a stored dataset.",
-            autocompletion=candidates.stored_ids,
-        ),
+        typer.Argument(metavar="ID", help="SOURCE/NAME of a stored dataset.", autocompletion=candidates.stored_ids),
     ],
 ) -> Result:
-    """Print the folder of a stored dataset, and nothing else.
+    """Print the folder of a stored dataset.
 
     \b
     Examples:

@@ -45,10 +45,7 @@ def run(
     datasets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="ID|PATH...",
-            show_default=False,
-            help="SOURCE/NAME, or a dataset's folder.",
-            autocompletion=candidates.stored_ids,
+            metavar="ID|PATH...", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
         ),
     ] = None,
     recipe: Annotated[
@@ -57,8 +54,7 @@ def run(
             "--recipe",
             "-r",
             metavar="NAME|FILE",
-            show_default=False,
-            help="Or FILE.toml, or FILE.py:NAME.",
+            help="Recipe: its name, FILE.toml, or FILE.py:NAME.",
             autocompletion=candidates.recipe_names,
         ),
     ] = "",
@@ -68,50 +64,46 @@ def run(
             "--transform",
             "-t",
             metavar="STEP:ARGS",
-            show_default=False,
-            help="A step, as resize:64; again for more.",
+            help="A step, such as resize:64; can be repeated.",
             autocompletion=candidates.step_names,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="DIR", show_default=False, help="A folder for the result."),
+        typer.Option("--out", "-o", metavar="DIR", help="Folder for the result."),
     ] = None,
     as_: Annotated[
         str,
-        typer.Option("--as", metavar="NAME", show_default=False, help="Make ID@NAME; by default the recipe's name."),
+        typer.Option("--as", metavar="NAME", help="Name of the result, ID@NAME; by default the recipe's name."),
     ] = "",
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Replace the dataset; its versions before are kept for --undo.")
+        bool, typer.Option("--in-place", help="Replace the dataset; its earlier versions are kept for --undo.")
     ] = False,
     num_frames: Annotated[
-        int | None, typer.Option(min=1, metavar="N", show_default=False, help="The first N steps only, to try.")
+        int | None, typer.Option(min=1, metavar="N", help="Use only the first N steps, to try a recipe.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", show_default=False, help="Processes at once.")
-    ] = None,
-    max_ram: Annotated[
-        str, typer.Option(metavar="SIZE", show_default=False, help="Memory of all processes together, as in 4GB.")
-    ] = "",
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where the parts are made.")] = "local",
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Number of processes.")] = None,
+    max_ram: Annotated[str, typer.Option(metavar="SIZE", help="Memory of all processes together, such as 4GB.")] = "",
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Run on this machine, or on a Ray cluster.")
+    ] = "local",
     address: Annotated[
-        str, typer.Option(metavar="ADDRESS", show_default=False, help="The Ray cluster: auto, or ray://HOST:PORT.")
+        str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster: auto, or ray://HOST:PORT.")
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would come, with a sample; write nothing.")
+        bool, typer.Option("--dry-run", help="Print the expected result with a sample, and write nothing.")
     ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Restore the version before the last --in-place.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Make it anew; apply a recipe to its own result.")
+        bool, typer.Option("--force", "-f", help="Replace the result, or apply a recipe to its own result.")
     ] = False,
     show: Annotated[bool, typer.Option("--list", help="List the recipes and the steps.")] = False,
 ) -> Result:
-    """Make a dataset from another one by a recipe; run it again to resume. Prints the folders.
+    """Apply a recipe to stored datasets. Prints the folders of the results.
 
-    \b
-    The result is a separate dataset, ID@NAME, which every command takes. With --out it goes to a
-    folder; several datasets then become one, and without a recipe they are only merged.
-    With --in-place it replaces the dataset; each --undo takes one such step back.
+    The result is a new dataset, ID@NAME, which every command accepts. With --out it is written to a folder, and several
+    datasets become one; without a recipe, they are only merged. With --in-place it replaces the dataset, and each --undo
+    restores the version before. Run the same command again to resume it.
 
     \b
     Examples:

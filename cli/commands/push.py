@@ -19,24 +19,20 @@ def run(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH",
-            show_default=False,
-            help="SOURCE/NAME, or a dataset's folder.",
-            autocompletion=candidates.stored_ids,
+            metavar="ID|PATH", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
         ),
     ],
     address: Annotated[
         str,
-        typer.Argument(metavar="ADDRESS", show_default=False, help="hf://USER/NAME, or hf://USER/NAME@BRANCH."),
+        typer.Argument(metavar="ADDRESS", help="hf://USER/NAME, or hf://USER/NAME@BRANCH."),
     ],
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
-    message: Annotated[
-        str, typer.Option("--message", "-m", metavar="TEXT", show_default=False, help="The commit message.")
-    ] = "",
+    message: Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The commit message.")] = "",
 ) -> Result:
-    """Publish a stored dataset on the Hugging Face hub, with a card; run it again to resume.
+    """Publish a stored dataset on the Hugging Face hub, with a README. Prints its address.
 
-    It needs a token that may write: HF_TOKEN, or that of `hf auth login`. Everything appears in one commit.
+    A token with write access is needed: HF_TOKEN, or that of `hf auth login`. All files appear in one commit. Run the same
+    command again to resume it.
 
     \b
     Examples:

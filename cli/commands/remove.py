@@ -38,8 +38,10 @@ class _StoredFiles:
 def run(
     shell: Shell,
     ids: StoredIds,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")
+    ] = False,
 ) -> Result:
     """Delete stored datasets, with their earlier versions and their raw and unfinished files.
 

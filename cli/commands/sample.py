@@ -1,4 +1,4 @@
-"""``rlds sample``: what a batch looks like, and how fast it comes."""
+"""``rlds sample``: a batch, and how fast it is drawn."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ def run(
         str,
         typer.Argument(
             metavar="ID|PATH",
-            show_default=False,
             help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
             autocompletion=candidates.stored_ids,
         ),
     ],
-    size: Annotated[int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Transitions in the batch.")] = 4,
+    size: Annotated[
+        int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Number of transitions in the batch.")
+    ] = 4,
     keys: Annotated[
         list[str],
-        typer.Option("--keys", "-k", metavar="KEY,...", show_default=False, help="Only these fields."),
+        typer.Option("--keys", "-k", metavar="KEY,...", help="Show only these fields."),
     ] = [],  # noqa: B006 -- Typer makes a list for each run
     seed: Annotated[
         int | None,
-        typer.Option("--seed", metavar="N", show_default=False, help="The same N draws the same batch."),
+        typer.Option("--seed", metavar="N", help="Seed: the same N draws the same batch."),
     ] = None,
 ) -> Result:
-    """Draw a batch from a stored dataset, or a mixture of some: its keys, shapes and first values, and the time it takes.
+    """Draw a batch from a stored dataset or a mixture, and show its keys, shapes, first values and timing.
 
     \b
     Examples:

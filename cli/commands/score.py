@@ -28,27 +28,19 @@ def run(
         str,
         typer.Argument(
             metavar="ID|PATH",
-            show_default=False,
             help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
             autocompletion=candidates.all_ids,
         ),
     ],
-    returns: Annotated[
-        list[float], typer.Argument(metavar="RETURN...", show_default=False, help="Undiscounted returns of episodes.")
-    ],
-    low: Annotated[
-        float | None, typer.Option(metavar="RETURN", show_default=False, help="The return with the score 0.")
-    ] = None,
-    high: Annotated[
-        float | None, typer.Option(metavar="RETURN", show_default=False, help="The return with the score 1.")
-    ] = None,
+    returns: Annotated[list[float], typer.Argument(metavar="RETURN...", help="Undiscounted returns of episodes.")],
+    low: Annotated[float | None, typer.Option(metavar="RETURN", help="Return that has the score 0.")] = None,
+    high: Annotated[float | None, typer.Option(metavar="RETURN", help="Return that has the score 1.")] = None,
     percent: Annotated[bool, typer.Option("--percent", help="Multiply the scores by 100, as papers do.")] = False,
 ) -> Result:
-    """Normalize returns: 0 is a random policy, 1 an expert. Papers print 100 times this, as --percent does.
+    """Normalize returns, so that 0 is a random policy and 1 is an expert.
 
-    \b
-    The two returns are those that the authors of a dataset, or the field, published; those of
-    your own data are in its dataset.toml, or given by --low and --high.
+    The two reference returns are published by the authors of a dataset, or by the field; those of your own data are
+    in its dataset.toml, or given by --low and --high.
 
     \b
     Examples:
@@ -96,7 +88,7 @@ def _place(shell: Shell, dataset: str, *, is_named: bool) -> dict[str, Any]:
 
 
 def _has_changed(path: Mapping[str, Any]) -> bool:
-    """Say whether the dataset that is stored here went through a recipe."""
+    """Return whether the dataset that is stored here went through a recipe."""
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.store import locating
 

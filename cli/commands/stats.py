@@ -28,15 +28,12 @@ def run(
         str,
         typer.Argument(
             metavar="ID|PATH",
-            show_default=False,
             help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
             autocompletion=candidates.stored_ids,
         ),
     ],
-    keys: Annotated[
-        list[str], typer.Option("--keys", "-k", metavar="KEY,...", show_default=False, help="Only these fields.")
-    ] = [],  # noqa: B006 -- Typer makes a list for each run
-    bins: Annotated[int, typer.Option(min=2, max=1000, metavar="N", help="Bins of a histogram.")] = 12,
+    keys: Annotated[list[str], typer.Option("--keys", "-k", metavar="KEY,...", help="Show only these fields.")] = [],  # noqa: B006 -- Typer makes a list for each run
+    bins: Annotated[int, typer.Option(min=2, max=1000, metavar="N", help="Number of bins of each histogram.")] = 12,
 ) -> Result:
     """Show histograms of the returns, lengths and fields of a dataset.
 

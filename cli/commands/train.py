@@ -38,27 +38,19 @@ def run(
     shell: Shell,
     recipe: Annotated[
         str,
-        typer.Argument(
-            metavar="RECIPE",
-            show_default=False,
-            help="A program: bc, td3_bc, iql, ...",
-            autocompletion=recipe_names,
-        ),
+        typer.Argument(metavar="RECIPE", help="A program: bc, td3_bc, iql, ...", autocompletion=recipe_names),
     ],
     module: Annotated[
         str,
         typer.Option(
             "--import",
             metavar="MODULE",
-            show_default=False,
-            help="Import it first: it registers an environment. Give it before the recipe.",
+            help="Module to import first, which registers an environment; give it before PROGRAM.",
         ),
     ] = "",
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ARGUMENTS...", show_default=False, help="Arguments of the program, such as --dataset ID."
-        ),
+        typer.Argument(metavar="ARGUMENTS...", help="Arguments of the program, such as --dataset ID."),
     ] = None,
 ) -> Result:
     """Train a policy on a dataset by a program of one file, and evaluate it in the dataset's environment.

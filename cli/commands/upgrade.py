@@ -19,10 +19,7 @@ def run(
     datasets: Annotated[
         list[str],
         typer.Argument(
-            metavar="ID|PATH...",
-            show_default=False,
-            help="Stored datasets, or their folders.",
-            autocompletion=candidates.stored_ids,
+            metavar="ID|PATH...", help="Stored datasets, or their folders.", autocompletion=candidates.stored_ids
         ),
     ],
 ) -> Result:

@@ -28,11 +28,12 @@ def run(
     deep: Annotated[
         bool,
         typer.Option(
-            "--deep", help="Also every rule of TED, NaN, jumps, statistics, and the raw files where they are available."
+            "--deep",
+            help="Also check every rule of TED, NaN, jumps, statistics, and the raw files where they are available.",
         ),
     ] = False,
 ) -> Result:
-    """Check stored datasets, or those of a mixture: the manifest, and sizes and checksums of all files.
+    """Check the manifests, and the sizes and checksums of all files, of stored datasets or of a mixture's datasets.
 
     \b
     Examples:

@@ -27,32 +27,27 @@ def run(
         list[str],
         typer.Argument(
             metavar="ID|PATH...",
-            show_default=False,
-            help="Datasets to compare, or a mixture's file, as for `rlds mix`.",
+            help="Stored datasets to compare, or a mixture's file.",
             autocompletion=candidates.stored_ids,
         ),
     ],
     port: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", show_default=False, help="The port; by default a free one from 8765."),
+        typer.Option(min=0, metavar="N", help="Port of the server; by default the first free one from 8765."),
     ] = None,
     browser: Annotated[
         bool | None,
-        typer.Option(
-            "--open/--no-open", show_default=False, help="Open a browser; by default where there is a display."
-        ),
+        typer.Option("--open/--no-open", help="Open a browser; by default, only where there is a display."),
     ] = None,
     export: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", show_default=False, help="Write the page as one HTML file with some episodes, and end."
-        ),
+        typer.Option(metavar="FILE", help="Write the page with some episodes to one HTML file, and exit."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
 ) -> Result:
-    """Look at stored datasets in the browser: distributions, episodes, images, and rows.
+    """Show stored datasets in the browser: distributions, episodes, images and rows.
 
-    The page is served to this machine only, at an address with a secret token, until Ctrl-C.
+    The page is served to this machine only, at an address with a secret token. Ctrl-C ends the server.
 
     \b
     Examples:

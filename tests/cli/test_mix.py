@@ -127,7 +127,7 @@ def test_a_mixture_can_be_sampled(rlds, own_dataset, tmp_path):
         (("--weights", "a,b"), "not a list of numbers"),
         (("--weights", "1,2", "--temperature", "2"), "without weights"),
         (("--final-weights", "1,2"), "expected both, with anneal >= 1, or neither"),
-        (("--missing", "maybe"), "expected 'refuse'"),
+        (("--missing", "maybe"), "expected one of refuse, drop, zero"),
         (("--slice-len", 11, "--batch-size", 12), "expected a multiple of 11"),
         (("--slice-len", 11, "--batch-size", 12), "has 10 steps"),
     ],

@@ -59,3 +59,23 @@ def test_a_folder_of_the_name_of_an_id_does_not_hide_it(tmp_path, monkeypatch):
 )
 def test_one_item_gives_its_own_code_and_several_give_0_or_1(codes, code):
     assert combined_exit_code(codes) == code
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("download", "--images decoded|encoded "),
+        ("download", "--upstream dqn|rlu|rlds|hub "),
+        ("list", "--kind <pixels|state> "),
+        ("mix", "--missing <refuse|drop|zero> "),
+    ],
+)
+def test_an_option_with_a_fixed_set_of_values_shows_them(rlds, command, shown):
+    assert shown in rlds(command, "--help").out
+
+
+def test_the_help_of_export_names_every_format(rlds):
+    from datasets_rl.exporting.formats import FORMATS
+
+    text = " ".join(rlds("export", "--help").out.split())
+    assert f"Format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}." in text

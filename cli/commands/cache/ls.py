@@ -15,7 +15,7 @@ _HEADER = ("id", "total", "dataset", "versions", "raw", "unfinished")
 
 
 def run(shell: Shell) -> Result:
-    """List what the data folder holds of each dataset: the dataset, earlier versions, raw and unfinished files.
+    """List the sizes of each dataset on disk: its current and earlier versions, raw files and unfinished files.
 
     \b
     Examples:

@@ -13,14 +13,12 @@ from ...output import Lines, Result, size_text
 
 def run(
     shell: Shell,
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", show_default=False, help="A new folder, on this disk or another one.")
-    ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be moved; move nothing.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder, on this disk or another one.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be moved, and move nothing.")] = False,
 ) -> Result:
-    """Move the data folder to another place, and leave a link to it; run it again to continue. Prints the new folder.
+    """Move the data folder to another place, and leave a link to it. Prints the new folder.
 
-    Every file is copied and compared before the link takes the old folder's place, and the old folder is deleted last,
+    Run the same command again to resume it. Every file is copied and compared before the link takes the old folder's place, and the old folder is deleted last,
     so that nothing is lost if the command is killed. Programs that name the old place keep working.
 
     \b

@@ -38,30 +38,27 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[ID|PATH...]",
-            show_default=False,
-            help="With --versions and --raw: of these only.",
+            help="With --versions and --raw: delete only those of these datasets.",
             autocompletion=candidates.stored_ids,
         ),
     ] = None,
     versions: Annotated[
-        bool, typer.Option("--versions", help="Earlier versions of datasets; --undo needs them.")
+        bool, typer.Option("--versions", help="Delete earlier versions of datasets, which --undo needs.")
     ] = False,
     builds: Annotated[
-        bool, typer.Option("--builds", help="Unfinished builds, which their command would complete.")
+        bool, typer.Option("--builds", help="Delete unfinished builds, which the same command would complete.")
     ] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Raw files that were kept, and partial downloads of them.")
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Delete kept raw files and partial downloads.")] = False,
     streams: Annotated[
-        bool, typer.Option("--streams", help="Shards that streams kept; later ones fetch them again.")
+        bool, typer.Option("--streams", help="Delete shards cached by streams, which are then fetched again.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be freed; delete nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be freed, and delete nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
 ) -> Result:
-    """Delete what killed commands left, and on request what datasets no longer need.
+    """Delete the temporary files of killed commands and, with options, files that datasets no longer need.
 
-    No other command touches what belongs to another dataset than its own. Scratch folders of buffers whose process is
-    dead are deleted, too. What the options name is listed with its size first, and deleted after a confirmation.
+    Scratch folders of buffers whose process is dead are deleted, too. Files that the options select are listed with
+    their sizes, and deleted after a confirmation.
 
     \b
     Examples:

@@ -13,11 +13,9 @@ from ..verify import check_datasets
 
 def run(
     shell: Shell,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="The checks of `rlds verify --deep`, which take longer.")
-    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Run the slower checks of `rlds verify --deep`.")] = False,
 ) -> Result:
-    """Check every stored dataset and its earlier versions: manifests, and sizes and checksums of all files.
+    """Check the manifests, and the sizes and checksums of all files, of all stored datasets and their earlier versions.
 
     \b
     Examples:

@@ -12,14 +12,14 @@ from ...output import Lines, Result
 
 Name = Annotated[
     Literal["bash", "fish", "zsh"] | None,
-    typer.Argument(metavar="[SHELL]", show_default=False, help="bash, fish or zsh; by default that of $SHELL."),
+    typer.Argument(metavar="[SHELL]", help="bash, fish or zsh; by default the shell of $SHELL."),
 ]
 
 
 def run(shell: Shell, name: Name = None) -> Result:
     """Install the completion of command lines for your shell. Prints the files that it changes.
 
-    Commands, options, ids, recipes and steps are completed in every shell that starts afterwards.
+    New shells then complete commands, options, ids, recipes and steps.
 
     \b
     Examples:

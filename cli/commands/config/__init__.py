@@ -12,10 +12,10 @@ from ...options import Shell
 from ...output import Result, Table
 
 GROUP = "Maintain"
-HELP = """Print each setting, its value and where that is from; change them in a file.
+HELP = """Print the settings, with the value and the origin of each; change them in a file.
 
 An option takes precedence over an environment variable, a variable over the project's rlds.toml, and that over the
-user's file. The home and the mirrors in an rlds.toml count only after `rlds config trust`.
+user's file. The home and the mirrors of an rlds.toml are used only after `rlds config trust`.
 
 \b
 Examples:

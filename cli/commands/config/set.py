@@ -19,18 +19,17 @@ Key = Annotated[
     str,
     typer.Argument(
         metavar="KEY",
-        show_default=False,
-        help="As `rlds config` lists them; mirrors.SOURCE for the mirrors of a source.",
+        help="A key that `rlds config` lists, or mirrors.SOURCE for the mirrors of one source.",
         autocompletion=candidates.setting_keys,
     ),
 ]
-Project = Annotated[bool, typer.Option("--project", help="The project's rlds.toml, and not the user's file.")]
+Project = Annotated[bool, typer.Option("--project", help="Change the project's rlds.toml instead of the user's file.")]
 
 
 def run(
     shell: Shell,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", show_default=False, help="The value; lists have commas.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The value; separate the items of a list by commas.")],
     project: Project = False,
 ) -> Result:
     """Set a setting in the user's file, or in the project's. Prints the file.

@@ -18,14 +18,14 @@ def run(
     shell: Shell,
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[PATH]", show_default=False, help="The file or its folder; by default the project's."),
+        typer.Argument(metavar="[PATH]", help="The settings file or its folder; by default the project's."),
     ] = None,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Trust it no longer.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the trust.")] = False,
 ) -> Result:
-    """Let the home and the mirrors in a project's rlds.toml count. Prints the file.
+    """Use the home and the mirrors that a project's rlds.toml sets. Prints the file.
 
-    The file may come from other people, as in a clone: without this, its home and mirrors are ignored. After a change of the
-    file, it has to be trusted again.
+    They are ignored by default, because the file may come from other people, as in a clone. After the file changes, it has
+    to be trusted again.
 
     \b
     Examples:

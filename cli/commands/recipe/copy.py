@@ -19,11 +19,11 @@ def run(
     shell: Shell,
     recipe: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", show_default=False, help="bc, td3_bc, ...", autocompletion=recipe_names),
+        typer.Argument(metavar="RECIPE", help="bc, td3_bc, ...", autocompletion=recipe_names),
     ],
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", show_default=False, help="The copy; by default RECIPE.py in this folder."),
+        typer.Argument(metavar="FILE", help="The copy; by default RECIPE.py in this folder."),
     ] = None,
 ) -> Result:
     """Copy a training program, to change it. A file that exists is not replaced.

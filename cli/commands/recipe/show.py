@@ -15,7 +15,7 @@ def run(
     shell: Shell,
     recipe: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", show_default=False, help="bc, td3_bc, ...", autocompletion=recipe_names),
+        typer.Argument(metavar="RECIPE", help="bc, td3_bc, ...", autocompletion=recipe_names),
     ],
 ) -> Result:
     """Print a training program.
