@@ -11,8 +11,6 @@ from types import FrameType
 
 INTERRUPTED = 130
 TERMINATED = 143
-COMPLETE = "__complete"
-"""The word after ``rlds`` with which the scripts of the shells ask what may follow."""
 
 _signals: list[int] = []
 
@@ -27,10 +25,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _prepare_process()
     try:
-        if argv is None and sys.argv[1:2] == [COMPLETE]:
-            from .completion import print_candidates
-
-            return print_candidates(sys.argv[2:])
         from .frame import run
 
         code = run(argv)

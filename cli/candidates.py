@@ -1,7 +1,7 @@
 """Candidates for an id, a recipe, a step or a setting, found without importing anything slow.
 
-Each function takes the words of the command line and the one that is completed. Steps and recipes are found in the texts
-of their modules, whose import needs torch.
+Typer hands over the context of the command and the word that is completed, and drops the candidates that do not fit it.
+Steps and recipes are found in the texts of their modules, whose import needs torch.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-from collections.abc import Sequence
 from pathlib import Path
+
+import typer
 
 from .commands import command_names
 
 
-def all_ids(args: Sequence[str], incomplete: str) -> list[str]:
+def all_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the ids of the catalogs and of the stored datasets; sources first, as long as several are possible."""
     from datasets_rl import sources
 
@@ -27,51 +28,45 @@ def all_ids(args: Sequence[str], incomplete: str) -> list[str]:
         one for one in sources.importable_sources()[0] if f"{one.name}/".startswith(incomplete.partition("/")[0])
     ]
     ids = (f"{one.name}/{name}" for one in origins for name in one.ids())
-    return sorted({*ids, *stored_ids(args, incomplete)})
+    return sorted({*ids, *stored_ids(ctx)})
 
 
-def stored_ids(args: Sequence[str], incomplete: str) -> list[str]:
+def stored_ids(ctx: typer.Context) -> list[str]:
     """Return the ids of the stored datasets, derived ones too."""
-    del incomplete
     from datasets_rl import store
     from datasets_rl.settings import Settings
 
-    home = next((Path(args[at + 1]) for at, one in enumerate(args[:-1]) if one == "--root"), None)
+    home = ctx.params.get("root") or ctx.find_root().params.get("root")
     home = Settings.from_env().home if home is None else home.expanduser().absolute()
     return [folder.relative_to(home).as_posix() for folder in store.stored_folders(home)]
 
 
-def source_names(args: Sequence[str], incomplete: str) -> list[str]:
+def source_names() -> list[str]:
     """Return the names of the sources."""
-    del args, incomplete
     from datasets_rl import sources
 
     return list(sources.source_names())
 
 
-def help_topics(args: Sequence[str], incomplete: str) -> list[str]:
+def help_topics() -> list[str]:
     """Return what ``rlds help`` explains."""
-    del args, incomplete
     return ["environment", "exit-codes", *command_names()]
 
 
-def setting_keys(args: Sequence[str], incomplete: str) -> list[str]:
+def setting_keys() -> list[str]:
     """Return the keys of the settings."""
-    del args, incomplete
     from datasets_rl.settings import SETTINGS
 
     return [*SETTINGS]
 
 
-def recipe_names(args: Sequence[str], incomplete: str) -> list[str]:
+def recipe_names() -> list[str]:
     """Return the names of the recipes of this package."""
-    del args, incomplete
     return [path.stem for path in _folder("datasets_rl.recipes").glob("*.toml")]
 
 
-def step_names(args: Sequence[str], incomplete: str) -> list[str]:
+def step_names() -> list[str]:
     """Return the names of the steps that recipes can name."""
-    del args, incomplete
     folder = _folder("datasets_rl") / "preprocessing"
     left_out = _literals(folder / "transforms.py")
     bases = {"Step"} | _descendants(folder, {"Step"})

@@ -12,11 +12,12 @@ import sys
 import time
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, TracebackType
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+from typer.completion import completion_init
 
 from datasets_rl.errors import RecordingWarning, UnknownFinalWarning, UntrustedSettingsWarning
 
@@ -27,6 +28,7 @@ from .help_page import add_help
 from .options import GLOBALS, REPORTED, Shell, convert_memory_errors
 from .output import Lines, Result
 from .remedies import spell_action
+from .shells import COMPLETE
 
 T = TypeVar("T")
 
@@ -48,6 +50,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         sys.excepthook = _report_unexpected
     words = list(sys.argv[1:] if argv is None else argv)
     shell = Shell(words)
+    if COMPLETE in os.environ:
+        return _print_candidates(shell)
     # An error in the options themselves is reported before they are parsed.
     shell.printer.json = "--json" in words
     try:
@@ -82,13 +86,13 @@ _TYPER: dict[str, Any] = {
 }
 
 
-def make_app() -> typer.Typer:
-    """Return the Typer app with every command of the folder."""
+def make_app(names: Sequence[str]) -> typer.Typer:
+    """Return the Typer app with these commands."""
     app = typer.Typer(**_TYPER)
     app.callback(invoke_without_command=True, help=_HELP, epilog="Exit codes: rlds help exit-codes")(
         _make_group_callback(None)
     )
-    for name in command_names():
+    for name in names:
         module = importlib.import_module(f"{commands.__name__}.{name}")
         if not (below := subcommand_names(name)):
             _add_command(app, name, module)
@@ -110,13 +114,17 @@ def _add_command(app: typer.Typer, name: str, module: ModuleType) -> None:
 
 
 @functools.cache
-def make_command() -> Any:
+def make_command(*names: str) -> Any:
     """Return the command line that Typer makes of the app, with the declared help of its arguments.
 
     Typer writes ``{ID...}...`` for an argument with the metavar ``ID...``, and its Python type beside it. It also shows the
     default of an option that has none.
+
+    Args:
+        names: The commands that it has; by default all. Importing all of them takes a tenth of a second.
     """
-    command = typer.main.get_command(make_app())
+    names = names or command_names()
+    command = typer.main.get_command(make_app(names))
     for one in _commands_below(command):
         for parameter in one.params:
             if parameter.param_type_name == "argument":
@@ -124,9 +132,7 @@ def make_command() -> Any:
                 parameter.get_help_record = functools.partial(_call_first, (parameter.metavar, parameter.help))
             elif parameter.default in (None, "", []):
                 parameter.show_default = False
-    groups = {
-        name: getattr(importlib.import_module(f"{commands.__name__}.{name}"), "GROUP", "") for name in command_names()
-    }
+    groups = {name: getattr(importlib.import_module(f"{commands.__name__}.{name}"), "GROUP", "") for name in names}
     add_help(command, groups)
     return command
 
@@ -170,7 +176,8 @@ def _run_words(shell: Shell, words: Sequence[str]) -> int:
         warnings.simplefilter("always", RecordingWarning)
         warnings.simplefilter("always", UntrustedSettingsWarning)
         warnings.showwarning = functools.partial(_note_warning, shell, set(), warnings.showwarning)
-        answer = make_command().main(args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell)
+        words = _help_words(words)
+        answer = _command_of(words).main(args=words, prog_name="rlds", standalone_mode=False, obj=shell)
     if isinstance(answer, Result):
         shell.printer.show(shell.command, answer)
         if answer.then is not None:
@@ -183,9 +190,31 @@ def _run_words(shell: Shell, words: Sequence[str]) -> int:
     return int(answer or 0)
 
 
+def _print_candidates(shell: Shell) -> int:
+    """Print the candidates for the word before the cursor, as the scripts of `shells` ask for them."""
+    completion_init()
+    warnings.simplefilter("ignore")  # a line of the shell is being typed
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    try:
+        _command_of(line.split()[1:]).main(args=[], prog_name="rlds", complete_var=COMPLETE, obj=shell)
+    except SystemExit as stop:
+        return int(stop.code or 0)  # fish asks by the exit code whether there are candidates
+    return 0
+
+
+def _command_of(words: Sequence[str]) -> Any:
+    """Return the command line with the one command that the words name, or with all if they name none."""
+    return make_command(*(one for one in _plain_words(words)[:1] if one in command_names()))
+
+
+def _plain_words(words: Sequence[str]) -> list[str]:
+    """Return the words that are neither an option nor the value of ``--root``."""
+    return [one for at, one in enumerate(words) if one[:1] != "-" and (at == 0 or words[at - 1] != "--root")]
+
+
 def _help_words(words: Sequence[str]) -> list[str]:
     """Turn ``help COMMAND`` into ``COMMAND --help``, and ``help`` alone into ``--help``; other options may be present."""
-    rest = [one for at, one in enumerate(words) if one[:1] != "-" and (at == 0 or words[at - 1] != "--root")]
+    rest = _plain_words(words)
     if rest[:1] == ["help"] and not {"--version", "-V", "--help", "-h"} & set(words):
         _, *named = rest
         known = [*command_names()], [*subcommand_names(named[0])] if named else []
@@ -221,7 +250,7 @@ def _wrap_command(
     hints = typing.get_type_hints(function, include_extras=True)
     own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(function).parameters.values()]
     named = [one for one in own[1:] if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    return _declare_options(run_command, [*named, *source_options], hidden=True)
+    return _declare_options(run_command, [*named, *source_options])
 
 
 def _make_group_callback(function: Callable[[Shell], Result] | None) -> Callable[..., Result | None]:
@@ -242,26 +271,20 @@ def _make_group_callback(function: Callable[[Shell], Result] | None) -> Callable
         typer.echo(ctx.get_help())
         raise typer.Exit
 
-    return _declare_options(group, (), hidden=function is not None)
+    return _declare_options(group, ())
 
 
-def _declare_options(
-    function: Callable[..., T], options: Sequence[inspect.Parameter], *, hidden: bool
-) -> Callable[..., T]:
+def _declare_options(function: Callable[..., T], options: Sequence[inspect.Parameter]) -> Callable[..., T]:
     """Tell Typer which options a wrapper has: its own and the global ones."""
     shared = [
-        inspect.Parameter(name, _KEYWORD, default=default, annotation=_option_type(*declaration, hidden=hidden))
-        for name, (*declaration, default) in GLOBALS.items()
+        inspect.Parameter(name, _KEYWORD, default=default, annotation=Annotated[kind, typer.Option(*names, **settings)])
+        for name, (kind, names, settings, default) in GLOBALS.items()
     ]
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     signature = inspect.Signature([context, *(one.replace(kind=_KEYWORD) for one in options), *shared])
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
     return function
-
-
-def _option_type(kind: Any, names: Sequence[str], settings: Mapping[str, Any], *, hidden: bool) -> Any:
-    return Annotated[kind, typer.Option(*names, hidden=hidden, **settings)]
 
 
 def _shell_with_options(ctx: typer.Context, arguments: dict[str, Any]) -> Shell:

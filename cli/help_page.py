@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .commands import GROUPS
+from .options import GLOBALS
 from .output import Printer, emphasize, fact_lines, wrap_text
 
 MAX_COLUMNS = 120
@@ -120,5 +121,8 @@ def _summary(command: Any) -> str:
 
 def _parameter_rows(command: Any, context: Any, *, arguments: bool) -> Iterator[tuple[str, str]]:
     for one in command.get_params(context):
+        # The epilog of a command names the options that all have.
+        if context.parent is not None and one.name in GLOBALS:
+            continue
         if (one.param_type_name == "argument") is arguments and (record := one.get_help_record(context)):
             yield record

@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from typer.completion import get_completion_script
+
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError
 
+COMPLETE = "_RLDS_COMPLETE"
+"""The environment variable with which the scripts ask for candidates, as Typer reads it."""
 _MARK = "# completion of rlds"
 
 _BASH = r"""# Completion of rlds for bash: rlds completion install bash
-_rlds_complete() {
+_rlds_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" words current prefix="" mark cut candidate
     read -ra words <<< "$line"
     [[ $line == *[[:space:]] ]] && words+=("")
@@ -26,40 +30,24 @@ _rlds_complete() {
         if (( ${#cut} > ${#prefix} )); then prefix="$cut"; fi
     done
     COMPREPLY=()
-    while IFS=$'\t' read -r candidate _; do
+    while read -r candidate; do
         COMPREPLY+=("$(printf %q "${candidate#"$prefix"}")")
-    done < <("${words[0]}" __complete "${words[@]:1}" 2>/dev/null)
+    done < <(COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) COMPLETE=complete_bash "${words[0]}" 2>/dev/null)
     # A source is followed by a name, and not by a blank.
     if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == */ ]]; then compopt -o nospace 2>/dev/null; fi
 }
-complete -o default -F _rlds_complete rlds
-"""
-_ZSH = r"""#compdef rlds
-# Completion of rlds for zsh: rlds completion install zsh
-_rlds_complete() {
-    local -a values descriptions
-    local line
-    while IFS= read -r line; do
-        values+=("${line%%$'\t'*}")
-        descriptions+=("${${line/$'\t'/  -- }}")
-    done < <("${words[1]}" __complete "${(@Q)words[2,CURRENT]}" 2>/dev/null)
-    if (( ${#values} )); then
-        compadd -l -d descriptions -a values
-    else
-        _files
-    fi
-}
+complete -o default -F _rlds_completion rlds
+""".replace("COMPLETE=", f"{COMPLETE}=")
+"""Typer's own script for bash hands over the words as bash splits them, so that an id with an @ is three words."""
+_ZSH_START = """#compdef rlds
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u }
-compdef _rlds_complete rlds
 """
-_FISH = r"""# Completion of rlds for fish: rlds completion install fish
-function __rlds_complete
-    set -l words (commandline -opc)
-    $words[1] __complete $words[2..-1] (commandline -ct) 2>/dev/null
-end
-complete -c rlds -e
-complete -c rlds -a '(__rlds_complete)'
-"""
+
+
+def _script_of(shell: str) -> str:
+    """Return the script of Typer, which for zsh also starts the completion of zsh."""
+    text = get_completion_script(prog_name="rlds", complete_var=COMPLETE, shell=shell)
+    return (_ZSH_START + text.removeprefix("#compdef rlds").lstrip() if shell == "zsh" else text) + "\n"
 
 
 @dataclass(frozen=True)
@@ -75,8 +63,8 @@ class ShellFiles:
 
 SHELLS: Mapping[str, ShellFiles] = {
     "bash": ShellFiles(_BASH, start=".bashrc"),
-    "fish": ShellFiles(_FISH, target="fish/completions/rlds.fish"),
-    "zsh": ShellFiles(_ZSH, start=".zshrc"),
+    "fish": ShellFiles(_script_of("fish"), target="fish/completions/rlds.fish"),
+    "zsh": ShellFiles(_script_of("zsh"), start=".zshrc"),
 }
 
 

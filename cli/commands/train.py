@@ -9,7 +9,6 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,12 +25,11 @@ GROUP = "Train"
 CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-def recipe_names(args: Sequence[str], incomplete: str) -> list[str]:
+def recipe_names() -> list[str]:
     """Return the names of the programs, for the tab key."""
-    del args
     from datasets_rl.recipes.train import program_files
 
-    return [name for name in program_files() if name.startswith(incomplete)]
+    return [*program_files()]
 
 
 def run(

@@ -370,7 +370,7 @@ def test_help_of_the_exit_codes_lists_them(rlds):
 def test_help_of_the_environment_names_every_variable_that_is_read(rlds):
     package = Path(datasets_rl.__file__).parent
     sources = [*package.glob("*.py"), *Path(datasets_rl.cli.__file__).parent.rglob("*.py")]
-    read = {name for path in sources for name in re.findall(r"RLDS_[A-Z_]+", path.read_text())}
+    read = {name for path in sources for name in re.findall(r"\bRLDS_[A-Z_]+", path.read_text())}
 
     shown = rlds("help", "environment").out
     assert {"RLDS_HOME", "RLDS_OFFLINE"} <= read

@@ -14,13 +14,30 @@ from pathlib import Path
 import pytest
 
 from datasets_rl import sources
-from datasets_rl.cli import candidates, completion
+from datasets_rl.cli import candidates
 from datasets_rl.cli.commands import command_names
 from datasets_rl.cli.shells import SHELLS
 
 
-def values(*words):
-    return [value for value, _ in completion.complete(words)]
+@pytest.fixture
+def complete(rlds, monkeypatch):
+    """Return what a shell gets for the words of a line, the last of which is completed."""
+
+    def run(*words, shell="bash"):
+        line = " ".join(["rlds", *words])
+        for name, value in {
+            "_RLDS_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words)),
+            "_TYPER_COMPLETE_ARGS": line,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }.items():
+            monkeypatch.setenv(name, value)
+        lines = sorted(filter(None, rlds().out.split("\n")))
+        monkeypatch.delenv("_RLDS_COMPLETE")
+        return lines
+
+    return run
 
 
 @pytest.mark.usefixtures("home")
@@ -28,13 +45,12 @@ def values(*words):
     ("words", "expected"),
     [
         (["pre"], ["preprocess"]),
-        (["bogus", ""], []),
         (["cache", "m"], ["move"]),
         (["cache", "move", ""], []),
         (["help", "exi"], ["exit-codes"]),
         (["list", "--so"], ["--sort", "--source"]),
         (["list", "--sort", ""], ["name", "size"]),
-        (["list", "--sort=s"], ["--sort=size"]),
+        (["list", "--sort=s"], ["size"]),
         (["list", "--source", "d"], ["d4rl", "demo"]),
         (["download", "d"], ["d4rl/", "demo/"]),
         (["download", "de"], ["demo/pendulum"]),
@@ -47,52 +63,60 @@ def values(*words):
     ],
     ids=" ".join,
 )
-def test_candidates_fit_the_place(words, expected):
-    assert values(*words) == expected
+def test_candidates_fit_the_place(complete, words, expected):
+    assert complete(*words) == expected
 
 
-def test_every_command_is_a_candidate():
-    assert values("") == list(command_names())
+def test_every_command_is_a_candidate(complete):
+    assert complete("") == list(command_names())
 
 
 @pytest.mark.usefixtures("stored")
-def test_commands_for_stored_datasets_complete_these_only(home, tmp_path):
+def test_commands_for_stored_datasets_complete_these_only(complete, home, tmp_path):
     shutil.copytree(home / "demo" / "pendulum", home / "demo" / "pendulum@twice")
     home.rename(tmp_path / "other")
 
-    assert values("sample", "") == []
-    assert values("--root", str(tmp_path / "other"), "sample", "") == ["demo/pendulum", "demo/pendulum@twice"]
-    assert "demo/pendulum@twice" in values("--root", str(tmp_path / "other"), "info", "demo/")
+    assert complete("sample", "") == []
+    assert complete("--root", str(tmp_path / "other"), "sample", "") == ["demo/pendulum", "demo/pendulum@twice"]
+    assert "demo/pendulum@twice" in complete("--root", str(tmp_path / "other"), "info", "demo/")
 
 
 @pytest.mark.usefixtures("home")
-def test_ids_are_those_of_the_catalogs():
+def test_ids_are_those_of_the_catalogs(complete):
     origin = sources.get_source("d4rl")
 
-    assert values("download", "d4rl/") == sorted(f"d4rl/{name}" for name in origin.ids())
+    assert complete("download", "d4rl/") == sorted(f"d4rl/{name}" for name in origin.ids())
 
 
 def test_steps_and_recipes_are_found_without_importing_them():
     from datasets_rl.preprocessing import recipe
     from datasets_rl.preprocessing.naming import describe_steps
 
-    assert candidates.step_names((), "") == [one.name for one in describe_steps()]
-    assert sorted(candidates.recipe_names((), "")) == sorted(one.name for one in recipe.shipped_recipes())
+    assert candidates.step_names() == [one.name for one in describe_steps()]
+    assert sorted(candidates.recipe_names()) == sorted(one.name for one in recipe.shipped_recipes())
 
 
-def test_options_bring_their_help():
-    assert ("--json", "Print one JSON document.") in completion.complete(["list", "--js"])
+def test_options_bring_their_help(complete):
+    assert complete("list", "--js", shell="fish") == ["--json\tPrint one JSON document."]
 
 
 @pytest.mark.parametrize("words", [["sample", ""], ["download", "d4rl/"], ["preprocess", "x", "-t", ""]], ids=" ".join)
 def test_completion_imports_neither_torch_nor_numpy_nor_httpx(words, process_env):
     program = (
-        f"import sys; from datasets_rl.cli.completion import complete; complete({words!r});"
-        "print(sorted({'torch', 'numpy', 'httpx', 'h5py', 'rich', 'huggingface_hub'} & set(sys.modules)))"
+        "import sys; from datasets_rl.cli.frame import run; run([]);"
+        "print(sorted({'torch', 'numpy', 'httpx', 'h5py', 'huggingface_hub'} & set(sys.modules)), file=sys.stderr)"
     )
-    ran = subprocess.run([sys.executable, "-c", program], env=process_env, capture_output=True, text=True, check=True)
+    asked = {
+        "_RLDS_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["rlds", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=process_env | asked, capture_output=True, text=True, check=True
+    )
 
-    assert ran.stdout == "[]\n"
+    assert ran.stderr == "[]\n"
+    assert ran.stdout
 
 
 @pytest.mark.parametrize("shell", sorted(SHELLS))
