@@ -38,16 +38,14 @@ from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.device import DeviceStorage
-from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.fields import FieldsStorage
 from datasets_rl.storages.final_states import (
     FinalUnknown,
     check_final_unknown,
     select_final_known,
     select_without_timeouts,
 )
-from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
+from datasets_rl.storages.view import View
 from datasets_rl.store import locating
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
@@ -245,7 +243,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
             delayed_init=False,
         )
 
-    def _open(self) -> EpisodicStorage:
+    def _open(self) -> DatasetStorage | View | DeviceStorage:
         """Open the dataset; open it again if another process replaces it before all of its files are open."""
         attempt = 0
         while True:
@@ -289,15 +287,15 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         part, asked = Selection.from_json(self.stored.manifest.selection), self._asked
         return replace(part, episodes=asked.episodes or part.episodes, keys=asked.keys or part.keys)
 
-    def _steps(self) -> EpisodicStorage:
-        """Return the storage of the selected steps and fields; a source may add fields to it."""
+    def _steps(self) -> DatasetStorage | View:
+        """Return the storage of the selected steps and fields; a source may add names to it."""
         whole = self._stored_steps()
         rows, fields = self._visible_part(whole)
-        if len(rows) < len(self.stored) or any(fields.values()):
-            return SubsetStorage(whole, rows, fields)
         if whole.masked:
             fields[NEXT_FINAL_KNOWN] = None
-        return whole if fields == dict.fromkeys(whole.keys()) else FieldsStorage(whole, fields)
+        if len(rows) < len(self.stored):
+            return View(whole, rows, fields)
+        return whole if fields == dict.fromkeys(whole.keys()) else View(whole, None, fields)
 
     def _stored_steps(self) -> DatasetStorage:
         """Return the storage of the whole stored dataset."""
@@ -318,11 +316,11 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
             fields = dict.fromkeys([key for key in fields if key in kept | shared | set(ROOT_FLAGS)])
         return rows, fields
 
-    def _visible_steps(self) -> EpisodicStorage:
+    def _visible_steps(self) -> DatasetStorage | View | DeviceStorage:
         """Return the storage of the buffer, with `final_unknown` and the choice of fields applied."""
         steps = select_final_known(self._steps(), self.final_unknown)
         if self._shown_keys is not None:
-            steps = FieldsStorage(steps, steps.keys_named(self._shown_keys))
+            steps = View.of(steps).with_keys(steps.keys_named(self._shown_keys))
         if steps.masked and self.final_unknown is None:
             self._warn_once(steps.episodes)
         return steps if self._device is None else DeviceStorage(steps, self._device)
@@ -444,7 +442,12 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         steps: Any = self._storage
         if isinstance(steps, (PaddedTrajectories, DeviceStorage)):
             steps = steps.steps
-        return from_manifest(self.manifest, getattr(steps, "fields", None))
+        if not isinstance(steps, View):
+            return from_manifest(self.manifest, None)
+        specs = from_manifest(self.manifest, steps.fields)
+        for name, key in steps.names.items():
+            specs[name] = specs[key].clone()
+        return specs
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -585,13 +588,11 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
     def _step_reader(self) -> StepReader:
         """Return a reader of the stored fields of the visible steps."""
         steps: Any = self._storage
-        keys = None
-        while not isinstance(steps, (DatasetStorage, SubsetStorage)):
-            keys = steps.keys() if keys is None and isinstance(steps, FieldsStorage) else keys
+        while not isinstance(steps, (DatasetStorage, View)):
             steps = steps.steps
-        if isinstance(steps, SubsetStorage):
-            return StepReader(self.stored, steps.rows, steps.episodes, steps.keys() if keys is None else keys)
-        return StepReader(self.stored, keys=keys)
+        if isinstance(steps, DatasetStorage):
+            return StepReader(self.stored)
+        return StepReader(self.stored, steps.rows, steps.episodes, [*steps.fields])
 
     def as_dict(
         self, layout: FlatLayout, framework: Framework = "numpy", device: Any = None, *, timeouts: bool = True

@@ -11,9 +11,8 @@ from typing import Any
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 from datasets_rl.samplers import Sampler, SamplerWithoutReplacement
 from datasets_rl.sources import Selection
-from datasets_rl.specs import CompositeSpec, from_manifest
-from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.final_states import FinalUnknown
+from datasets_rl.storages.view import View
 from datasets_rl.ted.keys import ACTION, OBSERVATION, Key
 from datasets_rl.writers.base import Writer
 
@@ -79,17 +78,8 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
             final_unknown=final_unknown,
         )
 
-    def _steps(self) -> AliasedStorage:
-        return AliasedStorage(super()._steps(), {_SAMPLES: OBSERVATION, _CLASSES: ACTION})
-
-    @cached_property
-    def specs(self) -> CompositeSpec:
-        """Specs of a step; the action, and therefore ``y``, is one of the classes."""
-        steps: Any = self._storage
-        specs = from_manifest(self.manifest, getattr(steps.steps, "fields", None))
-        for name, key in steps.names.items():
-            specs[name] = specs[key].clone()
-        return specs
+    def _steps(self) -> View:
+        return View.of(super()._steps()).with_names({_SAMPLES: OBSERVATION, _CLASSES: ACTION})
 
     @cached_property
     def classes(self) -> list[str]:

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.compiled import compile_for
+from datasets_rl.loop_compiler import compile_for
 
 try:
     from isal import isal_zlib as inflating

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.compiled import compile_for
+from datasets_rl.loop_compiler import compile_for
 
 WIDEST = 10
 """Maximum number of bytes of an integer."""

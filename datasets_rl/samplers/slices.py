@@ -15,12 +15,11 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import Share
-from datasets_rl.ted.keys import NEXT_TRUNCATED, Key, as_key
+from datasets_rl.ted.keys import NEXT_TRUNCATED, EndKey, Key, as_key
 from datasets_rl.ted.trajectories import Slices, Trajectories, TrajectoryMarkers
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
-    from datasets_rl.storages.index import EndKey
 
 __all__ = ["MASK_KEY", "SLICE_ID", "SliceSampler", "slice_size_problems"]
 

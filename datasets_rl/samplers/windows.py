@@ -14,7 +14,7 @@ from datasets_rl.samplers.share import empty_storage_error
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
-    from datasets_rl.storages.index import EndKey
+    from datasets_rl.ted.keys import EndKey
     from datasets_rl.ted.trajectories import Slices
 
 __all__ = ["WindowSampler"]

@@ -7,9 +7,9 @@ from datasets_rl.storages.lazy import LazyTensorStorage
 from datasets_rl.storages.lazy_stack import LazyStackStorage
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.memmap import LazyMemmapStorage
-from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.tensor import TensorStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
+from datasets_rl.storages.view import View
 
 __all__ = [
     "DatasetStorage",
@@ -20,6 +20,6 @@ __all__ = [
     "PaddedTrajectories",
     "Storage",
     "StorageEnsemble",
-    "SubsetStorage",
     "TensorStorage",
+    "View",
 ]

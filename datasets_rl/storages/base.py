@@ -13,15 +13,15 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.checkpoint import Stateful, raise_reasons
-from datasets_rl.storages.index import EndKey, TrajectoryIndex
+from datasets_rl.storages.index import TrajectoryIndex
 from datasets_rl.storages.items import decode_item, encode_item
-from datasets_rl.ted.keys import NEXT, Key
+from datasets_rl.ted.keys import NEXT, EndKey, Key
 from datasets_rl.ted.windows import Windows, rows_in
 
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["Storage", "device_of"]
+__all__ = ["ReadOnlyStorage", "Storage", "device_of"]
 
 
 Hook = Callable[[Any], Any]
@@ -518,6 +518,27 @@ class Storage(Stateful, ABC):
             InvalidArgumentError: If the storage is read-only.
         """
         raise InvalidArgumentError(f"{type(self).__name__} cannot be emptied: it is read-only")
+
+
+class ReadOnlyStorage(Storage):
+    """Storage of steps that never change."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the data can never change: always True."""
+        return True
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Raise: the storage is read-only.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        del set_cursor
+        raise InvalidArgumentError(
+            f"{self!r} is read-only; cannot write {type(data).__name__} at {cursor!r}",
+            hint="write to a separate ReplayBuffer, or create a modified copy of the dataset",
+        )
 
 
 def device_of(device: torch.device | str | int) -> torch.device:

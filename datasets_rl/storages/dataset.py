@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.errors import IntegrityError, InvalidArgumentError
+from datasets_rl.errors import IntegrityError
 from datasets_rl.format.image_cache import ImageCache
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.npy import advise_random_reads
@@ -23,7 +23,6 @@ from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.packed import RowViews, nest_leaves, row_slots
 from datasets_rl.storages.records import Records
 from datasets_rl.ted.keys import (
@@ -32,6 +31,7 @@ from datasets_rl.ted.keys import (
     NEXT_DONE,
     NEXT_FINAL_KNOWN,
     NEXT_TERMINATED,
+    EndKey,
     Key,
     dotted_name,
 )
@@ -338,18 +338,6 @@ class DatasetStorage(EpisodicStorage):
         """Return the keys of a batch."""
         keys = self.stored.keys()
         return [*keys, NEXT_FINAL_KNOWN] if self.masked and NEXT_FINAL_KNOWN not in keys else keys
-
-    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Raise: a stored dataset is read-only.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
-        del set_cursor
-        raise InvalidArgumentError(
-            f"{self.stored.manifest.id} is read-only; cannot write {type(data).__name__} at {cursor!r}",
-            hint="write to a separate ReplayBuffer, or create a modified copy of the dataset",
-        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         factory = partial(

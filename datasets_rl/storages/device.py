@@ -16,10 +16,10 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.schema import WIDE_BYTES, Schema
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
-from datasets_rl.storages.episodic import EpisodicStorage, EpisodicView
-from datasets_rl.storages.index import EndKey
+from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowSlot, RowViews, nest_leaves
-from datasets_rl.ted.keys import NEXT, NEXT_DONE, Key, as_key, dotted_name
+from datasets_rl.ted.keys import NEXT, NEXT_DONE, EndKey, Key, as_key, dotted_name
+from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["DeviceStorage"]
 
@@ -39,7 +39,7 @@ class _Plan:
     """Key, items, and the number of rows from the row of the step to the row to read: 1 under "next"."""
 
 
-class DeviceStorage(EpisodicView):
+class DeviceStorage(EpisodicStorage):
     """The steps of a dataset, copied to one device: the memory of an accelerator, or main memory.
 
     Fields lie in packed records, as in the files. After the last record of each episode follows a record with its final
@@ -62,7 +62,8 @@ class DeviceStorage(EpisodicView):
     """
 
     def __init__(self, steps: EpisodicStorage, device: torch.device | str) -> None:
-        super().__init__(steps)
+        super().__init__(len(steps))
+        self.steps, self.masked = steps, steps.masked
         self.device = torch.empty(0, device=device).device
         _check_not_encoded(steps, self.device)
         first = _leaves_of(steps.take(torch.zeros(1, dtype=torch.int64)))
@@ -113,6 +114,21 @@ class DeviceStorage(EpisodicView):
             self._records.index_copy_(0, positions, records.to(self.device, non_blocking=pinned))
         for key in self._wide.keys() & leaves.keys():
             self._wide[key].index_copy_(0, positions, leaves[key].to(self.device))
+
+    @property
+    @override
+    def episodes(self) -> EpisodeTable:
+        return self.steps.episodes
+
+    @property
+    @override
+    def schema(self) -> Schema:
+        return self.steps.schema
+
+    @property
+    @override
+    def filled_count(self) -> int:
+        return self.max_size
 
     @property
     @override
@@ -201,10 +217,6 @@ class DeviceStorage(EpisodicView):
     @override
     def keys(self) -> list[Key]:
         return list(self._keys)
-
-    @override
-    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        self.steps.set(cursor, data, set_cursor=set_cursor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceStorage, (self.steps, self.device)

@@ -15,27 +15,21 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.format.schema import Schema
-from datasets_rl.storages.base import Storage
-from datasets_rl.storages.index import EndKey
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, keys_named
+from datasets_rl.storages.base import ReadOnlyStorage
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, EndKey, Key, keys_named
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories, windows_within
 
-__all__ = ["EpisodicStorage", "EpisodicView"]
+__all__ = ["EpisodicStorage"]
 
 
-class EpisodicStorage(Storage, ABC):
+class EpisodicStorage(ReadOnlyStorage, ABC):
     """Steps of episodes that are stored back to back and never change."""
 
     @property
     @abstractmethod
     def episodes(self) -> EpisodeTable:
         """Start, length and metadata of each episode."""
-
-    @property
-    @override
-    def read_only(self) -> bool:
-        return True
 
     @property
     @abstractmethod
@@ -93,31 +87,3 @@ class EpisodicStorage(Storage, ABC):
     @cached_property
     def _episode_trajectories(self) -> Trajectories:
         return Trajectories.from_table(self.episodes)
-
-
-class EpisodicView(EpisodicStorage, ABC):
-    """All steps of another storage of a dataset, in another form.
-
-    Args:
-        steps: The other storage.
-    """
-
-    def __init__(self, steps: EpisodicStorage) -> None:
-        super().__init__(len(steps))
-        self.steps = steps
-        self.masked = steps.masked
-
-    @property
-    @override
-    def episodes(self) -> EpisodeTable:
-        return self.steps.episodes
-
-    @property
-    @override
-    def schema(self) -> Schema:
-        return self.steps.schema
-
-    @property
-    @override
-    def filled_count(self) -> int:
-        return len(self.steps)

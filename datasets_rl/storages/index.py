@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from itertools import compress
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -15,20 +15,46 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, EndKey, Key, dotted_name
 from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, concatenated_ranges
 
-if TYPE_CHECKING:
-    from datasets_rl.storages.base import Storage
+__all__ = ["TrajectoryIndex"]
 
-__all__ = ["EndKey", "TrajectoryIndex"]
-
-EndKey = Key | tuple[Key, ...]
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _all: WeakSet[TrajectoryIndex] = WeakSet()
 _TRAJECTORY_KEYS: tuple[Key, ...] = (("collector", "traj_ids"), EPISODE)
+
+
+class _Rows(Protocol):
+    """What the index reads of a storage, see `Storage`."""
+
+    @property
+    def envs(self) -> int: ...
+
+    @property
+    def slot_count(self) -> int: ...
+
+    @property
+    def write_count(self) -> int: ...
+
+    @property
+    def rewrite_count(self) -> int: ...
+
+    @property
+    def torn(self) -> int: ...
+
+    @property
+    def read_only(self) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def column(self, key: Key) -> Tensor: ...
+
+    def chronological_rows(self) -> Tensor: ...
+
+    def before_torn(self, rows: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -40,9 +66,7 @@ class _Keys:
     step: Key | None
 
     @classmethod
-    def from_storage(
-        cls, storage: Storage, end_key: EndKey | None, traj_key: Key | None, step_key: Key | None
-    ) -> _Keys:
+    def from_storage(cls, storage: _Rows, end_key: EndKey | None, traj_key: Key | None, step_key: Key | None) -> _Keys:
         """Resolve the keys against the data.
 
         Of the end keys that were named, at least one must exist; without end keys, the trajectory key must.
@@ -61,7 +85,7 @@ class _Keys:
             )
         return cls(ends, traj_key, step_key)
 
-    def read(self, storage: Storage, rows: Index) -> TrajectoryMarkers:
+    def read(self, storage: _Rows, rows: Index) -> TrajectoryMarkers:
         """Return the trajectory markers of these rows [n]."""
         envs = storage.envs
         ids = () if self.traj is None else (_read_numbers(storage, self.traj, rows),)
@@ -73,7 +97,7 @@ class _Keys:
         )
 
 
-def _has_field(storage: Storage, key: Key) -> bool:
+def _has_field(storage: _Rows, key: Key) -> bool:
     try:
         storage.column(key)
     except UnknownKeyError:
@@ -81,7 +105,7 @@ def _has_field(storage: Storage, key: Key) -> bool:
     return True
 
 
-def _read_scalars(storage: Storage, key: Key, rows: Index) -> Tensor:
+def _read_scalars(storage: _Rows, key: Key, rows: Index) -> Tensor:
     values = storage.column(key)
     first, stop = int(rows[0]), int(rows[-1]) + 1
     index = slice(first, stop) if stop - first == len(rows) else torch.from_numpy(rows).to(values.device)
@@ -91,7 +115,7 @@ def _read_scalars(storage: Storage, key: Key, rows: Index) -> Tensor:
     return values[:, 0]
 
 
-def _read_numbers(storage: Storage, key: Key, rows: Index) -> Index:
+def _read_numbers(storage: _Rows, key: Key, rows: Index) -> Index:
     values = _read_scalars(storage, key, rows)
     if not values.is_floating_point():
         return values.to(torch.int64).numpy()
@@ -136,7 +160,7 @@ class TrajectoryIndex:
         self._lock = Lock()
         _all.add(self)
 
-    def current(self, storage: Storage) -> Trajectories:
+    def current(self, storage: _Rows) -> Trajectories:
         """Return the current trajectories.
 
         Raises:
@@ -151,7 +175,7 @@ class TrajectoryIndex:
                 self._indexed_counts = counts if len(self._trajectories) else None
             return self._trajectories
 
-    def _update_trajectories(self, storage: Storage, counts: tuple[int, int]) -> None:
+    def _update_trajectories(self, storage: _Rows, counts: tuple[int, int]) -> None:
         new_slots = (
             counts[0] - self._indexed_counts[0]
             if self._indexed_counts is not None and self._indexed_counts[1] == counts[1]

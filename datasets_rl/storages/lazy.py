@@ -18,7 +18,6 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage, device_of
-from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.mapped import MappedRows
@@ -28,7 +27,7 @@ from datasets_rl.storages.row_layout import row_layout
 from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.storages.structure import Structure
 from datasets_rl.storages.tensor import TensorStorage
-from datasets_rl.ted.keys import Key
+from datasets_rl.ted.keys import EndKey, Key
 from datasets_rl.ted.windows import Windows, rows_in
 
 __all__ = ["LazyTensorStorage"]

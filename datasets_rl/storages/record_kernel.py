@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from datasets_rl.compiled import compile_for
+from datasets_rl.loop_compiler import compile_for
 
 __all__ = ["gather_records", "gather_windows"]
 

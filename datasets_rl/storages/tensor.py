@@ -18,8 +18,8 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.checkpoint import raise_reasons, row_chunks, with_renamed_keys
 from datasets_rl.format.schema import short_text
 from datasets_rl.storages.base import Storage
-from datasets_rl.storages.compiled import register_writer, write_in_graph
 from datasets_rl.storages.dataset import wrap_negative_rows
+from datasets_rl.storages.graph_writes import register_writer, write_in_graph
 from datasets_rl.storages.ledger import Ledger, Slots
 from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
 from datasets_rl.storages.row_layout import leaf_tables, table_shapes

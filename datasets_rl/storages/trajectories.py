@@ -10,18 +10,17 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages.base import Storage
+from datasets_rl.storages.base import ReadOnlyStorage
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.index import EndKey
-from datasets_rl.ted.keys import MASK, Key
+from datasets_rl.ted.keys import MASK, EndKey, Key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories
 
 __all__ = ["PaddedTrajectories"]
 
 
-class PaddedTrajectories(Storage):
+class PaddedTrajectories(ReadOnlyStorage):
     """The E episodes of a dataset as elements, each padded with zeros to the length T of the longest.
 
     `mask` is True for steps and False for padding. The padding is not stored; it is created for each batch.
@@ -50,11 +49,6 @@ class PaddedTrajectories(Storage):
     @override
     def filled_count(self) -> int:
         return len(self.episodes)
-
-    @property
-    @override
-    def read_only(self) -> bool:
-        return True
 
     def get(self, index: Any) -> TensorDict:
         """Return episodes, batch size [..., T]."""
@@ -97,10 +91,6 @@ class PaddedTrajectories(Storage):
     def keys(self) -> list[Key]:
         """Return the keys of a batch."""
         return [*self.steps.keys(), MASK]
-
-    @override
-    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        self.steps.set(cursor, data, set_cursor=set_cursor)
 
     def __repr__(self) -> str:
         return f"PaddedTrajectories([{len(self)}, {self.longest}] of {self.steps!r})"

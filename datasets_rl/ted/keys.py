@@ -31,6 +31,7 @@ __all__ = [
     "ROOT_FLAGS",
     "TERMINATED",
     "TRUNCATED",
+    "EndKey",
     "Key",
     "as_key",
     "dotted_name",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 Key = tuple[str, ...]
+EndKey = Key | tuple[Key, ...]
+"""Key of the flag that ends a trajectory; with several keys, any of their flags does."""
 Leaf = TypeVar("Leaf")
 
 NEXT = "next"

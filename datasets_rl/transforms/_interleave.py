@@ -10,7 +10,7 @@ from typing import Any
 
 import numba
 
-from datasets_rl.compiled import compile_for
+from datasets_rl.loop_compiler import compile_for
 
 __all__ = ["CHANNELS", "interleave"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from datasets_rl.compiled import compile_for
+from datasets_rl.loop_compiler import compile_for
 
 __all__ = ["chunk_sums", "discounted_sums", "fill_padding"]
 

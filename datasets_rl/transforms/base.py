@@ -20,12 +20,11 @@ from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownKey
 from datasets_rl.format.checkpoint import read_state, write_state
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
-from datasets_rl.ted.keys import NEXT, Key
+from datasets_rl.ted.keys import NEXT, EndKey, Key
 from datasets_rl.ted.windows import Windows, rows_in
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
-    from datasets_rl.storages.index import EndKey
     from datasets_rl.ted.trajectories import Trajectories
 
 __all__ = [

@@ -13,9 +13,8 @@ from stored_data import Model, plain, trajectory, write_dataset
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.storages.device import DeviceStorage
-from datasets_rl.storages.fields import FieldsStorage
-from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
+from datasets_rl.storages.view import View
 
 LENGTHS = (3, 1, 5)
 ROWS = np.array([0, 1, 4, 5, 7])
@@ -176,10 +175,10 @@ class TestTruncatedIsNotDone(TestDatasetStorage):
         return [one | {("next", "done"): one["next", "terminated"]} for one in super().elements()]
 
 
-class TestSubsetStorage(StorageContract):
+class TestViewOfRows(StorageContract):
     @pytest.fixture
     def storage(self, stored):
-        return SubsetStorage(DatasetStorage(stored), ROWS)
+        return View(DatasetStorage(stored), ROWS)
 
     def elements(self):
         model = Model(self.trajectories())
@@ -202,7 +201,7 @@ class TestSubsetStorage(StorageContract):
         assert torch.equal(storage.get(1)["next", "observation"], storage.dataset.get(2)["observation"])
 
     def test_a_selected_end_keeps_its_flags_and_its_final_state(self, stored):
-        storage = SubsetStorage(DatasetStorage(stored), np.array([2, 3, 8]))
+        storage = View(DatasetStorage(stored), np.array([2, 3, 8]))
 
         assert storage.episodes["final_known"].tolist() == [True, False, True]
         assert (storage.get(slice(None)) == storage.dataset.get([2, 3, 8])).all()
@@ -210,19 +209,40 @@ class TestSubsetStorage(StorageContract):
     @pytest.mark.parametrize("rows", [[], [1, 1], [2, 1]], ids=repr)
     def test_rows_must_be_increasing_and_unique(self, stored, rows):
         with pytest.raises(InvalidArgumentError, match="ascending"):
-            SubsetStorage(DatasetStorage(stored), np.array(rows, np.int64))
+            View(DatasetStorage(stored), np.array(rows, np.int64))
 
 
 SOME = (("observation",), ("next", "observation"), ("next", "final_known"), ("action",))
 
 
-class TestFieldsStorage(TestDatasetStorage):
+class TestViewOfFields(TestDatasetStorage):
     @pytest.fixture
     def storage(self, stored):
-        return FieldsStorage(DatasetStorage(stored), SOME)
+        return View(DatasetStorage(stored), None, dict.fromkeys(SOME))
 
     def elements(self):
         return [{key: one[key] for key in SOME} for one in super().elements()]
+
+
+NAMES = {("state",): ("observation",), ("label",): ("episode",)}
+
+
+class TestViewWithSecondNames(TestViewOfRows):
+    @pytest.fixture
+    def storage(self, stored):
+        return View(DatasetStorage(stored), ROWS).with_names(NAMES)
+
+    def elements(self):
+        return [one | {name: one[key] for name, key in NAMES.items()} for one in super().elements()]
+
+    def test_a_second_name_may_be_read_without_the_first(self, storage):
+        chosen = storage.with_keys([("state",), ("action",)])
+
+        assert set(plain(chosen.get([0, 2]))) == {("state",), ("action",)}
+        assert torch.equal(chosen.column(("state",)), storage.column(("observation",)))
+
+    test_a_selected_end_keeps_its_flags_and_its_final_state = None
+    test_leaves_of_a_batch_do_not_share_memory = None
 
 
 class TestDeviceStorage(TestDatasetStorage):
@@ -231,27 +251,32 @@ class TestDeviceStorage(TestDatasetStorage):
         return DeviceStorage(DatasetStorage(stored), "cpu")
 
 
-class TestSubsetOnADevice(TestSubsetStorage):
+class TestViewOfRowsOnADevice(TestViewOfRows):
     @pytest.fixture
     def storage(self, stored):
-        return DeviceStorage(SubsetStorage(DatasetStorage(stored), ROWS), "cpu")
+        return DeviceStorage(View(DatasetStorage(stored), ROWS), "cpu")
 
     test_rows_must_be_increasing_and_unique = None
     test_a_selected_end_keeps_its_flags_and_its_final_state = None
     test_an_episode_ends_where_rows_are_missing_with_the_true_observation_after_it = None
 
 
-FIELDS = {("observation",): torch.float64, ("next", "reward"): None, ("next", "truncated"): None}
+FIELDS = {
+    ("observation",): torch.float64,
+    ("next", "reward"): None,
+    ("next", "truncated"): None,
+    ("next", "final_known"): None,
+}
 
 
 class TestSelectedFields(StorageContract):
     @pytest.fixture
     def storage(self, stored):
-        return SubsetStorage(DatasetStorage(stored, truncated_as_done=False), np.arange(9), FIELDS)
+        return View(DatasetStorage(stored, truncated_as_done=False), np.arange(9), FIELDS)
 
     def elements(self):
         model = Model(self.trajectories())
-        return [{key: model.rows[key][number] for key in (*FIELDS, ("next", "final_known"))} for number in range(9)]
+        return [{key: model.rows[key][number] for key in FIELDS} for number in range(9)]
 
     def test_fields_are_read_in_their_dtype(self, storage):
         assert storage.get(0)["observation"].dtype == torch.float64
@@ -284,7 +309,7 @@ class TestPaddedTrajectories(StorageContract):
 class TestPaddedSelection(TestPaddedTrajectories):
     @pytest.fixture
     def storage(self, stored):
-        return PaddedTrajectories(SubsetStorage(DatasetStorage(stored), ROWS))
+        return PaddedTrajectories(View(DatasetStorage(stored), ROWS))
 
     def elements(self):
         model = Model(self.trajectories())
@@ -305,7 +330,7 @@ class TestPaddedSelection(TestPaddedTrajectories):
 def test_another_process_reads_the_same(tmp_path):
     """Spawned, as DataLoader workers are on macOS and Windows: the files are mapped again there."""
     dataset = DatasetStorage(write_dataset(tmp_path, [trajectory(steps, seed=steps) for steps in LENGTHS]))
-    storages = [dataset, SubsetStorage(dataset, ROWS), PaddedTrajectories(dataset)]
+    storages = [dataset, View(dataset, ROWS), PaddedTrajectories(dataset)]
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     process = context.Process(target=read_elsewhere, args=(storages, queue))

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from datasets_rl import DatasetStorage, LazyTensorStorage, ListStorage
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.storages import SubsetStorage
+from datasets_rl.storages import View
 from datasets_rl.storages.index import TrajectoryIndex
 from datasets_rl.ted.keys import NEXT_DONE
 from datasets_rl.writers import RoundRobinWriter
@@ -172,7 +172,7 @@ def test_rows_of_a_dataset_are_sorted_by_step(tmp_path):
     assert listed(dataset.trajectories()) == [[0, 1, 2], [3, 4]]
     assert dataset.trajectories() is dataset.trajectories(end_key=NEXT_DONE)
     assert listed(dataset.trajectories(end_key=("next", "terminated"))) == [[0, 1, 2, 3, 4]]
-    assert listed(SubsetStorage(dataset, np.array([0, 2, 3, 4])).trajectories()) == [[0], [1], [2, 3]]
+    assert listed(View(dataset, np.array([0, 2, 3, 4])).trajectories()) == [[0], [1], [2, 3]]
 
 
 def test_data_without_fields_has_no_trajectories():

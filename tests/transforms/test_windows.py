@@ -27,7 +27,7 @@ from datasets_rl import (
     WindowTransform,
 )
 from datasets_rl.specs.infer import spec_from_data
-from datasets_rl.storages.subset import SubsetStorage
+from datasets_rl.storages.view import View
 
 LENGTHS = [4, 1, 7, 2, 1]
 NEXT_OBSERVATION = ("next", "observation")
@@ -63,7 +63,7 @@ def every_way(stored, plain, transform):
     through = Compose(RewardScaling(0, 1), transform)
     reader_through = ReplayBuffer(storage=DatasetStorage(stored), transform=through, batch_size=4)
     subset = ReplayBuffer(
-        storage=SubsetStorage(DatasetStorage(stored), np.arange(len(plain))), transform=transform, batch_size=4
+        storage=View(DatasetStorage(stored), np.arange(len(plain))), transform=transform, batch_size=4
     )
     return {
         "dataset": reader[:],
