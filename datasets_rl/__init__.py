@@ -5,7 +5,6 @@ The public names are listed in `__init__.pyi`. Each is imported when it is first
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import lazy_loader
@@ -27,9 +26,6 @@ def __getattr__(name: str) -> Any:
         return version("datasets-rl")
     if name in _names:
         return _public_name(name)
-    errors = import_module("datasets_rl.errors")
-    if name in errors.RENAMED:
-        return getattr(errors, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

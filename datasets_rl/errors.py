@@ -34,7 +34,6 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from datasets_rl.deprecation import former_names
 from datasets_rl.remedy import Argument, Call, Remedy
 
 __all__ = [
@@ -61,29 +60,6 @@ __all__ = [
     "UnknownKeyError",
     "UntrustedSettingsWarning",
 ]
-
-
-RENAMED = {
-    "BadArgument": "InvalidArgumentError",
-    "ConversionFailed": "ConversionError",
-    "DiskFull": "DiskFullError",
-    "FetchFailed": "FetchError",
-    "IntegrityFailed": "IntegrityError",
-    "Locked": "LockedError",
-    "ManifestInvalid": "ManifestError",
-    "MissingDependency": "MissingDependencyError",
-    "NeedsYes": "ConfirmationRequiredError",
-    "NotADataset": "NotADatasetError",
-    "NotEnoughMemory": "NotEnoughMemoryError",
-    "Offline": "OfflineError",
-    "PreprocessFailed": "PreprocessError",
-    "UnknownId": "UnknownIdError",
-    "UnknownKey": "UnknownKeyError",
-}
-"""Names of version 0.1, which version 0.2 still has."""
-
-
-__getattr__ = former_names(globals(), RENAMED)
 
 
 class DatasetsRLError(Exception):

@@ -56,14 +56,6 @@ def test_every_error_is_a_public_name():
     assert set(errors.__all__) <= set(datasets_rl.__all__)
 
 
-def test_former_names_of_errors_give_a_warning():
-    assert set(errors.RENAMED.values()) <= set(errors.__all__)
-    for home in (datasets_rl, errors):
-        for former, name in errors.RENAMED.items():
-            with pytest.warns(DeprecationWarning, match=f"{former} is called {name} now"):
-                assert getattr(home, former) is getattr(errors, name)
-
-
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'ReplayBufer'"):
         _ = datasets_rl.ReplayBufer

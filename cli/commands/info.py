@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from datasets_rl.sources import Entry
 
 _FLAGS = ("episode", "next.done", "next.terminated", "next.truncated")
-_QUANTILES = {"q01", "q50", "q99"}
 _STATISTICS = ("mean", "std", "min", "max", "q50", "q01", "q99")
 """The columns, the most important ones first: a narrow terminal shows only these."""
 _ELEMENTS = 24
@@ -225,12 +224,8 @@ def _statistics_blocks(manifest: Manifest) -> Iterator[Block]:
     rows = [row for name, numbers in fields.items() for row in _statistics_rows(name, numbers)]
     if not rows:
         return
-    names: tuple[str, ...] = _STATISTICS
-    if not any(set(numbers) & _QUANTILES for numbers in fields.values()):
-        names = tuple(name for name in names if name not in _QUANTILES)
-        yield Lines(("an early release wrote this dataset, without quantiles; `rlds stats` computes them",))
-    shown = tuple((row[0], *(number_text(row[1].get(name)) for name in names)) for row in rows)
-    yield Table(("field", *names), shown, title="statistics", listing=True, numbers=True)
+    shown = tuple((row[0], *(number_text(row[1].get(name)) for name in _STATISTICS)) for row in rows)
+    yield Table(("field", *_STATISTICS), shown, title="statistics", listing=True, numbers=True)
 
 
 def _statistics_rows(name: str, numbers: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float | None]]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -139,8 +138,7 @@ def run(
         return _undo(shell, datasets)
     together = out is not None and len(datasets) > 1
     items = _output_items(datasets, together=together)
-    with _report_former_names(shell):
-        steps = _read_recipe(recipe, transform or [], merge=together)
+    steps = _read_recipe(recipe, transform or [], merge=together)
     where = {"dest": out, "as_": as_, "in_place": in_place, "num_frames": num_frames}
     if dry_run:
         return _dry_run(shell, items, steps, where)
@@ -192,19 +190,6 @@ def _read_recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
     )
 
 
-@contextmanager
-def _report_former_names(shell: Shell) -> Iterator[None]:
-    """Print a line for each former name in a recipe, with its present one; other warnings are shown as usual."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DeprecationWarning)
-        yield
-    for one in caught:
-        if issubclass(one.category, DeprecationWarning):
-            shell.printer.note(str(one.message))
-        else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-
-
 def _list_steps() -> Result:
     from datasets_rl.preprocessing.naming import describe_steps
     from datasets_rl.preprocessing.recipe import shipped_recipes
@@ -212,7 +197,7 @@ def _list_steps() -> Result:
     recipes, steps = list(shipped_recipes()), describe_steps()
     return Result(
         {
-            "recipes": [{"name": one.name, "summary": one.summary, "purpose": one.summary} for one in recipes],
+            "recipes": [{"name": one.name, "summary": one.summary} for one in recipes],
             "steps": [dataclasses.asdict(one) for one in steps],
         },
         [

@@ -1186,7 +1186,7 @@ class ReplayBuffer(Stateful):
         try:
             return self.state_problems(state_dict)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            # States of older releases have no digest: an edited one may hold anything anywhere.
+            # A state that is not from a checkpoint may hold anything anywhere.
             return [f"it cannot be read: {type(error).__name__}: {error}"]
 
     def _chronological_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:

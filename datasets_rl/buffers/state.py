@@ -70,8 +70,8 @@ def chronological_state(components: Mapping[str, Stateful], state: dict[str, Any
 
 
 def env_count(storage_state: Mapping[str, Any]) -> int:
-    """Return the number of steps of a slot in the state of a storage; states of version 0.1 have another key."""
-    return math.prod(storage_state.get("env_shape", storage_state.get("lanes", ())))
+    """Return the number of steps of a slot in the state of a storage."""
+    return math.prod(storage_state.get("env_shape", ()))
 
 
 def batch_to_state(index: Any, info: dict[Any, Any], *, last: bool) -> dict[str, Any]:

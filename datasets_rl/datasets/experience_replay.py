@@ -479,10 +479,9 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         """The statistics of the whole stored dataset, by dotted key: min, max, mean, std and quantiles, q01 to q99.
 
         ``dataset.statistics["action"]["q99"]`` has a number for each element, ``"return"`` and ``"length"`` describe the
-        episodes. They are in the manifest; for datasets of earlier versions, the quantiles are computed. Float fields
-        have statistics; `describe` describes all fields.
+        episodes. They are in the manifest. Float fields have statistics; `describe` describes all fields.
         """
-        return self.stored.statistics
+        return self.stored.manifest.statistics
 
     def describe(self, keys: Sequence[str | tuple[str, ...]] | None = None, *, bins: int = BINS) -> Description:
         """Return the distributions of the returns, the lengths and the fields, and how episodes end.

@@ -18,7 +18,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
@@ -41,7 +41,6 @@ __all__ = [
     "raise_reasons",
     "read_state",
     "row_chunks",
-    "with_renamed_keys",
     "write_state",
 ]
 
@@ -59,8 +58,7 @@ _INLINE_BYTES = 512
 """Maximum size of a tensor that is stored in the JSON itself, in bytes."""
 
 _NAME = re.compile(r"[0-9a-f]{64}\.npy")
-_DIGEST_KEY = "digest"
-_DIGEST = f', "{_DIGEST_KEY}": "'
+_DIGEST = ', "digest": "'
 _QUOTED = re.compile(rf'"({_NAME.pattern})"')
 _OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json\.[0-9a-f]+-\d+\.tmp|\.lock.*")
 _THREADS = min(8, os.cpu_count() or 1)
@@ -120,11 +118,6 @@ class Stateful:
             IntegrityError: If files are missing or damaged; nothing has changed.
         """
         self.load_state_dict(read_state(path))
-
-
-def with_renamed_keys(state: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
-    """Return a state of this or an earlier version with present keys, given as former=present."""
-    return {renamed.get(key, key): value for key, value in state.items()}
 
 
 def row_chunks(rows: Tensor) -> list[Tensor]:
@@ -283,9 +276,7 @@ def _with_digest(text: str) -> str:
 
 
 def _digest_matches(text: str) -> bool:
-    """Return whether a text matches its digest; older releases wrote no digest."""
-    if _DIGEST_KEY not in json.loads(text):
-        return True
+    """Return whether a text matches its digest."""
     content, _, _ = text.rpartition(_DIGEST)
     return text.rstrip() == _with_digest(content + "}").rstrip()
 

@@ -9,7 +9,6 @@ from datasets_rl.errors import IntegrityError
 from datasets_rl.format.check import Problems
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, file_digests
 from datasets_rl.format.manifest import (
-    KNOWN_KEYS,
     MANIFEST_FILE,
     Manifest,
     StoredFile,
@@ -28,7 +27,7 @@ def check_manifest(folder: Path) -> Problems:
     """Compare the manifest with the digest that it states.
 
     Returns:
-        A problem if the digests differ; a remark if the manifest states none, as manifests of early releases.
+        A problem if the digests differ, or the manifest states none.
 
     Raises:
         NotADatasetError: If the folder has no manifest.
@@ -38,17 +37,13 @@ def check_manifest(folder: Path) -> Problems:
     document = read_document(folder)
     Manifest.from_json(document, where=str(folder / MANIFEST_FILE))
     stated = document.get("digest")
-    if stated is not None:
-        if stated != (digest := digest_of(document)):
-            findings.problems.append(
-                f"{MANIFEST_FILE} has the digest {digest[:12]}... and states {str(stated)[:12]}...: a value in it "
-                "changed after it was written"
-            )
-    elif unknown := sorted(document.keys() - KNOWN_KEYS):
-        # Early releases wrote no digest, and no key that is unknown today.
-        findings.problems.append(f"{MANIFEST_FILE} has no digest and the unknown keys {', '.join(unknown)}")
-    else:
-        findings.remarks.append(f"{MANIFEST_FILE} has no digest: an early release wrote it, and nothing vouches for it")
+    if stated is None:
+        findings.problems.append(f"{MANIFEST_FILE} has no digest: nothing vouches for it")
+    elif stated != (digest := digest_of(document)):
+        findings.problems.append(
+            f"{MANIFEST_FILE} has the digest {digest[:12]}... and states {str(stated)[:12]}...: a value in it "
+            "changed after it was written"
+        )
     return findings
 
 

@@ -13,14 +13,13 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError
-from datasets_rl.format.schema import Schema, short_text, upgrade_schema
+from datasets_rl.format.schema import Schema, short_text
 from datasets_rl.format.summary import read_document
 from datasets_rl.notebook import facts_html
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
 
 __all__ = [
     "FORMAT_VERSION",
-    "KNOWN_KEYS",
     "MANIFEST_FILE",
     "AppliedDecision",
     "Manifest",
@@ -36,8 +35,6 @@ __all__ = [
 
 FORMAT_NAME = "datasets-rl/ted"
 FORMAT_VERSION = 2
-_FORMER_KEYS = {"faults": "known_issues", "licence": "license"}
-"""Keys of format version 1 that version 2 renames, each with its new name."""
 
 
 def converter_version() -> str:
@@ -199,23 +196,21 @@ class Manifest:
 
     @classmethod
     def from_json(cls, document: Any, *, where: str = MANIFEST_FILE) -> Manifest:
-        """Return the manifest in a document of version 1 or 2; the input is untrusted.
+        """Return the manifest in a document; the input is untrusted.
 
         Raises:
-            ManifestError: If it is not a manifest of these versions, has paths outside its folder, or contradicts
+            ManifestError: If it is not a manifest of this version, has paths outside its folder, or contradicts
                 itself; the error names all problems.
         """
         if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
             raise ManifestError(where, [f"it is not a manifest of the format {FORMAT_NAME}"])
         version = document.get("format_version")
-        if type(version) is not int or version not in {1, FORMAT_VERSION}:
+        if type(version) is not int or version != FORMAT_VERSION:
             raise ManifestError(
                 where,
-                [f"format_version is {version!r}; expected 1 or {FORMAT_VERSION}"],
+                [f"format_version is {version!r}; expected {FORMAT_VERSION}"],
                 hint="upgrade datasets-rl" if isinstance(version, int) and version > FORMAT_VERSION else "",
             )
-        if version == 1:
-            document = _upgrade_from_version_1(document)
         problems = ["id is missing; expected text"] * ("id" not in document) + list(_document_problems(document))
         schema: Schema | None = None
         try:
@@ -321,12 +316,6 @@ def _sum(value: Any) -> int:
     return sum(map(_sum, value)) if isinstance(value, list) else value if type(value) is int else 0
 
 
-def _upgrade_from_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a version 1 document with the keys of version 2."""
-    renamed = {_FORMER_KEYS.get(name, name): value for name, value in document.items()}
-    return {**renamed, "schema": upgrade_schema(document.get("schema"))}
-
-
 def checked_manifest(document: Any, *, where: str) -> Manifest:
     """Return the manifest in a document that was published by others, after comparing it with its own digest.
 
@@ -370,23 +359,6 @@ _PLAIN_KEYS = (
     "score",
     "copied_from",
 )
-KNOWN_KEYS = frozenset(
-    {
-        "format",
-        "format_version",
-        "record_bytes",
-        "schema",
-        "files",
-        "raw",
-        "decisions",
-        "known_issues",
-        "history",
-        "recordings",
-        "digest",
-    }
-    | {*_PLAIN_KEYS, *_FORMER_KEYS}
-)
-"""All manifest keys of versions 1 and 2."""
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
     (("id", "converter", "license", "citation", "homepage", "revision"), str, "text"),

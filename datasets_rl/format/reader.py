@@ -19,9 +19,7 @@ from datasets_rl.errors import DatasetsRLError, IntegrityError, InvalidArgumentE
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, take_fields
-from datasets_rl.format.quantiles import QUANTILES
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
-from datasets_rl.format.statistics import episode_statistics, field_quantiles
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.steps import values_after
@@ -237,19 +235,6 @@ class StoredDataset:
     def take_fields(self, keys: Sequence[Key], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the values of narrow fields in ascending rows, each [K, ...], in the dtype of the file."""
         return take_fields(self.rows, keys, rows)
-
-    @cached_property
-    def statistics(self) -> Mapping[str, Mapping[str, Any]]:
-        """Statistics of the manifest, by dotted key, with quantiles.
-
-        The manifests of early releases lack quantiles; they are then computed from the same sample of the rows, which
-        takes a few hundredths of a second.
-        """
-        stated = self.manifest.statistics
-        if any(QUANTILES.keys() <= numbers.keys() for numbers in stated.values()):
-            return stated
-        computed = episode_statistics(self.episodes) | field_quantiles(self.schema, len(self), self.take_fields)
-        return {name: {**numbers, **computed.get(name, {})} for name, numbers in stated.items()}
 
     def items(self, key: Key) -> Items:
         """Return the values of a stored field, [N, ...], in the dtype of the file: a view, or a lazy image column."""

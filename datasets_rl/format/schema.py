@@ -30,8 +30,6 @@ from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS
 from datasets_rl.ted.rewards import reward_dtype
 
 ROWS_FILE = "rows.npy"
-_FORMER_KEYS = {"carried": "shared", "read_as": "memory_dtype"}
-"""Keys of format version 1 that version 2 renames, each with its new name."""
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
 NAME_BYTES = 200
 """Bytes of the longest dotted key. File names have at most 255 bytes, and the names of a field's files, temporary ones
@@ -267,16 +265,6 @@ def _placed_field(column: Column, offset: int | None) -> Field:
         file=ROWS_FILE if offset is not None else f"{dotted_name(column.key)}.npy",
         offset=offset or 0,
     )
-
-
-def upgrade_schema(entries: Any) -> Any:
-    """Return the schema entries of a version 1 manifest with the keys of version 2; any other value is unchanged."""
-    if not isinstance(entries, list):
-        return entries
-    return [
-        {_FORMER_KEYS.get(name, name): value for name, value in entry.items()} if isinstance(entry, dict) else entry
-        for entry in entries
-    ]
 
 
 def _field_from_json(entry: Mapping[str, Any]) -> Field:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.format.quantiles import QUANTILES, quantiles, sample_rows, sample_size
+from datasets_rl.format.quantiles import quantiles, sample_rows, sample_size
 from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
@@ -221,7 +221,7 @@ def statistics_differences(
         schema: The fields.
         table: The episodes.
         column: Function of a key, a first row and a stop row that returns the values, [stop - start, ...].
-        take: Returns the values of sampled rows. Datasets of early releases state no quantiles; none are then expected.
+        take: Returns the values of sampled rows.
     """
     recomputed = episode_statistics(table)
     for field in filter(has_statistics, schema):
@@ -232,18 +232,12 @@ def statistics_differences(
         recomputed[dotted_name(field.key)] = moments.to_json()
     for name, numbers in field_quantiles(schema, table.steps, take).items():
         recomputed[name] |= numbers
-    if not any(QUANTILES.keys() & numbers for numbers in stated.values() if isinstance(numbers, Mapping)):
-        recomputed = {name: _without_quantiles(numbers) for name, numbers in recomputed.items()}
     if stated.keys() != recomputed.keys():
         different = ", ".join(sorted(stated.keys() ^ recomputed.keys()))
         yield f"statistics has the keys {', '.join(stated)}; expected {', '.join(recomputed)} (different: {different})"
     for name, expected in recomputed.items():
         if name in stated:
             yield from (f"statistics.{name}{text}" for text in _value_differences(stated[name], expected))
-
-
-def _without_quantiles(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in numbers.items() if name not in QUANTILES}
 
 
 def _value_differences(stated: Any, expected: Mapping[str, Any]) -> Iterator[str]:

@@ -60,8 +60,7 @@ class Summary:
 
     @classmethod
     def _of(cls, document: Mapping[str, Any]) -> Summary:
-        # Version 1 of the format has other names for some keys.
-        fields = [{**entry, "shared": entry.get("shared", entry.get("carried"))} for entry in document["schema"]]
+        fields = document["schema"]
         return cls(
             id=str(document["id"]),
             steps=int(document["steps"]),
@@ -70,10 +69,10 @@ class Summary:
             observation=summarize_states(fields),
             action=summarize_action(fields, document.get("specs", {})),
             environment=_environment(document.get("metadata", {})),
-            license=str(document.get("license", document.get("licence", ""))),
+            license=str(document.get("license", "")),
             citation=str(document.get("citation", "")),
             homepage=str(document.get("homepage", "")),
-            known_issues=_sentences(document.get("known_issues", document.get("faults", []))),
+            known_issues=_sentences(document.get("known_issues", [])),
             time_limit=None if document.get("time_limit") is None else int(document["time_limit"]),
             score=_score(document.get("score", {})),
             selection=_mapping(document.get("selection", {})),

@@ -25,8 +25,6 @@ class Step(ABC):
 
     requires_fit = False
     """Whether `fit` must be called with all episodes before the first call."""
-    former: Mapping[str, str] = {}
-    """Arguments by their former names, which recipes may still use."""
 
     @abstractmethod
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:

@@ -12,7 +12,6 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.deprecation import former_arguments
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.digests import code_digest
@@ -27,7 +26,6 @@ _UNBIND_STEPS = 256
 """Steps that are split into transitions at once: Python's garbage collector repeatedly visits all live tensors."""
 
 
-@former_arguments(most="batch_size")
 @dataclass
 class Function(Step):
     """A function of transitions as a step.

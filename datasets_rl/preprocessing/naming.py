@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-import json
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import short_text
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.former import Arguments, with_present_names
 from datasets_rl.preprocessing.steps import steps_by_name
-from datasets_rl.preprocessing.transforms import SUPERSEDED, TransformStep, named_transforms, transform_steps
+from datasets_rl.preprocessing.transforms import SUPERSEDED, TransformStep, transform_steps
 from datasets_rl.remedy import Call, Remedy
 
+Arguments = tuple[str, Sequence[Any], Mapping[str, Any]]
+"""The name of a step, its positional and its keyword arguments."""
 ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.describe_steps"))
 
 
@@ -57,7 +56,7 @@ def _argument_texts(cls: type[Step]) -> Iterator[str]:
 
 
 def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Step:
-    """Return a new step for a name and arguments; former names issue a `DeprecationWarning`.
+    """Return a new step for a name and arguments.
 
     Args:
         name: The name of the step or the transform in recipes.
@@ -67,10 +66,6 @@ def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) ->
     Raises:
         InvalidArgumentError: If there is no such step, or it does not accept these arguments.
     """
-    given = name, positional, named
-    name, positional, named = with_present_names(given)
-    if (name, named) != (given[0], given[2]):
-        warn_deprecated(f"the step {inline_text(given)} is written {inline_text((name, positional, named))} now")
     if name in steps_by_name():
         cls = steps_by_name()[name]
         fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]  # steps are dataclasses
@@ -98,42 +93,12 @@ def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) ->
         if problems:
             raise InvalidArgumentError("; ".join(problems))
         return cls(**arguments)
-    if name in SUPERSEDED:
-        cls_name = named_transforms()[name].__name__
-        warn_deprecated(
-            f"the step {name} is called {SUPERSEDED[name]} now; for arguments that it lacks, pass {cls_name} in Python"
-        )
-    if name in named_transforms():
+    if name in transform_steps():
         return TransformStep.from_arguments(name, positional, named)
-    similar = difflib.get_close_matches(name, [*steps_by_name(), *transform_steps()], n=3, cutoff=0.5)
+    known = [*steps_by_name(), *transform_steps()]
+    similar = [SUPERSEDED[name]] if name in SUPERSEDED else difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
     raise InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
-
-
-def with_current_names(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of a step in a manifest, of this or an earlier version, as this version writes it."""
-    if "digest" in step:
-        is_function = step["use"] == "function"
-        return {"batch_size" if is_function and name == "most" else name: value for name, value in step.items()}
-    named = dict(step)
-    arguments = with_present_names((named.pop("use"), named.pop("args", ()), named))
-    try:
-        return make_step(*arguments).to_json() if arguments[0] in steps_by_name() else dict(step)
-    except InvalidArgumentError:  # an argument that this version does not have
-        return dict(step)
-
-
-def inline_text(arguments: Arguments) -> str:
-    """Return a step as written on the command line: ``cast:float32,keys=[observation,action]``."""
-    name, positional, named = arguments
-    values = [*map(_value_text, positional), *(f"{key}={_value_text(value)}" for key, value in named.items())]
-    return ":".join([name, *[",".join(values)] * bool(values)])
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_value_text, value))}]"
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _is_tuple_hint(hint: Any) -> bool:

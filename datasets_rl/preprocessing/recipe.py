@@ -13,7 +13,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from itertools import chain
@@ -24,14 +24,12 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughMemoryError, PreprocessError
 from datasets_rl.notebook import facts_html
 from datasets_rl.preprocessing.base import DataStep, Step
 from datasets_rl.preprocessing.digests import code_digest
-from datasets_rl.preprocessing.former import Arguments, with_present_names
 from datasets_rl.preprocessing.functions import Function
-from datasets_rl.preprocessing.naming import ALL_STEPS, inline_text, make_step, with_current_names
+from datasets_rl.preprocessing.naming import ALL_STEPS, Arguments, make_step
 from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
 from datasets_rl.remedy import Argument, Remedy
@@ -45,8 +43,6 @@ _INSTALLED = tuple(
     for path in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 )
 """The folders of installed code, as opposed to code of the user."""
-_RENAMED = {"normalised_observation": "normalized_observation"}
-"""The recipes of this package that had other names in version 0.1."""
 _ARGUMENT = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
 
 
@@ -96,9 +92,6 @@ class Recipe:
             except UnicodeDecodeError as error:
                 raise InvalidArgumentError(f"the recipe {text} cannot be read as TOML: {error}") from error
         texts = _shipped_texts()
-        if text in _RENAMED:
-            warn_deprecated(f"the recipe {text} is called {_RENAMED[text]} now")
-            text = _RENAMED[text]
         if text not in texts:
             similar = difflib.get_close_matches(text, texts, n=3, cutoff=0.5)
             raise InvalidArgumentError(
@@ -115,15 +108,10 @@ class Recipe:
             InvalidArgumentError: If a step is invalid; the error names all problems.
         """
         problems: list[str] = []
-        specs = [parse_inline(text) for text in texts]
-        steps = _make_steps(specs, problems)
+        steps = _make_steps(map(parse_inline, texts), problems)
         if problems:
             raise InvalidArgumentError("; ".join(problems), hint=ALL_STEPS)
-        pairs = zip(texts, specs, strict=True)
-        names = [
-            text if spec == with_present_names(spec) else inline_text(with_present_names(spec)) for text, spec in pairs
-        ]
-        return cls(steps, ", ".join(names))
+        return cls(steps, ", ".join(texts))
 
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         """Return a batch of whole episodes transformed by all steps; None if no steps of the episodes remain.
@@ -236,12 +224,6 @@ class Recipe:
         return {"name": self.name, "steps": [{**step.to_json(), **_code_digests(step)} for step in self.steps]}
 
 
-def same_steps(stored: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
-    """Return whether the description of a recipe in a manifest has the steps of another one, under former names."""
-    steps = [with_current_names(step) for step in stored.get("steps", ())]
-    return steps != stored.get("steps") and steps == recipe["steps"]
-
-
 def _not_finite_problems(step: Step, number: int) -> Iterator[str]:
     """Yield a problem for each argument of a step that a manifest cannot record: NaN and infinite numbers."""
     # Functions and transforms of the user are recorded as a digest.
@@ -277,9 +259,6 @@ def _from_toml(text: str, name: str) -> Recipe:
         document = parse_toml(text)
     except ValueError as error:
         raise InvalidArgumentError(f"the recipe {name} cannot be read as TOML: {error}") from error
-    if "purpose" in document and "summary" not in document:
-        warn_deprecated(f"the key purpose of the recipe {name} is called summary now")
-        document["summary"] = document.pop("purpose")
     problems = [f"it has {key!r}; expected summary and step" for key in sorted(document.keys() - {"summary", "step"})]
     entries, steps = document.get("step"), []
     if not isinstance(entries, list) or not all(

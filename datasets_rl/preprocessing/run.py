@@ -51,7 +51,7 @@ from datasets_rl.preprocessing.partial import (
     write_episodes,
     writer_columns,
 )
-from datasets_rl.preprocessing.recipe import Recipe, same_steps
+from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.progress import Report, report
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings, memory_bytes
@@ -304,18 +304,11 @@ class _Request:
         """Return whether a run in the history of a dataset applied this recipe, to whatever input."""
         if [run.get("num_frames"), run.get("seed")] != [self.num_frames, self.seed]:
             return False
-        recipe = run.get("recipe", {})
-        return bool(recipe == self.recipe) or same_steps(recipe, self.recipe)
+        return bool(run.get("recipe") == self.recipe)
 
     def is_met_by(self, run: Mapping[str, Any]) -> bool:
-        """Return whether a run in the history of a dataset had the same result.
-
-        The fingerprint of a run is that of the names of its version: if the recipe is the same under former names, it
-        is computed from these.
-        """
-        if run.get("fingerprint") == self.fingerprint:
-            return True
-        return self.is_recipe_of(run) and replace(self, recipe=run["recipe"]).fingerprint == run.get("fingerprint")
+        """Return whether a run in the history of a dataset had the same result."""
+        return bool(run.get("fingerprint") == self.fingerprint)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError
 from datasets_rl.preprocessing.base import DataStep, Step
-from datasets_rl.preprocessing.naming import make_step, with_current_names
+from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     ACTION,
@@ -117,7 +117,7 @@ def _restored_steps(entries: Sequence[Any]) -> Iterator[tuple[str, Step]]:
     for entry in entries:
         label = entry.get("label", "a step") if isinstance(entry, Mapping) else "a step"
         try:
-            step = _restored_step(with_current_names(entry["step"]), entry["fitted"])
+            step = _restored_step(dict(entry["step"]), entry["fitted"])
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{label}: {error.message}") from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # a description is read from files

@@ -9,7 +9,6 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.checkpoint import with_renamed_keys
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import Share, check_any_valid, empty_storage_error
 
@@ -186,7 +185,6 @@ class SamplerWithoutReplacement(Sampler):
 
     @override
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
-        state_dict = with_renamed_keys(state_dict, lanes="envs")
         reasons = super().state_problems(state_dict)
         for name in ("held", "envs", "ran_out"):
             if not isinstance(state_dict.get(name), int):
@@ -205,7 +203,6 @@ class SamplerWithoutReplacement(Sampler):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        state_dict = with_renamed_keys(state_dict, lanes="envs")
         self._epoch_rows = state_dict["left"].clone()
         self._position, self._stop = 0, len(self._epoch_rows)
         self._rewritten = -1
@@ -218,7 +215,6 @@ class SamplerWithoutReplacement(Sampler):
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         if self.state_problems(state_dict):
             return state_dict  # unchanged: load_state_dict rejects it
-        state_dict = with_renamed_keys(state_dict, lanes="envs")
         envs, remaining, held = state_dict["envs"], state_dict["left"], slots * state_dict["envs"]
         # Between two epochs, new rows have no epoch to join.
         new_rows = self._rows(state_dict["held"], held) if len(remaining) else remaining

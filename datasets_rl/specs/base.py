@@ -14,7 +14,6 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.deprecation import warn_deprecated
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import KINDS, Entry, dtype_name
 from datasets_rl.specs._errors import AxisError, NotInSpecError, NotSupportedBySpecError, WrongDtypeError
@@ -177,11 +176,6 @@ class TensorSpec(metaclass=_SpecType):
             value: Any object; a tensor may have extra leading axes.
             place: Name of the value in the reasons.
         """
-
-    def misfits(self, value: Any, place: str = "value") -> list[str]:
-        """Return `problems` under its former name."""
-        warn_deprecated("misfits is called problems now")
-        return self.problems(value, place)
 
     def is_in(self, value: Any) -> bool:
         """Return whether a value, which may have extra leading axes, is in the set."""

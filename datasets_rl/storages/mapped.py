@@ -22,7 +22,6 @@ from torch import Tensor
 
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.checkpoint import with_renamed_keys
 from datasets_rl.format.schema import short_text
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.row_layout import row_layout
@@ -88,10 +87,9 @@ class MappedRows:
         if not path.exists():
             return None
         try:
-            description = with_renamed_keys(json.loads(path.read_text(encoding="utf-8")), lanes="env_shape")
+            description = json.loads(path.read_text(encoding="utf-8"))
             env_shape = tuple(description["env_shape"])
-            # Up to version 0.2, the capacity was rounded down.
-            slots = description.get("slots", description["max_size"] // math.prod(env_shape))
+            slots = description["slots"]
             is_same_size = self.max_size in {description["max_size"], slots * math.prod(env_shape)}
             expected = (
                 ("format", _FORMAT),

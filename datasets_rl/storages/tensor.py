@@ -15,7 +15,7 @@ from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.format.checkpoint import raise_reasons, row_chunks, with_renamed_keys
+from datasets_rl.format.checkpoint import raise_reasons, row_chunks
 from datasets_rl.format.schema import short_text
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import wrap_negative_rows
@@ -28,8 +28,6 @@ from datasets_rl.ted.keys import Key, dotted_name, nest_keys
 
 __all__ = ["TensorStorage"]
 
-_FORMER_KEYS = {"lanes": "env_shape"}
-"""The keys of a state that had other names in version 0.1."""
 _MAX_CHUNKS, _MAX_CHUNK_SLOTS = 64, 4096
 """Maximum number of chunks of a change in place, and of slots in one, which bounds what a dead process can tear."""
 
@@ -524,7 +522,6 @@ class TensorStorage(Storage):
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:
         if "hooked" in state_dict:
             return self._hooked_problems(state_dict)
-        state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
         reasons = _document_problems(state_dict, self.ndim)
         if reasons or state_dict["structure"] is None:
             return reasons
@@ -571,7 +568,6 @@ class TensorStorage(Storage):
             self._load_hooked_state(state_dict)
             return
         raise_reasons(self.state_problems(state_dict))
-        state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
         self.empty()
         if state_dict["structure"] is None:
             return
@@ -609,7 +605,6 @@ class TensorStorage(Storage):
         del slots
         if "hooked" in state_dict:
             return self._renumbered_hooked_state(state_dict, shift)
-        state_dict = with_renamed_keys(state_dict, **_FORMER_KEYS)
         rows = shift * math.prod(state_dict["env_shape"])
         tables = [_rotate(parts, rows) for parts in state_dict["tables"]]
         objects = {

@@ -968,36 +968,3 @@ def _discard_unless_held(path: Path, folder: Path, *, resumable: bool) -> None:
         is_recorded = any(path.name.startswith(f"{folder.name}{_RECORD}") for path in folder.parent.iterdir())
         if not is_recorded and (resumable or not (folder / "journal.jsonl").exists()):
             disk.discard(path, folder.parents[1])
-
-
-def upgrade(folder: Path, *, wait: float = 3600.0) -> bool:
-    """Rewrite the manifest of a stored dataset in the current version of the format.
-
-    The other files are not copied: both versions share them. An open reader keeps the manifest that it has read.
-
-    Args:
-        folder: The folder of the dataset.
-        wait: Seconds to wait for another process that changes the dataset.
-
-    Returns:
-        Whether the manifest had an earlier version of the format.
-
-    Raises:
-        ManifestError: If the manifest cannot be read.
-        InvalidArgumentError: If the folder holds files that are not the dataset's.
-        LockedError: If the other process did not finish in time.
-    """
-    from datasets_rl.format.manifest import FORMAT_VERSION, Manifest, read_document
-
-    paths = paths_of(folder)
-    with transaction(paths, str(folder), ["upgrade"], wait=wait) as change:
-        if change.finished or read_document(paths.folder).get("format_version") == FORMAT_VERSION:
-            return change.finished
-        manifest = Manifest.read(paths.folder)
-        check_own_files(paths.folder)
-        disk.remove_tree(paths.build, paths.root)
-        for entry in manifest.files:
-            disk.link_or_copy(paths.folder / entry.path, paths.build / entry.path)
-        manifest.write(paths.build)
-        change.publish(keep=False)
-    return True

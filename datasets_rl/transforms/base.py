@@ -366,7 +366,7 @@ class Transform(nn.Module):
 
     @override
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Restore a state from `state_dict`, or from a checkpoint of version 0.1.
+        """Restore a state that `state_dict` returned.
 
         Args:
             state_dict: The state.
@@ -397,11 +397,6 @@ class Transform(nn.Module):
                 self._buffers[name] = None
             elif isinstance(value, Tensor) and (buffer is None or buffer.shape != value.shape):
                 self._buffers[name] = torch.empty_like(value, device=None if buffer is None else buffer.device)
-        for name, module in self._modules.items():
-            # States of version 0.1 do not contain the networks of a transform, which then keep their parameters.
-            start = f"{prefix}{name}."
-            if module is not None and not any(key.startswith(start) for key in state_dict):
-                state_dict.update(module.state_dict(prefix=start))
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def dumps(self, path: Path | str) -> None:
@@ -529,18 +524,6 @@ class Compose(Transform):
                 transform.update_specs(spec)
             else:
                 _update_specs_by_trial(transform, spec)
-
-    @override
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
-    ) -> None:
-        # States of version 0.1 are nested: the state of each transform by its number.
-        for key, state in list(state_dict.items()):
-            if key.startswith(prefix) and key.removeprefix(prefix).isdigit() and isinstance(state, dict):
-                start = f"{prefix}transforms.{key.removeprefix(prefix)}."
-                state_dict.update({start + name: value for name, value in state_dict.pop(key).items()})
-        # Unlike the networks of other transforms, the transforms of a sequence must have their states.
-        nn.Module._load_from_state_dict(self, state_dict, prefix, local_metadata, *args)  # noqa: SLF001 - of torch
 
     def __getitem__(self, index: int | slice) -> Any:
         """Return the transform at an index, or a `Compose` of the transforms in a slice."""

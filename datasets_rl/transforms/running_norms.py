@@ -278,10 +278,6 @@ class VecNorm(RunningNorm):
 
     @override
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # States of version 0.1 have lists with a value for each entry.
-        for name, former in zip(_MOMENTS, ("counts", "means", "variances"), strict=True):
-            for number, value in enumerate(state_dict.pop(prefix + former, ())):
-                state_dict[f"{prefix}{name}_{number}"] = torch.tensor(value) if isinstance(value, float) else value
         for number in range(len(self.in_keys)):
             # A state has no mean of an entry before its first batch.
             if f"{prefix}count_{number}" in state_dict:

@@ -228,27 +228,6 @@ def test_a_second_dump_of_the_same_state_writes_no_new_file(storage, tmp_path):
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")} == before
 
 
-@pytest.mark.parametrize("slots", [SLOTS, SLOTS + 5], ids=["same", "larger"])
-def test_a_state_with_the_keys_of_version_0_1_is_restored(slots):
-    def made(size):
-        generator = torch.Generator().manual_seed(3)
-        sampler = SamplerWithoutReplacement(generator=generator)
-        return ReplayBuffer(storage=LazyTensorStorage(size * LANES, ndim=2), sampler=sampler, batch_size=6)
-
-    original, other, twin = made(SLOTS), made(slots), made(slots)
-    original.extend(steps(0, SLOTS + 4, envs=LANES))
-    original.sample()
-    state = original.state_dict()
-    former = {name: {**part, "state": dict(part["state"])} for name, part in state.items() if name != "ahead"}
-    former["storage"]["state"]["lanes"] = former["storage"]["state"].pop("env_shape")
-    former["sampler"]["state"]["lanes"] = former["sampler"]["state"].pop("envs")
-    other.load_state_dict(former)
-    twin.load_state_dict(state)
-
-    assert (other[:] == twin[:]).all()
-    assert all((other.sample() == twin.sample()).all() for _ in range(5))
-
-
 def change(**parts):
     def apply(state):
         for name, value in parts.items():

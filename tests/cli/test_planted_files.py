@@ -94,7 +94,6 @@ WRITING = [
     ["download", ID, "--force"],
     ["preprocess", "{}", "-t", "scale_rewards:2", "--in-place"],
     ["preprocess", "{}", "--undo"],
-    ["upgrade", "{}"],
     ["cache", "prune", "--versions", "--builds", "--raw", "--streams", "--dry-run"],
     ["cache", "prune", "--versions", "--builds", "--raw", "--streams", "--yes"],
     ["remove", ID, "--yes"],

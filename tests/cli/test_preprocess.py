@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -156,22 +154,6 @@ def test_a_user_recipe_can_be_toml_or_python(rlds, stored, tmp_path):
     made = StoredDataset(tmp_path / "b")
     assert np.array_equal(made.column(("double",)), made.column(("action",)) * 2)
     assert made.episodes.lengths.tolist() == [200, 100]
-
-
-@pytest.mark.usefixtures("stored", "warm_python")
-def test_a_former_name_is_accepted_with_a_line_on_stderr():
-    words = ("-t", "keep_returns:least=-2000", "-r", "normalised_observation", "--dry-run")
-    ran = subprocess.run(
-        [sys.executable, "-m", "datasets_rl.cli", "preprocess", "demo/pendulum", *words],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    assert ran.stderr.splitlines() == [
-        "the recipe normalised_observation is called normalized_observation now",
-        "the step keep_returns:least=-2000 is written keep_returns:min=-2000 now",
-    ]
 
 
 def test_ctrl_c_prints_how_to_continue_and_the_dataset_is_unchanged(rlds, stored, tmp_path):

@@ -174,15 +174,3 @@ def test_info_shows_statistics_and_spaces(rlds, toy):
     assert "field\tmean\tstd\tmin\tmax\tq50\tq01\tq99" in out
     assert "action[1]\t1." in out
     assert "return\t" in out
-
-
-def test_info_of_an_older_dataset_says_that_quantiles_are_missing(rlds, toy):
-    document = json.loads((toy / "manifest.json").read_text())
-    for numbers in document["statistics"].values():
-        for name in [name for name in numbers if name.startswith("q")]:
-            del numbers[name]
-    (toy / "manifest.json").write_text(json.dumps(document))
-
-    out = rlds("info", toy).out
-    assert "an early release wrote this dataset, without quantiles" in out
-    assert "field\tmean\tstd\tmin\tmax" in out

@@ -230,12 +230,13 @@ def test_all_errors_are_reported_at_once(folder):
         assert any(part in problem for problem in caught.value.problems), part
 
 
-def test_a_later_format_version_is_an_error_that_suggests_an_upgrade(folder):
-    put(folder, at(document_of(folder), "format_version", value=3))
+@pytest.mark.parametrize(("version", "hint"), [(1, "download it again with force=True"), (3, "upgrade datasets-rl")])
+def test_another_format_version_is_an_error_and_a_later_one_suggests_an_upgrade(folder, version, hint):
+    put(folder, at(document_of(folder), "format_version", value=version))
 
-    with pytest.raises(ManifestError, match="format_version is 3") as caught:
+    with pytest.raises(ManifestError, match=f"format_version is {version}; expected 2") as caught:
         StoredDataset(folder)
-    assert caught.value.hint == "upgrade datasets-rl"
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize(

@@ -557,6 +557,7 @@ def test_success_rewards_use_the_next_state():
         ("delay_rewards:1", "expected at most 0 arguments"),
         ("resize", "resize takes"),
         ("rezise:64", r"there is no step 'rezise' \(did you mean resize"),
+        ("d_type_cast:float64,float16", r"there is no step 'd_type_cast' \(did you mean cast\?"),
     ],
 )
 def test_invalid_arguments_are_refused_before_any_read(step, problem):

@@ -23,7 +23,7 @@ NPZ = """\
 name = "Gripper, second run"
 license = "CC-BY-4.0"
 citation = "the lab, 2026"
-faults = ["the second joint was loose"]
+known_issues = ["the second joint was loose"]
 alignment = "one-more"
 
 [episodes]
@@ -36,7 +36,7 @@ task = "task"
 action = { array = "choice", n = 4 }
 reward = "r"
 """
-HDF5 = 'name = "Hopper at home"\nlicence = "MIT"\nhomepage = "https://example.org"\n'
+HDF5 = 'name = "Hopper at home"\nlicense = "MIT"\nhomepage = "https://example.org"\n'
 TABLE = """\
 name = "Arm"
 license = "Apache-2.0"
@@ -369,7 +369,7 @@ HDF5_FAULTS = {
     ),
     "next observations of another shape": Fault(put("next_observations", np.zeros((11, 4))), "next_observations is"),
     "files of two formats": Fault(data("more.npz", b"PK"), "set format"),
-    "an alignment that contradicts the rows": Fault(toml("licence", 'alignment = "one-more"\nlicence'), "flags"),
+    "an alignment that contradicts the rows": Fault(toml("license", 'alignment = "one-more"\nlicense'), "flags"),
 }
 TABLE_FAULTS = {
     "an episode in two pieces": Fault(

@@ -355,9 +355,3 @@ def test_bounds_and_masks_are_indexed_like_tensors(shape, data):
 def test_two_ellipses_are_refused():
     with pytest.raises(IndexError, match="expected at most one"):
         _ = BoundedTensorSpec(0, 1, (2, 3))[..., ...]
-
-
-def test_misfits_is_the_former_name_of_problems():
-    spec = BoundedTensorSpec(0, 1, (2,))
-    with pytest.warns(DeprecationWarning, match="misfits is called problems now"):
-        assert spec.misfits(5) == spec.problems(5)

@@ -93,14 +93,6 @@ class TestFolder:
         assert again.get(slice(None))["a"].tolist() == [5, 6, 7, 3, 4]
         assert (again.write_count, again.filled_count) == (8, 5)
 
-    def test_steps_of_a_storage_of_version_0_1_are_gone_on_with(self, tmp_path):
-        LazyMemmapStorage(5, scratch_dir=tmp_path).set(torch.arange(3), data(torch.arange(3)))
-        description = json.loads((tmp_path / "storage.json").read_text())
-        description["lanes"] = description.pop("env_shape")
-        (tmp_path / "storage.json").write_text(json.dumps(description))
-
-        assert len(LazyMemmapStorage(5, scratch_dir=tmp_path, existsok=True)) == 3
-
     def test_an_earlier_storage_that_does_not_fit_is_refused_with_all_reasons(self, tmp_path):
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
         with pytest.raises(InvalidArgumentError, match="max_size is 100; expected 50; ndim is 1; expected 2"):

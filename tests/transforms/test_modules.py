@@ -139,27 +139,6 @@ class TestStates:
         with pytest.raises(InvalidArgumentError, match="has no statistics"):
             norm.eval()(steps())
 
-    def test_states_of_version_0_1_are_loaded(self):
-        """They are nested, without networks, and lists hold the statistics of entries."""
-        norm, data = fitted(), steps()
-        former = {
-            "0": {"loc": torch.tensor([1.0, 2.0, 3.0]), "scale": torch.tensor(2.0)},
-            "1": {"counts": [6.0], "means": [norm.mean_0], "variances": [norm.variance_0]},
-            "2": {"0": {"loc": None, "scale": None}},
-        }
-        other = Compose(
-            ObservationNorm(in_keys=["observation"]),
-            VecNorm(["observation"]).eval(),
-            Compose(RewardScaling(1.0, 1.0)),
-            GAE(gamma=0.9, lmbda=0.9, value_network=nn.Linear(3, 1)),
-        )
-        other.load_state_dict(former)
-
-        expected = norm.eval()(data.set("observation", data["observation"] * 2 + torch.tensor([1.0, 2.0, 3.0])))
-        torch.testing.assert_close(other[:2](steps().update(data)).shape, expected.shape)
-        assert (other[1].count_0, other[2][0].loc) == (6, None)
-        assert torch.equal(other[1].mean_0, norm.mean_0)
-
     def test_a_state_goes_through_a_folder(self, tmp_path):
         compose = Compose(fitted(), RewardScaling(1.0, 3.0))
         compose.dumps(tmp_path / "state")

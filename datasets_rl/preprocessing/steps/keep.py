@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.deprecation import former_arguments
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import random_floats, require_keys, unit_floats
@@ -112,7 +111,6 @@ def _episodes_with_hits(batch: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray
     return result
 
 
-@former_arguments(least="min", most="max")
 @dataclass
 class KeepReturns(DataStep):
     """Keep the episodes whose return is in [`min`, `max`]."""
@@ -126,7 +124,6 @@ class KeepReturns(DataStep):
         return _pick_episodes(batch, (episode_returns >= self.min) & (episode_returns <= self.max))
 
 
-@former_arguments(least="min", most="max")
 @dataclass
 class KeepLengths(DataStep):
     """Keep the episodes whose number of steps is in [`min`, `max`]."""

@@ -15,14 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.deprecation import former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps._fields import map_fields, require_keys
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, as_key
-
-__getattr__ = former_names(globals(), {"Normalise": "Normalize", "NormaliseRange": "NormalizeRange"})
 
 Array = NDArray[np.float64]
 

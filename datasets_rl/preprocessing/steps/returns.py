@@ -8,15 +8,12 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from datasets_rl.deprecation import former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import with_steps
 from datasets_rl.returns import discounted
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, as_key
-
-__getattr__ = former_names(globals(), {"MultiStep": "NStepTargets"})
 
 
 @dataclass

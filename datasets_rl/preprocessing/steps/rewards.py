@@ -10,15 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.deprecation import former_arguments, former_names
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import with_steps
 from datasets_rl.preprocessing.steps.keep import check_bounds, returns_of_episodes, success_key
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED
-
-__getattr__ = former_names(globals(), {"SparseRewards": "BinarizeRewards"})
 
 
 def _with_rewards(batch: EpisodeBatch, rewards: NDArray[Any]) -> EpisodeBatch:
@@ -38,7 +35,6 @@ class ScaleRewards(DataStep):
         return _with_rewards(batch, batch.steps[NEXT_REWARD] * self.scale + self.shift)
 
 
-@former_arguments(least="min", most="max")
 @dataclass
 class ClipRewards(DataStep):
     """Clip rewards to [`min`, `max`].
@@ -64,7 +60,6 @@ class ClipRewards(DataStep):
         return _with_rewards(batch, np.clip(batch.steps[NEXT_REWARD], self.min, self.max))
 
 
-@former_arguments(above="threshold")
 @dataclass
 class BinarizeRewards(DataStep):
     """Replace rewards by 1 where they are greater than `threshold`, and by 0 elsewhere."""

@@ -56,8 +56,6 @@ _TEXTS = ("name", "format", "alignment", "license", "citation", "homepage", "env
 _LISTS = ("files", "known_issues")
 _TABLES = ("episodes", "fields", "score")
 _SCORE_ORIGIN = "dataset.toml"
-_FORMER_KEYS = {"faults": "known_issues", "licence": "license"}
-"""Keys of version 0.1 of this package, which users' files may still have."""
 _OPTIONS = ("array", "layout", "low", "high", "n", "binary", "state")
 _EPISODES = ("by", "array", "table", "final", "final_known")
 _STATES = (OBSERVATION[0], "info")
@@ -127,7 +125,6 @@ class Description:
         Raises:
             ConversionError: If the document is invalid; the error names every problem.
         """
-        document = {_FORMER_KEYS.get(name, name): value for name, value in document.items()}
         problems = list(_key_problems(document, (*_TEXTS, *_LISTS, *_TABLES), ""))
         values: dict[str, Any] = {}
         for name in _TEXTS:
