@@ -86,13 +86,13 @@ _TYPER: dict[str, Any] = {
 }
 
 
-def make_app(names: Sequence[str]) -> typer.Typer:
-    """Return the Typer app with these commands."""
+def make_app(names: Sequence[str] = ()) -> typer.Typer:
+    """Return the Typer app with these commands, by default all."""
     app = typer.Typer(**_TYPER)
     app.callback(invoke_without_command=True, help=_HELP, epilog="Exit codes: rlds help exit-codes")(
         _make_group_callback(None)
     )
-    for name in names:
+    for name in names or command_names():
         module = importlib.import_module(f"{commands.__name__}.{name}")
         if not (below := subcommand_names(name)):
             _add_command(app, name, module)

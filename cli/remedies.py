@@ -14,7 +14,7 @@ COMMANDS = {
     "download": ("download",),
     "info": ("info",),
     "list_datasets": ("list",),
-    "mixing.mixture_toml": ("mix",),
+    "datasets.mixing.mixture_toml": ("mix",),
     "preprocess": ("preprocess",),
     "push": ("push",),
     "preprocessing.naming.describe_steps": ("preprocess", "--list"),

@@ -14,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
+from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 
 from ..options import Shell
-from ..output import Lines, Result
+from ..output import Facts, Lines, Result, Table
 
 GROUP = "Train"
 
@@ -25,8 +26,7 @@ GROUP = "Train"
 CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-def recipe_names() -> list[str]:
-    """Return the names of the programs, for the tab key."""
+def _program_names() -> list[str]:
     from datasets_rl.recipes.train import program_files
 
     return [*program_files()]
@@ -34,10 +34,14 @@ def recipe_names() -> list[str]:
 
 def run(
     shell: Shell,
-    recipe: Annotated[
+    program: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", help="A program: bc, td3_bc, iql, ...", autocompletion=recipe_names),
-    ],
+        typer.Argument(metavar="PROGRAM", help="A program: bc, td3_bc, iql, ...", autocompletion=_program_names),
+    ] = "",
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGUMENTS...", help="Arguments of the program, such as --dataset ID."),
+    ] = None,
     module: Annotated[
         str,
         typer.Option(
@@ -46,42 +50,81 @@ def run(
             help="Module to import first, which registers an environment; give it before PROGRAM.",
         ),
     ] = "",
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGUMENTS...", help="Arguments of the program, such as --dataset ID."),
+    listed: Annotated[bool, typer.Option("--list", help="List the programs.")] = False,
+    shown: Annotated[
+        str, typer.Option("--show", metavar="PROGRAM", help="Print a program.", autocompletion=_program_names)
+    ] = "",
+    copied: Annotated[
+        str,
+        typer.Option("--copy", metavar="PROGRAM", help="Copy a program, to change it.", autocompletion=_program_names),
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="PATH", help="File or folder of the copy; by default this folder."),
     ] = None,
 ) -> Result:
     """Train a policy on a dataset by a program of one file, and evaluate it in the dataset's environment.
 
     The result is one line of JSON. Ctrl-C saves the run, and the same command continues it. Without an environment, a
-    validation loss is printed. `rlds train RECIPE --help` has the arguments of a program; `rlds recipe copy RECIPE`
-    gives a copy of it to change.
+    validation loss is printed. `rlds train PROGRAM --help` lists the arguments of a program.
 
     \b
     Examples:
+      rlds train --list
       rlds train bc --dataset demo/pendulum
       rlds train td3_bc --dataset demo/pendulum --seed 1 --steps 20000
       rlds train --import my_envs iql --dataset local/heater
-      rlds train iql --help
+      rlds train --copy iql --out my_algorithm.py
     """
-    find_program(recipe)
+    if listed:
+        return _list_programs()
+    if shown:
+        path = _find_program(shown)
+        text = path.read_text(encoding="utf-8")
+        lines = tuple(text.splitlines())
+        return Result({"program": shown, "path": str(path), "text": text}, [Lines(lines)], quiet=lines)
+    if copied:
+        return _copy(shell, copied, out)
+    if not program:
+        raise InvalidArgumentError("no program is named", hint=f"{shell.rlds('train', '--list')} lists the programs")
+    _find_program(program)
     if shell.root is not None:
         os.environ["RLDS_HOME"] = str(shell.settings.home)
     if module:
         _import(module)
     words = [*(arguments or []), *(["--quiet"] if shell.printer.quiet else [])]
     try:
-        result = _run_program(recipe, words)
+        result = _run_program(program, words)
     except KeyboardInterrupt as stop:
         shell.interrupted = str(stop)
         raise
     if result is None:
-        return Result({"recipe": recipe})
+        return Result({"program": program})
     line = json.dumps(result)
-    return Result({"recipe": recipe, "result": result}, [Lines((line,))], quiet=[line])
+    return Result({"program": program, "result": result}, [Lines((line,))], quiet=[line])
 
 
-def find_program(name: str) -> Path:
+def _list_programs() -> Result:
+    from datasets_rl.recipes.train import program_files, summary
+
+    found = [{"name": name, "summary": summary(path), "path": str(path)} for name, path in program_files().items()]
+    table = Table(("program", "summary"), tuple((one["name"], one["summary"]) for one in found), listing=True)
+    return Result({"programs": found}, [table], quiet=[one["name"] for one in found])
+
+
+def _copy(shell: Shell, name: str, out: Path | None) -> Result:
+    source = _find_program(name)
+    target = out or Path(source.name)
+    if target.is_dir():
+        target /= source.name
+    if target.exists():
+        raise InvalidArgumentError(f"{target} exists, and is not replaced", hint="give another name for the copy")
+    disk.write_text(target, source.read_text(encoding="utf-8"))
+    shell.printer.note(f"run it with: python {target} --dataset demo/pendulum")
+    return Result({"program": name, "path": str(target)}, [Facts((("copied to", str(target)),))], quiet=[str(target)])
+
+
+def _find_program(name: str) -> Path:
     """Return the file of a program.
 
     Raises:
@@ -93,8 +136,8 @@ def find_program(name: str) -> Path:
     if name in files:
         return files[name]
     near = difflib.get_close_matches(name, files, 1)
-    meant = f"did you mean {near[0]}?" if near else "`rlds recipe list` says what each one does"
-    raise InvalidArgumentError(f"no recipe {name!r}; expected one of {', '.join(files)}", hint=meant)
+    meant = f"did you mean {near[0]}?" if near else "`rlds train --list` shows what each one does"
+    raise InvalidArgumentError(f"no program {name!r}; expected one of {', '.join(files)}", hint=meant)
 
 
 def _run_program(name: str, arguments: list[str]) -> dict[str, Any] | None:

@@ -35,7 +35,7 @@ def read_mixture_file(path: Path) -> dict[str, Any]:
     Raises:
         InvalidArgumentError: If the file cannot be read, or is not TOML.
     """
-    hint = Remedy("`{}` makes a valid one", Call("mixing.mixture_toml", ...))
+    hint = Remedy("`{}` makes a valid one", Call("datasets.mixing.mixture_toml", ...))
     try:
         return parse_toml(path.read_text("utf-8"))
     except OSError as error:

@@ -109,6 +109,20 @@ class Parser(argparse.ArgumentParser):
         count = None if isinstance(default, int) else "+"
         self._add(flag, partial(_integer, low=1, high=_MAX_WIDTH), default, "WIDTH", "of hidden layers", count)
 
+    def add_actor_critic(self, hidden: Sequence[int] = (256, 256), lr: float = 3e-4) -> None:
+        """Add the widths of the networks, the learning rate, the discount and the rate of the target networks."""
+        self.add_widths("--hidden", [*hidden])
+        self.add_number("--lr", lr, above=0, text="of Adam")
+        self.add_number("--discount", 0.99, high=1)
+        self.add_number("--tau", 0.005, high=1, text="share of the networks in an update of the targets")
+
+    def add_reward_scaling(self) -> None:
+        """Add the arguments of `reward_scaling`."""
+        self.add_number("--reward-scale", None, above=0, text="by default 1,000 / (highest - lowest return), as in IQL")
+        self.add_number(
+            "--reward-shift", None, low=-1e9, text="added to scaled rewards; by default -1 if rewards are 0 or 1"
+        )
+
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """Return the arguments; those of this process if `argv` is None.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -12,15 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from datasets_rl.datasets.loading import load
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.normalizer import Normalizer
+from datasets_rl.samplers import RandomSampler
 from datasets_rl.training.evaluation import Policy
+from datasets_rl.transforms import DoubleToFloat
 
 __all__ = [
     "Learner",
     "RewardScaling",
     "action_normalizer",
     "cosine_decay",
+    "load_transitions",
     "make_mlp",
     "observation_normalizer",
     "reward_scaling",
@@ -91,6 +96,24 @@ class Learner(nn.Module):
         if self.learning:
             for slow, fast in zip(target.parameters(), network.parameters(), strict=True):
                 slow.lerp_(fast, share)
+
+
+def load_transitions(
+    args: argparse.Namespace, keys: Sequence[str], *transforms: Any, final_unknown: str = "drop", **selection: Any
+) -> Any:
+    """Return the transitions of the dataset as float32, drawn with replacement, on the device of the run.
+
+    Args:
+        args: The arguments of a `Parser`.
+        keys: The fields of a batch.
+        transforms: What is applied to batches before they become float32.
+        final_unknown: What becomes of transitions whose next observation is unknown, as in `load`.
+        selection: Further arguments of `load`.
+    """
+    sampler = RandomSampler(generator=torch.Generator(args.device).manual_seed(args.seed))
+    steps = [*transforms, DoubleToFloat()]
+    data = load(args.dataset, sampler=sampler, transform=steps, final_unknown=final_unknown, **selection).show(keys)
+    return data if args.device == "cpu" else data.to(args.device)
 
 
 def _relu(_: int) -> list[nn.Module]:

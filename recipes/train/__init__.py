@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-__all__ = ["TOOLS", "program_files", "summary"]
-
-TOOLS = frozenset({"beside_d3rlpy", "gather", "point_maze", "table"})
-"""Programs beside those that train on a dataset: they make datasets, an environment, and tables of results."""
+__all__ = ["program_files", "summary"]
 
 
 def program_files() -> dict[str, Path]:
     """Return the file of each training program by its name, sorted."""
-    files = sorted(Path(__file__).parent.glob("[a-z]*.py"))
-    return {path.stem: path for path in files if path.stem not in TOOLS}
+    return {path.stem: path for path in sorted(Path(__file__).parent.glob("[a-z]*.py"))}
 
 
 def summary(path: Path) -> str:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-import datasets_rl as rl
 from datasets_rl import training
 
 NAME = "bc"
@@ -35,9 +34,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return the steps, drawn with replacement."""
-    sampler = rl.RandomSampler(generator=torch.Generator(args.device).manual_seed(args.seed))
-    data = rl.load(args.dataset, sampler=sampler, transform=rl.DoubleToFloat(), **selection)
-    return data.show(KEYS) if args.device == "cpu" else data.show(KEYS).to(args.device)
+    return training.load_transitions(args, KEYS, final_unknown="keep", **selection)
 
 
 class Agent(training.Learner):

@@ -7,7 +7,7 @@ actor   = min  exp(beta (Q'(s, a, g) - V(s, g))) (pi(s, g) - a)^2
 `GoalSampler` draws the goals from the trajectories of the dataset, whose rewards are not read. With ``--beta 0`` all actions
 have the same weight, which is goal-conditioned behavior cloning.
 
-    python -m datasets_rl.recipes.train.point_maze --dataset local/point-maze
+    python -m datasets_rl.recipes.results.point_maze --dataset local/point-maze
     rlds train gc_iql --dataset local/point-maze
 """
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import datasets_rl as rl
-import datasets_rl.recipes.train.point_maze  # which registers the maze
+import datasets_rl.recipes.results.point_maze  # which registers the maze
 from datasets_rl import training
 
 NAME = "gc_iql"

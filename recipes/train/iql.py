@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import datasets_rl as rl
 from datasets_rl import training
 
 NAME = "iql"
@@ -29,16 +28,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = training.Parser(
         NAME, __doc__, steps=50_000, eval_every=5_000, batch_size=256, paper="the paper takes 1,000,000"
     )
-    parser.add_widths("--hidden", [256, 256])
-    parser.add_number("--lr", 3e-4, above=0, text="of Adam")
-    parser.add_number("--discount", 0.99, high=1)
-    parser.add_number("--tau", 0.005, high=1, text="share of the networks in an update of the targets")
+    parser.add_actor_critic()
     parser.add_number("--expectile", 0.7, above=0, high=1, text="0.5 is the mean, 1 the best action of the data")
     parser.add_number("--beta", 3.0, text="weight of the advantages against imitation")
-    parser.add_number("--reward-scale", None, above=0, text="by default 1,000 / (highest - lowest return), as in IQL")
-    parser.add_number(
-        "--reward-shift", None, low=-1e9, text="added to scaled rewards; by default -1 if rewards are 0 or 1"
-    )
+    parser.add_reward_scaling()
     parser.add_integer(
         "--decay-steps", None, low=0, text="of the cosine of the actor's rate; by default --steps, 0: none"
     )
@@ -49,9 +42,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return the transitions, drawn with replacement."""
-    sampler = rl.RandomSampler(generator=torch.Generator(args.device).manual_seed(args.seed))
-    data = rl.load(args.dataset, sampler=sampler, transform=rl.DoubleToFloat(), final_unknown="drop", **selection)
-    return data.show(KEYS) if args.device == "cpu" else data.show(KEYS).to(args.device)
+    return training.load_transitions(args, KEYS, **selection)
 
 
 class Agent(training.Learner):

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import datasets_rl as rl
 from datasets_rl import training
 
 NAME = "ope"
@@ -36,18 +35,13 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--algorithm", metavar="NAME", help="the program of the policy; by default that of the checkpoint"
     )
-    parser.add_widths("--hidden", [256, 256])
-    parser.add_number("--lr", 3e-4, above=0, text="of Adam")
-    parser.add_number("--discount", 0.99, high=1)
-    parser.add_number("--tau", 0.005, high=1, text="share of the network in an update of the target")
+    parser.add_actor_critic()
     return parser.parse(argv)
 
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return the transitions, drawn with replacement."""
-    sampler = rl.RandomSampler(generator=torch.Generator(args.device).manual_seed(args.seed))
-    data = rl.load(args.dataset, sampler=sampler, transform=rl.DoubleToFloat(), final_unknown="drop", **selection)
-    return data.show(KEYS) if args.device == "cpu" else data.show(KEYS).to(args.device)
+    return training.load_transitions(args, KEYS, **selection)
 
 
 def load_policy(dataset: Any, space: Any, args: argparse.Namespace) -> Any:

@@ -30,10 +30,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = training.Parser(
         NAME, __doc__, steps=50_000, eval_every=5_000, batch_size=256, paper="the paper takes 1,000,000"
     )
-    parser.add_widths("--hidden", [256, 256, 256])
-    parser.add_number("--lr", 1e-3, above=0, text="of Adam")
-    parser.add_number("--discount", 0.99, high=1)
-    parser.add_number("--tau", 0.005, high=1, text="share of the networks in an update of the targets")
+    parser.add_actor_critic(hidden=[256, 256, 256], lr=1e-3)
     parser.add_number("--actor-penalty", 0.1, text="weight of imitation; the paper tunes it")
     parser.add_number("--critic-penalty", 0.01, text="the same in the targets of the critics")
     parser.add_number("--policy-noise", 0.2, text="noise of target actions, in [-1, 1]")
@@ -44,10 +41,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return the transitions, drawn with replacement, each with the next action too."""
-    sampler = rl.RandomSampler(generator=torch.Generator(args.device).manual_seed(args.seed))
-    transform = [rl.WindowTransform({"action": (0, 1)}, pad="repeat"), rl.DoubleToFloat()]
-    data = rl.load(args.dataset, sampler=sampler, transform=transform, final_unknown="drop", **selection)
-    return data.show(KEYS) if args.device == "cpu" else data.show(KEYS).to(args.device)
+    actions = rl.WindowTransform({"action": (0, 1)}, pad="repeat")
+    return training.load_transitions(args, KEYS, actions, **selection)
 
 
 def normalized(width: int) -> list[nn.Module]:

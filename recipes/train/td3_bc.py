@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import datasets_rl as rl
 from datasets_rl import training
 
 NAME = "td3_bc"
@@ -28,10 +27,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = training.Parser(
         NAME, __doc__, steps=50_000, eval_every=5_000, batch_size=256, paper="the paper takes 1,000,000"
     )
-    parser.add_widths("--hidden", [256, 256])
-    parser.add_number("--lr", 3e-4, above=0, text="of Adam")
-    parser.add_number("--discount", 0.99, high=1)
-    parser.add_number("--tau", 0.005, high=1, text="share of the networks in an update of the targets")
+    parser.add_actor_critic()
     parser.add_number("--alpha", 2.5, text="weight of the values against imitation")
     parser.add_number("--policy-noise", 0.2, text="noise of target actions, in [-1, 1]")
     parser.add_number("--noise-clip", 0.5)
@@ -41,9 +37,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return the transitions, drawn with replacement."""
-    sampler = rl.RandomSampler(generator=torch.Generator(args.device).manual_seed(args.seed))
-    data = rl.load(args.dataset, sampler=sampler, transform=rl.DoubleToFloat(), final_unknown="drop", **selection)
-    return data.show(KEYS) if args.device == "cpu" else data.show(KEYS).to(args.device)
+    return training.load_transitions(args, KEYS, **selection)
 
 
 class Agent(training.Learner):

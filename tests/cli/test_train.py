@@ -1,4 +1,4 @@
-"""``rlds train`` and ``rlds recipe``: programs that are run, listed, printed and copied."""
+"""``rlds train``: programs that are run, listed, printed and copied."""
 
 from __future__ import annotations
 
@@ -177,8 +177,14 @@ def test_an_unknown_program_is_refused_with_the_nearest(rlds):
     ran = rlds("train", "td3bc", "--dataset", "demo/pendulum")
 
     assert ran.code == 2
-    assert "no recipe 'td3bc'; expected one of bc," in ran.err.replace("\n  why: ", "; ")
+    assert "no program 'td3bc'; expected one of bc," in ran.err.replace("\n  why: ", "; ")
     assert "did you mean td3_bc?" in ran.err
+
+
+def test_train_without_a_program_names_the_list(rlds):
+    ran = rlds("train")
+
+    assert (ran.code, "no program is named" in ran.err, "rlds train --list" in ran.err) == (2, True, True)
 
 
 def test_an_unknown_dataset_ends_as_in_other_commands(rlds, tmp_path):
@@ -195,26 +201,26 @@ def test_train_takes_the_data_folder_of_the_option(rlds, tmp_path, monkeypatch):
 
 
 def test_the_list_has_every_program_with_its_summary(rlds):
-    listed = rlds("recipe", "list", "--json").json["recipes"]
+    listed = rlds("train", "--json", "--list").json["programs"]
 
     assert [one["name"] for one in listed] == list(program_files())
     assert {"bc", "td3_bc", "iql", "cql", "rebrac"} <= {one["name"] for one in listed}
     assert all(one["summary"] for one in listed)
-    assert rlds("recipe", "list", "-q").out.split() == list(program_files())
+    assert rlds("train", "-q", "--list").out.split() == list(program_files())
 
 
 def test_show_prints_the_file(rlds):
-    assert rlds("recipe", "show", "iql").out == program_files()["iql"].read_text(encoding="utf-8")
+    assert rlds("train", "--show", "iql").out == program_files()["iql"].read_text(encoding="utf-8")
 
 
 def test_a_copy_runs_and_is_not_replaced(rlds, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert rlds("recipe", "copy", "bc").code == 0
-    assert rlds("recipe", "copy", "bc", "mine.py", "-q").out == "mine.py\n"
+    assert rlds("train", "--copy", "bc").code == 0
+    assert rlds("train", "--copy", "bc", "--out", "mine.py", "-q").out == "mine.py\n"
 
     result = runpy.run_path("mine.py")["main"]([*TINY, "--out", "run"])
     assert result["step"] == 2
-    ran = rlds("recipe", "copy", "iql", "bc.py")
+    ran = rlds("train", "--copy", "iql", "--out", "bc.py")
     assert (ran.code, "bc.py exists, and is not replaced" in ran.err) == (2, True)
     assert (tmp_path / "bc.py").read_bytes() == program_files()["bc"].read_bytes()
 
@@ -222,6 +228,6 @@ def test_a_copy_runs_and_is_not_replaced(rlds, tmp_path, monkeypatch):
 @pytest.mark.parametrize("target", ["missing/bc.py", "."])
 def test_a_copy_goes_to_a_folder_that_exists_only(rlds, target, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ran = rlds("recipe", "copy", "bc", target)
+    ran = rlds("train", "--copy", "bc", "--out", target)
 
     assert (ran.code == 0) is (tmp_path / "bc.py").exists() is (target == ".")

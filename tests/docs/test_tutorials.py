@@ -27,7 +27,7 @@ import torch
 
 import datasets_rl
 from datasets_rl.cli.app import main
-from datasets_rl.recipes.train import point_maze
+from datasets_rl.recipes.results import point_maze
 
 if sys.platform == "win32":
     pytest.skip("the tutorials show a terminal of Linux", allow_module_level=True)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -15,9 +16,9 @@ import torch
 
 import datasets_rl
 from datasets_rl import InvalidArgumentError, RecordEpisodes, load, training
-from datasets_rl.recipes.train import TOOLS, program_files, summary
-from datasets_rl.recipes.train import gather as gather_program
-from datasets_rl.recipes.train import table as table_program
+from datasets_rl.recipes.results import gather as gather_program
+from datasets_rl.recipes.results import table as table_program
+from datasets_rl.recipes.train import program_files, summary
 
 PROGRAMS = ("bc", "td3_bc", "iql", "cql", "rebrac")
 TINY = ["--hidden", "8", "--batch-size", "8", "--eval-episodes", "1", "--eval-every", "2"]
@@ -135,17 +136,14 @@ def test_the_policy_of_a_program_has_the_units_of_the_environment(tmp_path):
 
 
 def test_the_programs_are_short_and_use_public_names_only():
-    for name, path in {**program_files(), **{one: path_of(one) for one in TOOLS}}.items():
+    tools = {path.stem: path for path in Path(gather_program.__file__).parent.glob("[a-z]*.py")}
+    for name, path in {**program_files(), **tools}.items():
         text = path.read_text(encoding="utf-8")
-        assert text.count("\n") <= (250 if name in TOOLS else 150), name
+        assert text.count("\n") <= (250 if name in tools else 150), name
         assert set(re.findall(r"\brl\.([A-Za-z]\w*)", text)) <= set(datasets_rl.__all__), name
         assert set(re.findall(r"\btraining\.([A-Za-z]\w*)", text)) <= set(training.__all__), name
-        assert not re.findall(r"^from datasets_rl\.(?!recipes\.train)", text, re.MULTILINE), name
+        assert not re.findall(r"^from datasets_rl\.(?!recipes\.)", text, re.MULTILINE), name
         assert summary(path).endswith((".", ")", ";")) or len(summary(path)) > 20, name
-
-
-def path_of(name):
-    return next(iter(program_files().values())).with_name(f"{name}.py")
 
 
 def test_the_table_reads_finished_runs_and_replaces_only_what_is_between_its_marks(tmp_path):
@@ -172,7 +170,7 @@ def test_the_table_beside_d3rlpy_has_scores_and_times_of_both(tmp_path, capsys, 
     pytest.importorskip(
         "d3rlpy", reason="pip install --no-deps d3rlpy gym gym_notices structlog colorama dataclasses-json"
     )
-    beside = program("beside_d3rlpy")
+    beside = importlib.import_module("datasets_rl.recipes.results.beside_d3rlpy")
     monkeypatch.setattr(beside, "UPDATES", 2)
     words = ["--programs", "bc", "td3_bc", "iql", "cql", "--seeds", "2", "--out", str(tmp_path)]
     beside.main([*words, f"--arguments={' '.join([*TINY, '--steps', '2'])}"])

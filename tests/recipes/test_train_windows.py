@@ -15,7 +15,7 @@ from tensordict import TensorDict
 
 import datasets_rl
 from datasets_rl import InvalidArgumentError, RecordEpisodes, load
-from datasets_rl.recipes.train import point_maze
+from datasets_rl.recipes.results import point_maze
 
 SMALL = ["--batch-size", "8", "--eval-episodes", "1"]
 TINY = {

@@ -3,9 +3,9 @@
 critics = min  (Q(s, a) - r - gamma (min Q'(s', b) - alpha log pi(b | s')))^2          b of the policy
 actor   = min  alpha log pi(b | s) - min Q(s, b)                   (Haarnoja et al. 2018, arXiv:1812.05905)
 
-    python -m datasets_rl.recipes.train.gather Pendulum-v1                  # local/pendulum-expert and three others
-    python -m datasets_rl.recipes.train.gather Hopper-v5 --steps 200000 --hidden 256 256
-    python -m datasets_rl.recipes.train.gather CartPole-v1
+    python -m datasets_rl.recipes.results.gather Pendulum-v1                  # local/pendulum-expert and three others
+    python -m datasets_rl.recipes.results.gather Hopper-v5 --steps 200000 --hidden 256 256
+    python -m datasets_rl.recipes.results.gather CartPole-v1
 
 random         actions drawn from the action space
 medium         the first policy half way from random to expert

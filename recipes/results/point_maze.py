@@ -3,7 +3,7 @@
 The environment follows OGBench (Park et al., 2024, arXiv:2410.20092): observations are positions, `reset` puts the goal
 into ``info["goal"]``, ``options={"task_id": 1}`` selects one of the fixed tasks, and an episode ends at its goal.
 
-    python -m datasets_rl.recipes.train.point_maze --dataset local/point-maze
+    python -m datasets_rl.recipes.results.point_maze --dataset local/point-maze
     python -m datasets_rl.recipes.train.gc_iql --dataset local/point-maze --out runs/gc_iql
 """
 
@@ -94,7 +94,7 @@ class PointMaze(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
 if "datasets_rl/PointMaze-v0" not in gymnasium.registry:  # a program that is run as a module is imported twice
     gymnasium.register(
-        "datasets_rl/PointMaze-v0", "datasets_rl.recipes.train.point_maze:PointMaze", max_episode_steps=100
+        "datasets_rl/PointMaze-v0", "datasets_rl.recipes.results.point_maze:PointMaze", max_episode_steps=100
     )
 
 

@@ -1,6 +1,6 @@
 """The table of results in README.md: every program on every dataset, with several seeds.
 
-    python -m datasets_rl.recipes.train.table --jobs 2            # makes and runs what is missing, and writes the table
+    python -m datasets_rl.recipes.results.table --jobs 2            # makes and runs what is missing, and writes the table
 
 A run that was interrupted resumes, and one that is done is read from its result.json; so are the datasets. The networks and
 the numbers of updates are small, so that the whole table takes two cores less than two hours; papers take a hundred times
@@ -56,7 +56,7 @@ GATHERED = {
     "local/halfcheetah-medium-replay": f"HalfCheetah-v5 --steps 100000 --episodes 50 {BODY}",
 }
 """The arguments of gather.py that make a dataset."""
-README = Path(__file__).with_name("README.md")
+README = Path(__file__).parents[1] / "train" / "README.md"
 START, END = "<!-- results -->", "<!-- end of results -->"
 
 
@@ -120,7 +120,7 @@ def run_one(run: Run) -> dict[str, Any]:
         torch.set_num_threads(1)
         sys.stderr.write(f"{run.program} on {run.dataset}, seed {run.seed}\n")
         words = ["--dataset", run.dataset, "--seed", str(run.seed), "--out", str(run.folder), *run.arguments.split()]
-        result = importlib.import_module(f"{__package__}.{run.program}").main(words)
+        result = importlib.import_module(f"datasets_rl.recipes.train.{run.program}").main(words)
         run.done.write_text(json.dumps(result), encoding="utf-8")
     found: dict[str, Any] = json.loads(run.done.read_text(encoding="utf-8"))
     return found

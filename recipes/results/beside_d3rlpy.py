@@ -1,7 +1,7 @@
 """Our programs beside d3rlpy's algorithms: the same data, networks, batches and seeds; scores, and time of an update.
 
     pip install --no-deps d3rlpy gym gym_notices structlog colorama dataclasses-json marshmallow typing_inspect
-    python -m datasets_rl.recipes.train.beside_d3rlpy --dataset demo/pendulum
+    python -m datasets_rl.recipes.results.beside_d3rlpy --dataset demo/pendulum
 
 d3rlpy reads the file that `dataset.to_d3rlpy` writes, and normalizes observations, actions and rewards as our programs do.
 Its `update` is called without its logger and progress bar. Times are the medians of rounds in which both take turns; the
@@ -27,7 +27,7 @@ import torch
 
 import datasets_rl as rl
 from datasets_rl import training
-from datasets_rl.recipes.train.table import SHARED, Run, run_one
+from datasets_rl.recipes.results.table import SHARED, Run, run_one
 
 ROUNDS, UPDATES = 9, 100
 """Rounds of a measurement, and the updates or batches of each."""
@@ -50,7 +50,7 @@ class Ours:
     """The program `name` as this package has it."""
 
     def __init__(self, name: str, dataset: Any, space: Any, args: argparse.Namespace) -> None:
-        program = importlib.import_module(f"{__package__}.{name}")
+        program = importlib.import_module(f"datasets_rl.recipes.train.{name}")
         self.agent, self.step = program.Agent(dataset.show(program.KEYS), space, args), 0
         self.batches: Iterator[Any] = dataset.batches(2 * (ROUNDS + 1) * UPDATES, args.batch_size)
 
@@ -70,7 +70,7 @@ class Theirs:
     def __init__(self, name: str, dataset: Any, space: Any, args: argparse.Namespace) -> None:
         from d3rlpy import algos, models, preprocessing
 
-        ours = importlib.import_module(f"{__package__}.{name}").Agent(dataset, space, args)
+        ours = importlib.import_module(f"datasets_rl.recipes.train.{name}").Agent(dataset, space, args)
         layers = models.encoders.VectorEncoderFactory(hidden_units=args.hidden)
         scalers = preprocessing.StandardObservationScaler, preprocessing.MinMaxActionScaler
         settings: dict[str, Any] = {
@@ -137,7 +137,7 @@ def train(name: str, dataset_id: str, seed: int, folder: Path, arguments: list[s
 
 def make(learner: Any, name: str, dataset_id: str, seed: int, arguments: list[str]) -> tuple[Any, Any, Any]:
     """Return a learner, the arguments of its program and the environments of an evaluation."""
-    program = importlib.import_module(f"{__package__}.{name}")
+    program = importlib.import_module(f"datasets_rl.recipes.train.{name}")
     args = program.parse_arguments(["--dataset", dataset_id, "--seed", str(seed), *arguments])
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - d3rlpy draws its batches from this generator
