@@ -21,7 +21,7 @@ from datasets_rl.storages.base import Storage, device_of
 from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.mapped import MappedRows
-from datasets_rl.storages.non_tensor import Objects, as_non_tensor, write_objects
+from datasets_rl.storages.non_tensor import Objects, as_non_tensor, write_leaf
 from datasets_rl.storages.packed import RowViews
 from datasets_rl.storages.row_layout import row_layout
 from datasets_rl.storages.scratch import ScratchFolder
@@ -214,36 +214,19 @@ class LazyTensorStorage(TensorStorage):
             leaves[number] = as_non_tensor(column[: self.filled_count][where])
         return leaves, parts[0].shape[:-1]
 
-    def _flat(self, column: Any) -> Any:
-        return as_non_tensor(column.reshape(-1)) if isinstance(column, np.ndarray) else super()._flat(column)
-
     def _move_to_device(self, part: Tensor) -> Tensor:
         """Move rows gathered from a table to the device of the batches."""
         return part
-
-    def _copy(self, slots: int | slice, leaves: Sequence[Any]) -> None:
-        for column, leaf in zip(self._columns, leaves, strict=True):
-            if isinstance(column, np.ndarray):
-                write_objects(column, slots, leaf)
-            else:
-                column[slots].copy_(leaf)
 
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
         new_rows = [table.new_zeros((len(slots), *table.shape[1:])) for table in self._tables]
         for number, (column, leaf) in enumerate(zip(self._unpack_leaves(new_rows), leaves, strict=True)):
             if number in self._objects:
-                write_objects(self._objects[number], slots.numpy(), leaf)
+                write_leaf(self._objects[number], slots, leaf)
             else:
                 column.copy_(leaf)
         for table, rows in zip(self._tables, new_rows, strict=True):
             table.index_copy_(0, slots.to(table.device), rows)
-
-    @override
-    def _write_steps(self, column: Any, places: tuple[Tensor, ...], leaf: Any) -> None:
-        if isinstance(column, np.ndarray):
-            write_objects(column, tuple(place.numpy() for place in places), leaf)
-        else:
-            super()._write_steps(column, places, leaf)
 
     def _saved_tables(self) -> Sequence[Tensor]:
         return self._tables

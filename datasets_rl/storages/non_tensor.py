@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tensordict import NonTensorData, NonTensorStack
+from torch import Tensor
 
-__all__ = ["Objects", "as_non_tensor", "write_objects"]
+__all__ = ["Objects", "as_non_tensor", "write_leaf"]
 
 Objects = NDArray[np.object_]
 """One wrapped object per step, [slots, *envs]."""
@@ -23,12 +24,18 @@ def as_non_tensor(items: Any) -> Any:
     return NonTensorStack(*map(as_non_tensor, items))
 
 
-def write_objects(column: Objects, slots: Any, value: Any) -> None:
-    """Write non-tensor data [*axes], where `axes` are those of ``column[slots]``."""
-    rows = np.arange(column.size).reshape(column.shape)[slots]
+def write_leaf(column: Any, index: int | slice | Tensor | tuple[Tensor, ...], leaf: Any) -> None:
+    """Write a leaf [*axes, ...] into a column of tensors or of objects, where `axes` are those of ``column[index]``."""
+    if isinstance(column, Tensor):
+        if isinstance(index, tuple):
+            column.index_put_(tuple(numbers.to(column.device) for numbers in index), leaf.to(column.device))
+        else:
+            column[index].copy_(leaf)
+        return
+    rows = np.arange(column.size).reshape(column.shape)[index]
     flat = column.reshape(-1)
     # One at a time: numpy would convert a list to an array of items.
-    for row, item in zip(np.ravel(rows).tolist(), _as_items(value, np.ndim(rows)), strict=True):
+    for row, item in zip(np.ravel(rows).tolist(), _as_items(leaf, np.ndim(rows)), strict=True):
         flat[row] = item
 
 

@@ -122,40 +122,42 @@ def written_slots(cursor: Any, count: int, *, filled: int, slots: int, gaps: boo
         InvalidArgumentError: If the data fills another number of slots.
         IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
     """
-    if isinstance(cursor, slice):
-        stop = filled if cursor.stop is None else cursor.stop
-        cursor = range(*slice(cursor.start, stop, cursor.step).indices(slots))
-    elif is_single_slot(cursor):
-        number = int(cursor)
-        cursor = range(number, number + 1) if number >= 0 else range(number + filled, number + filled + 1)
-    numbers: Any = cursor if isinstance(cursor, range) else as_rows(cursor, filled).reshape(-1).numpy()
+    numbers = _slot_numbers(cursor, filled, slots)
     if len(numbers) != count:
         raise InvalidArgumentError(
             f"the index names {len(numbers)} slots, and the data fills {count}; expected the same number"
         )
-    if isinstance(numbers, range) and (numbers.step == 1 or count < 2):
-        low, high, consecutive = numbers.start, numbers.start + count - 1, True
-    else:
-        numbers = np.asarray(numbers, np.int64)
-        if numbers.min(initial=0) < 0:
-            numbers = np.where(numbers < 0, numbers + filled, numbers)
-        low, high = int(numbers.min(initial=slots)), int(numbers.max(initial=-1))
-        consecutive = bool(((np.diff(numbers) - 1) % slots == 0).all())
-    if count and (low < 0 or high >= slots):
+    if not count:
+        return Segment(filled % slots, 0)
+    first = int(numbers[0])
+    is_range = isinstance(numbers, range)
+    low, high = (first, first + count - 1) if is_range else (int(numbers.min()), int(numbers.max()))
+    if low < 0 or high >= slots:
         raise IndexError(f"slot {low if low < 0 else high} is out of range; the storage has {slots:,} slots")
-    if not consecutive:
+    if is_range or ((np.diff(numbers) - 1) % slots == 0).all():
+        has_gap, last = first > filled, first
+    else:
         new_slots = np.unique(numbers[numbers >= filled])
-        if not gaps and not np.array_equal(new_slots, np.arange(filled, filled + len(new_slots))):
-            raise IndexError(_gap_text(high, filled))
-        return torch.from_numpy(numbers)
-    first = int(numbers[0]) if count else filled % slots
-    if first > filled and not gaps:
-        raise IndexError(_gap_text(first, filled))
-    return Segment(first, count)
+        has_gap, last = len(new_slots) != max(high - filled + 1, 0), high
+        first = -1
+    if has_gap and not gaps:
+        raise IndexError(
+            f"slot {last} would leave a gap: {filled:,} slots are held, and the next free slot is {filled}"
+        )
+    return torch.from_numpy(numbers) if first < 0 else Segment(first, count)
 
 
-def _gap_text(slot: int, filled: int) -> str:
-    return f"slot {slot} would leave a gap: {filled:,} slots are held, and the next free slot is {filled}"
+def _slot_numbers(cursor: Any, filled: int, slots: int) -> Any:
+    """Return the slots that a cursor names, from 0: a range of consecutive slots, or int64 [n]."""
+    if isinstance(cursor, slice):
+        stop = filled if cursor.stop is None else cursor.stop
+        cursor = range(*slice(cursor.start, stop, cursor.step).indices(slots))
+    elif is_single_slot(cursor):
+        cursor = range(int(cursor), int(cursor) + 1)
+    if isinstance(cursor, range) and cursor.step == 1 and cursor.start >= 0:
+        return cursor
+    numbers = as_rows(cursor, filled).reshape(-1).numpy()
+    return np.where(numbers < 0, numbers + filled, numbers) if numbers.min(initial=0) < 0 else numbers
 
 
 def counts_after_write(counts: tuple[int, int, int], goal: Segment | Tensor, slots: int) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import wrap_negative_rows
 from datasets_rl.storages.graph_writes import register_writer, write_in_graph
 from datasets_rl.storages.ledger import Ledger, Slots
+from datasets_rl.storages.non_tensor import as_non_tensor, write_leaf
 from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
 from datasets_rl.storages.row_layout import leaf_tables, table_shapes
 from datasets_rl.storages.structure import Structure, leading_sizes, stack_elements
@@ -30,6 +31,24 @@ __all__ = ["TensorStorage"]
 
 _MAX_CHUNKS, _MAX_CHUNK_SLOTS = 64, 4096
 """Maximum number of chunks of a change in place, and of slots in one, which bounds what a dead process can tear."""
+
+
+class _Write(NamedTuple):
+    """Leaves to write, and the counts of the storage after it."""
+
+    place: Segment | Tensor | tuple[Tensor, ...]
+    """Consecutive slots; slots, int64 [n]; or single steps, one index per axis, int64 [n] each."""
+    leaves: Sequence[Any]
+    """The data, each [n, ...]."""
+    counts: tuple[int, int, int]
+    single: bool = False
+    """Whether the leaves have no axis of slots, as the data of one slot."""
+
+    def slots(self, capacity: int) -> list[slice | Slots]:
+        """Return the slots that change, as a `Ledger` records them."""
+        if isinstance(self.place, Segment):
+            return [*self.place.where(capacity)]
+        return [self.place.numpy() if isinstance(self.place, Tensor) else np.unique(self.place[0].numpy())]
 
 
 class TensorStorage(Storage):
@@ -243,32 +262,15 @@ class TensorStorage(Storage):
 
     def _replace_steps(self, index: tuple[Any, ...], data: Any) -> None:
         """Overwrite single environments of slots."""
-        if self._ledger is not None and self._ledger.unfinished:
-            self.recover()
+        self.recover()
         structure, shape = self._initialized_structure(), (self.filled_count, *self._env_shape)
         where = explicit_index(index, shape)
         rows = where if isinstance(where, Tensor) else torch.arange(math.prod(shape)).view(shape)[where]
         _, leaves = structure.flatten(data, rows.shape)
         flat = wrap_negative_rows(rows.reshape(-1), math.prod(shape))
-        places = torch.unravel_index(flat, shape)
         flat_leaves = [leaf.reshape(len(flat), *leaf.shape[rows.ndim :]) for leaf in leaves]
-        if self._ledger is None:
-            self._store_steps(places, flat_leaves)
-            self.changed()
-        else:
-            slots = [np.unique(places[0].numpy())]
-            self._ledger.begin(slots)
-            self._store_steps(places, flat_leaves)
-            self._ledger.commit((*self._counted()[:2], self.rewrite_count + 1), slots)
-
-    def _store_steps(self, places: tuple[Tensor, ...], leaves: Sequence[Any]) -> None:
-        """Write leaves, each [n, *shape], at one index per axis, int64 [n]."""
-        with torch.no_grad():
-            for column, leaf in zip(self._columns, leaves, strict=True):
-                self._write_steps(column, places, leaf)
-
-    def _write_steps(self, column: Any, places: tuple[Tensor, ...], leaf: Any) -> None:
-        column[tuple(place.to(column.device) for place in places)] = leaf.to(column.device)
+        counts = (*self._counted()[:2], self.rewrite_count + 1)
+        self._commit(_Write(torch.unravel_index(flat, shape), flat_leaves, counts))
 
     def _write(self, cursor: Any, data: Any, *, replacing: bool = False, set_cursor: bool = True) -> None:
         if isinstance(cursor, tuple):
@@ -282,32 +284,42 @@ class TensorStorage(Storage):
         env_shape = sizes if single else sizes[1:]
         slots = self._slots_for(env_shape)
         before = self._counted()
-        goal = written_slots(cursor, 1 if single else sizes[0], filled=before[0], slots=slots, gaps=not set_cursor)
-        after = counts_after_write(before, goal, slots)
+        place = written_slots(cursor, 1 if single else sizes[0], filled=before[0], slots=slots, gaps=not set_cursor)
+        after = counts_after_write(before, place, slots)
         if replacing and after[0] != before[0]:
             raise IndexError(f"index {cursor!r} is out of range; the storage holds {before[0]:,} slots")
         if replacing or not set_cursor:
             after = *before[:2], before[2] + 1
         if not self.initialized:
             self._initialize(structure, env_shape, leaves)
+        self._commit(_Write(place, leaves, after, single))
+
+    def _commit(self, write: _Write) -> None:
+        """Write leaves and count the write; if processes share the memory, a record of the write comes first."""
         ledger = self._ledger
         if ledger is None:
-            self._store(goal, leaves, slots, single=single)
-            self._count(*after)
+            self._store(write)
+            self._count(*write.counts)
         else:
-            where = goal.where(slots) if isinstance(goal, Segment) else [goal.numpy()]
-            ledger.begin(where)
-            self._store(goal, leaves, slots, single=single)
-            ledger.commit(after, where)
+            slots = write.slots(self.slot_count)
+            ledger.begin(slots)
+            self._store(write)
+            ledger.commit(write.counts, slots)
 
-    def _store(self, goal: Segment | Tensor, leaves: Sequence[Any], slots: int, *, single: bool) -> None:
+    def _store(self, write: _Write) -> None:
+        place, leaves, _, single = write
         with torch.no_grad():
-            if isinstance(goal, Segment):
-                for first, begin, count in goal.pieces(slots):
-                    chunk = leaves if count == goal.count else [leaf[begin : begin + count] for leaf in leaves]
-                    self._copy(first if single else slice(first, first + count), chunk)
+            if isinstance(place, Segment):
+                for first, begin, count in place.pieces(self.slot_count):
+                    index = first if single else slice(first, first + count)
+                    chunk = leaves if count == place.count else [leaf[begin : begin + count] for leaf in leaves]
+                    for column, leaf in zip(self._columns, chunk, strict=True):
+                        write_leaf(column, index, leaf)
+            elif isinstance(place, Tensor):
+                self._scatter(place, leaves)
             else:
-                self._scatter(goal, leaves)
+                for column, leaf in zip(self._columns, leaves, strict=True):
+                    write_leaf(column, place, leaf)
 
     def _read_data(self, data: Any, *, single: bool) -> tuple[Structure, tuple[int, ...], list[Any]]:
         if type(data) is list and not single:
@@ -362,11 +374,6 @@ class TensorStorage(Storage):
         self._storage.update(structure.build(columns, shape, self.device))
         self._structure, self._tables, self._columns = structure, columns, columns
 
-    def _copy(self, slots: int | slice, leaves: Sequence[Any]) -> None:
-        """Write leaves into one slot, or into consecutive slots."""
-        for column, leaf in zip(self._columns, leaves, strict=True):
-            column[slots].copy_(leaf)
-
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
         for column, leaf in zip(self._columns, leaves, strict=True):
             column.index_copy_(0, slots.to(column.device), leaf.to(column.device))
@@ -385,7 +392,8 @@ class TensorStorage(Storage):
         return views[()] if () in views else TensorDict(nest_keys(views), batch_size=[len(self)])
 
     def _flat(self, column: Any) -> Any:
-        return column.flatten(0, self.ndim - 1)
+        is_tensor = isinstance(column, Tensor)
+        return column.flatten(0, self.ndim - 1) if is_tensor else as_non_tensor(column.reshape(-1))
 
     @override
     def unravel(self, rows: Tensor) -> tuple[Tensor, ...]:

@@ -97,13 +97,14 @@ def die_while_copying(buffer, work):
     """Write in a process that exits after it has written the first of two tables."""
     storage = buffer.storage
 
-    def half(slots, leaves):
-        for column, leaf in list(zip(storage._columns, leaves, strict=True))[:1]:
-            column[slots].copy_(leaf) if not isinstance(slots, torch.Tensor) else column.index_copy_(0, slots, leaf)
+    def half(write):
+        places = [torch.arange(storage.slot_count)[where] for where in write.slots(storage.slot_count)]
+        slots, leaf, column = torch.cat(places), write.leaves[0], storage._columns[0]
+        column.index_copy_(0, slots, leaf.reshape(-1, *column.shape[1:])[-len(slots) :])
         os.kill(os.getpid(), signal.SIGKILL)
 
     def write():
-        storage._copy = storage._scatter = half
+        storage._store = half
         work()
 
     assert killed(write)
