@@ -66,25 +66,22 @@ class EpisodeFilter:
         self._numbers = numbers
         self.seen = seen
 
-    def select_piece(self, piece: Episode) -> Episode | None:
-        """Return a piece of an episode with the number of the episode, or None if that episode is not selected."""
-        number = self.seen
-        self.seen += not piece.continues
+    def select(self, piece: Episode | EpisodeBatch) -> Episode | EpisodeBatch | None:
+        """Return the selected episodes with their numbers, or None if there are none."""
+        first = self.seen
+        if isinstance(piece, Episode):
+            self.seen += not piece.continues
+            if self._numbers is None:
+                return piece
+            return replace(piece, metadata={**piece.metadata, "source": first}) if first in self._numbers else None
+        self.seen += len(piece)
         if self._numbers is None:
             return piece
-        return replace(piece, metadata={**piece.metadata, "source": number}) if number in self._numbers else None
-
-    def select_batch(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        """Return the selected episodes of a batch with their numbers, or None if there are none."""
-        if self._numbers is None:
-            self.seen += len(batch)
-            return batch
-        numbers = np.arange(self.seen, self.seen + len(batch))
-        self.seen += len(batch)
+        numbers = np.arange(first, self.seen)
         mask = np.array([number in self._numbers for number in numbers.tolist()], np.bool_)
-        return (
-            replace(batch, metadata={**batch.metadata, "source": numbers}).select_episodes(mask) if mask.any() else None
-        )
+        if not mask.any():
+            return None
+        return replace(piece, metadata={**piece.metadata, "source": numbers}).select_episodes(mask)
 
     @property
     def complete(self) -> bool:
@@ -181,13 +178,8 @@ class LocalShard(Chunk):
         kept = self.options.kept_keys(reader)
         with _conversion_errors(self.options.spec.id, self.files.values()):
             for piece in reader.episodes(self.shard.part):
-                if isinstance(piece, DeferredStates):
-                    _append_piece(writer, piece, kept)
-                    continue
-                picked = (
-                    selected.select_batch(piece) if isinstance(piece, EpisodeBatch) else selected.select_piece(piece)
-                )
-                self.options.report(0 if picked is None else _append_piece(writer, picked, kept))
+                part = piece if isinstance(piece, DeferredStates) else selected.select(piece)
+                self.options.report(0 if part is None else _append_piece(writer, part, kept))
         return [asdict(decision) for decision in reader.decisions]
 
     def _journal_entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -326,13 +318,21 @@ def _append_piece(writer: DatasetWriter, piece: Episode | DeferredStates | Episo
     if isinstance(piece, DeferredStates):
         writer.patch(piece)
         return 0
+    part = stored_part(piece, kept)
+    if isinstance(part, EpisodeBatch):
+        writer.extend(part)
+        return part.count
+    writer.append(part)
+    return len(part)
+
+
+def stored_part(piece: Episode | EpisodeBatch, kept: Collection[Key]) -> Episode | EpisodeBatch:
+    """Return a piece with only the fields that are stored."""
     if isinstance(piece, EpisodeBatch):
         selected = piece.select_fields(kept)
         if not any(key[0] == OBSERVATION[0] for key in selected.states):
             # No stored observation is unknown, as in `Episode.final_known`.
             selected = replace(selected, final_known=np.ones(len(piece), np.bool_))
-        writer.extend(selected)
-        return piece.count
+        return selected
     steps, states = ({key: values for key, values in of.items() if key in kept} for of in (piece.steps, piece.states))
-    writer.append(replace(piece, steps=steps, states=states))
-    return len(piece)
+    return replace(piece, steps=steps, states=states)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.downloading.growth import check_contains, check_episodes, grown_selection
 from datasets_rl.downloading.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.fetch.upstream import ANSWERS_FILE
 from datasets_rl.progress import report
 from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
@@ -306,3 +308,6 @@ def _convert(request: DownloadRequest, listing: Listing, engine: Engine | None) 
             kept = "the fetched files are kept, and are not fetched again"
             error.hint = Remedy("{} {}", error.remedy, kept) if error.remedy else kept
         raise
+    if request.keep_raw and request.paths.upstream.is_file():
+        # A later verification needs the list of all files, of which only the selected ones are kept.
+        shutil.copyfile(request.paths.upstream, request.paths.raw / ANSWERS_FILE)

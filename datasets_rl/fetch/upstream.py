@@ -21,6 +21,8 @@ from datasets_rl.progress import waiting
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 
+ANSWERS_FILE = ".upstream.json"
+"""The file with the answers of the upstream, in the folder of the raw files that are kept."""
 _TEXT_MAX_BYTES = 64 << 20
 _UNREACHED = "check the connection to the network, then run it again"
 _ELSEWHERE = Remedy(
@@ -80,6 +82,13 @@ class Upstream:
                 self._store({**answers, query: _folder_to_json(folder)})
             return folder
         return self._with_mirrors(_folder_from_json(answers[query]))
+
+    def answered_folder(self, path: str) -> Folder | None:
+        """Return the stored list of the files below a folder, whichever address answered; None if there is none."""
+        for query, answer in self._stored_answers().items():
+            if json.loads(query)[0] == path:
+                return _folder_from_json(answer)
+        return None
 
     def repositories(self, owner: str) -> list[str]:
         """List the dataset repositories of an owner on the Hugging Face hub, as ``owner/repo``.

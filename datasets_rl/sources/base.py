@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from datasets_rl.format.schema import Column
     from datasets_rl.ted.episode import DeferredStates, Episode
     from datasets_rl.ted.episode_batch import EpisodeBatch
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = [
     "NO_TRANSITION",
@@ -463,29 +461,6 @@ class Source(ABC):
         Raises:
             ConversionError: If the files lack a column or contradict each other; the error names every problem.
         """
-
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        """Compare a converted dataset with its raw files, column by column, without using the `EpisodeReader`.
-
-        By default, this is the function ``compare`` of the module ``compare`` in the folder of the source, without the id.
-
-        Args:
-            name: The id.
-            files: The local file of each asset, by asset path.
-            column: Function of a key and a range of rows, ``column(key, start, stop)``, which returns the converted
-                values, [stop - start, ...]; strings as an array of objects. Keys under "next" work too.
-            episodes: The converted episodes; "source" is their number in the upstream's order.
-
-        Returns:
-            Every difference, with the column, the row and both values; empty if there is none.
-        """
-        del name
-        if episodes is None:
-            return []
-        differences: list[str] = import_module(f"{type(self).__module__}.compare").compare(files, column, episodes)
-        return differences
 
     def unknown(self, name: str) -> UnknownIdError:
         """Return the error for an id that this source does not have."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from datasets_rl import sources
 from datasets_rl.errors import (
-    ConversionError,
     FetchError,
     InvalidArgumentError,
     ManifestError,
     MissingDependencyError,
     UnknownIdError,
-    UnknownKeyError,
 )
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from datasets_rl.format.check import Problems
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.reader import StoredDataset
-    from datasets_rl.ted.keys import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +57,9 @@ def verify(
     Args:
         dataset: The id or the folder of the dataset.
         deep: In addition to sizes and digests, check every rule of TED and every value against its spec, detect NaN,
-            infinity and jumps inside episodes, and recompute everything that the manifest states: from the dataset itself, from the
-            catalog, and from the raw files if they are available. Then compare every converted value with the raw
-            files, column by column.
+            infinity and jumps inside episodes, and recompute everything that the manifest states, from the dataset
+            itself and from the catalog. If the raw files are available, convert them again, one piece at a time, and
+            compare every value with the dataset.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         settings: The settings; by default those of the environment.
 
@@ -154,57 +151,36 @@ def _check_against_upstream(
             f"it was written by datasets-rl {manifest.converter or 'of an unknown version'}, and this is "
             f"{converter_version()}: what the manifest states is not compared with what this version would state"
         )
-    paths = DatasetPaths(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
-    files = raw_files(manifest, paths)
+    files = raw_files(manifest, folder)
     changed = [] if files is None else [*_raw_differences(manifest, files)]
     findings.problems += changed
-    usable = None if changed else files
-    if same_version and (usable is None or not _reread_raw_files(stored, usable, findings, checked, settings)):
-        names = [field for field in ENTRY_FIELDS if field not in origin.restated]
-        findings.problems += entry_differences(manifest, entry, names)
-        checked.append(f"{', '.join(names)} against the catalog")
-    if usable is not None:
-        _compare_raw_files(stored, usable, findings, checked)
-    elif files is None:
+    if files is None:
         checked.append("not compared with raw files: they were not kept when it was downloaded")
+    if files is None or changed or not _convert_again(stored, files, findings, checked, settings):
+        names = [field for field in ENTRY_FIELDS if field not in origin.restated]
+        if same_version:
+            findings.problems += entry_differences(manifest, entry, names)
+            checked.append(f"{', '.join(names)} against the catalog")
 
 
-def _compare_raw_files(
-    stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str]
-) -> None:
-    head, name = sources.split_id(stored.manifest.id)
-    column = _with_texts(stored)
-    try:
-        findings.problems += sources.get_source(head).compare(name, files, column, stored.episodes)
-    except UnknownKeyError:
-        checked.append("not compared with raw files: some of their fields were left out")
-        return
-    except ConversionError as error:
-        findings.problems += error.problems
-        return
-    file_names = [file.name for file in files.values()]
-    more = f" and {len(file_names) - 3:,} more files" if len(file_names) > 3 else ""
-    checked.append(f"every converted value against {', '.join(file_names[:3])}{more}")
-
-
-def _reread_raw_files(
+def _convert_again(
     stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str], settings: Settings
 ) -> bool:
-    """Read the raw files again, compare the result with the dataset, and return whether that was possible."""
-    from datasets_rl.verification.reconversion import reread_differences
+    """Convert the raw files again, compare the result with the dataset, and return whether that was possible."""
+    from datasets_rl.verification.reconversion import reconversion_differences
 
     manifest = stored.manifest
-    # If raw files or episodes were left out, the raw files do not determine the manifest.
-    if {"episodes", "include", "exclude", "max_size"} & manifest.selection.keys():
-        return False
-    label = f"reading the raw files of {manifest.id}"
+    label = f"converting the raw files of {manifest.id} again"
     try:
         with report(label, manifest.steps, unit=" steps", show=settings.progress) as advance:
-            findings.problems += reread_differences(stored, files, advance)
-    except (ConversionError, FetchError, MissingDependencyError) as error:
-        checked.append(f"raw files not read again: {error.message}")
+            findings.problems += reconversion_differences(stored, files, _raw_folder(manifest, stored.folder), advance)
+    except (FetchError, MissingDependencyError) as error:
+        checked.append(f"not compared with raw files: {error.message}")
         return False
     checked.append("description, metadata, decisions and the episode table against the raw files")
+    names = [file.name for file in files.values()]
+    more = f" and {len(names) - 3:,} more files" if len(names) > 3 else ""
+    checked.append(f"every converted value against {', '.join(names[:3])}{more}")
     return True
 
 
@@ -221,37 +197,29 @@ def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[
             yield f"the raw file {path} has sha256 {digest[:12]}...; the manifest states {file.sha256[:12]}..."
 
 
-def _with_texts(stored_dataset: StoredDataset) -> Callable[[Key, int, int], Any]:
-    """Return a function that reads a field of some rows, with texts instead of their numbers in the vocabulary."""
-    import numpy as np
-
-    vocabulary: dict[Key, Any] = {}
-
-    def column(key: Key, start: int, stop: int) -> Any:
-        values = stored_dataset.column(key, start, stop)
-        field = key if key in stored_dataset.schema else key[1:]
-        if field not in stored_dataset.schema or not stored_dataset.schema[field].text:
-            return values
-        if field not in vocabulary:
-            vocabulary[field] = np.array(stored_dataset.texts(field), object)
-        return vocabulary[field][values]
-
-    return column
-
-
-def raw_files(manifest: Manifest, paths: DatasetPaths | None) -> Mapping[str, Path] | None:
-    """Return the paths of the raw files of a dataset, or None unless all of them are available.
+def raw_files(manifest: Manifest, folder: Path) -> Mapping[str, Path] | None:
+    """Return the paths of the raw files of the dataset in a folder, or None unless all of them are available.
 
     They are available if they were kept, or if the dataset was converted from local files that still exist.
     """
     available: dict[str, Path] = {}
+    raw = _raw_folder(manifest, folder)
     for file in manifest.raw:
-        kept = paths.raw / file.path if paths is not None else None
+        kept = None if raw is None else raw / file.path
         path = kept if kept is not None and kept.is_file() else _path_in_place(file.url)
         if path is None or not path.is_file():
             return None
         available[file.path] = path
     return available or None
+
+
+def _raw_folder(manifest: Manifest, folder: Path) -> Path | None:
+    """Return the folder where the raw files of a dataset are if they were kept; None outside of a folder of datasets."""
+    name = manifest.id.partition("/")[2]
+    if not folder.as_posix().endswith(f"/{name}"):
+        return None
+    raw = DatasetPaths(folder.parents[name.count("/")], name).raw
+    return raw if raw.is_dir() else None
 
 
 def _path_in_place(url: str) -> Path | None:

@@ -10,9 +10,10 @@ import h5py
 import numpy as np
 import pytest
 from d4rl_files import pieces
+from oracles import comparison
 
 import datasets_rl.sources.demo
-from datasets_rl import Selection, downloading, verification
+from datasets_rl import Selection, downloading
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -125,7 +126,7 @@ def test_the_bounds_of_the_environment_are_those_of_the_spec_unless_an_action_ex
     assert (spec["kind"], spec.get("low"), spec.get("high")) == (
         ("bounded", *bounds) if bounds else ("unbounded", None, None)
     )
-    assert not verification.verify(folder, deep=True, settings=settings).problems
+    assert comparison.deep_problems(folder, settings=settings) == []
 
 
 FAMILIES = [
@@ -187,7 +188,7 @@ class TestFamilies:
         make(tmp_path / "x.h5", **options)
         episodes, _ = read(name, tmp_path / "x.h5")
 
-        assert SOURCE.compare(name, files(name, tmp_path / "x.h5"), converted(episodes)) == []
+        assert comparison.compare(f"d4rl/{name}", files(name, tmp_path / "x.h5"), converted(episodes)) == []
         assert lengths(episodes) == expected
 
 
@@ -271,8 +272,8 @@ class TestEnds:
         assert step(episodes, TRUNCATED)[:, 0].nonzero()[0].tolist() == [99, 199, 249, 349, 449, 549]
         np.testing.assert_array_equal(episodes[2]["states"][OBSERVATION], run.states[2][:51].astype(np.float32))
         assert (
-            SOURCE.compare(
-                "halfcheetah-medium-expert-v2",
+            comparison.compare(
+                "d4rl/halfcheetah-medium-expert-v2",
                 files("halfcheetah-medium-expert-v2", tmp_path / "x.h5"),
                 converted(episodes),
             )
@@ -292,7 +293,7 @@ class TestEnds:
         np.testing.assert_array_equal(step(episodes, ("next", "observation")), columns["next_observations"])
         np.testing.assert_array_equal(step(episodes, OBSERVATION), columns["observations"])
         name = "halfcheetah-medium-v2"
-        assert SOURCE.compare(name, files(name, tmp_path / "x.h5"), converted(episodes)) == []
+        assert comparison.compare(f"d4rl/{name}", files(name, tmp_path / "x.h5"), converted(episodes)) == []
 
     def test_nan_is_kept_and_counted_and_not_a_jump(self, tmp_path):
         run = d4rl_files.rollout()
@@ -388,7 +389,7 @@ class TestLayouts:
         got = np.hstack([episodes[1]["states"]["observation", name] for name in ("position", "speed")])
         np.testing.assert_array_equal(got, run.states[1].astype(np.float32))
         name = "halfcheetah-medium-v2"
-        assert SOURCE.compare(name, files(name, tmp_path / "x.h5"), converted(episodes)) == []
+        assert comparison.compare(f"d4rl/{name}", files(name, tmp_path / "x.h5"), converted(episodes)) == []
 
     def test_many_short_episodes_in_small_blocks_are_those_of_the_flags(self, tmp_path, monkeypatch):
         generator = np.random.default_rng(3)
@@ -437,7 +438,9 @@ class TestCompare:
         columns = joined(read(name, tmp_path / "x.h5")[0])
         columns[key] = columns[key].copy()
         columns[key][17] = ~columns[key][17] if columns[key].dtype == bool else columns[key][17] + 1
-        found = SOURCE.compare(name, files(name, tmp_path / "x.h5"), lambda key, start, stop: columns[key][start:stop])
+        found = comparison.compare(
+            f"d4rl/{name}", files(name, tmp_path / "x.h5"), lambda key, start, stop: columns[key][start:stop]
+        )
 
         assert any(re.match(says, line) for line in found), found
 
@@ -447,7 +450,9 @@ class TestCompare:
         d4rl_files.mujoco(tmp_path / "x.h5")
         columns = joined(read(name, tmp_path / "x.h5")[0])
         columns["next", "observation"][99] = 0
-        found = SOURCE.compare(name, files(name, tmp_path / "x.h5"), lambda key, start, stop: columns[key][start:stop])
+        found = comparison.compare(
+            f"d4rl/{name}", files(name, tmp_path / "x.h5"), lambda key, start, stop: columns[key][start:stop]
+        )
 
         assert len(found) == 1
         assert found[0].startswith("next.observation at row 99")
@@ -458,7 +463,9 @@ class TestCompare:
         columns = joined(read(name, tmp_path / "x.h5")[0])
         columns[TRUNCATED][69] = False
         columns["next", "done"][69] = False
-        found = SOURCE.compare(name, files(name, tmp_path / "x.h5"), lambda key, start, stop: columns[key][start:stop])
+        found = comparison.compare(
+            f"d4rl/{name}", files(name, tmp_path / "x.h5"), lambda key, start, stop: columns[key][start:stop]
+        )
 
         assert any("next.truncated at row 69 lacks the file's time-out" in line for line in found)
 
@@ -468,7 +475,7 @@ class TestCompare:
         with demo.open("pendulum", here) as recording:
             episodes = pieces(recording)
 
-        assert demo.compare("pendulum", here, converted(episodes)) == []
+        assert comparison.compare("demo/pendulum", here, converted(episodes)) == []
 
     @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
     def test_unsigned_integers_are_widened_and_compare_equal(self, tmp_path, dtype):
@@ -483,7 +490,7 @@ class TestCompare:
         assert decisions["widened"] == 600
         assert step(episodes, ("mark",)).dtype == np.dtype(f"i{2 * np.dtype(dtype).itemsize}")
         assert step(episodes, ("mark",)).max() == most
-        assert SOURCE.compare(name, files(name, tmp_path / "x.h5"), converted(episodes)) == []
+        assert comparison.compare(f"d4rl/{name}", files(name, tmp_path / "x.h5"), converted(episodes)) == []
 
     def test_no_name_of_the_metadata_is_a_parent_of_another(self, tmp_path):
         columns = d4rl_files.mujoco_columns(d4rl_files.rollout())
@@ -509,13 +516,13 @@ class TestCompare:
         d4rl_files.mujoco(tmp_path / "y.h5", steps=1, version=0)
         for path in (tmp_path / "x.h5", tmp_path / "y.h5"):
             episodes, _ = read(name, path)
-            assert SOURCE.compare(name, files(name, path), converted(episodes)) == []
+            assert comparison.compare(f"d4rl/{name}", files(name, path), converted(episodes)) == []
 
     def test_raw_files_of_another_dataset_are_a_problem(self, tmp_path):
         there = {"gym_mujoco_v2/hopper_medium-v2.hdf5": tmp_path / "x.h5"}
 
-        (problem,) = get_source("demo").compare("pendulum", there, None)
-        assert problem.startswith("the manifest lists the raw files gym_mujoco_v2/hopper_medium-v2.hdf5; ")
+        (problem,) = comparison.compare("demo/pendulum", there, None)
+        assert problem.startswith("the raw files are gym_mujoco_v2/hopper_medium-v2.hdf5; ")
         assert problem.endswith("demo/pendulum is converted from pendulum.hdf5")
 
 
@@ -561,7 +568,7 @@ def test_rare_but_valid_hdf5_is_read_and_unwritten_chunks_are_counted(tmp_path):
     settings = Settings(home=tmp_path / "home", progress=False)
 
     made = downloading.download("d4rl/halfcheetah-medium-v2", from_local=path, hash_check=False, settings=settings)
-    assert verification.verify(made, deep=True, settings=settings).problems == ()
+    assert comparison.deep_problems(made, settings=settings) == []
     stored = StoredDataset(made)
     np.testing.assert_array_equal(stored.column(OBSERVATION), columns["observations"])
     np.testing.assert_array_equal(stored.column(REWARD)[:100, 0], columns["rewards"][:100])
@@ -575,7 +582,7 @@ def downloaded(tmp_path, columns, name="halfcheetah-medium-v2"):
     d4rl_files.write(tmp_path / "x.hdf5", columns)
     settings = Settings(home=tmp_path / "home", progress=False)
     made = downloading.download(f"d4rl/{name}", from_local=tmp_path / "x.hdf5", hash_check=False, settings=settings)
-    assert verification.verify(made, deep=True, settings=settings).problems == ()
+    assert comparison.deep_problems(made, settings=settings) == []
     return StoredDataset(made)
 
 

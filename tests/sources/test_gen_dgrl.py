@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from oracles import comparison
 from raw.gen_dgrl import EXPERT, LEVELS, as_npy, game, play, tarred, written
 from raw.xz import blocked
 from servers import serve
 
-from datasets_rl import GenDGRLExperienceReplay, Selection, downloading, verification
+from datasets_rl import GenDGRLExperienceReplay, Selection, downloading
 from datasets_rl.build.conversion import converted_bytes
 from datasets_rl.downloading import planning
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
@@ -70,7 +71,7 @@ def test_an_archive_of_the_current_folder_is_the_same_dataset(convert):
 
     stored = convert(lzma.compress(out.getvalue()[:512] + files))
     assert stored.episodes.lengths.tolist() == [3, 5]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_a_file_without_a_step_is_left_out_and_counted(convert):
@@ -82,7 +83,7 @@ def test_a_file_without_a_step_is_left_out_and_counted(convert):
     stored = convert(lzma.compress(tarred({"_".join(parts): b"", **files})))
     assert stored.episodes.lengths.tolist() == [3, 5]
     assert decided(stored)["no-transition"] == 1
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_the_frame_of_the_next_level_is_not_a_state_of_this_one(convert):
@@ -172,7 +173,7 @@ def test_only_the_files_of_the_game_are_read_from_the_archive_of_all_games(conve
     for path in (LEVELS, "Procgen/Datasets/Compressed/100k/level_1/expert/heist.tar.xz"):
         stored = convert(tarred(files), path, "gen_dgrl/heist-level_1_E")
         assert stored.episodes.lengths.tolist() == [3, 5]
-        assert verification.verify(stored.folder, deep=True).problems == ()
+        assert comparison.deep_problems(stored.folder) == []
 
 
 @pytest.mark.parametrize("first", [None, XML], ids=["missing", "an error"])
@@ -210,7 +211,7 @@ def test_some_episodes_can_be_a_separate_dataset(convert):
 
     assert stored.episodes["number"].tolist() == [1, 3]
     assert np.array_equal(stored.column(("action",))[:5, 0], levels[1].action)
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
     with pytest.raises(InvalidArgumentError, match="count from the start"):
         convert(packed(levels), episodes="-1:")
 
@@ -226,7 +227,7 @@ def test_fields_without_frames_can_be_a_separate_dataset(convert):
         "next.done",
         "episode",
     }
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_a_batch_has_the_keys_of_torchrl(convert):

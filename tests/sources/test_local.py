@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+from oracles import comparison
 from pyarrow import parquet
 from raw import local as folders
 
@@ -43,7 +44,7 @@ def convert(folder, tmp_path):
             (folder / "dataset.toml").write_text(text)
         settings = Settings(home=tmp_path / home, progress=False, jobs=jobs)
         made = downloading.download("local/mine", from_local=folder, settings=settings, **options)
-        assert verification.verify(made, deep=True, settings=settings).problems == ()
+        assert comparison.deep_problems(made, settings=settings) == []
         return StoredDataset(made)
 
     return run

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from minari.serialization import serialize_space
+from oracles import comparison
 from PIL import Image
 from raw.minari import SPACES, episodes, flat, write
 from upstreams import COMMIT, bucket, hub
@@ -29,7 +30,6 @@ from datasets_rl.format.check import check_rules
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, minari
-from datasets_rl.sources.minari import compare as minari_compare
 from datasets_rl.sources.minari.spaces import leaf_spaces, spec_document
 from datasets_rl.specs import from_minari
 from datasets_rl.ted.table import EpisodeTable
@@ -109,7 +109,7 @@ def test_values_of_every_space_are_read_from_every_format(put, convert, kind, da
     jpeg = {"image": ((),), "grey": (("frame",),)}.get(kind, ())
     meets(stored, given, jpeg=jpeg)
     assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -228,7 +228,7 @@ def test_infos_with_a_row_for_the_reset_are_states(put, convert, data_format):
     after = np.concatenate([one.infos["deep"]["qpos"][1:] for one in given])
     assert np.array_equal(stored.column(("info", "deep", "qpos")), qpos)
     assert np.array_equal(stored.column(("next", "info", "deep", "qpos")), after)
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_infos_without_a_row_for_the_reset_follow_their_actions(put, convert):
@@ -243,7 +243,7 @@ def test_infos_without_a_row_for_the_reset_follow_their_actions(put, convert):
     assert np.array_equal(stored.column(("next", "info", "x")), following)
     assert np.array_equal(stored.column(("info", "x")), now)
     assert {one.rule: one.count for one in stored.manifest.decisions}["info-without-reset"] == 3
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -339,7 +339,7 @@ def test_a_flag_inside_an_episode_ends_a_trajectory(put, convert):
     assert stored.episodes["source"].tolist() == [0, 0]
     states = np.asarray(given[0].observations)
     assert np.array_equal(stored.column(("next", "observation")), states[1:])
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def broken(folder, change):
@@ -377,7 +377,7 @@ def test_an_episode_without_a_step_is_left_out_and_counted(put, convert, number)
     assert stored.episodes["source"].tolist() == [one for one in range(3) if one != number]
     assert stored.episodes.lengths.tolist() == [3, 2]
     assert {one.rule: one.count for one in stored.manifest.decisions}["no-transition"] == 1
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def _objects(file, name, items):
@@ -615,19 +615,19 @@ def _other(values):
 @pytest.mark.parametrize("kind", ["text", "image", "grey", "tuple", "dict"])
 def test_the_comparison_with_the_raw_files_covers_every_value(put, convert, kind, data_format, monkeypatch):
     """Text, pixels of JPEG images, and members of nested spaces, in blocks of rows up to the last row."""
-    monkeypatch.setattr(minari_compare, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr("oracles.minari._BLOCK_BYTES", 100)
     put(episodes(SPACES[kind], infos=infos), space=SPACES[kind], data_format=data_format)
     stored = convert()
-    files = verification.run.raw_files(stored.manifest, None)
-    honest = verification.run._with_texts(stored)
+    files = comparison.raw_files_of(stored)
+    honest = comparison.column_of(stored)
     left_out = {("episode",), ("next", "done"), ("next", "truncated")}  # the conversion computes or corrects them
     keys = [field.key for field in stored.schema if field.key not in left_out]
     keys += [("next", *field.key) for field in stored.schema if field.shared]
 
-    assert minari.SOURCE.compare(NAME, files, honest, stored.episodes) == []
+    assert comparison.compare(f"minari/{NAME}", files, honest, stored.episodes) == []
     for wrong in keys:
-        found = minari.SOURCE.compare(
-            NAME,
+        found = comparison.compare(
+            f"minari/{NAME}",
             files,
             lambda key, start, stop, wrong=wrong: (
                 _other(honest(key, start, stop)) if key == wrong else honest(key, start, stop)
@@ -642,12 +642,12 @@ def test_the_comparison_with_the_raw_files_covers_every_value(put, convert, kind
 def test_the_comparison_with_the_raw_files_covers_the_seeds(put, convert, data_format, name):
     put(episodes(SPACES["box"], seeds=[5, None, 2**63]), data_format=data_format)
     stored = convert()
-    files = verification.run.raw_files(stored.manifest, None)
+    files = comparison.raw_files_of(stored)
     records = stored.episodes.records.copy()
-    assert minari.SOURCE.compare(NAME, files, stored.column, stored.episodes) == []
+    assert comparison.compare(f"minari/{NAME}", files, stored.column, stored.episodes) == []
     records[name][-1] = 0 if name == "seeded" else 99
 
-    (problem, *_) = minari.SOURCE.compare(NAME, files, stored.column, EpisodeTable(records))
+    (problem, *_) = comparison.compare(f"minari/{NAME}", files, stored.column, EpisodeTable(records))
     assert problem.startswith("source of episode" if name == "source" else "seeded and seed of episode")
 
 
@@ -801,4 +801,4 @@ def test_some_fields_can_be_a_separate_dataset(put, convert):
         "next.done",
         "episode",
     }
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []

@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from oracles import comparison
 from raw.openml import NUMBERS, SEVEN, SMALL, Table, draw, openml, put
 from sklearn.datasets import fetch_openml
 from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
 
-from datasets_rl import OpenMLExperienceReplay, Selection, downloading, load, verification
+from datasets_rl import OpenMLExperienceReplay, Selection, downloading, load
 from datasets_rl.errors import ConversionError, FetchError, OfflineError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers import SamplerWithoutReplacement
@@ -106,7 +107,7 @@ def test_samples_and_classes_are_to_the_last_bit_those_of_scikit_learn(convert, 
     assert np.array_equal(stored.column(("observation",)), samples)
     assert np.array_equal(stored.column(("action",)), classes)
     assert stored.column(("observation",)).dtype == np.float64
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 @pytest.mark.usefixtures("asked")
@@ -345,4 +346,4 @@ def test_a_deep_verification_ignores_blanks_around_values(answers, convert):
 
     stored = convert(f"{SMALL.name}@{SMALL.version}")
 
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []

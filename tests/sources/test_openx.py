@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracles import comparison
 from raw import openx as raw
 from raw.images import encoded, scene
 from servers import Status
 from upstreams import bucket, hub
 
-from datasets_rl import OpenXExperienceReplay, Selection, downloading, verification
+from datasets_rl import OpenXExperienceReplay, Selection, downloading, verify
 from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
@@ -183,7 +184,7 @@ def test_an_episode_of_one_step_has_no_action_and_is_left_out(tmp_path, convert)
     stored = convert()
     assert stored.episodes["source"].tolist() == [1]
     assert decided(stored)["no-transition"] == 2
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 # --- features
@@ -220,7 +221,7 @@ def test_a_dataset_is_read_by_its_own_features(tmp_path, convert):
 
     stored = convert("openx/a_set_of_mine")
 
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
     assert stored.column(("action",)).tolist() == [[0, 1], [2, 3]]
     assert stored.column(("done_",)).tolist() == [7, 8]
     assert np.array_equal(stored.column(("next", "observation", "wrist_cam"))[1], scene(40, 40, 3, 2))
@@ -249,7 +250,7 @@ def test_episode_metadata_never_has_a_name_of_steps_or_of_the_table(tmp_path, co
 
     stored = convert()
 
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
     assert [stored.texts(("text",))[code] for code in stored.column(("text",))] == ["a", "b"]
     assert [stored.texts(("text_",))[code] for code in stored.column(("text_",))] == ["whole"] * 2
     assert (stored.episodes["length_"].tolist(), stored.episodes["reward_"].tolist()) == ([7], [2.5])
@@ -265,7 +266,7 @@ def test_a_record_without_a_step_is_left_out_and_counted(tmp_path, convert, firs
     raw.write_records(tmp_path / "tree", [[empty, features] if first else [features, empty]], document=made)
 
     stored = convert()
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
     assert stored.episodes["source"].tolist() == [int(first)]
     assert decided(stored)["no-transition"] == 1
 
@@ -279,7 +280,7 @@ def test_unsigned_integers_stored_as_bytes_are_verified(tmp_path, convert):
     stored = convert()
 
     assert stored.column(("observation",)).tolist() == [[1, 2], [3, 65_535]]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 @pytest.mark.parametrize("keys", ["action.close", "episode_metadata"])
@@ -290,7 +291,7 @@ def test_without_observations_the_remaining_fields_are_verified(tmp_path, conver
     stored = convert(keys=(keys,))
 
     assert stored.episodes.lengths.tolist() == [4, 2, 2, 5, 3]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 @pytest.mark.parametrize(("dtype", "stored_as"), [("uint16", "int32"), ("uint32", "int64"), ("uint64", "int64")])
@@ -355,7 +356,7 @@ def test_fields_that_keys_exclude_are_not_read(tmp_path, convert, images):
     stored = convert(keys=("observation.state", "action"), images=images)
 
     assert [field.key for field in stored.schema if field.key[0] == "observation"] == [("observation", "state")]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
     with pytest.raises(ConversionError, match=r"observation\.image"):
         convert(images=images)
 
@@ -400,7 +401,7 @@ def test_only_as_many_archives_as_the_selected_episodes_need_are_fetched(both, t
     # One archive may be downloading when the last episode is read.
     assert fetched <= {"00000.tar", "00001.tar", "00002.tar"}
     assert len(stored.manifest.raw) == 2
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert verify(stored.folder, deep=True).problems == ()
 
 
 def test_episodes_of_archives_are_counted_without_those_that_have_no_action(tmp_path, convert):
@@ -411,7 +412,7 @@ def test_episodes_of_archives_are_counted_without_those_that_have_no_action(tmp_
     stored = convert(ARCHIVES, episodes="2")
 
     assert stored.episodes.lengths.tolist() == [5]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_episodes_of_a_single_step_are_verified_where_the_last_step_is_kept(tmp_path, convert):
@@ -420,7 +421,7 @@ def test_episodes_of_a_single_step_are_verified_where_the_last_step_is_kept(tmp_
     stored = convert(ARCHIVES, last_step="transition")
 
     assert stored.episodes.lengths.tolist() == [1, 3, 1]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_episodes_of_archives_are_counted_across_an_interruption(both, tmp_path, settings):
@@ -521,7 +522,7 @@ def test_a_last_step_with_only_an_observation_is_not_counted(tmp_path, convert, 
     stored = convert(ARCHIVES, keys=keys)
 
     assert stored.episodes.lengths.tolist() == [4]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 @pytest.mark.parametrize(
@@ -582,11 +583,11 @@ def test_verify_finds_an_episode_that_is_not_in_the_raw_files(tmp_path, convert)
     stored = convert()
     folder = tmp_path / "tree" / raw.NAME / raw.VERSION
     files = {str(path): path for path in folder.iterdir()}
-    column = verification.run._with_texts(stored)
+    column = comparison.column_of(stored)
 
-    assert openx.SOURCE.compare(raw.NAME, files, column, stored.episodes) == []
+    assert comparison.compare(f"openx/{raw.NAME}", files, column, stored.episodes) == []
     moved = {**{name: stored.episodes[name] for name in ("final_known",)}, "source": stored.episodes["source"] + 5}
-    assert openx.SOURCE.compare(raw.NAME, files, column, moved) == ["2 episodes are not in the raw files"]
+    assert comparison.compare(f"openx/{raw.NAME}", files, column, moved) == ["2 episodes are not in the raw files"]
 
 
 PEAK = """

@@ -11,10 +11,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from oracles import comparison
 from raw.roboset import NAME, Trial, draw, write_file
 from upstreams import hub
 
-from datasets_rl import RobosetExperienceReplay, Selection, downloading, verification
+from datasets_rl import RobosetExperienceReplay, Selection, downloading
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.check import check_rules
 from datasets_rl.format.reader import StoredDataset
@@ -83,7 +84,7 @@ def test_trials_without_a_step_are_left_out_and_counted(tmp_path, rows, at):
     assert stored.episodes["trial"].tolist() == [1 - at, 2]
     assert stored.episodes.lengths.tolist() == [3, 2]
     assert {one.rule: one.count for one in stored.manifest.decisions}["no-transition"] == 1
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_if_the_last_action_is_finite_rewards_and_flags_belong_to_the_same_row(convert):
@@ -116,7 +117,7 @@ def test_an_end_flag_inside_a_trial_ends_the_trajectory(convert, by_state, final
     assert stored.column(("next", "terminated"))[:, 0].tolist() == [False, True, False, False]
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, False, True]
     assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_trials_are_ordered_by_file_and_number_with_unique_episodes(convert, rng):
@@ -223,7 +224,7 @@ def test_excluding_a_file_keeps_the_others_and_their_seed_numbers(convert, rng):
     stored = convert({0: draw(rng, 3)}, {0: draw(rng, 2)}, selection=Selection(exclude=("seed0.h5",)))
 
     assert stored.column(("seed",)).tolist() == [1, 1]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 @pytest.mark.parametrize("shard_bytes", [1 << 26, 10])
@@ -247,7 +248,7 @@ def test_episodes_are_counted_over_all_files(convert, rng, monkeypatch, episodes
     assert stored.episodes["seed"].tolist() == [seeds[number] for number in numbers]
     assert stored.episodes["trial"].tolist() == [trials[number] for number in numbers]
     assert stored.episodes.lengths.tolist() == [lengths[number] for number in numbers]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_episodes_can_be_selected_from_the_remaining_files(convert, rng):
@@ -256,7 +257,7 @@ def test_episodes_can_be_selected_from_the_remaining_files(convert, rng):
     stored = convert(*given, selection=Selection(episodes="2", exclude=("seed1.h5",)))
 
     assert (stored.episodes["seed"].tolist(), stored.episodes.lengths.tolist()) == ([2], [4])
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_the_class_selects_the_same_episodes_of_a_complete_dataset(convert, rng, tmp_path):
@@ -287,7 +288,7 @@ def test_a_deep_verification_finds_episodes_of_another_trial(convert, rng):
         __getitem__ = table.get
 
     files = {file.path: Path(url2pathname(urlsplit(file.url).path)) for file in stored.manifest.raw}
-    found = get_source("roboset").compare(NAME, files, stored.column, Table())
+    found = comparison.compare(f"roboset/{NAME}", files, stored.column, Table())
 
     assert len(found) == 1
     assert "episode 0 is trial 1 with 2 rows" in found[0]
@@ -312,7 +313,7 @@ def test_excluded_fields_are_not_read(convert, rng, tmp_path):
     stored = convert(selection=Selection(keys=("observation", "action")))
 
     assert ("info", "obs_dict", "qp") not in stored.schema
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_the_class_has_the_keys_of_torchrl(convert, rng, tmp_path):

@@ -105,9 +105,10 @@ exec({program!r}, {{}})
 
 
 def test_the_page_has_every_file_of_the_source():
-    names = {"__init__.py", "catalog.json", "reader.py", "compare.py"}
+    names = {"__init__.py", "catalog.json", "reader.py"}
+    tests = {"tests/raw/arm.py", "tests/oracles/arm.py"}
 
-    assert {*FILES} == {*(FOLDER + name for name in names), "tests/raw/arm.py", "pyproject.toml", "example.py"}
+    assert {*FILES} == {*(FOLDER + name for name in names), *tests, "pyproject.toml", "example.py"}
 
 
 def test_the_commands_and_the_program_of_the_page_run(env, sessions):
@@ -126,9 +127,9 @@ def test_the_commands_and_the_program_of_the_page_run(env, sessions):
 
 def test_the_comparison_of_the_page_finds_one_value_that_differs(sessions):
     names = {}
-    exec(FILES[f"{FOLDER}compare.py"], names)
-    paths = [sessions / "sessions" / "reach" / f"session-{number}.npz" for number in (0, 1)]
-    raw = [dict(np.load(path)) for path in paths]
+    exec(FILES["tests/oracles/arm.py"], names)
+    files = {f"reach/session-{number}.npz": sessions / f"sessions/reach/session-{number}.npz" for number in (0, 1)}
+    raw = [dict(np.load(path)) for path in files.values()]
     trajectories = [
         states for one in raw for states in np.split(one["observations"], np.cumsum(one["lengths"] + 1)[:-1])
     ]
@@ -141,7 +142,7 @@ def test_the_comparison_of_the_page_finds_one_value_that_differs(sessions):
     }
 
     def differences():
-        return names["compare"](paths, lambda key, start, stop: columns[key][start:stop])
+        return names["compare"]("arm/reach", files, lambda key, start, stop: columns[key][start:stop], None)
 
     assert differences() == []
     for key, values in columns.items():
@@ -215,7 +216,9 @@ print(datasets_rl.datasets.ArmExperienceReplay.__name__, hasattr(datasets_rl.dat
 @pytest.mark.timeout(900)
 def test_the_source_of_the_page_passes_the_conformance_suite(env, tmp_path):
     (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "arm.py").write_text(FILES["tests/raw/arm.py"], encoding="utf-8")
+    (tmp_path / "oracles").mkdir()
+    for path in ("raw/arm.py", "oracles/arm.py"):
+        (tmp_path / path).write_text(FILES[f"tests/{path}"], encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), env["PYTHONPATH"]])
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RLDS_", "PYTEST_"))}
     words = ["-q", "-p", "no:cacheprovider", "-k", "arm", "tests/conformance/test_sources.py"]

@@ -10,9 +10,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from oracles import comparison
 from raw.vd4rl import CASES, EPISODES_64, EPISODES_84, Rollout, as_npz, roll, write_npz, write_shards
 
-from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, downloading, verification
+from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, downloading
 from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
@@ -77,7 +78,7 @@ def test_a_file_without_a_transition_is_left_out_and_counted(place, convert, row
     assert stored.episodes["source"].tolist() == [1 - at]
     assert images(stored) == [0, 1, 2, 3]
     assert decided(stored)["no-transition"] == 1
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def test_every_action_is_in_the_row_of_the_image_before_it(place, convert):
@@ -133,7 +134,7 @@ def test_a_reset_inside_a_file_begins_an_episode(place, convert, at):
     assert stored.episodes.lengths.tolist() == [*([at - 1] if at > 1 else []), 5]
     assert decided(stored)["reset-inside-file"] == 1
     assert decided(stored).get("row-without-step", 0) == (at == 1)
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
 
 
 def _arrays(one):
@@ -225,7 +226,7 @@ def test_consecutive_files_can_be_selected_and_cut_episodes_at_their_ends(rows, 
     assert stored.column(("is_init",)).tolist() == [False, False, True, False]
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, True, False, True]
     assert decided(stored)["end-without-flag"] == 1
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
     with pytest.raises(InvalidArgumentError, match=r"1\.hdf5 is excluded, but an episode may continue in it"):
         convert(HDF5, exclude=("1.hdf5",))
 
@@ -237,7 +238,7 @@ def test_episodes_of_row_files_are_counted_over_all_files(rows, convert):
 
     assert stored.column(("pixels",))[:, 0, 0, 0].tolist() == [50, 51, 52, 53, 54, 55]
     assert stored.episodes["source"].tolist() == [1]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
     with pytest.raises(InvalidArgumentError, match="count from the start"):
         convert(HDF5, episodes="-1:")
 
@@ -249,7 +250,7 @@ def test_excluding_a_file_keeps_the_others(place, convert):
 
     assert stored.episodes["source"].tolist() == [0, 2]
     assert stored.column(("pixels",))[:, 0, 0, 0].tolist() == [0, 1, 2, 20, 21, 22]
-    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert comparison.deep_problems(stored.folder) == []
     with pytest.raises(InvalidArgumentError, match="match none of the 3 files"):
         convert(episodes="1", exclude=(paths[1].name,))
 

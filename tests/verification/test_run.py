@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracles import comparison
 from raw.d4rl import CASES
 from stored_data import columns, reseal, trajectory, write_dataset, write_manifest_with_digest
 
-from datasets_rl import downloading, sources, verification, verify
+from datasets_rl import downloading, verify
 from datasets_rl.build.conversion import specs_of_schema
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.reader import StoredDataset
@@ -212,13 +213,12 @@ def test_every_value_of_an_episode_table_is_compared_with_the_raw_file(folder, n
 def test_the_independent_comparison_covers_the_episode_table(converted, name):
     """It shares no code with the reader, so that it detects errors of the reader."""
     stored = StoredDataset(converted)
-    files = verification.run.raw_files(stored.manifest, None)
-    origin, dataset = sources.get_source("d4rl"), stored.manifest.id.partition("/")[2]
+    files = comparison.raw_files_of(stored)
     records = stored.episodes.records.copy()
-    assert origin.compare(dataset, files, stored.column, stored.episodes) == []
+    assert comparison.compare(stored.manifest.id, files, stored.column, stored.episodes) == []
     records[name][1] = not records[name][1] if name == "repaired" else 7
 
-    (problem,) = origin.compare(dataset, files, stored.column, EpisodeTable(records))
+    (problem,) = comparison.compare(stored.manifest.id, files, stored.column, EpisodeTable(records))
     assert problem.startswith(f"{name} at episode 1 ")
 
 

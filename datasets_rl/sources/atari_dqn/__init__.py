@@ -29,7 +29,6 @@ from datasets_rl.ted.keys import PLAIN
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SOURCE", "AtariDQN"]
 
@@ -127,19 +126,6 @@ class AtariDQN(Source):
         from datasets_rl.sources.atari_dqn.log_reader import LogReader
 
         return LogReader(what, _files_by_checkpoint(files), params)
-
-    @override
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        del name
-        from datasets_rl.sources.atari_dqn.compare import compare_episodes, compare_logs
-
-        if episodes is None:
-            return []
-        if any(_RECORDS.fullmatch(path) for path in files):
-            return compare_episodes(files, column, episodes)
-        return compare_logs(_files_by_checkpoint(files), column, episodes)
 
 
 def _access_remedy(entry: Entry) -> Remedy:

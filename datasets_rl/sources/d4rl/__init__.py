@@ -13,7 +13,6 @@ from datasets_rl.sources.base import Entry, EpisodeReader, Score, Source, SpaceS
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["D4RL", "SOURCE"]
 
@@ -88,20 +87,6 @@ class D4RL(Source):
         sizes = entry.params["sizes"]
         path = self._file_of(name, files)
         return D4RLReader(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
-
-    @override
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        from datasets_rl.sources.d4rl.compare import compare
-
-        expected = self.assets(name)[0].path
-        if expected not in files:
-            listed = ", ".join(files) or "none"
-            return [f"the manifest lists the raw files {listed}; {self.name}/{name} is converted from {expected}"]
-        entry = self.entry(name)
-        limit = None if entry.params["continuing"] else entry.time_limit
-        return compare(self._file_of(name, files), column, time_limit=limit, episodes=episodes)
 
     @cached_property
     def _ids(self) -> tuple[str, ...]:

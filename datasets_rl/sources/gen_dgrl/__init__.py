@@ -36,7 +36,6 @@ from datasets_rl.ted.keys import OBSERVATION, PLAIN
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SOURCE", "GenDGRL"]
 
@@ -119,16 +118,6 @@ class GenDGRL(Source):
         (path,) = files.values()
         games = {game: game == self._game_and_category(name)[0] for game in self.catalog["games"]}
         return GenDGRLReader(f"{self.name}/{name}", Path(path), games, params or {})
-
-    @override
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        from datasets_rl.sources.gen_dgrl.compare import compare
-
-        (path,) = files.values()
-        others = set(self.catalog["games"]) - {self._game_and_category(name)[0]}
-        return [] if episodes is None else compare(Path(path), others, column, episodes)
 
     def _game_and_category(self, name: str) -> tuple[str, dict[str, Any]]:
         """Return the game and the catalog entry of the category."""

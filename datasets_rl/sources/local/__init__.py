@@ -24,7 +24,6 @@ from datasets_rl.sources.selection import read_numbers
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SOURCE", "Local"]
 
@@ -137,20 +136,6 @@ class Local(Source):
             params["keys"],
             chosen=params.get("chosen", False),
         )
-
-    @override
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        from datasets_rl.sources.local.compare import compare
-
-        inside = {path.removeprefix(f"{name}/"): Path(file) for path, file in files.items()}
-        dataset_id = f"{self.name}/{name}"
-        if FILE not in inside or episodes is None:
-            return [f"the manifest of {dataset_id} lists no {FILE} among its raw files"]
-        description = Description.read(_parse_description(inside[FILE].read_text("utf-8"), dataset_id), dataset_id)
-        form, paths = description.data_files(inside, dataset_id)
-        return compare([(path, inside[path]) for path in paths], form, description, column, episodes, inside)
 
 
 def _parse_description(text: str, name: str) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from datasets_rl.ted.keys import PLAIN
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SOURCE", "OpenML"]
 
@@ -126,15 +125,6 @@ class OpenML(Source):
         params = params or {}
         entry = self.entry(name)
         return OpenMLReader(entry.id, Path(files[params["table"]]), params["features"], entry.params)
-
-    @override
-    def compare(
-        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
-    ) -> list[str]:
-        from datasets_rl.sources.openml.compare import compare
-
-        del episodes
-        return compare(files, column, self.entry(name).params)
 
     def _api_asset(self, path: str) -> Asset:
         from datasets_rl.fetch.asset import Asset

@@ -9,10 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from oracles.differences import Column, Differences
 
-from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import DAMAGED
-from datasets_rl.sources.differences import Column, Differences
 from datasets_rl.ted.keys import Key
 from datasets_rl.ted.table import EpisodeTable
 
@@ -20,7 +18,7 @@ _BLOCK = 64  # steps; camera images have 1 MB each
 _NAMES = {"observations": "observation", "actions": "action", "env_infos": "info"}
 
 
-def compare(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
+def compare(_dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
     """Compare every number of every trial.
 
     Args:
@@ -28,32 +26,27 @@ def compare(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -
         column: Returns converted values.
         episodes: The converted episodes: "source" is the number over all files, "trial" is the number in the file.
 
-    Raises:
-        ConversionError: If a raw file is damaged.
     """
     differences = Differences(column)
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     number = 0  # of the next trajectory
-    try:
-        for path in sorted(files):
-            with h5py.File(files[path], "r", locking=False) as file:
-                for trial in sorted(int(name.removeprefix("Trial")) for name in file):
-                    group = file[f"Trial{trial}"]
-                    for start, stop in _trajectory_ranges(group):
-                        row = rows.pop(number, None)
-                        number += 1
-                        if row is None:
-                            continue
-                        if (converted := (episodes["trial"][row], episodes.lengths[row])) != (trial, stop - start):
-                            text = (
-                                f"episode {row} is trial {converted[0]} with {converted[1]} rows; "
-                                f"in {path} it is trial {trial} with {stop - start}"
-                            )
-                            differences.add("trial", text)
-                        else:
-                            _compare_rows(differences, group, start, stop, int(episodes.starts[row]))
-    except DAMAGED as error:
-        raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
+    for path in sorted(files):
+        with h5py.File(files[path], "r", locking=False) as file:
+            for trial in sorted(int(name.removeprefix("Trial")) for name in file):
+                group = file[f"Trial{trial}"]
+                for start, stop in _trajectory_ranges(group):
+                    row = rows.pop(number, None)
+                    number += 1
+                    if row is None:
+                        continue
+                    if (converted := (episodes["trial"][row], episodes.lengths[row])) != (trial, stop - start):
+                        text = (
+                            f"episode {row} is trial {converted[0]} with {converted[1]} rows; "
+                            f"in {path} it is trial {trial} with {stop - start}"
+                        )
+                        differences.add("trial", text)
+                    else:
+                        _compare_rows(differences, group, start, stop, int(episodes.starts[row]))
     if rows:
         differences.add("source", f"the files have no episode {min(rows)}", len(rows))
     return differences.texts()

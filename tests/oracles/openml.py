@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from oracles.differences import Column, Differences
 
+from datasets_rl import sources
 from datasets_rl.errors import UnknownKeyError
-from datasets_rl.sources.differences import Column, Differences
 
 _ROWS = 20_000
 _TOLERANCE = 1e-9
@@ -24,15 +25,9 @@ _TOLERANCE = 1e-9
 _Block = list[list[str]]
 
 
-def compare(files: Mapping[str, Path], column: Column, recipe: Mapping[str, Any]) -> list[str]:
-    """Compare every sample and every class.
-
-    Args:
-        files: The local raw files, by path.
-        column: Returns converted values.
-        recipe: Conversion of samples to numbers; see `OpenMLReader`.
-    """
-    table = _Table(files, recipe)
+def compare(dataset_id: str, files: Mapping[str, Path], column: Column, _episodes: object) -> list[str]:
+    """Compare every sample and every class."""
+    table = _Table(files, sources.find(dataset_id).params)
     differences = Differences(column)
     for start, samples, classes in table.blocks():
         for key, expected in ((("observation",), samples), (("action",), classes)):

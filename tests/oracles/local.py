@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from oracles.d4rl import named_datasets, nearly_equal_rows
+from oracles.differences import Column, equal_rows
 
-from datasets_rl.errors import ConversionError, UnknownKeyError
-from datasets_rl.read.streams import AGAIN, DAMAGED
-from datasets_rl.sources.d4rl.compare import named_datasets, nearly_equal_rows
-from datasets_rl.sources.differences import Column, equal_rows
-from datasets_rl.sources.local.description import Description, Field
+from datasets_rl.errors import UnknownKeyError
+from datasets_rl.read.toml import parse_toml
+from datasets_rl.sources.local.description import FILE, Description, Field
 from datasets_rl.ted.keys import (
     NEXT,
     NEXT_DONE,
@@ -32,42 +32,23 @@ _Array = NDArray[Any]
 _Read = Callable[[], _Array]
 
 
-def compare(
-    data: Sequence[tuple[str, Path]],
-    file_format: str,
-    description: Description,
-    column: Column,
-    episodes: EpisodeTable,
-    inside: Mapping[str, Path],
-) -> list[str]:
-    """Compare every number of every file; strings are not compared.
-
-    Args:
-        data: The files, in order.
-        file_format: The format of the files.
-        description: The description of the files.
-        column: Returns converted values.
-        episodes: The converted episodes.
-        inside: Every file of the folder, by its path.
-
-    Raises:
-        ConversionError: If a file is damaged.
-    """
+def compare(dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
+    """Compare every number of every file; strings are not compared."""
+    inside = {path.removeprefix(f"{dataset_id.partition('/')[2]}/"): file for path, file in files.items()}
+    description = Description.read(parse_toml(inside[FILE].read_text("utf-8")), dataset_id)
+    file_format, paths = description.data_files(inside, dataset_id)
     texts: list[str] = []
     numbers = np.unique(episodes["file"]).tolist()
     matched = 0
-    for name, path in data:
-        try:
-            with _open_arrays(path, file_format, inside.get(description.table)) as arrays:
-                if not _has_steps(arrays, description):
-                    continue
-                matched += 1
-                if matched <= len(numbers):
-                    own = episodes["file"] == numbers[matched - 1]
-                    start, lengths = int(episodes.starts[own][0]), episodes.lengths[own]
-                    texts += [f"{name}: {text}" for text in _differences(arrays, description, column, start, lengths)]
-        except DAMAGED as error:
-            raise ConversionError(name, [f"it cannot be read: {error}"], hint=AGAIN) from error
+    for name in paths:
+        with _open_arrays(inside[name], file_format, inside.get(description.table)) as arrays:
+            if not _has_steps(arrays, description):
+                continue
+            matched += 1
+            if matched <= len(numbers):
+                own = episodes["file"] == numbers[matched - 1]
+                start, lengths = int(episodes.starts[own][0]), episodes.lengths[own]
+                texts += [f"{name}: {text}" for text in _differences(arrays, description, column, start, lengths)]
     if matched != len(numbers):
         texts.append(f"the episodes are from {len(numbers):,} files; {matched:,} files have steps")
     return texts

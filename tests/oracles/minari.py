@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from oracles.differences import Column, Differences
 
-from datasets_rl.errors import ConversionError, UnknownKeyError
-from datasets_rl.read.streams import DAMAGED
-from datasets_rl.sources.differences import Column, Differences
+from datasets_rl.errors import UnknownKeyError
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 from datasets_rl.ted.table import EpisodeTable
 
@@ -42,42 +41,33 @@ class _RawColumn(NamedTuple):
     row_bytes: int = 8
 
 
-def compare(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every converted value with the raw files: numbers, pixels and strings.
-
-    Raises:
-        ConversionError: If a raw file is damaged.
-    """
+def compare(_dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
+    """Compare every converted value with the raw files: numbers, pixels and strings."""
     differences = Differences(partial(_converted_rows, column))
     main = next((file for path, file in files.items() if path.endswith(".hdf5")), None)
     compared: dict[int, int] = {}
-    try:
-        with ExitStack() as stack:
-            file = stack.enter_context(h5py.File(main, "r", locking=False)) if main is not None else None
-            for row, number in enumerate(episodes["source"].tolist()):
-                # An episode with flags inside was converted to several trajectories.
-                skip = compared.get(number, 0)
-                length, start = int(episodes.lengths[row]), int(episodes.starts[row])
-                raw = (
-                    dict(_columns_of_hdf5(file, number)) if file is not None else dict(_columns_of_table(files, number))
-                )
-                if not raw:
-                    text = f"source of episode {row:,} is {number}, but the raw files have no episode of this number"
-                    differences.add("source", text, length)
-                    continue
-                if wrong := _seed_difference(episodes, row, _raw_seed(file, files, number)):
-                    differences.add("seed", wrong, length)
-                steps = raw[NEXT_REWARD].length
-                raw[NEXT_TRUNCATED] = _truncations(raw)
-                for key, rows in raw.items():
-                    for stored_key, shift in _stored_keys(key, rows.length - steps):
-                        _compare_column(differences, stored_key, rows, skip + shift, start, length)
-                compared[number] = skip + length
-                if (row == len(episodes) - 1 or episodes["source"][row + 1] != number) and compared[number] != steps:
-                    text = f"episode {number} has {compared[number]} rows, in the file {steps}"
-                    differences.add("episode", text)
-    except DAMAGED as error:
-        raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
+    with ExitStack() as stack:
+        file = stack.enter_context(h5py.File(main, "r", locking=False)) if main is not None else None
+        for row, number in enumerate(episodes["source"].tolist()):
+            # An episode with flags inside was converted to several trajectories.
+            skip = compared.get(number, 0)
+            length, start = int(episodes.lengths[row]), int(episodes.starts[row])
+            raw = dict(_columns_of_hdf5(file, number)) if file is not None else dict(_columns_of_table(files, number))
+            if not raw:
+                text = f"source of episode {row:,} is {number}, but the raw files have no episode of this number"
+                differences.add("source", text, length)
+                continue
+            if wrong := _seed_difference(episodes, row, _raw_seed(file, files, number)):
+                differences.add("seed", wrong, length)
+            steps = raw[NEXT_REWARD].length
+            raw[NEXT_TRUNCATED] = _truncations(raw)
+            for key, rows in raw.items():
+                for stored_key, shift in _stored_keys(key, rows.length - steps):
+                    _compare_column(differences, stored_key, rows, skip + shift, start, length)
+            compared[number] = skip + length
+            if (row == len(episodes) - 1 or episodes["source"][row + 1] != number) and compared[number] != steps:
+                text = f"episode {number} has {compared[number]} rows, in the file {steps}"
+                differences.add("episode", text)
     return differences.texts()
 
 

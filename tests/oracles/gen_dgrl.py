@@ -12,53 +12,43 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from oracles.differences import Column, Differences
 
-from datasets_rl.errors import ConversionError, UnknownKeyError
+from datasets_rl import sources
+from datasets_rl.errors import UnknownKeyError
 from datasets_rl.read.pickles import load_npy
-from datasets_rl.read.streams import DAMAGED
-from datasets_rl.sources.differences import Column, Differences
 from datasets_rl.ted.keys import OBSERVATION
 from datasets_rl.ted.table import EpisodeTable
 
 
-def compare(path: Path, other_games: Collection[str], column: Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every value of every episode, and the metadata in the file names.
-
-    Args:
-        path: The archive.
-        other_games: The games whose files are not part of the dataset.
-        column: Returns converted values.
-        episodes: The converted episodes.
-
-    Raises:
-        ConversionError: If the archive is damaged.
-    """
+def compare(dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
+    """Compare every value of every episode, and the metadata in the file names."""
+    (path,) = files.values()
+    game = dataset_id.partition("/")[2].partition("-")[0]
+    other_games = set(sources.get_source("gen_dgrl").catalog["games"]) - {game}
     differences = Differences(column)
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     seen = 0
-    try:
-        for number, (name, arrays) in enumerate(_read_episodes(path, other_games)):
-            if number not in rows:
-                continue
-            seen += 1
-            row = rows[number]
-            date, episode, length, seed, total = name.rpartition(".")[0].split("_")
-            stated = {
-                "saved": int(date.replace("T", "")),
-                "number": int(episode),
-                "length": int(length),
-                "level_seed": int(seed),
-                "stated_return": float(total),
-            }
-            for name_part, value in stated.items():
-                if episodes[name_part][row] != value:
-                    text = f"{name_part} of episode {row} is {episodes[name_part][row]}; its file {name}"
-                    differences.add(name_part, text)
-            _compare_episode(differences, arrays, int(episodes.starts[row]), int(episodes.lengths[row]))
-            if seen == len(rows):
-                break
-    except DAMAGED as error:
-        raise ConversionError(path.name, [f"it cannot be read: {error}"]) from error
+    for number, (name, arrays) in enumerate(_read_episodes(path, other_games)):
+        if number not in rows:
+            continue
+        seen += 1
+        row = rows[number]
+        date, episode, length, seed, total = name.rpartition(".")[0].split("_")
+        stated = {
+            "saved": int(date.replace("T", "")),
+            "number": int(episode),
+            "length": int(length),
+            "level_seed": int(seed),
+            "stated_return": float(total),
+        }
+        for name_part, value in stated.items():
+            if episodes[name_part][row] != value:
+                text = f"{name_part} of episode {row} is {episodes[name_part][row]}; its file {name}"
+                differences.add(name_part, text)
+        _compare_episode(differences, arrays, int(episodes.starts[row]), int(episodes.lengths[row]))
+        if seen == len(rows):
+            break
     texts = differences.texts()
     if len(rows) != len(episodes):
         texts.append(f"source of the episodes has {len(rows):,} different numbers for {len(episodes):,} episodes")

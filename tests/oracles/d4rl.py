@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from oracles.differences import Column, Differences, equal_rows
 
-from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import DAMAGED
-from datasets_rl.sources.differences import Column, Differences, equal_rows
+from datasets_rl import sources
 from datasets_rl.ted.table import EpisodeTable
 
 _BLOCK_BYTES = 4 << 20
@@ -22,22 +21,18 @@ _NEXT_ROOTS = {"next_observations": ("next", "observation"), "rewards": ("next",
 _SKIPPED = ("metadata", "virtual", "terminals", "timeouts")
 
 
-def compare(path: Path, column: Column, *, time_limit: int | None, episodes: EpisodeTable | None = None) -> list[str]:
-    """Compare every row of every column, and the episode ends that the file does not mark.
-
-    Args:
-        path: The raw file.
-        column: Returns converted values.
-        time_limit: Number of steps after which a trajectory may be truncated, if the file marks no time-outs.
-        episodes: The converted episodes.
-
-    Raises:
-        ConversionError: If the raw file is damaged.
-    """
-    try:
-        return _differences(path, column, time_limit, episodes)
-    except DAMAGED as error:
-        raise ConversionError(path.name, [f"HDF5 reports: {error}"]) from error
+def compare(
+    dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable | None = None
+) -> list[str]:
+    """Compare every row of every column, and the episode ends that the file does not mark."""
+    source, name = sources.split_id(dataset_id)
+    (expected,) = (asset.path for asset in sources.get_source(source).assets(name))
+    if expected not in files:
+        return [f"the raw files are {', '.join(files) or 'none'}; {dataset_id} is converted from {expected}"]
+    entry = sources.find(dataset_id)
+    # The number of steps after which a trajectory may be truncated, if the file marks no time-outs.
+    limit = None if entry.params["continuing"] else entry.time_limit
+    return _differences(files[expected], column, limit, episodes)
 
 
 def _differences(path: Path, column: Column, limit: int | None, episodes: EpisodeTable | None) -> list[str]:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from oracles.differences import Column, Differences
 from PIL import Image
 
 from datasets_rl.errors import UnknownKeyError
 from datasets_rl.read import archive, pickles
 from datasets_rl.read.tfrecord import parse_example, read_records
-from datasets_rl.sources.differences import Column, Differences
 from datasets_rl.sources.openx.reader import stored_key
 from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
@@ -30,12 +30,8 @@ _LOSS = 2  # maximum difference of two JPEG decoders
 _BLOCK = 64
 
 
-def compare(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every number, string and pixel of the steps of every episode.
-
-    Raises:
-        ConversionError: If a raw file is damaged.
-    """
+def compare(_dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
+    """Compare every number, string and pixel of the steps of every episode."""
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     differences = Differences(column, "episodes")
     matched = 0

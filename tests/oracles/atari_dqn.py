@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
+from oracles.differences import Column, Differences
 from PIL import Image
 
-from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import DAMAGED
 from datasets_rl.read.tfrecord import parse_example, read_records
-from datasets_rl.sources.differences import Column, Differences
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, NEXT_TERMINATED, OBSERVATION, Key
 from datasets_rl.ted.table import EpisodeTable
 
 _BLOCK = 512
 _BLANKS = 3
+_LOG = re.compile(r"(?:\$store\$_)?(\w+)_ckpt\.(\d+)\.gz$")
 _SMALL = ("action", "reward", "terminal")
 _FLAT: Mapping[str, Key] = {
     "action": ACTION,
@@ -32,41 +31,39 @@ _FLAT: Mapping[str, Key] = {
 }
 
 
-def compare_logs(files: Mapping[int, Mapping[str, Path]], column: Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every row of every checkpoint, except blank rows.
+def compare(_dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
+    """Compare every row of every checkpoint, except blank rows, or every step of every record of RL Unplugged."""
+    if any(".tfrecord-" in path for path in files):
+        return _compare_records(files, column, episodes)
+    logs: dict[int, dict[str, Path]] = {}
+    for path, file in files.items():
+        if (log := _LOG.search(path)) is not None:
+            logs.setdefault(int(log[2]), {})[log[1]] = file
+    return _compare_logs(logs, column, episodes)
 
-    Args:
-        files: The local files, by checkpoint and field.
-        column: Returns converted values.
-        episodes: The converted episodes.
 
-    Raises:
-        ConversionError: If a raw file is damaged.
-    """
+def _compare_logs(files: Mapping[int, Mapping[str, Path]], column: Column, episodes: EpisodeTable) -> list[str]:
     differences = Differences(column)
     at, blanks_left = 0, _BLANKS
     before: tuple[int, int, Mapping[str, NDArray[Any]]] | None = None
-    try:
-        for number, fields in sorted(files.items()):
-            if "invalid_range" not in fields:
-                continue  # only a neighbor of the selected checkpoints
-            added, flat = int(_load_array(fields["add_count"])), {name: _load_array(fields[name]) for name in _SMALL}
-            capacity = len(flat["action"])
-            cursor = added % capacity
-            if number and added == capacity - 1:
-                continue
-            joined = before is not None and before[0] == number - 1 and _continues(before, added, flat)
-            if not joined:
-                blanks_left = _initial_blanks(flat, fields) if number or added >= capacity else _BLANKS
-            for block in _chronological_blocks(fields, flat, cursor, joined=joined):
-                zero = np.logical_and.reduce([_zero_rows(values) for values in block.values()])
-                kept, blanks_left = _kept_rows(zero, block["terminal"], blanks_left)
-                for name, values in block.items():
-                    differences.compare(_FLAT[name], at, values[kept])
-                at += int(kept.sum())
-            before = (number, added, flat) if cursor == capacity - 1 else None
-    except DAMAGED as error:
-        raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
+    for number, fields in sorted(files.items()):
+        if "invalid_range" not in fields:
+            continue  # only a neighbor of the selected checkpoints
+        added, flat = int(_load_array(fields["add_count"])), {name: _load_array(fields[name]) for name in _SMALL}
+        capacity = len(flat["action"])
+        cursor = added % capacity
+        if number and added == capacity - 1:
+            continue
+        joined = before is not None and before[0] == number - 1 and _continues(before, added, flat)
+        if not joined:
+            blanks_left = _initial_blanks(flat, fields) if number or added >= capacity else _BLANKS
+        for block in _chronological_blocks(fields, flat, cursor, joined=joined):
+            zero = np.logical_and.reduce([_zero_rows(values) for values in block.values()])
+            kept, blanks_left = _kept_rows(zero, block["terminal"], blanks_left)
+            for name, values in block.items():
+                differences.compare(_FLAT[name], at, values[kept])
+            at += int(kept.sum())
+        before = (number, added, flat) if cursor == capacity - 1 else None
     return [*differences.texts(), *_row_count_difference(at, episodes)]
 
 
@@ -141,8 +138,7 @@ def _load_array(path: Path) -> NDArray[Any]:
     return array
 
 
-def compare_episodes(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every step of every record of RL Unplugged; see `compare_logs`."""
+def _compare_records(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
     differences = Differences(column)
     at = 0
     paths = [path for path in files if ".tfrecord-" in path]

@@ -14,10 +14,9 @@ from typing import Any
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from oracles.differences import Column, Differences
 
-from datasets_rl.errors import ConversionError, UnknownKeyError
-from datasets_rl.read.streams import DAMAGED
-from datasets_rl.sources.differences import Column, Differences
+from datasets_rl.errors import UnknownKeyError
 from datasets_rl.ted.table import EpisodeTable
 
 _NAMES = {"image": ("pixels",), "observation": ("pixels",), "action": ("action",), "reward": ("next", "reward")}
@@ -25,42 +24,33 @@ _MARKS = {"is_first", "is_last", "is_terminal", "step_type"}
 _BLOCK = 512
 
 
-def compare(files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every value of every row.
-
-    Raises:
-        ConversionError: If a raw file is damaged.
-    """
+def compare(_dataset_id: str, files: Mapping[str, Path], column: Column, episodes: EpisodeTable) -> list[str]:
+    """Compare every value of every row."""
     differences = Differences(column)
     done = 0
     number = -1  # of the current episode
     before: dict[str, NDArray[Any]] = {}
-    try:
-        for path in sorted(
-            files, key=lambda path: [int(part) if part.isdecimal() else part for part in _name_parts(path)]
-        ):
-            for rows in _read_blocks(files[path]):
-                resets = _reset_rows(rows)
-                if path.endswith(".hdf5"):
-                    number += int(
-                        number < 0 and not resets[0]
-                    )  # the first files are excluded: the data begins inside an episode
-                    numbers = number + np.cumsum(resets)
-                    number = int(numbers[-1])
-                    resets |= ~np.isin(numbers, episodes["source"])  # rows of episodes that are not selected
-                joined = {
-                    name: np.concatenate([before[name], values]) if before else values for name, values in rows.items()
-                }
-                first = 0 if before else 1
-                steps = np.flatnonzero(~resets[first:]) + 1
-                if len(taken := steps[: max(0, episodes.steps - done)]):
-                    _compare_rows(differences, column, joined, taken, done)
-                done += len(steps)
-                before = {name: values[-1:] for name, values in rows.items()}
-            if path.endswith(".npz"):
-                before = {}
-    except DAMAGED as error:
-        raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
+    for path in sorted(files, key=lambda path: [int(part) if part.isdecimal() else part for part in _name_parts(path)]):
+        for rows in _read_blocks(files[path]):
+            resets = _reset_rows(rows)
+            if path.endswith(".hdf5"):
+                number += int(
+                    number < 0 and not resets[0]
+                )  # the first files are excluded: the data begins inside an episode
+                numbers = number + np.cumsum(resets)
+                number = int(numbers[-1])
+                resets |= ~np.isin(numbers, episodes["source"])  # rows of episodes that are not selected
+            joined = {
+                name: np.concatenate([before[name], values]) if before else values for name, values in rows.items()
+            }
+            first = 0 if before else 1
+            steps = np.flatnonzero(~resets[first:]) + 1
+            if len(taken := steps[: max(0, episodes.steps - done)]):
+                _compare_rows(differences, column, joined, taken, done)
+            done += len(steps)
+            before = {name: values[-1:] for name, values in rows.items()}
+        if path.endswith(".npz"):
+            before = {}
     texts = differences.texts()
     if done != episodes.steps:
         texts.append(f"there are {episodes.steps:,} steps; the files have {done:,}")
