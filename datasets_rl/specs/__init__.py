@@ -1,19 +1,21 @@
-"""Specs: the shape, dtype and domain of the values that a key of a dataset holds. Each module defines one class."""
+"""Specs: the shape, dtype and domain of the values that a key of a dataset holds."""
 
 from datasets_rl.specs.base import DEVICE_TYPING, TensorSpec
-from datasets_rl.specs.binary import BinaryDiscreteTensorSpec
 from datasets_rl.specs.bounded import BoundedContinuous, BoundedTensorSpec
+from datasets_rl.specs.categorical import (
+    BinaryDiscreteTensorSpec,
+    DiscreteTensorSpec,
+    MultiDiscreteTensorSpec,
+    MultiOneHotDiscreteTensorSpec,
+    OneHotDiscreteTensorSpec,
+)
 from datasets_rl.specs.choice import ChoiceSpec
 from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.consolidate import check_no_exclusive_keys, consolidate_spec, contains_lazy_spec
-from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.environment import check_env_specs
 from datasets_rl.specs.infer import from_manifest, spec_from_data
 from datasets_rl.specs.lazy import LazyStackedCompositeSpec, LazyStackedTensorSpec
-from datasets_rl.specs.multi_discrete import MultiDiscreteTensorSpec
-from datasets_rl.specs.multi_one_hot import MultiOneHotDiscreteTensorSpec
 from datasets_rl.specs.non_tensor import NonTensorSpec
-from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.space import BinaryBox, BoxList, CategoricalBox, ContinuousBox
 from datasets_rl.specs.spaces import from_gymnasium, from_minari, to_gymnasium
 from datasets_rl.specs.torchrl import as_spec, from_torchrl, to_torchrl

@@ -16,7 +16,7 @@ from datasets_rl.specs._numbers import without_repeats
 if TYPE_CHECKING:
     from datasets_rl.specs.base import TensorSpec
 
-__all__ = ["KINDS", "Entry", "compact_values", "dtype_name", "is_int64"]
+__all__ = ["KINDS", "SpecDocument", "compact_values", "dtype_name", "is_int64"]
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -79,7 +79,7 @@ def is_int64(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 
-class Entry:
+class SpecDocument:
     """JSON object of a document: validates its fields as they are read, and collects the problems.
 
     Args:
@@ -202,8 +202,8 @@ class Entry:
             for key, item in items.items()
         }
 
-    def _inner(self, document: Any, name: str) -> Entry:
-        return Entry(document, f"{self.place}.{name}", self.problems, self._depth + 1)
+    def _inner(self, document: Any, name: str) -> SpecDocument:
+        return SpecDocument(document, f"{self.place}.{name}", self.problems, self._depth + 1)
 
 
 def _text_as_infinities(value: Any, dtype: torch.dtype) -> Any:

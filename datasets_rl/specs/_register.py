@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.specs._document import SpecDocument
 
-__all__ = ["Register", "read_register"]
+__all__ = ["Register"]
 
 
 @dataclass
@@ -67,13 +68,21 @@ class Register:
         """Return the values of each group, ordered by category."""
         return [list(group) for group in self.groups]
 
+    @classmethod
+    def read(cls, document: SpecDocument, sizes: Sequence[int]) -> Register | None:
+        """Read the output of `to_json`; `None`, if the field `register` is missing or does not fit the group sizes."""
 
-def read_register(document: Any, sizes: Sequence[int]) -> Register | None:
-    """Read the output of `Register.to_json`; return `None` if it is invalid or does not match the group sizes."""
-    if not isinstance(document, list) or len(document) != len(sizes):
-        return None
-    for values, size in zip(document, sizes, strict=True):
-        integers = isinstance(values, list) and all(type(value) is int for value in values)
-        if not integers or len(values) > size or len(set(values)) != len(values):
-            return None
-    return Register([{value: number for number, value in enumerate(values)} for values in document])
+        def valid(value: Any) -> bool:
+            return value is None or (
+                isinstance(value, list)
+                and len(value) == len(sizes)
+                and all(
+                    isinstance(values, list)
+                    and all(type(item) is int for item in values)
+                    and len(set(values)) == len(values) <= size
+                    for values, size in zip(value, sizes, strict=True)
+                )
+            )
+
+        groups = document.field("register", valid, f"lists of distinct integers of lengths up to {list(sizes)}")
+        return None if groups is None else cls([{item: number for number, item in enumerate(one)} for one in groups])

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._document import KINDS, Entry, dtype_name
+from datasets_rl.specs._document import KINDS, SpecDocument, dtype_name
 from datasets_rl.specs._errors import AxisError, NotInSpecError, NotSupportedBySpecError, WrongDtypeError
 from datasets_rl.specs._numbers import without_repeats
 from datasets_rl.specs.space import BinaryBox, BoxList, CategoricalBox, ContinuousBox, Space
@@ -298,7 +298,7 @@ class TensorSpec(metaclass=_SpecType):
 
     def squeeze(self, dim: int | None = None) -> Self:
         """Remove an axis of size 1, or all such axes."""
-        dims = [axis for axis, size in enumerate(self.shape) if size == 1]
+        dims = [axis for axis, size in enumerate(self._indexed_shape() if dim is None else self.shape) if size == 1]
         if dim is not None:
             dims = [axis for axis in dims if axis == self._axis(dim)]
         index = tuple(0 if axis in dims else slice(None) for axis in range(self.ndim))
@@ -333,7 +333,7 @@ class TensorSpec(metaclass=_SpecType):
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         """Remove an axis and return one spec per entry along it, as `Tensor.unbind` does."""
-        axis = self._axis(dim)
+        axis = self._selectable_axis(dim)
         if self.shape[axis] == -1:
             raise InvalidArgumentError(f"{self._named()} cannot be unbound along axis {axis}, which has any size")
 
@@ -344,20 +344,24 @@ class TensorSpec(metaclass=_SpecType):
 
     def index_select(self, dim: int, index: Tensor) -> Self:
         """Select entries along an axis, as `torch.index_select` does."""
-        axis = self._axis(dim)
+        axis = self._selectable_axis(dim)
         return self.rearranged(lambda tensor: tensor[(*(slice(None),) * axis, index)])
 
     def __getitem__(self, index: Any) -> Any:
-        shape = self._shape_of_indices()
+        shape = self._indexed_shape()
         entries = without_ellipsis(index, len(shape))
         _check_slices(entries, shape)
         # Outside of `moved`, so that an index out of range raises IndexError, which ends iteration.
         _ = select(meta_tensor(shape), entries)
         return self.rearranged(lambda tensor: select(tensor, entries))
 
-    def _shape_of_indices(self) -> Sequence[int]:
+    def _indexed_shape(self) -> Sequence[int]:
         """Return the sizes of the axes that `__getitem__` can index."""
         return self.shape
+
+    def _selectable_axis(self, dim: int) -> int:
+        """Return the non-negative index of an axis along which entries can be selected."""
+        return self._axis(dim)
 
     def _axis(self, dim: int, ndim: int | None = None) -> int:
         """Return the non-negative index of an axis.
@@ -405,8 +409,8 @@ class TensorSpec(metaclass=_SpecType):
 
     @classmethod
     @abstractmethod
-    def read(cls, entry: Entry) -> Self | None:
-        """Read a spec of this class from a JSON object; `None`, with the problems in `entry`, if it is invalid."""
+    def read(cls, document: SpecDocument) -> Self | None:
+        """Read a spec of this class from a JSON object; `None`, with the problems in `document`, if it is invalid."""
 
     @staticmethod
     def from_json(document: Any, device: torch.device | str | int | None = None) -> Any:
@@ -420,7 +424,7 @@ class TensorSpec(metaclass=_SpecType):
             InvalidArgumentError: If the document does not describe a spec; the message lists all problems.
         """
         problems: list[str] = []
-        spec = Entry(document, "spec", problems).spec()
+        spec = SpecDocument(document, "spec", problems).spec()
         if problems or not isinstance(spec, TensorSpec):
             raise InvalidArgumentError(f"the document does not describe a spec: {'; '.join(problems)}")
         return spec if device is None else spec.to(device)

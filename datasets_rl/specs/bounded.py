@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._document import Entry, compact_values
+from datasets_rl.specs._document import SpecDocument, compact_values
 from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integers, random_reals, without_repeats
 from datasets_rl.specs.base import (
     Lead,
@@ -189,10 +189,10 @@ class BoundedTensorSpec(LeafSpec):
 
     @classmethod
     @override
-    def read(cls, entry: Entry) -> BoundedTensorSpec | None:
-        shape, dtype, domain = entry.shape(), entry.dtype(), entry.domain()
-        low, high = entry.tensor("low", dtype), entry.tensor("high", dtype)
-        return cls(low, high, shape, dtype=dtype, domain=domain) if entry.valid else None
+    def read(cls, document: SpecDocument) -> BoundedTensorSpec | None:
+        shape, dtype, domain = document.shape(), document.dtype(), document.domain()
+        low, high = document.tensor("low", dtype), document.tensor("high", dtype)
+        return cls(low, high, shape, dtype=dtype, domain=domain) if document.valid else None
 
     def _repr_arguments(self) -> list[str]:
         return [f"low={_bound_text(self._low)}", f"high={_bound_text(self._high)}"]

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._document import Entry
+from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs._numbers import random_integers
 from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, parse_shape
 
@@ -206,9 +206,9 @@ class ChoiceSpec(TensorSpec):
 
     @classmethod
     @override
-    def read(cls, entry: Entry) -> ChoiceSpec | None:
-        choices = entry.specs("choices")
-        return cls(choices) if entry.valid else None
+    def read(cls, document: SpecDocument) -> ChoiceSpec | None:
+        choices = document.specs("choices")
+        return cls(choices) if document.valid else None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ChoiceSpec) or self.num_choices != other.num_choices:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.notebook import facts_html
-from datasets_rl.specs._document import Entry
+from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs._errors import AttributeNameError
 from datasets_rl.specs.base import (
     Lead,
@@ -653,11 +653,11 @@ class CompositeSpec(TensorSpec):
 
     @classmethod
     @override
-    def read(cls, entry: Entry) -> CompositeSpec | None:
-        shape, specs = entry.shape(), entry.spec_map("specs")
-        names = entry.field("names", _are_names, "a list of names")
-        static = entry.field("step_mdp_static", lambda value: isinstance(value, bool), "true or false", False)
-        if not entry.valid:
+    def read(cls, document: SpecDocument) -> CompositeSpec | None:
+        shape, specs = document.shape(), document.spec_map("specs")
+        names = document.field("names", _are_names, "a list of names")
+        static = document.field("step_mdp_static", lambda value: isinstance(value, bool), "true or false", False)
+        if not document.valid:
             return None
         composite = CompositeSpec(shape=shape, names=names, step_mdp_static=static)
         for name, spec in specs.items():

@@ -14,8 +14,8 @@ from datasets_rl.errors import InvalidArgumentError, ManifestError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.specs.base import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
+from datasets_rl.specs.categorical import DiscreteTensorSpec
 from datasets_rl.specs.composite import CompositeSpec
-from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.lazy import stack_specs
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.specs.unbounded import Unbounded

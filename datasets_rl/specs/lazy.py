@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.specs._document import Entry
+from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs._errors import NotSupportedBySpecError
 from datasets_rl.specs.base import Lead, LeafSpec, Rearrange, TensorSpec, as_device, parse_shape, without_ellipsis
 from datasets_rl.specs.composite import CompositeSpec
@@ -392,9 +392,9 @@ class _Stacked(TensorSpec):
 
     @classmethod
     @override
-    def read(cls, entry: Entry) -> Any:
-        dim, specs = entry.integer("dim", 0), entry.specs("specs")
-        return cls(*specs, dim=dim) if entry.valid else None
+    def read(cls, document: SpecDocument) -> Any:
+        dim, specs = document.integer("dim", 0), document.specs("specs")
+        return cls(*specs, dim=dim) if document.valid else None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.dim == other.dim and self._members == other._members

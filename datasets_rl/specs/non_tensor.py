@@ -12,7 +12,7 @@ from torch import Generator
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._document import Entry
+from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, as_device, created_shape, parse_shape, rearranged_shape
 
 __all__ = ["NonTensorSpec"]
@@ -160,11 +160,11 @@ class NonTensorSpec(TensorSpec):
 
     @classmethod
     @override
-    def read(cls, entry: Entry) -> NonTensorSpec | None:
-        shape = entry.shape()
-        feature_dims = entry.integer("feature_dims", 0) if entry.has("feature_dims") else None
-        example = entry.field("example", lambda _: True, "anything")
-        return cls(shape, example_data=example, feature_dims=feature_dims) if entry.valid else None
+    def read(cls, document: SpecDocument) -> NonTensorSpec | None:
+        shape = document.shape()
+        feature_dims = document.integer("feature_dims", 0) if document.has("feature_dims") else None
+        example = document.field("example", lambda _: True, "anything")
+        return cls(shape, example_data=example, feature_dims=feature_dims) if document.valid else None
 
     def __repr__(self) -> str:
         return f"NonTensorSpec(shape={list(self.shape)}, example_data={self.example_data!r})"

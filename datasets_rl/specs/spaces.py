@@ -25,15 +25,17 @@ import torch
 
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.specs._document import dtype_name, is_int64
-from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs.base import LeafSpec, TensorSpec
-from datasets_rl.specs.binary import BinaryDiscreteTensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
+from datasets_rl.specs.categorical import (
+    BinaryDiscreteTensorSpec,
+    DiscreteTensorSpec,
+    FiniteSpec,
+    MultiDiscreteTensorSpec,
+    OneHotDiscreteTensorSpec,
+)
 from datasets_rl.specs.composite import CompositeSpec
-from datasets_rl.specs.discrete import DiscreteTensorSpec
-from datasets_rl.specs.multi_discrete import MultiDiscreteTensorSpec
 from datasets_rl.specs.non_tensor import NonTensorSpec
-from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
 
 if TYPE_CHECKING:

@@ -7,16 +7,18 @@ from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.specs.base import TensorSpec
-from datasets_rl.specs.binary import BinaryDiscreteTensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
+from datasets_rl.specs.categorical import (
+    BinaryDiscreteTensorSpec,
+    DiscreteTensorSpec,
+    MultiDiscreteTensorSpec,
+    MultiOneHotDiscreteTensorSpec,
+    OneHotDiscreteTensorSpec,
+)
 from datasets_rl.specs.choice import ChoiceSpec
 from datasets_rl.specs.composite import CompositeSpec
-from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.lazy import LazyStackedCompositeSpec, LazyStackedTensorSpec
-from datasets_rl.specs.multi_discrete import MultiDiscreteTensorSpec
-from datasets_rl.specs.multi_one_hot import MultiOneHotDiscreteTensorSpec
 from datasets_rl.specs.non_tensor import NonTensorSpec
-from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
 
 __all__ = ["as_spec", "from_torchrl", "to_torchrl"]

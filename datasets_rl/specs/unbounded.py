@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.specs._document import Entry
+from datasets_rl.specs._document import SpecDocument
 from datasets_rl.specs._numbers import dtype_limits, nearest_int64, random_integers
 from datasets_rl.specs.base import Lead, LeafSpec, check_domain, created_shape, parse_shape
 from datasets_rl.specs.space import ContinuousBox
@@ -95,9 +95,9 @@ class Unbounded(LeafSpec):
 
     @classmethod
     @override
-    def read(cls, entry: Entry) -> Unbounded | None:
-        shape, dtype, domain = entry.shape(), entry.dtype(), entry.domain()
-        return Unbounded(shape, dtype=dtype, domain=domain) if entry.valid else None
+    def read(cls, document: SpecDocument) -> Unbounded | None:
+        shape, dtype, domain = document.shape(), document.dtype(), document.domain()
+        return Unbounded(shape, dtype=dtype, domain=domain) if document.valid else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Unbounded) and self.__dict__ == other.__dict__
