@@ -213,6 +213,16 @@ def write_manifest_with_digest(folder: Path, document: dict[str, Any] | None = N
     (folder / "manifest.json").write_text(json.dumps(document))
 
 
+def ranges_by_hand(data: bytes) -> bytes:
+    """Return the SHA-256 of each range of a file, joined, as FORMAT.md specifies them."""
+    return b"".join(hashlib.sha256(data[at : at + 262_144]).digest() for at in range(0, len(data), 262_144))
+
+
+def digest_by_hand(data: bytes) -> str:
+    """Return the digest of a file in the manifest, as FORMAT.md specifies it."""
+    return hashlib.sha256(ranges_by_hand(data)).hexdigest()
+
+
 def reseal(folder: Path, document: dict[str, Any] | None = None) -> None:
     """Write the digests of the files as they are now, as FORMAT.md specifies them, so that a changed file passes as intact.
 
@@ -224,17 +234,15 @@ def reseal(folder: Path, document: dict[str, Any] | None = None) -> None:
     digests = []
     for entry in sorted(document["files"], key=lambda entry: entry["path"]):
         data = (folder / entry["path"]).read_bytes()
-        entry.update(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        ranges = ranges_by_hand(data)
+        entry.update(bytes=len(data), digest=hashlib.sha256(ranges).hexdigest())
         if entry["path"] != "digests.npy" and not entry["path"].startswith("metadata/"):
-            size = 1 << 16
-            while size < 1 << 20 and size << 15 < len(data):
-                size *= 2
-            digests += [hashlib.sha256(data[at : at + size]).digest() for at in range(0, len(data), size)]
+            digests.append(ranges)
     for entry in document["files"]:
         if entry["path"] == "digests.npy":
             path = folder / "digests.npy"
             np.save(path, np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32))
-            entry.update(bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+            entry.update(bytes=path.stat().st_size, digest=digest_by_hand(path.read_bytes()))
     write_manifest_with_digest(folder, document)
 
 

@@ -312,7 +312,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str,
             stream.append(value)
             stored = stream.close()
             relative = path.relative_to(folder).as_posix()
-            files.append(StoredFile(relative, stored.bytes, stored.sha256))
+            files.append(replace(stored, path=relative))
             entries[name] = {"file": relative}
         else:
             entries[name] = json_value(value)

@@ -8,7 +8,6 @@ folder     [block 7: a small stored dataset] [block 2] ...        the oldest is 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
@@ -29,7 +28,7 @@ from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.ranges import RangeReader
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks
-from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests
+from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_bytes
 from datasets_rl.format.manifest import Manifest, StoredFile, checked_manifest
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import ROWS_FILE
@@ -172,8 +171,8 @@ class RemoteStream(ShardStream):
         """Return a whole file, compared with its digest."""
         entry = self._entry(name)
         data = b"".join(self._reader.read(list(self._spans(entry, 0, entry.bytes))))
-        if (digest := hashlib.sha256(data).hexdigest()) != entry.sha256:
-            problem = f"it has sha256 {digest[:12]}...; expected {entry.sha256[:12]}..."
+        if (digest := digest_of_bytes(data)) != entry.digest:
+            problem = f"it has the digest {digest[:12]}...; expected {entry.digest[:12]}..."
             raise IntegrityError(f"{self.address}/{name}", [problem], hint=_REPLACED)
         return data
 

@@ -40,7 +40,8 @@ class Piece:
     start: int
     """Offset of the piece in the file."""
     bytes: int
-    sha256: str
+    sha256: str | None = None
+    """SHA-256 of a chunk; None for a whole file, whose digest is that of its ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Chunks:
     def pieces(self, entry: StoredFile) -> Iterator[Piece]:
         """Yield the pieces of a file, in order."""
         if entry.path not in self.files:
-            yield Piece(entry.path, entry.path, 0, entry.bytes, entry.sha256)
+            yield Piece(entry.path, entry.path, 0, entry.bytes)
             return
         for number, sha256 in enumerate(self.files[entry.path]):
             start = number * self.bytes

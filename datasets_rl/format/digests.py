@@ -1,16 +1,15 @@
-"""Digests of the files of a stored dataset: of each whole file, and of its ranges, so that a part can be checked.
+"""Digests of the files of a stored dataset: of each range of each file, so that a part of it can be checked.
 
-rows.npy      | 64 KiB | 64 KiB | 64 KiB | ... |        ranges of `range_bytes` bytes
-digests.npy     d_0      d_1      d_2      ...          uint8 [K, 32]: of all files, in the order of their paths
+rows.npy      | 256 KiB | 256 KiB | ... |      ranges of `RANGE_BYTES` bytes; the last one ends with the file
+digests.npy     d_0       d_1       ...        uint8 [K, 32]: the SHA-256 of all ranges of all files, by path
+manifest.json                                  of each file the digest: the SHA-256 of d_0 + d_1 + ...
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,95 +18,84 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.format.manifest import Manifest, StoredFile
+from datasets_rl.progress import Report
 
 DIGESTS_FILE = "digests.npy"
 METADATA_FOLDER = "metadata"
 """The folder of arrays that describe the whole dataset; no range of theirs is read alone."""
+RANGE_BYTES = 256 << 10
+"""A reader fetches up to one range more than it needs at each end, and the digests of all ranges: 12 MB for 100 GB."""
 _DIGEST_BYTES = 32
-_RANGE_BYTES_MIN, _RANGE_BYTES_MAX = 64 << 10, 1 << 20
-_RANGES = 32 << 10
-_HASH_BYTES = 1 << 20
 
 
-def range_bytes(size: int) -> int:
-    """Return the bytes of the ranges of a file with `size` bytes: the last range of a file may be shorter.
-
-    A reader fetches up to one range more than it needs at each end, and the digests of all ranges: the smallest power of
-    two for which the file has at most 32,768 ranges, between 64 KiB and 1 MiB. The digests of a file of 100 GB have 3 MB.
-    """
-    return min(max(1 << (max(size - 1, 0) // _RANGES).bit_length(), _RANGE_BYTES_MIN), _RANGE_BYTES_MAX)
-
-
-class FileDigests:
-    """SHA-256 of a file and of its ranges, computed from its bytes in one pass.
+class RangeHasher:
+    """SHA-256 of each range of a file, computed from its bytes as they are appended.
 
     Args:
-        size: The number of bytes of the file.
+        skipped: The number of bytes at the start of the file that are hashed later, from the disk.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._range_bytes = range_bytes(size)
-        self._whole = hashlib.sha256()
-        self._range = hashlib.sha256()
-        self._remaining = self._range_bytes
-        self._ranges: list[bytes] = []
+    def __init__(self, skipped: int = 0) -> None:
+        self._size = skipped
+        self._digests: list[bytes] = [b""] * -(-skipped // RANGE_BYTES)
+        self._stale = set(range(len(self._digests)))
+        """Ranges to hash from the disk."""
+        self._last = hashlib.sha256()
 
     def update(self, data: Any) -> None:
-        """Add the next bytes, a buffer of bytes."""
-        with self.adding(data):
-            pass
+        """Append the next bytes, a buffer of bytes."""
+        view = memoryview(data)
+        while view:
+            taken = view[: RANGE_BYTES - self._size % RANGE_BYTES]
+            if self._size % RANGE_BYTES == 0:
+                self._digests.append(b"")
+                self._last = hashlib.sha256()
+            self._last.update(taken)
+            self._size += len(taken)
+            self._digests[-1] = self._last.digest() if self._size % RANGE_BYTES == 0 else b""
+            view = view[len(taken) :]
 
-    @contextmanager
-    def adding(self, data: Any) -> Iterator[None]:
-        """Add the next bytes; those of a large buffer in a thread, while the caller writes them in the block."""
-        thread = None
-        if len(data) >= _HASH_BYTES:
-            thread = threading.Thread(target=self._whole.update, args=(data,), name="rlds-digest")
-            thread.start()
-        else:
-            self._whole.update(data)
-        try:
-            yield
-            self._update_ranges(memoryview(data))
-        finally:
-            if thread is not None:
-                thread.join()
+    def invalidate(self, start: int, stop: int) -> None:
+        """Hash the ranges of the bytes [start, stop) from the disk, because these bytes were overwritten."""
+        self._stale |= set(range(start // RANGE_BYTES, -(-stop // RANGE_BYTES)))
 
-    def _update_ranges(self, data: memoryview) -> None:
-        while data:
-            taken = data[: self._remaining]
-            self._range.update(taken)
-            self._remaining -= len(taken)
-            data = data[len(taken) :]
-            if not self._remaining:
-                self._next_range()
-
-    def _next_range(self) -> None:
-        self._ranges.append(self._range.digest())
-        self._range, self._remaining = hashlib.sha256(), self._range_bytes
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of all bytes so far, in hexadecimal."""
-        return self._whole.hexdigest()
-
-    @property
-    def ranges(self) -> bytes:
-        """Concatenated SHA-256 of the ranges, 32 bytes each."""
-        if self._remaining < self._range_bytes:
-            self._next_range()
-        return b"".join(self._ranges)
+    def finish(self, path: Path) -> bytes:
+        """Return the digests of all ranges of the complete file, 32 bytes each."""
+        if self._digests and not self._digests[-1]:
+            self._digests[-1] = self._last.digest()
+        if self._stale:
+            with path.open("rb", buffering=0) as stream:
+                for number in sorted(self._stale):
+                    stream.seek(number * RANGE_BYTES)
+                    self._digests[number] = hashlib.sha256(stream.read(RANGE_BYTES)).digest()
+        return b"".join(self._digests)
 
 
-def file_digests(path: Path) -> FileDigests:
-    """Return the digests of an existing file."""
-    digests = FileDigests(path.stat().st_size)
-    buffer = memoryview(bytearray(_HASH_BYTES))
+def range_digests(path: Path, report: Report) -> bytes:
+    """Return the digests of all ranges of a file, 32 bytes each, and report the bytes that were read."""
+    digests = []
     with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            digests.update(buffer[:count])
-    return digests
+        while data := stream.read(RANGE_BYTES):
+            digests.append(hashlib.sha256(data).digest())
+            report(len(data))
+    return b"".join(digests)
+
+
+def stored_file(path: str, size: int, ranges: bytes) -> StoredFile:
+    """Return the manifest entry of a file with these digests of its ranges."""
+    return StoredFile(path, size, digest_of_ranges(ranges))
+
+
+def digest_of_ranges(ranges: bytes) -> str:
+    """Return the digest of a file, in hexadecimal, from the digests of its ranges."""
+    return hashlib.sha256(ranges).hexdigest()
+
+
+def digest_of_bytes(data: bytes) -> str:
+    """Return the digest of a file with this content, in hexadecimal."""
+    starts = range(0, len(data), RANGE_BYTES)
+    view = memoryview(data)
+    return digest_of_ranges(b"".join(hashlib.sha256(view[at : at + RANGE_BYTES]).digest() for at in starts))
 
 
 def write_digests(folder: Path, ranges: Mapping[str, bytes]) -> StoredFile:
@@ -115,7 +103,7 @@ def write_digests(folder: Path, ranges: Mapping[str, bytes]) -> StoredFile:
 
     Args:
         folder: The folder of the dataset.
-        ranges: The `FileDigests.ranges` of each file, by path.
+        ranges: The digests of the ranges of each file, by path.
     """
     joined = b"".join(ranges[path] for path in sorted(ranges))
     stream = io.BytesIO()
@@ -123,7 +111,7 @@ def write_digests(folder: Path, ranges: Mapping[str, bytes]) -> StoredFile:
     data = stream.getvalue()
     with disk.disk_errors(folder):
         (folder / DIGESTS_FILE).write_bytes(data)
-    return StoredFile(DIGESTS_FILE, len(data), hashlib.sha256(data).hexdigest())
+    return StoredFile(DIGESTS_FILE, len(data), digest_of_bytes(data))
 
 
 class RangeDigests:
@@ -144,7 +132,7 @@ class RangeDigests:
         count = 0
         for entry in sorted(_covered_files(manifest), key=lambda entry: entry.path):
             self._firsts[entry.path] = count
-            count += -(-entry.bytes // range_bytes(entry.bytes))
+            count += -(-entry.bytes // RANGE_BYTES)
         if table.dtype != np.uint8 or table.shape != (count, _DIGEST_BYTES):
             raise ValueError(
                 f"it is {table.dtype} {list(table.shape)}; the ranges of the files need uint8 {[count, _DIGEST_BYTES]}"
@@ -152,10 +140,9 @@ class RangeDigests:
 
     def cover(self, entry: StoredFile, start: int, stop: int) -> tuple[int, int]:
         """Return the first byte, and the byte after the last one, of the ranges that contain the bytes [start, stop)."""
-        size = range_bytes(entry.bytes)
         if start >= stop:
             return start, start
-        return start // size * size, min(-(-stop // size) * size, entry.bytes)
+        return start // RANGE_BYTES * RANGE_BYTES, min(-(-stop // RANGE_BYTES) * RANGE_BYTES, entry.bytes)
 
     def problem(self, entry: StoredFile, start: int, data: bytes) -> str:
         """Return how whole ranges of a file differ from their digests; empty if they agree.
@@ -165,20 +152,18 @@ class RangeDigests:
             start: The first byte of the first range.
             data: The bytes of the ranges.
         """
-        size, view = range_bytes(entry.bytes), memoryview(data)
-        first = self._firsts[entry.path] + start // size
-        for number, offset in enumerate(range(0, len(data), size)):
-            if hashlib.sha256(view[offset : offset + size]).digest() != self._table[first + number].tobytes():
-                last = min(start + offset + size, entry.bytes)
+        view = memoryview(data)
+        first = self._firsts[entry.path] + start // RANGE_BYTES
+        for number, offset in enumerate(range(0, len(data), RANGE_BYTES)):
+            if hashlib.sha256(view[offset : offset + RANGE_BYTES]).digest() != self._table[first + number].tobytes():
+                last = min(start + offset + RANGE_BYTES, entry.bytes)
                 return f"its bytes {start + offset:,} to {last:,} differ from their digest"
         return ""
 
     def of_file(self, entry: StoredFile) -> bytes | None:
-        """Return the digests of the ranges of a file, as `FileDigests.ranges`; None if none are stored."""
+        """Return the digests of the ranges of a file, 32 bytes each; None if none are stored."""
         first = self._firsts.get(entry.path)
-        if first is None:
-            return None
-        return self._table[first : first + -(-entry.bytes // range_bytes(entry.bytes))].tobytes()
+        return None if first is None else self._table[first : first - (-entry.bytes // RANGE_BYTES)].tobytes()
 
 
 def _covered_files(manifest: Manifest) -> Iterator[StoredFile]:

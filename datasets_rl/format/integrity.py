@@ -7,7 +7,7 @@ from pathlib import Path
 
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.check import Problems
-from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, file_digests
+from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_ranges, range_digests
 from datasets_rl.format.manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -89,7 +89,7 @@ def check_files(folder: Path, report: Report) -> list[str]:
 
     Args:
         folder: The dataset.
-        report: Called with the number of bytes of each checked file.
+        report: Called with the number of bytes that were checked.
 
     Returns:
         All problems; empty if the files are intact.
@@ -110,9 +110,8 @@ def check_files(folder: Path, report: Report) -> list[str]:
         size = path.stat().st_size
         if size != entry.bytes:
             problems.append(f"{entry.path} is {size:,} bytes; expected {entry.bytes:,}")
-        elif problem := _digest_problem(path, entry, ranges):
+        elif problem := _digest_problem(path, entry, ranges, report):
             problems.append(problem)
-        report(size)
     if isinstance(ranges, str):
         problems.append(ranges)
     listed = {entry.path for entry in manifest.files} | {MANIFEST_FILE}
@@ -131,12 +130,12 @@ def _read_ranges(folder: Path, manifest: Manifest) -> RangeDigests | str | None:
         return f"{DIGESTS_FILE} cannot be read: {error}"
 
 
-def _digest_problem(path: Path, entry: StoredFile, ranges: RangeDigests | str | None) -> str:
-    digests = file_digests(path)
-    if digests.sha256 != entry.sha256:
-        return f"{entry.path} has sha256 {digests.sha256[:12]}...; expected {entry.sha256[:12]}..."
+def _digest_problem(path: Path, entry: StoredFile, ranges: RangeDigests | str | None, report: Report) -> str:
+    found = range_digests(path, report)
+    if (digest := digest_of_ranges(found)) != entry.digest:
+        return f"{entry.path} has the digest {digest[:12]}...; expected {entry.digest[:12]}..."
     expected = ranges.of_file(entry) if isinstance(ranges, RangeDigests) else None
-    if expected not in {None, digests.ranges}:
+    if expected not in {None, found}:
         return f"{entry.path} differs from the digests of its ranges in {DIGESTS_FILE}"
     return ""
 

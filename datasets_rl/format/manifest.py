@@ -70,7 +70,8 @@ class StoredFile:
     path: str
     """POSIX path relative to the dataset's folder."""
     bytes: int
-    sha256: str
+    digest: str
+    """SHA-256 of the digests of the file's ranges, in lower-case hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class Manifest:
     @property
     def files_digest(self) -> str:
         """Digest of the paths and the digests of the files: equal for datasets with equal content, whatever their id."""
-        return hashlib.sha256(json.dumps([[file.path, file.sha256] for file in self.files]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([[file.path, file.digest] for file in self.files]).encode()).hexdigest()
 
     @property
     def digest(self) -> str:
@@ -377,7 +378,7 @@ _REQUIRED_FIELDS = (
     (EPISODE, ("int8", "int16", "int32", "int64"), ()),
 )
 _ENTRY_FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
-    "files": {"path": str, "bytes": int, "sha256": str},
+    "files": {"path": str, "bytes": int, "digest": str},
     "raw": {
         "path": str,
         "bytes": int,

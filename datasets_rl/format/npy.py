@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format.digests import FileDigests, file_digests
+from datasets_rl.format.digests import RangeHasher, stored_file
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.read.npy import read_header
 from datasets_rl.ted.keys import Key, dotted_name
@@ -40,7 +40,7 @@ class NpyStream:
         path: The file. It is created or overwritten, unless `written` is given.
         dtype: Dtype of one row; a structured dtype for records.
         shape: Shape of one row.
-        expected: Total number of rows, if known: the digests then need no second pass over the file.
+        expected: Total number of rows, if known.
         written: Number of rows that an earlier process wrote and that are kept; None creates the file.
         trailing: Number of zero bytes after the last row.
 
@@ -63,13 +63,12 @@ class NpyStream:
         self._expected = expected or 0
         self._trailing = trailing
         self._rows = 0
-        self._digests: FileDigests | None = None
+        self.ranges = b""
+        """Digests of the ranges of the closed file, 32 bytes each; empty before it is closed."""
         if written is None:
-            header = _header_bytes(self.dtype, self.shape, self._expected)
-            if expected is not None:
-                self._digests = FileDigests(len(header) + expected * self.item_bytes + trailing)
+            self._hasher = RangeHasher()
             self._stream: IO[bytes] = path.open("wb")
-            self._write(header)
+            self._write(_header_bytes(self.dtype, self.shape, self._expected))
         else:
             self._resume(written)
 
@@ -82,6 +81,7 @@ class NpyStream:
         self._stream = self._path.open("r+b")
         self._stream.truncate(end)
         self._stream.seek(end)
+        self._hasher = RangeHasher(skipped=end)
         self._rows = written
 
     @property
@@ -109,31 +109,26 @@ class NpyStream:
 
     def patch(self, row: int, values: NDArray[Any]) -> None:
         """Overwrite a row that this process wrote, with an item [1, ...]."""
-        self._digests = None
         with disk.disk_errors(self._path.parent):
             end = self._stream.tell()
-            self._stream.seek(end - (self._rows - row) * values.nbytes)
+            start = self._stream.seek(end - (self._rows - row) * values.nbytes)
+            self._hasher.invalidate(start, start + values.nbytes)
             self._stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
             self._stream.seek(end)
 
     def close(self) -> StoredFile:
         """Write the trailing bytes and the final number of rows, close the file, and return its manifest entry."""
         self._write(bytes(self._trailing))
-        header_is_final = self._rows == self._expected
         with disk.disk_errors(self._path.parent):
-            if not header_is_final:
+            if self._rows != self._expected:
                 # numpy pads the header, so a larger number of rows fits in place.
+                header = _header_bytes(self.dtype, self.shape, self._rows)
                 self._stream.seek(0)
-                self._stream.write(_header_bytes(self.dtype, self.shape, self._rows))
+                self._stream.write(header)
+                self._hasher.invalidate(0, len(header))
             self._stream.close()
-        if self._digests is None or not header_is_final:
-            self._digests = file_digests(self._path)
-        return StoredFile(self._path.name, self._path.stat().st_size, self._digests.sha256)
-
-    @property
-    def ranges(self) -> bytes:
-        """`FileDigests.ranges` of the closed file; empty before it is closed."""
-        return self._digests.ranges if self._stream.closed and self._digests is not None else b""
+        self.ranges = self._hasher.finish(self._path)
+        return stored_file(self._path.name, self._path.stat().st_size, self.ranges)
 
     def discard(self) -> None:
         """Close the file without completing it."""
@@ -141,9 +136,9 @@ class NpyStream:
             self._stream.close()
 
     def _write(self, data: Any) -> None:
-        hashing = nullcontext() if self._digests is None else self._digests.adding(data)
-        with hashing, disk.disk_errors(self._path.parent):
+        with disk.disk_errors(self._path.parent):
             self._stream.write(data)
+        self._hasher.update(data)
 
 
 def _header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> bytes:

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.format.digests import file_digests, write_digests
+from datasets_rl.format.digests import range_digests, stored_file, write_digests
 from datasets_rl.format.manifest import StoredFile, missing_field_problems
 from datasets_rl.format.npy import NpyStream, open_npy, take_fields, unfinished_blocks
 from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
 from datasets_rl.format.statistics import Moments, episode_statistics, field_quantiles, has_statistics
+from datasets_rl.progress import Report
 from datasets_rl.read.images import read_header
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -549,9 +550,8 @@ class DatasetWriter:
         for key, vocabulary in self._vocabulary.items():
             path = self._folder / self.schema[key].texts_file
             disk.write_json(path, [*vocabulary])
-            digests = file_digests(path)
-            files.append(StoredFile(path.name, digests.size, digests.sha256))
-            ranges[path.name] = digests.ranges
+            ranges[path.name] = range_digests(path, Report())
+            files.append(stored_file(path.name, path.stat().st_size, ranges[path.name]))
         files.append(write_digests(self._folder, ranges))
         statistics = {dotted_name(key): moments.to_json() for key, moments in self._moments.items()}
         # From the file, so that they are the same however the conversion was divided or interrupted.

@@ -29,9 +29,10 @@ from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.plan import retry_delay
 from datasets_rl.format import chunks as chunking
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks, Piece
+from datasets_rl.format.digests import digest_of_ranges, range_digests
 from datasets_rl.format.manifest import Manifest, checked_manifest, read_document
 from datasets_rl.hub.readme import GENERATED, dataset_card
-from datasets_rl.progress import Report, report
+from datasets_rl.progress import report
 from datasets_rl.remedy import Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import group_by_size
@@ -48,7 +49,6 @@ T = TypeVar("T")
 _CARD = "README.md"
 _GROUP_BYTES = 256 << 20
 """Bytes that are sent together; those of chunks are held in memory."""
-_READ_BYTES = 4 << 20
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TOKEN = Remedy("set HF_TOKEN to a token that may write, or run `hf auth login`")
 _AGAIN = Remedy("run it again: the files that the hub has are not sent again")
@@ -139,33 +139,23 @@ def _checked_chunks(folder: Path, manifest: Manifest, settings: Settings) -> Chu
     with report(f"checking {manifest.id}", manifest.bytes, show=settings.progress) as advance:
         for entry in manifest.files:
             try:
-                digest, pieces = _digests(folder / entry.path, size, advance)
+                digest = digest_of_ranges(range_digests(folder / entry.path, advance))
+                if entry.bytes > size:
+                    files[entry.path] = _chunk_digests(folder / entry.path, size)
             except OSError as error:
                 problems.append(f"{entry.path} cannot be read: {error.strerror}")
                 continue
-            if digest != entry.sha256:
-                problems.append(f"{entry.path} has sha256 {digest[:12]}...; expected {entry.sha256[:12]}...")
-            if entry.bytes > size:
-                files[entry.path] = pieces
+            if digest != entry.digest:
+                problems.append(f"{entry.path} has the digest {digest[:12]}...; expected {entry.digest[:12]}...")
     if problems:
         raise IntegrityError(str(folder), problems)
     return Chunks(size, files)
 
 
-def _digests(path: Path, size: int, advance: Report) -> tuple[str, tuple[str, ...]]:
-    """Return the SHA-256 of a file, and of each of its chunks, in one pass."""
-    whole, pieces = hashlib.sha256(), []
-    with path.open("rb", buffering=0) as stream:
-        while block := stream.read(min(size, _READ_BYTES)):
-            piece, remaining = hashlib.sha256(), size
-            while block:
-                whole.update(block)
-                piece.update(block)
-                advance(len(block))
-                remaining -= len(block)
-                block = stream.read(min(remaining, _READ_BYTES)) if remaining else b""
-            pieces.append(piece.hexdigest())
-    return whole.hexdigest(), tuple(pieces)
+def _chunk_digests(path: Path, size: int) -> tuple[str, ...]:
+    """Return the SHA-256 of each chunk of a file."""
+    with path.open("rb") as stream:
+        return tuple(hashlib.sha256(chunk).hexdigest() for chunk in iter(lambda: stream.read(size), b""))
 
 
 def _is_own(path: str) -> bool:
@@ -324,7 +314,8 @@ def _addition(folder: Path, piece: Piece) -> CommitOperationAdd:
         with path.open("rb") as stream:
             stream.seek(piece.start)
             addition = CommitOperationAdd(piece.path, stream.read(piece.bytes))
-    addition.upload_info.sha256 = bytes.fromhex(piece.sha256)  # it was computed when the file was checked
+    if piece.sha256 is not None:
+        addition.upload_info.sha256 = bytes.fromhex(piece.sha256)  # that of the checked bytes: the hub refuses others
     return addition
 
 

@@ -296,7 +296,7 @@ class _Request:
 
         `_RESULTS_VERSION` is part of it, so that results are made anew once the same recipe gives other results.
         """
-        files = [[file.path, file.sha256] for file in self.manifest.files]
+        files = [[file.path, file.digest] for file in self.manifest.files]
         metadata = [_RESULTS_VERSION, files, self.recipe, self.num_frames, self.seed]
         return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
 

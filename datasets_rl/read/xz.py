@@ -6,6 +6,9 @@ states the size of each, so that several processes can decompress one file at on
     | header | block 0 | block 1 | block 2 | index | footer | header | block 3 | index | footer |
                          |<---------------------------------------- a stream that begins at block 1,
                          after the header, with an index of the blocks 1 and 2
+
+`lzma.LZMAFile` decompresses at the same speed, but it has no blocks and no limit of its memory, which the header of a
+file chooses, and it takes the zeros between two streams for the end of the file.
 """
 
 from __future__ import annotations

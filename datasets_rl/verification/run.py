@@ -79,7 +79,7 @@ def verify(
     with report(f"checking {manifest.id}", manifest.bytes, show=settings.progress) as advance:
         broken = check_files(folder, advance)
     findings.problems += broken
-    checked.append(f"size and sha256 of {len(manifest.files)} files")
+    checked.append(f"size and digest of {len(manifest.files)} files")
     if manifest.file(DIGESTS_FILE) is None:
         findings.remarks.append(
             f"it has no {DIGESTS_FILE}, the digests of ranges: it cannot be streamed once it is published"

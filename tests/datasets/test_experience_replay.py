@@ -239,7 +239,7 @@ def test_metadata_is_nested_and_arrays_are_tensors(tmp_path):
     files, entries = [], {"algorithm": "SAC", "policy/depth": 2, "names": names, "policy/options": {}}
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
-        files.append({"path": f"{name}.npy", "bytes": (folder / f"{name}.npy").stat().st_size, "sha256": ""})
+        files.append({"path": f"{name}.npy", "bytes": (folder / f"{name}.npy").stat().st_size, "digest": ""})
         entries[f"policy/{name}"] = {"file": f"{name}.npy"}
     dataset = with_metadata(folder, entries, files)
 
@@ -276,7 +276,7 @@ def test_pickled_metadata_is_refused(tmp_path):
     (tmp_path / "toy").mkdir()
     path = tmp_path / "toy" / "w.npy"
     np.save(path, np.array([print], object), allow_pickle=True)
-    listed = [{"path": "w.npy", "bytes": path.stat().st_size, "sha256": ""}]
+    listed = [{"path": "w.npy", "bytes": path.stat().st_size, "digest": ""}]
     dataset = with_metadata(tmp_path / "toy", {"w": {"file": "w.npy"}}, listed)
 
     with pytest.raises(IntegrityError, match=r"w\.npy"):

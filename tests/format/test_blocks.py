@@ -93,7 +93,7 @@ def written(folder, write, of):
 
 def same(left, right):
     """Assert that every byte of every file is equal, and the statistics up to the order of summation."""
-    assert {one.path: one.sha256 for one in left.files} == {one.path: one.sha256 for one in right.files}
+    assert {one.path: one.digest for one in left.files} == {one.path: one.digest for one in right.files}
     assert (left.steps, left.episodes, left.final_unknown) == (right.steps, right.episodes, right.final_unknown)
     for key, one in left.statistics.items():
         for name, value in one.items():

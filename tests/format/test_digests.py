@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stored_data import digest_by_hand, ranges_by_hand
 
 from datasets_rl import append, download, verify
-from datasets_rl.format.digests import FileDigests, range_bytes
+from datasets_rl.format.digests import RangeHasher, digest_of_bytes
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing import Recipe, preprocess
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-
 
 def by_hand(folder: Path) -> bytes:
-    """Return the digests of the ranges of a dataset whose files are shorter than 2 GiB."""
-    digests = b""
-    for name in sorted(path.name for path in folder.glob("*") if path.name not in {"manifest.json", "digests.npy"}):
-        data = (folder / name).read_bytes() if (folder / name).is_file() else b""
-        digests += b"".join(hashlib.sha256(data[at : at + 64 * KIB]).digest() for at in range(0, len(data), 64 * KIB))
-    return digests
+    """Return the digests of the ranges of the files of a dataset."""
+    files = [path for path in folder.glob("*") if path.is_file() and path.name not in {"manifest.json", "digests.npy"}]
+    return b"".join(ranges_by_hand(path.read_bytes()) for path in sorted(files))
 
 
 @pytest.fixture(scope="module")
@@ -45,38 +40,43 @@ def test_every_writer_of_a_dataset_writes_the_digests_of_its_ranges(how, pendulu
     }[how]()
 
     assert np.load(folder / "digests.npy").tobytes() == by_hand(folder)
-    assert "digests.npy" in {file.path for file in Manifest.read(folder).files}
+    files = {file.path: file.digest for file in Manifest.read(folder).files}
+    assert "digests.npy" in files
+    assert files == {path: digest_by_hand((folder / path).read_bytes()) for path in files}
     assert verify(folder).problems == ()
 
 
 @given(st.data())
 def test_digests_do_not_depend_on_how_the_bytes_are_divided(data):
-    content = data.draw(st.binary(max_size=200)) * data.draw(st.integers(1, 2000))
-    digests = FileDigests(len(content))
+    content = data.draw(st.binary(max_size=200)) * data.draw(st.integers(1, 8000))
+    hasher = RangeHasher()
     place = 0
     while place < len(content):
         count = data.draw(st.integers(1, len(content)))
-        digests.update(np.frombuffer(content[place : place + count], np.uint8))
+        hasher.update(np.frombuffer(content[place : place + count], np.uint8))
         place += count
 
-    assert digests.sha256 == hashlib.sha256(content).hexdigest()
-    ranges = [content[at : at + 64 * KIB] for at in range(0, len(content), 64 * KIB)]
-    assert digests.ranges == b"".join(hashlib.sha256(one).digest() for one in ranges)
+    assert hasher.finish(Path("not read")) == ranges_by_hand(content)
+    assert digest_of_bytes(content) == digest_by_hand(content)
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (0, 64 * KIB),
-        (1, 64 * KIB),
-        (2 * GIB, 64 * KIB),
-        (2 * GIB + 1, 128 * KIB),
-        (4 * GIB, 128 * KIB),
-        (16 * GIB + 1, MIB),
-        (100 * GIB, MIB),
-        (10_000 * GIB, MIB),
-    ],
+@given(
+    kept=st.integers(0, 700_000),
+    added=st.integers(0, 700_000),
+    overwritten=st.lists(st.tuples(st.integers(0, 1_400_000), st.integers(1, 300_000)), max_size=3),
 )
-def test_ranges_are_short_and_their_digests_few(size, expected):
-    assert range_bytes(size) == expected
-    assert 32 * size / expected <= max(MIB, size / (32 * KIB))
+def test_digests_cover_the_bytes_of_an_earlier_process_and_those_that_were_overwritten(
+    tmp_path_factory, kept, added, overwritten
+):
+    path = tmp_path_factory.mktemp("digests") / "file"
+    content = bytearray(np.random.default_rng(kept).bytes(kept + added))
+    hasher = RangeHasher(skipped=kept)
+    hasher.update(memoryview(bytes(content))[kept:])
+    for start, count in overwritten:
+        stop = min(start + count, len(content))
+        if start < stop:
+            content[start:stop] = bytes(stop - start)
+            hasher.invalidate(start, stop)
+    path.write_bytes(content)
+
+    assert hasher.finish(path) == ranges_by_hand(bytes(content))

@@ -165,8 +165,8 @@ def test_a_killed_writer_resumes_with_the_same_bytes(whole, stored, tmp_path):
                 writer.append(more)  # lost in the simulated kill
         writer.discard()
 
-    assert {(one.path, one.sha256) for one in written.files} == {
-        (one.path, one.sha256) for one in stored.manifest.files
+    assert {(one.path, one.digest) for one in written.files} == {
+        (one.path, one.digest) for one in stored.manifest.files
     }
 
 

@@ -301,7 +301,7 @@ def test_a_folder_of_files_that_is_a_link_is_refused(folder):
     np.save(outside / "w.npy", np.zeros(3))
     (folder / "metadata").symlink_to(outside)
     size = (outside / "w.npy").stat().st_size
-    document["files"].append({"path": "metadata/w.npy", "bytes": size, "sha256": ""})
+    document["files"].append({"path": "metadata/w.npy", "bytes": size, "digest": ""})
     document["metadata"] = {"w": {"file": "metadata/w.npy"}}
     put(folder, document)
 
@@ -312,7 +312,7 @@ def test_a_folder_of_files_that_is_a_link_is_refused(folder):
 def test_a_pipe_instead_of_a_file_is_refused(folder):
     document = document_of(folder)
     os.mkfifo(folder / "pipe.npy")
-    document["files"].append({"path": "pipe.npy", "bytes": 0, "sha256": ""})
+    document["files"].append({"path": "pipe.npy", "bytes": 0, "digest": ""})
     put(folder, document)
 
     with pytest.raises(IntegrityError, match=r"pipe\.npy is a link or not a regular file"):

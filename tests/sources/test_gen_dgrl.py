@@ -119,7 +119,7 @@ def test_both_file_formats_give_the_same_dataset(convert):
     renamed = {name.replace(".npy", ".npz"): data for name, data in written(levels, "bigfish").items()}
 
     digests = [
-        [(file.path, file.sha256) for file in convert(data).manifest.files]
+        [(file.path, file.digest) for file in convert(data).manifest.files]
         for data in (packed(levels, "npz"), packed(levels), lzma.compress(tarred(renamed), preset=0))
     ]
 
@@ -157,11 +157,11 @@ def test_numeric_flags_and_uint8_frames_are_accepted(convert):
 def test_an_archive_of_many_blocks_is_read_in_parts(convert):
     levels = game([3, 9, 1, 4, 7, 2, 8, 5])
     whole = convert(packed(levels))
-    wanted = [file.sha256 for file in whole.manifest.files]
+    wanted = [file.digest for file in whole.manifest.files]
 
     stored = convert(blocked(tarred(written(levels, "bigfish")), 200_000))
 
-    assert [file.sha256 for file in stored.manifest.files] == wanted
+    assert [file.digest for file in stored.manifest.files] == wanted
     assert stored.episodes["number"].tolist() == list(range(8))
 
 

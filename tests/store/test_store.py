@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stored_data import columns, trajectory, write_dataset
+from stored_data import columns, digest_by_hand, trajectory, write_dataset
 
 from datasets_rl import disk, load, sources, store
 from datasets_rl.datasets import experience_replay
@@ -204,12 +203,12 @@ def test_a_file_is_of_the_opened_version_even_during_an_undo_that_restores_it(fo
     def read_during_a_change_and_its_undo(path):
         if not found:
             scaled(folder, 2, in_place=True)
-        found.append(hashlib.sha256(path.read_bytes()).hexdigest())
+        found.append(digest_by_hand(path.read_bytes()))
         if len(found) == 1:
             store.undo(folder)
         return found[-1]
 
-    digests = {entry.path: entry.sha256 for entry in opened.manifest.files}
+    digests = {entry.path: entry.digest for entry in opened.manifest.files}
     assert opened.open_file("rows.npy", read_during_a_change_and_its_undo) == digests["rows.npy"]
     assert len(found) == 2
 

@@ -90,7 +90,7 @@ class HuggingFaceHub(Source):
             raise ConversionError(f"{self.name}/{name}", [problem])
         return Listing(
             tuple(
-                replace(inside[piece.path], size=piece.bytes, sha256=piece.sha256, md5=None, crc32c=None)
+                replace(inside[piece.path], size=piece.bytes, sha256=piece.sha256 or inside[piece.path].sha256)
                 for piece in pieces
             ),
             tuple(_shards(pieces, name)),
