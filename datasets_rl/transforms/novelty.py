@@ -11,6 +11,7 @@ from typing_extensions import override
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms.base import Keys, Transform, any_like, get_entry
+from datasets_rl.transforms.running_norms import merge_moments
 
 __all__ = ["RNDTransform", "RunningMeanStd"]
 
@@ -38,12 +39,11 @@ class RunningMeanStd(nn.Module):
     def update(self, x: Tensor) -> None:
         """Add samples, [..., *shape]."""
         samples = x.detach().float().reshape(-1, *self.mean.shape)
-        count, mean, variance = len(samples), samples.mean(0), samples.var(0, correction=0)
-        difference, total = mean - self.mean, self.count + count
-        squares = self.var * self.count + variance * count + difference**2 * (self.count * count / total)
-        self.mean.add_(difference * (count / total))
-        self.var.copy_(squares / total)
-        self.count.copy_(total)
+        added = torch.tensor(len(samples), device=self.mean.device), samples.mean(0), samples.var(0, correction=0)
+        count, mean, var = merge_moments((self.count, self.mean, self.var), added)
+        self.count.copy_(count)
+        self.mean.copy_(mean)
+        self.var.copy_(var)
 
     def normalize(self, x: Tensor) -> Tensor:
         """Return samples with about mean 0 and variance 1."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDict
@@ -18,16 +18,28 @@ from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, flat_key, get_entry, resolve_key
 from datasets_rl.transforms.norms import ObservationNorm
 
-__all__ = ["RunningNorm", "VecNorm", "VecNormV2"]
+__all__ = ["RunningNorm", "Statistics", "VecNorm", "VecNormV2", "merge_moments"]
 
-_MOMENTS = ("count", "mean", "variance")
 _SUMS = ("sum", "ssq", "count")
-_AVERAGES = ("loc", "var", "count")
-_Statistics = tuple[Tensor, Tensor, Tensor]
+Statistics = tuple[Tensor, Tensor, Tensor]
+"""The statistics of an entry, in the order of the `names` of the class."""
+
+
+def merge_moments(old: Statistics, new: Statistics) -> Statistics:
+    """Return the number of samples, the mean and the variance of two sets of samples together.
+
+    The algorithm is that of Chan, Golub and LeVeque (1982), "Updating formulae and a pairwise algorithm for computing
+    sample variances".
+    """
+    weight, difference = new[0] / (old[0] + new[0]), new[1] - old[1]
+    variance = old[2] + (new[2] - old[2]) * weight + difference**2 * (weight * (1 - weight))
+    return old[0] + new[0], old[1] + difference * weight, variance
 
 
 class RunningNorm(Transform):
     """Base class of the transforms that normalize entries by running statistics.
+
+        batch  --- added ---> statistics of each entry  --- affine ---> (entry - loc) / scale
 
     Args:
         in_keys: Keys of the entries, each with separate statistics.
@@ -40,12 +52,98 @@ class RunningNorm(Transform):
         InvalidArgumentError: If `decay` is not in (0, 1].
     """
 
+    names: ClassVar[tuple[str, str, str]]
+    """Names of the statistics: those of entry 0 are the buffers ``<name>_0``."""
+
     def __init__(self, in_keys: Keys, out_keys: Keys | None, *, decay: float, eps: float, lock: Any) -> None:
         super().__init__(in_keys, out_keys)
         if not 0 < decay <= 1:
             raise InvalidArgumentError(f"decay is {decay}; expected a number in (0, 1]")
         self.decay, self.eps, self.lock = decay, eps, lock
         self._frozen = False
+        for number in range(len(self.in_keys)):
+            for name in self.names:
+                self.register_buffer(f"{name}_{number}", None)
+
+    @abstractmethod
+    def added(self, number: int, value: Tensor, ndim: int, held: Statistics | None) -> Statistics:
+        """Return the statistics with an entry of a batch added.
+
+        Args:
+            number: Number of the entry among `in_keys`.
+            value: The entry, [*batch, ...].
+            ndim: Number of the batch axes.
+            held: The statistics so far; `None` before the first batch.
+        """
+
+    @abstractmethod
+    def affine(self, *statistics: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and the standard deviation that an entry is normalized by."""
+
+    def held(self, number: int, batch: Any) -> Statistics | None:
+        """Return the statistics of an entry; `None` before the first batch."""
+        del batch
+        # Faster than the attributes, which are looked up in Python.
+        first, second, third = (self._buffers[f"{name}_{number}"] for name in self.names)
+        return None if first is None or second is None or third is None else (first, second, third)
+
+    def hold(self, number: int, batch: Any, statistics: Statistics) -> None:
+        """Replace the statistics of an entry."""
+        del batch
+        self._buffers.update({f"{name}_{number}": value for name, value in zip(self.names, statistics, strict=True)})
+
+    @override
+    def transform_batch(self, batch: Any) -> Any:
+        for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
+            value = self.tensor(batch, in_key)
+            with self.lock or nullcontext():
+                statistics = self.held(number, batch)
+                if not self.frozen:
+                    statistics = self.added(number, value, batch.ndim, statistics)
+                    self.hold(number, batch, statistics)
+            loc, scale = self.affine(*self._required(statistics))
+            value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
+            try:
+                batch.set(out_key, (value - loc.to(value)).div_(scale.to(value)))
+            except RuntimeError as error:
+                raise error if isinstance(error, DatasetsRLError) else self.misfit(in_key, value, error) from error
+        return batch
+
+    def _required(self, statistics: Statistics | None) -> Statistics:
+        if statistics is None:
+            raise InvalidArgumentError(
+                f"{type(self).__name__} has no statistics", hint="transform a batch, call fit(data), or unfreeze()"
+            )
+        return statistics
+
+    def _affine(self) -> tuple[TensorDict, TensorDict]:
+        """Return the means and the standard deviations of the entries, by `in_keys`."""
+        loc, scale = TensorDict(), TensorDict()
+        for number, key in enumerate(self.in_keys):
+            mean, deviation = self.affine(*self._required(self.held(number, None)))
+            loc.set(key, mean)
+            scale.set(key, deviation)
+        return loc, scale
+
+    def to_observation_norm(self, key: NestedKey | None = None) -> ObservationNorm:
+        """Return an `ObservationNorm` with the current statistics of one entry.
+
+        Args:
+            key: Key of the entry; the first of `in_keys` by default.
+
+        Raises:
+            InvalidArgumentError: If no data has been normalized or fitted.
+        """
+        loc, scale = self._affine()
+        number = 0 if key is None else self.in_keys.index(resolve_key(flat_key(key), loc))
+        dtype, key = torch.get_default_dtype(), self.in_keys[number]
+        return ObservationNorm(
+            loc.get(key).to(dtype),
+            scale.get(key).to(dtype),
+            [key],
+            self.out_keys[number : number + 1],
+            standard_normal=True,
+        )
 
     def frozen_copy(self) -> Self:
         """Return a frozen copy, whose statistics no longer change.
@@ -57,10 +155,6 @@ class RunningNorm(Transform):
         other = self.clone()
         other._buffers.update({name: None if value is None else value.clone() for name, value in self._buffers.items()})  # noqa: SLF001 - of torch
         return other.freeze()
-
-    @abstractmethod
-    def _affine(self) -> tuple[TensorDict, TensorDict]:
-        """Return the means and the standard deviations of the entries, by `in_keys`."""
 
     @property
     def frozen(self) -> bool:
@@ -138,6 +232,8 @@ class VecNorm(RunningNorm):
         InvalidArgumentError: If `decay` is not in (0, 1], or `shared_td` lacks an entry.
     """
 
+    names = ("count", "mean", "variance")
+
     def __new__(cls, *args: Any, new_api: bool | None = None, **keywords: Any) -> Any:
         """Return a `VecNormV2` with `new_api`, as TorchRL does."""
         if new_api:
@@ -159,122 +255,64 @@ class VecNorm(RunningNorm):
         in_keys = ["observation", (NEXT, "reward")] if in_keys is None else in_keys
         super().__init__(in_keys, out_keys, decay=decay, eps=eps, lock=lock)
         self.shapes, self._shared_td = shapes, shared_td
-        if shared_td is not None:
-            for key in self.in_keys:
+        for number, key in enumerate(self.in_keys):
+            if shared_td is not None:
                 for name in _SUMS:
                     get_entry(shared_td, _with_suffix(key, name))
-        for number in range(len(self.in_keys)):
-            self.register_buffer(f"count_{number}", torch.zeros((), dtype=torch.float64))
-            self.register_buffer(f"mean_{number}", None)
-            self.register_buffer(f"variance_{number}", None)
+            self._buffers[f"count_{number}"] = torch.zeros((), dtype=torch.float64)
 
     def fit(self, data: Any) -> VecNorm:
         """Replace the statistics by those of data, freeze them, and return the transform."""
         for number, key in enumerate(self.in_keys):
-            value = self.tensor(data, key)
-            self._set_statistics(number, *_moments(value, self._batch_axes(number, value, data.ndim)))
+            self.hold(number, data, self.added(number, self.tensor(data, key), data.ndim, None))
         return self.freeze()
 
-    def _batch_axes(self, number: int, value: Tensor, ndim: int) -> int:
-        """Return the number of axes of an entry to average over, in a batch with `ndim` batch axes."""
-        return ndim if self.shapes is None else value.ndim - len(self.shapes[number])
+    @override
+    def held(self, number: int, batch: Any) -> Statistics | None:
+        if self._shared_td is None:
+            return super().held(number, batch)
+        total, squares, weight = self._sums(number)
+        average = total / weight
+        return (weight, average, (squares / weight - average**2).clamp(min=0)) if bool((weight > 0).all()) else None
 
     @override
-    def transform_batch(self, batch: Any) -> Any:
-        for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
-            value = self.tensor(batch, in_key)
-            if not self.frozen:
-                with self.lock or nullcontext():
-                    self._update(number, value, batch.ndim)
-            try:
-                batch.set(out_key, self._normalize(number, value))
-            except RuntimeError as error:
-                raise error if isinstance(error, DatasetsRLError) else self.misfit(in_key, value, error) from error
-        return batch
+    def hold(self, number: int, batch: Any, statistics: Statistics) -> None:
+        if self._shared_td is None:
+            super().hold(number, batch, statistics)
+            return
+        count, mean, variance = statistics
+        values = (mean * count, (variance + mean**2) * count, count)
+        for shared, value in zip(self._sums(number), values, strict=True):
+            shared.copy_(value)
 
-    def _statistics(self, number: int) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return the count, mean and variance of an entry; `None` before the first batch."""
-        if self._shared_td is not None:
-            total, squares, weight = self._sums(number)
-            average = total / weight
-            variance = (squares / weight - average**2).clamp(min=0)
-            return (weight, average, variance) if bool((weight > 0).all()) else None
-        # Faster than the attributes, which are looked up in Python.
-        buffers = self._buffers
-        count, mean, var = buffers[f"count_{number}"], buffers[f"mean_{number}"], buffers[f"variance_{number}"]
-        return None if count is None or mean is None or var is None else (count, mean, var)
-
-    def _sums(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _sums(self, number: int) -> Statistics:
         total, squares, count = (get_entry(self._shared_td, _with_suffix(self.in_keys[number], name)) for name in _SUMS)
         return total, squares, count
 
-    def _set_statistics(self, number: int, *statistics: Tensor) -> None:
-        if self._shared_td is not None:
-            count, mean, variance = statistics
-            values = (mean * count, (variance + mean**2) * count, count)
-            for shared, value in zip(self._sums(number), values, strict=True):
-                shared.copy_(value)
-            return
-        self._buffers.update({f"{name}_{number}": value for name, value in zip(_MOMENTS, statistics, strict=True)})
+    @override
+    def added(self, number: int, value: Tensor, ndim: int, held: Statistics | None) -> Statistics:
+        axes = ndim if self.shapes is None else value.ndim - len(self.shapes[number])
+        # In float64, so that a small variance is not lost next to a large mean.
+        steps = value.detach().reshape(-1, *value.shape[axes:]).double()
+        new = torch.tensor(len(steps), dtype=torch.float64), steps.mean(0), steps.var(0, correction=0)
+        if held is None:
+            return new
+        count, mean, variance = (moment.to(held[1].device) for moment in new)
+        return merge_moments((held[0] * self.decay, *held[1:]), (count, mean, variance))
 
-    def _update(self, number: int, value: Tensor, ndim: int) -> None:
-        """Merge the moments of a batch with the statistics."""
-        count, mean, variance = _moments(value, self._batch_axes(number, value, ndim))
-        old = self._statistics(number)
-        if old is not None:
-            count, mean, variance = (moment.to(old[1].device) for moment in (count, mean, variance))
-            old_count, old_mean, old_variance = old[0] * self.decay, *old[1:]
-            weight, difference = count / (old_count + count), mean - old_mean
-            variance = old_variance + (variance - old_variance) * weight + difference**2 * (weight * (1 - weight))
-            mean = old_mean + difference * weight
-            count = old_count + count
-        self._set_statistics(number, count, mean, variance)
-
-    def _normalize(self, number: int, value: Tensor) -> Tensor:
-        _, mean, variance = self._require_statistics(number, "call fit(data), or unfreeze()")
-        dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
-        value = value.to(dtype) if value.dtype == torch.bool else value  # torch subtracts no bools
-        return (value - mean.to(value.device, dtype)).div_(variance.sqrt().clamp(min=self.eps).to(value.device, dtype))
-
-    def _require_statistics(self, number: int, hint: str) -> tuple[Tensor, Tensor, Tensor]:
-        statistics = self._statistics(number)
-        if statistics is None:
-            raise InvalidArgumentError("VecNorm has no statistics", hint=hint)
-        return statistics
-
-    def to_observation_norm(self, key: NestedKey | None = None) -> ObservationNorm:
-        """Return an `ObservationNorm` with the current statistics of one entry.
-
-        Args:
-            key: Key of the entry; the first of `in_keys` by default.
-
-        Raises:
-            InvalidArgumentError: If no data has been normalized or fitted.
-        """
-        number = 0 if key is None else self.in_keys.index(resolve_key(flat_key(key), self.loc))
-        _, mean, variance = self._require_statistics(number, "call fit(data)")
-        dtype = torch.get_default_dtype()
-        scale = variance.sqrt().clamp(min=self.eps)
-        keys = self.in_keys[number : number + 1], self.out_keys[number : number + 1]
-        return ObservationNorm(mean.to(dtype), scale.to(dtype), *keys, standard_normal=True)
+    @override
+    def affine(self, *statistics: Tensor) -> tuple[Tensor, Tensor]:
+        _, mean, variance = statistics
+        return mean, variance.sqrt().clamp(min=self.eps)
 
     @override
     def frozen_copy(self) -> VecNorm:
         other = super().frozen_copy()
-        other._shared_td = None  # noqa: SLF001 - a copy of this object
-        for number in range(len(self.in_keys)):
-            statistics = self._require_statistics(number, "call fit(data)")
-            other._set_statistics(number, *(value.clone() for value in statistics))  # noqa: SLF001
+        if self._shared_td is not None:
+            other._shared_td = None  # noqa: SLF001 - a copy of this object
+            for number in range(len(self.in_keys)):
+                other.hold(number, None, self._required(self.held(number, None)))
         return other
-
-    @override
-    def _affine(self) -> tuple[TensorDict, TensorDict]:
-        loc, scale = TensorDict(), TensorDict()
-        for number, key in enumerate(self.in_keys):
-            _, mean, variance = self._require_statistics(number, "call fit(data)")
-            loc.set(key, mean)
-            scale.set(key, variance.sqrt().clamp(min=self.eps))
-        return loc, scale
 
     @override
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -312,6 +350,8 @@ class VecNormV2(RunningNorm):
         InvalidArgumentError: If `decay` is not in (0, 1], or statistics are given without `stateful`.
     """
 
+    names = ("loc", "var", "count")
+
     def __init__(
         self,
         in_keys: Keys,
@@ -328,98 +368,58 @@ class VecNormV2(RunningNorm):
         if not stateful and (shared_data is not None or reduce_batch_dims):
             raise InvalidArgumentError("shared_data and reduce_batch_dims need statistics; expected stateful=True")
         self.stateful, self.reduce_batch_dims = stateful, reduce_batch_dims
-        for number, key in enumerate(self.in_keys):
-            for name in _AVERAGES:
-                value = None if shared_data is None else get_entry(shared_data, flat_key((name, key)))
-                self.register_buffer(f"{name}_{number}", value)
+        for number, key in enumerate(self.in_keys if shared_data is not None else ()):
+            loc, var, count = (get_entry(shared_data, flat_key((name, key))) for name in self.names)
+            self.hold(number, None, (loc, var, count))
 
     @override
-    def transform_batch(self, batch: Any) -> Any:
-        for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
-            value = self.tensor(batch, in_key)
-            value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
-            keys = [flat_key((f"_vecnorm_{name}", in_key)) for name in _AVERAGES]
-            with self.lock or nullcontext():
-                statistics = self._held(number) if self.stateful else [batch.get(key, None) for key in keys]
-                loc, var, count = self._updated(value, batch.ndim, *statistics)
-                if self.stateful:
-                    self._buffers.update({f"loc_{number}": loc, f"var_{number}": var, f"count_{number}": count})
-                else:
-                    for key, statistic in zip(keys, (loc, var, count), strict=True):
-                        batch.set(key, statistic)
-            loc, scale = self._loc_and_scale(loc, var, count)
-            batch.set(out_key, (value - loc.to(value.device)) / scale.to(value.device))
-        return batch
+    def held(self, number: int, batch: Any) -> Statistics | None:
+        if self.stateful or batch is None:
+            return super().held(number, batch)
+        loc, var, count = (batch.get(key, None) for key in self._batch_keys(number))
+        return None if loc is None or var is None or count is None else (loc, var, count)
 
-    def _held(self, number: int) -> list[Any]:
-        return [self._buffers[f"{name}_{number}"] for name in _AVERAGES]
+    @override
+    def hold(self, number: int, batch: Any, statistics: Statistics) -> None:
+        if self.stateful:
+            super().hold(number, batch, statistics)
+            return
+        for key, statistic in zip(self._batch_keys(number), statistics, strict=True):
+            batch.set(key, statistic)
 
-    def _updated(
-        self, value: Tensor, ndim: int, loc: Tensor | None, var: Tensor | None, count: Tensor | None
-    ) -> _Statistics:
-        """Return the statistics with a batch added; `None` is a statistic before the first batch."""
+    def _batch_keys(self, number: int) -> list[NestedKey]:
+        return [flat_key((f"_vecnorm_{name}", self.in_keys[number])) for name in self.names]
+
+    @override
+    def added(self, number: int, value: Tensor, ndim: int, held: Statistics | None) -> Statistics:
+        value = value.detach() if value.is_floating_point() else value.to(torch.get_default_dtype())
         squares, steps, axes = value**2, 1, tuple(range(ndim))
         if self.reduce_batch_dims and axes:
             steps = value.shape[:ndim].numel()
             value, squares = value.mean(axes), squares.mean(axes)
-        if loc is None or var is None or count is None:
-            loc, var = torch.zeros_like(value), torch.zeros_like(value)
-            count = torch.zeros((), dtype=torch.int64, device=value.device)
-            if not self.stateful:
-                count = torch.zeros_like(value, dtype=torch.int64)
-        if self.frozen:
-            return loc, var, count
-        count = count + steps
-        weight = steps / count if self.decay == 1 else torch.tensor(1 - self.decay**steps)
-        weight = weight.to(loc)
-        return loc.lerp(value.detach().to(loc), weight), var.lerp(squares.detach().to(var), weight), count
+        if held is None:
+            count = torch.zeros(() if self.stateful else value.shape, dtype=torch.int64, device=value.device)
+            held = torch.zeros_like(value), torch.zeros_like(value), count
+        loc, var, count = held[0], held[1], held[2] + steps
+        weight = (steps / count if self.decay == 1 else torch.tensor(1 - self.decay**steps)).to(loc)
+        return loc.lerp(value.to(loc), weight), var.lerp(squares.to(var), weight), count
 
-    def _loc_and_scale(self, loc: Tensor, var: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    @override
+    def affine(self, *statistics: Tensor) -> tuple[Tensor, Tensor]:
+        loc, var, count = statistics
         # In float64: for a decay close to 1, the correction is the difference of two numbers close to 1.
         correction = (1 - self.decay ** count.double()).to(loc) if self.decay < 1 else 1
         return loc / correction, ((var - loc**2).clamp(min=0) / correction).sqrt().clamp(min=self.eps)
-
-    @override
-    def _affine(self) -> tuple[TensorDict, TensorDict]:
-        loc, scale = TensorDict(), TensorDict()
-        for number, key in enumerate(self.in_keys):
-            statistics = self._held(number)
-            if any(value is None for value in statistics):
-                raise InvalidArgumentError("VecNormV2 has no statistics", hint="transform a batch, with stateful=True")
-            mean, deviation = self._loc_and_scale(*statistics)
-            loc.set(key, mean)
-            scale.set(key, deviation)
-        return loc, scale
-
-    def to_observation_norm(self) -> ObservationNorm:
-        """Return an `ObservationNorm` with the current statistics of a single entry.
-
-        Raises:
-            InvalidArgumentError: If there are several entries, or no data has been normalized.
-        """
-        if len(self.in_keys) > 1:
-            raise InvalidArgumentError(
-                f"in_keys are {self.in_keys}; expected a single key", hint="use a VecNormV2 for each key"
-            )
-        loc, scale = self._affine()
-        key = self.in_keys[0]
-        return ObservationNorm(loc.get(key), scale.get(key), [key], self.out_keys, standard_normal=True)
 
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             entry = self.transformed_spec(spec[in_key])
             if not self.stateful:
-                for name in _AVERAGES:
+                for name in self.names:
                     zeros = entry.zero().long() if name == "count" else entry.zero()
                     spec.set(flat_key((f"_vecnorm_{name}", in_key)), any_like(zeros))
             spec.set(out_key, entry)
-
-
-def _moments(value: Tensor, ndim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the number, mean and variance of steps, in float64 so that a small variance is not lost next to a large mean."""
-    steps = value.detach().reshape(-1, *value.shape[ndim:]).double()
-    return torch.tensor(len(steps), dtype=torch.float64), steps.mean(0), steps.var(0, correction=0)
 
 
 def _with_suffix(key: NestedKey, name: str) -> NestedKey:
