@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from datasets_rl.transforms.base import Compose
+from datasets_rl.transforms.compose import Compose
 
 __all__ = [
     "MAX_BATCH",

@@ -23,7 +23,8 @@ from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
-from datasets_rl.transforms.base import add_gathered, apply_transforms
+from datasets_rl.transforms.compose import apply_transforms
+from datasets_rl.transforms.gathered import add_gathered
 from datasets_rl.writers.ensemble import WriterEnsemble
 
 __all__ = ["ReplayBufferEnsemble", "info_at"]

@@ -18,7 +18,7 @@ from datasets_rl.buffers.keys import Missing, MixtureKey
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.mixture import MixtureSampler
-from datasets_rl.transforms.base import apply_transforms
+from datasets_rl.transforms.compose import apply_transforms
 
 __all__ = ["Mixture"]
 

@@ -61,7 +61,9 @@ from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key, as_key
-from datasets_rl.transforms.base import Compose, NestedKey, add_gathered, apply_transforms
+from datasets_rl.transforms.base import NestedKey
+from datasets_rl.transforms.compose import Compose, apply_transforms
+from datasets_rl.transforms.gathered import add_gathered
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 from datasets_rl.writers.round_robin import RoundRobinWriter

@@ -8,10 +8,11 @@ from datasets_rl.transforms.actions import (
     FlattenAction,
 )
 from datasets_rl.transforms.advantages import GAE, TDLambda
-from datasets_rl.transforms.base import Compose, Transform
+from datasets_rl.transforms.base import Transform
 from datasets_rl.transforms.casts import DeviceCastTransform, DoubleToFloat, DTypeCastTransform, PinMemoryTransform
 from datasets_rl.transforms.chunks import ActionChunkTransform
 from datasets_rl.transforms.clips import ClipTransform
+from datasets_rl.transforms.compose import Compose
 from datasets_rl.transforms.crops import BurnInTransform, RandomCropTensorDict
 from datasets_rl.transforms.filters import FiniteTensorDictCheck, PolicyAgeFilter, RemoveEmptySpecs
 from datasets_rl.transforms.frames import CatFrames

@@ -1,11 +1,10 @@
-"""Base class of the transforms, composition of transforms, and helpers for keys and specs."""
+"""Base class of the transforms, and what they do with keys, entries and specs."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
@@ -20,25 +19,19 @@ from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownKey
 from datasets_rl.format.checkpoint import read_state, write_state
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
-from datasets_rl.ted.keys import NEXT, EndKey, Key
-from datasets_rl.ted.windows import Windows, rows_in
+from datasets_rl.ted.keys import NEXT
 
 if TYPE_CHECKING:
-    from datasets_rl.storages.base import Storage
-    from datasets_rl.ted.trajectories import Trajectories
+    pass
 
 __all__ = [
     "GATHERED",
-    "Compose",
     "Keys",
     "NestedKey",
-    "NotRowsError",
     "Transform",
-    "TransformedStorage",
-    "add_gathered",
     "any_like",
-    "apply_transforms",
     "check_callable",
+    "check_caller",
     "entries_below",
     "expand_right",
     "flat_key",
@@ -55,16 +48,17 @@ __all__ = [
     "resolve_keys",
     "set_entry",
     "under_next",
+    "update_specs_by_trial",
 ]
 
 NestedKey = str | tuple[str, ...]
 Keys = Sequence[NestedKey] | NestedKey
 GATHERED = "_gathered"
 """Prefix of the temporary keys that hold values from other rows of the storage until a transform uses them."""
-_CALLING_MODULES = frozenset({__name__, "torch.nn.modules.module", "torch._dynamo.eval_frame"})
+_CALLING_MODULES = frozenset(
+    {__name__, f"{__package__}.compose", "torch.nn.modules.module", "torch._dynamo.eval_frame"}
+)
 """Modules between a transform and what calls it."""
-_CHUNK = 1 << 16
-"""Number of steps per chunk when all steps of a storage are read."""
 
 
 class Transform(nn.Module):
@@ -341,7 +335,7 @@ class Transform(nn.Module):
     def update_specs(self, spec: CompositeSpec) -> None:
         """Transform a spec in place, as `transform_batch` transforms a batch of that spec."""
         if self._calls:
-            _update_specs_by_trial(self.on_own, spec)
+            update_specs_by_trial(self.on_own, spec)
             return
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             for path in entries_below(spec, in_key):
@@ -424,121 +418,6 @@ class Transform(nn.Module):
         return {}
 
 
-class Compose(Transform):
-    """Sequence of transforms and plain functions, applied in order.
-
-        >>> rb.append_transform(Compose(ToTensorImage(in_keys=["pixels"]), Resize(64, in_keys=["pixels"]),
-        print_shapes)) >>> transform[0], transform[1:], len(transform)
-
-    `inv` applies the inverse transforms from the last to the first, and skips functions without an `inv`.
-
-    Args:
-        *transforms: Functions of a batch that return a batch.
-
-    Raises:
-        InvalidArgumentError: If an argument is not callable.
-    """
-
-    transforms: nn.ModuleList
-
-    def __init__(self, *transforms: Any, **keywords: Any) -> None:
-        super().__init__()
-        if "transforms" in keywords and not transforms:
-            transforms = (list(keywords.pop("transforms")),)
-        if keywords:
-            raise TypeError(f"Compose got unexpected arguments: {', '.join(keywords)}")
-        listed = transforms[0] if len(transforms) == 1 and isinstance(transforms[0], list) else transforms
-        self.transforms = _module_list(listed)
-
-    def _replace(self, transforms: list[Any]) -> None:
-        """Replace all transforms of the sequence."""
-        self.transforms = _module_list(transforms)
-
-    def append(self, transform: Any) -> Compose:
-        """Append a transform, and return the sequence."""
-        return self.insert(len(self), transform)
-
-    def insert(self, index: int, transform: Any) -> Compose:
-        """Insert a transform before an index, and return the sequence.
-
-        Raises:
-            InvalidArgumentError: If the transform is not callable, or the index is out of range.
-        """
-        transforms, count = list(self), len(self)
-        if not -count <= index <= count:
-            raise InvalidArgumentError(f"index is {index}; expected {-count} to {count}")
-        transforms.insert(index, transform)
-        self._replace(transforms)
-        return self
-
-    def pop(self, index: int | None = None) -> Any:
-        """Remove the transform at an index, by default the last one, and return it."""
-        transforms = list(self)
-        transform = transforms.pop(-1 if index is None else index)
-        self._replace(transforms)
-        return transform
-
-    def __setitem__(self, index: Any, transform: Any) -> None:
-        """Replace the transform at an index, or those of a slice."""
-        transforms = list(self)
-        transforms[index] = transform
-        self._replace(transforms)
-
-    def __delitem__(self, index: int | slice) -> None:
-        """Remove the transform at an index, or those of a slice."""
-        transforms = list(self)
-        del transforms[index]
-        self._replace(transforms)
-
-    @override
-    def clone(self) -> Compose:
-        return Compose(*(item.clone() if isinstance(item, Transform) else item for item in self))
-
-    @override
-    def forward(self, data: Any) -> Any:  # type: ignore[override]  # a sequence has no entries with names
-        if "torchrl" in sys.modules:
-            check_caller(self)
-        return self.transform_batch(data.copy() if is_tensor_collection(data) else data)
-
-    def transform_batch(self, batch: Any) -> Any:
-        """Apply all transforms to a batch and return the result. The memory of its tensors must not be modified."""
-        return apply_transforms(self.transforms, batch, is_own=True)
-
-    def inv(self, data: Any) -> Any:
-        """Apply the inverse transforms; return `None`, for nothing to write, as soon as one of them does."""
-        for transform in reversed(self.transforms):
-            inverse = getattr(transform, "inv", None)
-            if inverse is not None and data is not None:
-                data = inverse(data)
-        return data
-
-    def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Let each transform read other rows of the storage, see `add_gathered`."""
-        return add_gathered(list(self.transforms), storage, rows, data)
-
-    def update_specs(self, spec: CompositeSpec) -> None:
-        """Transform a spec in place with all transforms; functions are applied to zeros to find the resulting spec."""
-        for transform in self.transforms:
-            if isinstance(transform, Transform):
-                transform.bind(spec)
-                transform.update_specs(spec)
-            else:
-                _update_specs_by_trial(transform, spec)
-
-    def __getitem__(self, index: int | slice) -> Any:
-        """Return the transform at an index, or a `Compose` of the transforms in a slice."""
-        return Compose(*list(self)[index]) if isinstance(index, slice) else _unwrapped(self.transforms[index])
-
-    def __len__(self) -> int:
-        return len(self.transforms)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(_unwrapped, self.transforms)
-
-    def __repr__(self) -> str:
-        return f"Compose({''.join(chr(10) + '    ' + repr(item).replace(chr(10), chr(10) + '    ') + ',' for item in self)})"
-
-
 def _restorer(module: nn.Module) -> Callable[[], None]:
     """Return a function that restores the present parameters and buffers of a module."""
 
@@ -555,31 +434,6 @@ def _restorer(module: nn.Module) -> Callable[[], None]:
                 parameter.copy_(former_parameters[name])
 
     return restore
-
-
-class _Function(Transform):
-    """A plain function, or another callable, as a module of a `Compose`."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = check_callable(function)
-
-    @override
-    def forward(self, data: Any) -> Any:  # type: ignore[override]  # a function has no entries with names
-        return self.function(data)
-
-    @override
-    def inv(self, data: Any) -> Any:
-        inverse = getattr(self.function, "inv", None)
-        return data if inverse is None else inverse(data)
-
-    def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Let the function read other rows of the storage, if it has a method `gather`."""
-        return add_gathered([self.function], storage, rows, data)
-
-    @override
-    def update_specs(self, spec: CompositeSpec) -> None:
-        _update_specs_by_trial(self.function, spec)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
@@ -606,169 +460,6 @@ def check_caller(transform: Transform) -> None:
         if own is not None
         else "apply it to the collected batches, or derive a class from torchrl.envs.Transform",
     )
-
-
-def _module_list(transforms: Sequence[Any]) -> nn.ModuleList:
-    return nn.ModuleList(item if isinstance(item, nn.Module) else _Function(item) for item in transforms)
-
-
-def _unwrapped(module: nn.Module) -> Any:
-    return module.function if isinstance(module, _Function) else module
-
-
-class NotRowsError(Exception):
-    """Transforms that make trajectories of single steps, such as `split_trajectories`, so that no row has a result."""
-
-
-class TransformedStorage:
-    """View of a storage whose steps have passed through some transforms, for a later transform that reads other rows.
-
-    rewards in the storage     r_0   r_1   r_2        MultiStepTransform after RewardClipping
-    rewards that it reads    c(r_0) c(r_1) c(r_2)     sums clipped rewards, instead of clipping the sum
-
-    Args:
-        storage: Storage, or a view of it, to read from.
-        transforms: Transforms that are applied to the steps, as a batch [B].
-    """
-
-    def __init__(self, storage: Storage | TransformedStorage, transforms: Sequence[Any]) -> None:
-        self._storage, self._transforms = storage, transforms
-
-    @property
-    def origin(self) -> Any:
-        """The underlying storage."""
-        return getattr(self._storage, "origin", self._storage)
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the data of the storage cannot change."""
-        return self._storage.read_only
-
-    @property
-    def write_count(self) -> int:
-        """Value of `written` of the storage."""
-        return self._storage.write_count
-
-    @property
-    def rewrite_count(self) -> int:
-        """Value of `rewritten` of the storage."""
-        return self._storage.rewrite_count
-
-    def __len__(self) -> int:
-        """Return the number of stored steps, N."""
-        return len(self._storage)
-
-    def chronological_rows(self) -> Tensor:
-        """Return all stored rows from the oldest to the newest step, int64 [N]."""
-        return self._storage.chronological_rows()
-
-    def take(self, rows: Tensor) -> Any:
-        """Return the transformed steps at rows, a batch [B].
-
-        Raises:
-            NotRowsError: If the transforms make trajectories of the steps.
-            InvalidArgumentError: If they return another number of steps.
-        """
-        data = add_gathered(self._transforms, self._storage, rows, self._storage.take(rows))
-        for transform in self._transforms:
-            data = transform(data)
-        if is_tensor_collection(data) and data.shape != rows.shape:
-            if data.ndim != rows.ndim:
-                raise NotRowsError
-            raise InvalidArgumentError(
-                f"the transforms return {len(data)} steps for {len(rows)} rows of the storage; expected the same number",
-                hint="put transforms that leave steps out after those that read other steps",
-            )
-        return data
-
-    def take_next(self, rows: Tensor) -> Any:
-        """Return the entries under "next" of the transformed steps at rows, a batch [B]."""
-        return self.take(rows).get(NEXT)
-
-    def take_windows(
-        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
-    ) -> Windows:
-        """Return entries of the windows around rows, see `Storage.take_windows`, of transformed steps."""
-        window, outside = self.origin.windows_around(rows, before, after, end_key=end_key)
-        batch = self.take(window.reshape(-1))
-        values = [get_entry(batch, key) for key in keys]
-        # A copy: transforms may return tensors that they keep.
-        entries = [value.reshape(*window.shape, *value.shape[1:]).clone() for value in values]
-        return Windows(entries, outside, rows_in(window))
-
-    def column(self, key: Key) -> Tensor:
-        """Return one entry of all stored steps, [N, ...]; the steps are read in chunks."""
-        chunks = _row_chunks(len(self))
-        return torch.cat([get_entry(self.take(rows), key) for rows in chunks])
-
-    def trajectories(
-        self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
-    ) -> Trajectories:
-        """Return the trajectories of the storage; transforms do not affect them."""
-        return self._storage.trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
-
-
-def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: Any) -> Any:
-    """Add entries that the transforms with a method `gather` read from other rows of the storage, such as earlier frames.
-
-    Each of them reads the rows as the transforms before it return them. If these make trajectories of the steps, as
-    `split_trajectories` does, it reads nothing, and will use the steps of the batch.
-
-    The values are stored under temporary keys of the batch until the transform uses them. A buffer calls this function
-    while no writes are in progress.
-
-    Args:
-        transforms: Transforms that will be applied to the batch.
-        storage: Storage to read from.
-        rows: Rows of the batch in the storage, int64 [B].
-        data: Batch of the steps at these rows, before the transforms.
-
-    Returns:
-        The batch with the temporary entries.
-    """
-    for number, transform in enumerate(transforms):
-        # The lookup of a missing attribute of a module takes microseconds, that of a class does not.
-        if hasattr(type(transform), "gather"):
-            view = TransformedStorage(storage, transforms[:number]) if number else storage
-            with suppress(NotRowsError):
-                if getattr(transform, "_dotted", None):
-                    transform.bind(view.take(rows[:1]) if number else data)
-                data = transform.gather(view, rows, data)
-    return data
-
-
-def _row_chunks(count: int) -> Iterator[Tensor]:
-    for start in range(0, count, _CHUNK):
-        yield torch.arange(start, min(start + _CHUNK, count))
-
-
-def apply_transforms(transforms: Iterable[Any], batch: Any, *, is_own: bool = False) -> Any:
-    """Apply transforms and plain functions to a batch, in order.
-
-    Args:
-        transforms: Transforms and functions of a batch that return a batch.
-        batch: The batch, a TensorDict or other data.
-        is_own: Whether nobody else uses the TensorDict, so that its entries may be replaced.
-
-    Raises:
-        InvalidArgumentError: If one of them returns None.
-    """
-    for transform in transforms:
-        in_place = (
-            isinstance(transform, Transform)
-            and type(transform).forward in {Transform.forward, Compose.forward}
-            and not (transform._forward_hooks or transform._forward_pre_hooks)  # noqa: SLF001 - of torch
-            # Functions accept values that are not TensorDicts; for such values, calling a transform raises the error.
-            and is_tensor_collection(batch)
-        )
-        batch = transform.on_own(batch if is_own else transform.own(batch)) if in_place else transform(batch)
-        # A function may keep what it returns.
-        is_own = in_place
-        if batch is None:
-            raise InvalidArgumentError(
-                f"the transform {_unwrapped(transform)!r} returned None", hint="return the batch from the transform"
-            )
-    return batch
 
 
 def set_entry(batch: Any, key: NestedKey, value: Any) -> None:
@@ -953,7 +644,7 @@ def any_like(value: Any) -> TensorSpec:
     return spec
 
 
-def _update_specs_by_trial(function: Any, spec: CompositeSpec) -> None:
+def update_specs_by_trial(function: Any, spec: CompositeSpec) -> None:
     """Transform a spec in place by a function of batches: apply it to zeros, and infer the specs of changed entries."""
     before = spec.zero()
     after = function(before.copy())

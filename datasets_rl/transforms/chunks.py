@@ -12,12 +12,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
-from datasets_rl.transforms.base import (
-    NestedKey,
-    any_like,
-    set_entry,
-    under_next,
-)
+from datasets_rl.transforms.base import NestedKey, any_like, set_entry, under_next
 
 __all__ = ["ActionChunkTransform"]
 

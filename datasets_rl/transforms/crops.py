@@ -10,7 +10,8 @@ import torch
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms.base import Compose, Keys, NestedKey, Transform, get_entry, key_list
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, get_entry, key_list
+from datasets_rl.transforms.compose import Compose
 
 __all__ = ["BurnInTransform", "RandomCropTensorDict"]
 

@@ -21,7 +21,6 @@ from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._layout import IMAGE_AXES, check_layout
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
-    Compose,
     Keys,
     NestedKey,
     any_like,
@@ -31,6 +30,7 @@ from datasets_rl.transforms.base import (
     set_entry,
     under_next,
 )
+from datasets_rl.transforms.compose import Compose
 from datasets_rl.transforms.keys import ExcludeTransform
 
 if TYPE_CHECKING:

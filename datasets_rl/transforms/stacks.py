@@ -10,15 +10,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms._bounds import bounds_of, spec_between
-from datasets_rl.transforms.base import (
-    Keys,
-    NestedKey,
-    Transform,
-    any_like,
-    expand_right,
-    get_entry,
-    remove_entry,
-)
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, expand_right, get_entry, remove_entry
 
 __all__ = ["ExpandAs", "Stack"]
 

@@ -1,0 +1,151 @@
+"""What transforms read from other rows of a storage than those of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import is_tensor_collection
+from torch import Tensor
+
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.ted.keys import NEXT, EndKey, Key
+from datasets_rl.ted.windows import Windows, rows_in
+from datasets_rl.transforms.base import get_entry
+
+if TYPE_CHECKING:
+    from datasets_rl.storages.base import Storage
+    from datasets_rl.ted.trajectories import Trajectories
+
+__all__ = ["NotRowsError", "TransformedStorage", "add_gathered"]
+
+_CHUNK = 1 << 16
+"""Number of steps per chunk when all steps of a storage are read."""
+
+
+class NotRowsError(Exception):
+    """Transforms that make trajectories of single steps, such as `split_trajectories`, so that no row has a result."""
+
+
+class TransformedStorage:
+    """View of a storage whose steps have passed through some transforms, for a later transform that reads other rows.
+
+    rewards in the storage     r_0   r_1   r_2        MultiStepTransform after RewardClipping
+    rewards that it reads    c(r_0) c(r_1) c(r_2)     sums clipped rewards, instead of clipping the sum
+
+    Args:
+        storage: Storage, or a view of it, to read from.
+        transforms: Transforms that are applied to the steps, as a batch [B].
+    """
+
+    def __init__(self, storage: Storage | TransformedStorage, transforms: Sequence[Any]) -> None:
+        self._storage, self._transforms = storage, transforms
+
+    @property
+    def origin(self) -> Any:
+        """The underlying storage."""
+        return getattr(self._storage, "origin", self._storage)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the data of the storage cannot change."""
+        return self._storage.read_only
+
+    @property
+    def write_count(self) -> int:
+        """Value of `written` of the storage."""
+        return self._storage.write_count
+
+    @property
+    def rewrite_count(self) -> int:
+        """Value of `rewritten` of the storage."""
+        return self._storage.rewrite_count
+
+    def __len__(self) -> int:
+        """Return the number of stored steps, N."""
+        return len(self._storage)
+
+    def chronological_rows(self) -> Tensor:
+        """Return all stored rows from the oldest to the newest step, int64 [N]."""
+        return self._storage.chronological_rows()
+
+    def take(self, rows: Tensor) -> Any:
+        """Return the transformed steps at rows, a batch [B].
+
+        Raises:
+            NotRowsError: If the transforms make trajectories of the steps.
+            InvalidArgumentError: If they return another number of steps.
+        """
+        data = add_gathered(self._transforms, self._storage, rows, self._storage.take(rows))
+        for transform in self._transforms:
+            data = transform(data)
+        if is_tensor_collection(data) and data.shape != rows.shape:
+            if data.ndim != rows.ndim:
+                raise NotRowsError
+            raise InvalidArgumentError(
+                f"the transforms return {len(data)} steps for {len(rows)} rows of the storage; expected the same number",
+                hint="put transforms that leave steps out after those that read other steps",
+            )
+        return data
+
+    def take_next(self, rows: Tensor) -> Any:
+        """Return the entries under "next" of the transformed steps at rows, a batch [B]."""
+        return self.take(rows).get(NEXT)
+
+    def take_windows(
+        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+    ) -> Windows:
+        """Return entries of the windows around rows, see `Storage.take_windows`, of transformed steps."""
+        window, outside = self.origin.windows_around(rows, before, after, end_key=end_key)
+        batch = self.take(window.reshape(-1))
+        values = [get_entry(batch, key) for key in keys]
+        # A copy: transforms may return tensors that they keep.
+        entries = [value.reshape(*window.shape, *value.shape[1:]).clone() for value in values]
+        return Windows(entries, outside, rows_in(window))
+
+    def column(self, key: Key) -> Tensor:
+        """Return one entry of all stored steps, [N, ...]; the steps are read in chunks."""
+        chunks = _row_chunks(len(self))
+        return torch.cat([get_entry(self.take(rows), key) for rows in chunks])
+
+    def trajectories(
+        self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
+    ) -> Trajectories:
+        """Return the trajectories of the storage; transforms do not affect them."""
+        return self._storage.trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
+
+
+def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: Any) -> Any:
+    """Add entries that the transforms with a method `gather` read from other rows of the storage, such as earlier frames.
+
+    Each of them reads the rows as the transforms before it return them. If these make trajectories of the steps, as
+    `split_trajectories` does, it reads nothing, and will use the steps of the batch.
+
+    The values are stored under temporary keys of the batch until the transform uses them. A buffer calls this function
+    while no writes are in progress.
+
+    Args:
+        transforms: Transforms that will be applied to the batch.
+        storage: Storage to read from.
+        rows: Rows of the batch in the storage, int64 [B].
+        data: Batch of the steps at these rows, before the transforms.
+
+    Returns:
+        The batch with the temporary entries.
+    """
+    for number, transform in enumerate(transforms):
+        # The lookup of a missing attribute of a module takes microseconds, that of a class does not.
+        if hasattr(type(transform), "gather"):
+            view = TransformedStorage(storage, transforms[:number]) if number else storage
+            with suppress(NotRowsError):
+                if getattr(transform, "_dotted", None):
+                    transform.bind(view.take(rows[:1]) if number else data)
+                data = transform.gather(view, rows, data)
+    return data
+
+
+def _row_chunks(count: int) -> Iterator[Tensor]:
+    for start in range(0, count, _CHUNK):
+        yield torch.arange(start, min(start + _CHUNK, count))
