@@ -11,8 +11,7 @@ from typing import Any
 
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.settings import SETTINGS, line_of, parse_document, parse_mirror, untrusted_keys
-from datasets_rl.trust import trust_project
+from datasets_rl.settings import SETTINGS, line_of, parse_document, parse_mirror, trust_project, untrusted_keys
 
 MIRRORS = "mirrors"
 

@@ -18,7 +18,7 @@ COMMANDS = {
     "preprocess": ("preprocess",),
     "push": ("push",),
     "preprocessing.naming.describe_steps": ("preprocess", "--list"),
-    "trust.trust_project": ("config", "trust"),
+    "settings.trust_project": ("config", "trust"),
 }
 """The words after ``rlds`` for each function that is a command."""
 

@@ -33,7 +33,7 @@ from .datasets.offline_to_online import (
     OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
     prefill_replay_buffer as prefill_replay_buffer,
 )
-from .normalizer import Normalizer as Normalizer
+from .transforms.normalizer import Normalizer as Normalizer
 from .catalog.scores import ScoreInterval as ScoreInterval
 from .catalog.scores import interquartile_mean as interquartile_mean
 from .catalog.scores import normalized_score as normalized_score

@@ -5,7 +5,7 @@
 
 An option of the command line takes precedence over a variable, a variable over the project file, and the project file
 over the user file. A project may be a clone of what other people published: where its file says that data are stored, and where
-from they are fetched, counts only once the user has trusted that file (`datasets_rl.trust`). Both files have the same
+from they are fetched, counts only once the user has trusted that file (`trust_project`). Both files have the same
 keys, those of `SETTINGS`:
 
     home = "/data/rl"
@@ -33,6 +33,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError, NotEnoughMemoryError, UntrustedSettingsWarning
 from datasets_rl.remedy import Call, Remedy
 
@@ -283,13 +284,63 @@ def trust_key(path: Path) -> str:
     return str(path.expanduser().absolute().parent.resolve() / path.name)
 
 
+def trust_project(path: Path | str | None = None) -> Path:
+    """Trust a project file with its present content; once that changes, the file has to be trusted again.
+
+    Args:
+        path: The file, or the folder of the project; by default that of the working directory.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InvalidArgumentError: If there is no such file.
+    """
+    file = _project_file_at(path)
+    try:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{file} cannot be read: {error.strerror}", hint="name a file of settings"
+        ) from error
+    _write_trusted(trusted_files() | {trust_key(file): digest})
+    return file
+
+
+def revoke_trust(path: Path | str | None = None) -> Path:
+    """Trust a project file no longer; the file need not exist.
+
+    Args:
+        path: The file, or the folder of the project; by default that of the working directory.
+
+    Returns:
+        The path of the file.
+    """
+    file = _project_file_at(path)
+    _write_trusted({name: digest for name, digest in trusted_files().items() if name != trust_key(file)})
+    return file
+
+
+def _project_file_at(path: Path | str | None) -> Path:
+    if path is None:
+        return project_file()
+    path = Path(path).expanduser().absolute()
+    return path / PROJECT_FILE if path.is_dir() else path
+
+
+def _write_trusted(trusted: dict[str, str]) -> None:
+    trusted_file().parent.mkdir(parents=True, exist_ok=True)
+    disk.write_json(trusted_file(), trusted)
+
+
 def _ignored_keys(path: Path) -> list[str]:
     keys = untrusted_keys(path)
     if keys:
         verb = "is" if len(keys) == 1 else "are"
         text = f"{path} is not trusted: its {' and '.join(keys)} {verb} ignored"
         warnings.warn(
-            UntrustedSettingsWarning(text, hint=Remedy("{} trusts it", Call("trust.trust_project", path))), stacklevel=4
+            UntrustedSettingsWarning(text, hint=Remedy("{} trusts it", Call("settings.trust_project", path))),
+            stacklevel=4,
         )
     return keys
 

@@ -33,7 +33,7 @@ EXAMPLES = [
     errors.RecordingWarning("2 recordings wait", hint=Remedy("{} adds them", Call("append", "local/x"))),
     errors.UnknownFinalWarning("d4rl/x", 3, 4),
     errors.UntrustedSettingsWarning(
-        "its home is ignored", hint=Remedy("{} trusts it", Call("trust.trust_project", "x"))
+        "its home is ignored", hint=Remedy("{} trusts it", Call("settings.trust_project", "x"))
     ),
 ]
 

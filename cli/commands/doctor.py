@@ -15,8 +15,9 @@ from ..options import Shell
 from ..output import Block, Facts, Lines, Result, Table, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.cli.machine import Check, Reachability
     from datasets_rl.settings import Settings
+
+    from ..machine import Check, Reachability
 
 GROUP = "Maintain"
 _AREAS = ("environment", "packages", "disk", "network")
@@ -78,8 +79,9 @@ def run(
 
 def _settings(shell: Shell) -> tuple[Settings, list[Check]]:
     """Return the settings; where they are not valid, the defaults and the problem."""
-    from datasets_rl.cli.machine import Check
     from datasets_rl.settings import Settings
+
+    from ..machine import Check
 
     try:
         return shell.settings, [Check("environment", "settings", "valid; `rlds config` lists them")]

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from datasets_rl.datasets.loading import load
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.normalizer import Normalizer
 from datasets_rl.samplers import RandomSampler
 from datasets_rl.training.evaluation import Policy
 from datasets_rl.transforms import DoubleToFloat
+from datasets_rl.transforms.normalizer import Normalizer
 
 __all__ = [
     "Learner",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datasets_rl.errors import UntrustedSettingsWarning
-from datasets_rl.settings import SETTINGS, Settings
-from datasets_rl.trust import trust_project
+from datasets_rl.settings import SETTINGS, Settings, trust_project
 
 
 @pytest.fixture

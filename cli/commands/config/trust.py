@@ -33,7 +33,7 @@ def run(
       rlds config trust ~/project/rlds.toml
       rlds config trust --revoke
     """
-    from datasets_rl.trust import revoke_trust, trust_project
+    from datasets_rl.settings import revoke_trust, trust_project
 
     file = revoke_trust(path) if revoke else trust_project(path)
     if not revoke:
