@@ -12,15 +12,15 @@ from typing_extensions import Unpack, override
 from datasets_rl import store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, BufferOptions, Download
-from datasets_rl.datasets.streaming import Stream, StreamSampler
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.datasets.streamed import source_stream
+from datasets_rl.datasets.streaming import StreamSampler
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.slices import SliceSampler, slice_size_problems
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, split_derived
 from datasets_rl.storages.final_states import FinalUnknown
-from datasets_rl.ted.keys import as_key, dotted_name
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 
 _PAD_MAX = 1 << 31
@@ -124,16 +124,14 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         self.dataset_id = dataset_id
         self.split_trajs = False
         self._stream_selection = _with_encoded_images(selection or Selection())
-        settings = Settings.from_env()
-        folder = Path(root or settings.home / self.source).expanduser().absolute()
-        self.stream = Stream(
+        self.stream = source_stream(
             f"{self.source}/{dataset_id}",
-            root=folder,
-            selection=self._stream_selection,
+            root,
+            self._stream_selection,
+            Settings.from_env(),
             cache_bytes=cache_size,
             shuffle=shuffle,
             pad=self.pad,
-            settings=settings,
         )
         TensorDictReplayBuffer.__init__(
             self,
@@ -243,11 +241,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         Raises:
             UnknownKeyError: If there is no such text field.
         """
-        if not self.streaming:
-            return super().texts(key)
-        if (text_key := as_key(key)) not in self.stream.vocabulary:
-            raise UnknownKeyError(dotted_name(text_key), [dotted_name(known) for known in self.stream.vocabulary])
-        return [*self.stream.vocabulary[text_key]]
+        return self.stream.texts(key) if self.streaming else super().texts(key)
 
     @property
     def selection(self) -> Selection:

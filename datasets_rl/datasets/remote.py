@@ -1,4 +1,4 @@
-"""Streams of datasets that are published in the stored format: whole episodes are read by range requests.
+"""The shards of datasets that are published in the stored format: whole episodes are read by range requests.
 
 address    manifest.json, episodes.npy, digests.npy: read once
            rows.npy, images, ...: of each block of episodes, the ranges of its rows and of its final states, which are
@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl import disk
-from datasets_rl.datasets.streaming import ShardStream
+from datasets_rl.datasets.shards import Shards
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, ManifestError
 from datasets_rl.fetch import fetch
@@ -29,7 +30,7 @@ from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.ranges import RangeReader
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_bytes
-from datasets_rl.format.manifest import Manifest, StoredFile, checked_manifest
+from datasets_rl.format.manifest import StoredFile, checked_manifest
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.format.writer import EPISODES_FILE
@@ -40,7 +41,7 @@ from datasets_rl.sources.base import group_by_size
 from datasets_rl.ted.keys import EPISODE, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["RemoteStream"]
+__all__ = ["RemoteShards"]
 
 _FINAL_FILE = "final.npy"
 _BLOCK_BYTES = 4 << 20
@@ -69,18 +70,15 @@ class _Array:
         return self.entry, self.start + start * item_bytes, self.start + stop * item_bytes
 
 
-class RemoteStream(ShardStream):
-    """The steps of a published dataset, read by range requests when they are needed.
+class RemoteShards(Shards):
+    """The episodes of a published dataset in blocks, read by range requests when they are needed.
 
     Args:
         address: The folder of the files: ``hf://datasets/user/name@commit``, ``s3://bucket/folder``,
             ``gs://bucket/folder`` or ``https://host/folder``.
-        folder: The folder of the streams of this dataset.
         selection: The selection to stream, which may have episodes.
-        cache_bytes: The maximum size in bytes of the blocks on the disk, in addition to those that are open or being fetched.
-        shuffle: Whether blocks and episodes are in random order.
-        pad: The value with which short trajectories are padded; None does not pad.
         settings: The settings.
+        folder: The folder of the stream.
 
     Raises:
         FetchError: If a file cannot be read.
@@ -89,28 +87,19 @@ class RemoteStream(ShardStream):
         InvalidArgumentError: If the selection has anything but episodes.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        folder: Path,
-        selection: Selection,
-        cache_bytes: int,
-        shuffle: bool = True,
-        pad: float | None = None,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, address: str, selection: Selection, settings: Settings, folder: Path) -> None:
         if replace(selection, episodes="", options={}) != Selection():
             raise InvalidArgumentError(f"{address} is streamed by whole episodes; {selection} was requested")
-        super().__init__(address, folder=folder, cache_bytes=cache_bytes, shuffle=shuffle, pad=pad)
-        self._settings = replace(settings, progress=False)
+        self._folder, self._settings = folder, replace(settings, progress=False)
         self._reader = RangeReader(self._settings)
-        self._held.callback(self._reader.close)
         self.address = address
-        self.manifest = self._read_manifest()
+        self.manifest = checked_manifest(self._read_json(MANIFEST_FILE), where=f"{address}/{MANIFEST_FILE}")
         """The manifest of the whole dataset."""
         self._chunks = self._read_chunks()
-        self._digests = self._read_digests()
+        try:
+            self._digests = RangeDigests(self._read_file(DIGESTS_FILE), self.manifest)
+        except (ValueError, EOFError) as error:
+            raise IntegrityError(f"{address}/{DIGESTS_FILE}", [str(error)]) from error
         self.episodes = self._read_episodes()
         """The table of all episodes."""
         self._arrays: dict[str, _Array] = {}
@@ -120,13 +109,13 @@ class RemoteStream(ShardStream):
         self._blocks = self._group_episodes(selection)
 
     @property
-    def shard_count(self) -> int:
-        """The number of blocks of episodes."""
+    @override
+    def count(self) -> int:
         return len(self._blocks)
 
-    def _read_manifest(self) -> Manifest:
-        document = self._read_json(MANIFEST_FILE)
-        return checked_manifest(document, where=f"{self.address}/{MANIFEST_FILE}")
+    @override
+    def close(self) -> None:
+        self._reader.close()
 
     def _read_chunks(self) -> Chunks:
         try:
@@ -148,12 +137,6 @@ class RemoteStream(ShardStream):
             return json.loads(fetched.path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise ManifestError(f"{self.address}/{name}", [f"it is not JSON: {error}"]) from error
-
-    def _read_digests(self) -> RangeDigests:
-        try:
-            return RangeDigests(self._read_file(DIGESTS_FILE), self.manifest)
-        except (ValueError, EOFError) as error:
-            raise IntegrityError(f"{self.address}/{DIGESTS_FILE}", [str(error)]) from error
 
     def _read_episodes(self) -> EpisodeTable:
         data = self._read_file(EPISODES_FILE)
@@ -210,7 +193,7 @@ class RemoteStream(ShardStream):
         count = len(self.episodes)
         numbers = np.asarray(read_numbers(selection.episodes, count) if selection.episodes else range(count), np.int64)
         if not len(numbers):
-            raise InvalidArgumentError(f"{self.dataset_id} has {count:,} episodes; {selection} selects none of them")
+            raise InvalidArgumentError(f"{self.address} has {count:,} episodes; {selection} selects none of them")
         step_bytes = max(1, self.manifest.bytes // self.manifest.steps)
         blocks: list[NDArray[np.int64]] = []
         for run in np.split(np.sort(numbers), np.flatnonzero(np.diff(np.sort(numbers)) != 1) + 1):
@@ -218,19 +201,15 @@ class RemoteStream(ShardStream):
             blocks += [np.array(group, np.int64) for group in group_by_size(run.tolist(), sizes, _BLOCK_BYTES)]
         return blocks
 
-    def _shard_folder(self, number: int) -> Path:
-        first, last = self._blocks[number][[0, -1]]
-        return self._folder / "shards" / f"{self.manifest.digest[:16]}-{first}-{last}"
+    @override
+    def name(self, shard: int) -> str:
+        first, last = self._blocks[shard][[0, -1]]
+        return f"{self.manifest.digest[:16]}-{first}-{last}"
 
-    def _missing(self, number: int) -> list[int]:
-        return [] if self._is_stored(number) else [number]
-
-    def _fetch(self, missing: Sequence[int], cancel: CancelToken) -> list[dict[str, NDArray[Any]]]:
-        return [self._read_block(number, cancel) for number in missing]
-
-    def _read_block(self, number: int, cancel: CancelToken) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a block of episodes, by file."""
-        first, last = (int(episode) for episode in self._blocks[number][[0, -1]])
+    @override
+    def fetch(self, shard: int, cancel: CancelToken) -> dict[str, NDArray[Any]]:
+        """Read the arrays of a block, by file."""
+        first, last = (int(episode) for episode in self._blocks[shard][[0, -1]])
         rows = int(self.episodes.starts[first]), int(self.episodes.starts[last] + self.episodes.lengths[last])
         states = first, last + 1
         schema = self.manifest.schema
@@ -247,7 +226,7 @@ class RemoteStream(ShardStream):
                 else:
                     ranges[name] = (start, stop)
         arrays = self._read_items(ranges, cancel)
-        self._check_block(number, arrays[ROWS_FILE])
+        self._check_block(shard, arrays[ROWS_FILE])
         images = {}
         for name, ends, start in encoded:
             first = int(arrays[ends][0]) if start else 0
@@ -296,18 +275,17 @@ class RemoteStream(ShardStream):
             problem = f"the rows of episodes {episodes[0]} to {episodes[-1]} have other episode numbers"
             raise IntegrityError(f"{self.address}/{ROWS_FILE}", [problem], hint=_REPLACED)
 
-    def _build(self, number: int, fetched: Sequence[dict[str, NDArray[Any]]], build: Path) -> None:
-        """Write a block as a stored dataset, whose episodes begin with 0."""
-        (arrays,) = fetched
-        episodes, manifest = self._blocks[number], self.manifest
+    @override
+    def build(self, shard: int, fetched: dict[str, NDArray[Any]], folder: Path) -> None:
+        episodes, manifest = self._blocks[shard], self.manifest
         table = self.episodes.records[episodes].copy()
         table["start"] -= table["start"][0]
-        rows = arrays[ROWS_FILE]
+        rows = fetched[ROWS_FILE]
         rows[dotted_name(EPISODE)] -= episodes[0]
-        build.mkdir(parents=True)
-        files = [_write_array(build, name, array) for name, array in {**arrays, EPISODES_FILE: table}.items()]
+        folder.mkdir(parents=True)
+        files = [_write_array(folder, name, array) for name, array in {**fetched, EPISODES_FILE: table}.items()]
         for name, data in self._texts.items():
-            (build / name).write_bytes(data)
+            (folder / name).write_bytes(data)
             files.append(self._entry(name))
         replace(
             manifest,
@@ -319,7 +297,7 @@ class RemoteStream(ShardStream):
             statistics={},
             metadata={},
             decisions=(),
-        ).write(build)
+        ).write(folder)
 
 
 def _write_array(folder: Path, name: str, array: NDArray[Any]) -> StoredFile:

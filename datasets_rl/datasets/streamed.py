@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import Unpack
 
 from datasets_rl import sources, store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.experience_replay import BufferOptions
-from datasets_rl.datasets.remote import RemoteStream
-from datasets_rl.datasets.streaming import ShardStream, Stream, StreamSampler, StreamStepSampler
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.datasets.remote import RemoteShards
+from datasets_rl.datasets.shards import SourceShards
+from datasets_rl.datasets.streaming import Stream, StreamSampler, StreamStepSampler
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.remedy import Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
-from datasets_rl.ted.keys import NEXT, as_key, dotted_name
 
-__all__ = ["StreamedExperienceReplay", "is_remote_address"]
+__all__ = ["StreamedExperienceReplay", "is_remote_address", "source_stream"]
 
 _ADDRESSES = ("s3://", "gs://", "http://", "https://")
 
@@ -81,9 +82,15 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         **options: Unpack[BufferOptions],
     ) -> None:
         self.dataset_id = dataset
-        settings = Settings.from_env()
-        common: dict[str, Any] = {"cache_bytes": cache_size, "shuffle": shuffle, "pad": pad, "settings": settings}
-        self.stream = _open_stream(dataset, root, selection or Selection(), common)
+        self.stream = _open_stream(
+            dataset,
+            root,
+            selection or Selection(),
+            Settings.from_env(),
+            cache_bytes=cache_size,
+            shuffle=shuffle,
+            pad=pad,
+        )
         sliced = slice_len is not None or num_slices is not None
         super().__init__(
             storage=self.stream,
@@ -111,12 +118,7 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         Raises:
             UnknownKeyError: If there is no such text field.
         """
-        vocabulary, text_key = self.stream.vocabulary, as_key(key)
-        if text_key not in vocabulary and text_key[0] == NEXT:
-            text_key = text_key[1:]
-        if text_key not in vocabulary:
-            raise UnknownKeyError(dotted_name(as_key(key)), [dotted_name(known) for known in vocabulary])
-        return [*vocabulary[text_key]]
+        return self.stream.texts(key)
 
     def close(self) -> None:
         """Release the folder of the cache, which a later stream can then use."""
@@ -126,14 +128,36 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         return f"{type(self).__name__}({self.stream!r})"
 
 
-def _open_stream(dataset: str, root: Path | str | None, selection: Selection, common: dict[str, Any]) -> ShardStream:
-    settings: Settings = common["settings"]
+def source_stream(
+    dataset_id: str, root: Path | str | None, selection: Selection, settings: Settings, **options: Any
+) -> Stream:
+    """Return the stream of a dataset of a source.
+
+    Args:
+        dataset_id: The id with its source.
+        root: The folder of the source, in which the stream has a folder below ``.stream``.
+        selection: The selection to stream.
+        settings: The settings.
+        **options: Arguments of `Stream`.
+    """
+    entry = sources.find(dataset_id)
+    folder = Path(root or settings.home / entry.source).expanduser().absolute() / store.STREAM_FOLDER
+    return Stream(
+        dataset_id,
+        folder / entry.name,
+        partial(SourceShards, dataset_id, selection, settings),
+        **options,
+    )
+
+
+def _open_stream(
+    dataset: str, root: Path | str | None, selection: Selection, settings: Settings, **options: Any
+) -> Stream:
     if is_remote_address(dataset):
+        address = dataset.rstrip("/")
         home = Path(root).expanduser().absolute() if root else settings.home
-        digest = hashlib.sha256(dataset.rstrip("/").encode()).hexdigest()[:32]
-        return RemoteStream(
-            dataset.rstrip("/"), folder=home / store.STREAM_FOLDER / digest, selection=selection, **common
-        )
+        folder = home / store.STREAM_FOLDER / hashlib.sha256(address.encode()).hexdigest()[:32]
+        return Stream(address, folder, partial(RemoteShards, address, selection, settings), **options)
     dataset_id, selection = sources.split_address(dataset, selection)
     if sources.split_derived(dataset_id)[1]:
         raise InvalidArgumentError(
@@ -141,13 +165,12 @@ def _open_stream(dataset: str, root: Path | str | None, selection: Selection, co
             hint=Remedy("open it without streaming, or publish it with {}", Call("push", ..., "hf://...")),
         )
     entry = sources.find(dataset_id)
-    folder = Path(root or settings.home / entry.source).expanduser().absolute()
     if entry.source == "hf":
-        revision = selection.options.get("revision", "")
-        address = pinned_address(entry.name, revision, settings)
-        return RemoteStream(address, folder=folder / store.STREAM_FOLDER / entry.name, selection=selection, **common)
-    stream = Stream(dataset_id, root=folder, selection=selection, **common)
-    listing = stream.listing
+        address = pinned_address(entry.name, selection.options.get("revision", ""), settings)
+        folder = Path(root or settings.home / entry.source).expanduser().absolute() / store.STREAM_FOLDER / entry.name
+        return Stream(address, folder, partial(RemoteShards, address, selection, settings), **options)
+    stream = source_stream(dataset_id, root, selection, settings, **options)
+    listing = cast("SourceShards", stream.shards).listing
     paths = [path for shard in listing.shards for path in shard.paths if path not in listing.common]
     if len(listing.shards) < 2 or len(set(paths)) < len(paths):
         stream.close()

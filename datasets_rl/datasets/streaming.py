@@ -11,36 +11,29 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from datasets_rl import disk, sources, store
-from datasets_rl.build.conversion import ConversionJob, convert
-from datasets_rl.errors import InvalidArgumentError, LockedError
-from datasets_rl.fetch.asset import Asset, Fetched
-from datasets_rl.fetch.fetcher import Fetcher
+from datasets_rl import disk
+from datasets_rl.datasets.shards import Shards
+from datasets_rl.errors import InvalidArgumentError, LockedError, UnknownKeyError
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.prefetcher import Prefetcher
-from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
-from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection
-from datasets_rl.storages.base import Storage
+from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID, BatchLayout
+from datasets_rl.storages.base import ReadOnlyStorage, Storage
 from datasets_rl.storages.dataset import DatasetStorage
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TRUNCATED, Key
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TRUNCATED, Key, as_key, dotted_name
 
 _ROW_BITS = 40
 _MAX_OPEN = 256  # shards whose files stay mapped, for batches that are sampled but not yet read
@@ -67,21 +60,33 @@ class EpisodeSpan:
         return torch.arange(self.start, self.start + self.length) + (self.shard << _ROW_BITS)
 
 
-class ShardStream(Storage):
+class Stream(ReadOnlyStorage):
     """The steps of a dataset whose shards come one after the other; read-only, and without a length.
 
     Each shard becomes a small stored dataset on the disk, which is deleted when the space is needed.
 
     Args:
         dataset_id: The name of the dataset in messages.
-        folder: The folder of the streams of this dataset; each stream that is open has its own folder below it.
+        above: The folder of the streams of this dataset; each stream that is open has its own folder below it.
+        open_shards: Returns the shards, given the folder of this stream.
         cache_bytes: The maximum size in bytes of the shards on the disk, in addition to those that are open or being fetched.
         shuffle: Whether the shards, and the trajectories of each, are in random order.
         pad: The value with which short trajectories are padded; None does not pad.
+
+    Raises:
+        FetchError: If the description of the dataset cannot be read.
+        InvalidArgumentError: If the selection cannot be streamed.
     """
 
     def __init__(
-        self, dataset_id: str, *, folder: Path, cache_bytes: int, shuffle: bool = True, pad: float | None = None
+        self,
+        dataset_id: str,
+        above: Path,
+        open_shards: Callable[[Path], Shards],
+        *,
+        cache_bytes: int,
+        shuffle: bool = True,
+        pad: float | None = None,
     ) -> None:
         super().__init__(1)
         self.masked = True  # a shard that is not yet downloaded may lack a final observation
@@ -95,31 +100,9 @@ class ShardStream(Storage):
         self._episodes = 0
         self._held = ExitStack()
         weakref.finalize(self, self._held.close)  # at the latest when the process ends
-        self._folder = self._own_folder(folder)
-
-    @property
-    @abstractmethod
-    def shard_count(self) -> int:
-        """The number of shards."""
-
-    @abstractmethod
-    def _shard_folder(self, number: int) -> Path:
-        """Return the folder of a shard, whose name differs for different content."""
-
-    @abstractmethod
-    def _missing(self, number: int) -> list[Any]:
-        """Return what must be fetched for a shard; an empty list if the shard is stored."""
-
-    @abstractmethod
-    def _fetch(self, missing: Sequence[Any], cancel: CancelToken) -> list[Any]:
-        """Fetch what is missing, in the thread of the prefetcher."""
-
-    @abstractmethod
-    def _build(self, number: int, fetched: Sequence[Any], build: Path) -> None:
-        """Write a shard as a stored dataset into a folder that does not exist."""
-
-    def _drop(self, number: int, fetched: Sequence[Any]) -> None:
-        """Delete what was fetched for a shard, once it is stored."""
+        self._folder = self._own_folder(above)
+        self.shards = open_shards(self._folder)
+        self._held.callback(self.shards.close)
 
     def _own_folder(self, above: Path) -> Path:
         """Lock and return the first folder that no other stream of this dataset uses, with its existing shards."""
@@ -137,20 +120,14 @@ class ShardStream(Storage):
         self._held.close()
 
     @property
-    def read_only(self) -> bool:
-        """Whether the data cannot be changed: always True."""
-        return True
-
-    @property
     def filled_count(self) -> int:
         """Raise `NoLength`: the total number of steps is unknown."""
         raise NoLength(f"{self.dataset_id} is streamed and has no length", hint="use download=True")
 
     def runs(self, generator: torch.Generator | None) -> Iterator[EpisodeSpan]:
         """Yield every whole trajectory once."""
-        order = self._order(self.shard_count, generator)
-        groups = [self._missing(number) for number in order]
-        with Prefetcher(groups, self._fetch_unless_stored, _MAX_IN_FLIGHT) as prefetcher:
+        order = self._order(self.shards.count, generator)
+        with Prefetcher([[shard] for shard in order], self._fetch, _MAX_IN_FLIGHT) as prefetcher:
             for shard in order:
                 number = self._open(shard, prefetcher.take())
                 prefetcher.release()
@@ -161,18 +138,26 @@ class ShardStream(Storage):
     def _order(self, count: int, generator: torch.Generator | None) -> list[int]:
         return torch.randperm(count, generator=generator).tolist() if self.shuffle else list(range(count))
 
-    def _fetch_unless_stored(self, missing: Sequence[Any], cancel: CancelToken) -> list[Any]:
-        return self._fetch(missing, cancel) if missing else []
+    def _fetch(self, shards: Sequence[int], cancel: CancelToken) -> Any:
+        """Fetch a shard; None if it is stored."""
+        return None if self._is_stored(shards[0]) else self.shards.fetch(shards[0], cancel)
 
-    def _is_stored(self, number: int) -> bool:
-        return (self._shard_folder(number) / disk.MANIFEST_FILE).is_file()
+    def _shard_folder(self, shard: int) -> Path:
+        return self._folder / "shards" / self.shards.name(shard)
 
-    def _open(self, shard: int, fetched: Sequence[Any]) -> int:
+    def _is_stored(self, shard: int) -> bool:
+        return (self._shard_folder(shard) / disk.MANIFEST_FILE).is_file()
+
+    def _open(self, shard: int, fetched: Any) -> int:
         folder = self._shard_folder(shard)
-        if (missing := self._missing(shard)) and not fetched:  # it was deleted for space since the epoch started
-            fetched = self._fetch(missing, CancelToken())
-        if fetched:
-            self._store(shard, fetched, folder)
+        if fetched is None:  # it was stored then, and may have been deleted for space since
+            fetched = self._fetch([shard], CancelToken())
+        if fetched is not None:
+            build = self._folder / "build"
+            disk.remove_tree(build)
+            self.shards.build(shard, fetched, build)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            disk.publish_folder(build, folder)
         folder.touch()  # the shard that was used least recently is deleted first
         self._free_space(folder)
         number = next(self._numbers)
@@ -182,14 +167,6 @@ class ShardStream(Storage):
         while len(self._opened) > _MAX_OPEN:
             self._opened.popitem(last=False)
         return number
-
-    def _store(self, shard: int, fetched: Sequence[Any], folder: Path) -> None:
-        build = self._folder / "build"
-        disk.remove_tree(build)
-        self._build(shard, fetched, build)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        disk.publish_folder(build, folder)
-        self._drop(shard, fetched)
 
     def _free_space(self, newest: Path) -> None:
         folders = sorted(
@@ -204,13 +181,6 @@ class ShardStream(Storage):
         raise InvalidArgumentError(
             f"{self.dataset_id} is streamed; {index!r} was requested",
             hint="sample() and iteration return the next steps; download=True gives access to any step",
-        )
-
-    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Raise an error: a dataset is read-only."""
-        del set_cursor
-        raise InvalidArgumentError(
-            f"{self.dataset_id} is read-only; {type(data).__name__} was to be written at {cursor!r}"
         )
 
     def take(self, rows: Tensor) -> TensorDict:
@@ -237,94 +207,25 @@ class ShardStream(Storage):
             data[NEXT_FINAL_KNOWN][padded] = False
         return data
 
+    def texts(self, key: str | Key) -> list[str]:
+        """Return the strings of the integer codes of a text field that were read so far.
+
+        Raises:
+            UnknownKeyError: If there is no such text field.
+        """
+        names = as_key(key)
+        if names not in self.vocabulary and names[0] == NEXT:
+            names = names[1:]
+        if names not in self.vocabulary:
+            raise UnknownKeyError(dotted_name(as_key(key)), [dotted_name(known) for known in self.vocabulary])
+        return [*self.vocabulary[names]]
+
     def starts_are_marked(self, run: EpisodeSpan) -> bool:
         """Return whether the dataset has a field that marks the first step of each trajectory."""
         return _INIT in self._opened[run.shard].storage.stored.schema
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dataset_id!r}, {self.shard_count:,} shards)"
-
-
-class Stream(ShardStream):
-    """The steps of a dataset of a source, whose shards are downloaded and converted one after the other.
-
-    Args:
-        dataset_id: The id with its source.
-        root: The folder of the source, in which the stream has a folder below ``.stream``.
-        selection: The selection to stream.
-        cache_bytes: The maximum size in bytes of the shards on the disk, in addition to those that are open or being fetched.
-        shuffle: Whether the shards, and the trajectories of each, are in random order.
-        pad: The value with which short trajectories are padded; None does not pad.
-        settings: The settings; by default those of the environment.
-
-    Raises:
-        FetchError: If the list of files cannot be requested from the upstream.
-        InvalidArgumentError: If episodes are selected by number, and the upstream does not state the counts of files.
-    """
-
-    def __init__(
-        self,
-        dataset_id: str,
-        *,
-        root: Path,
-        selection: Selection,
-        cache_bytes: int,
-        shuffle: bool = True,
-        pad: float | None = None,
-        settings: Settings | None = None,
-    ) -> None:
-        folder = root / store.STREAM_FOLDER / sources.find(dataset_id).name
-        super().__init__(dataset_id, folder=folder, cache_bytes=cache_bytes, shuffle=shuffle, pad=pad)
-        self._settings = replace(settings or Settings.from_env(), progress=False)
-        self._selection = selection
-        head, name = sources.split_id(dataset_id)
-        origin = sources.get_source(head)
-        entry = origin.entry(name)
-        origin.check(selection)
-        if not self._settings.offline:  # the description that an earlier stream fetched may be out of date
-            (self._folder / "upstream.json").unlink(missing_ok=True)
-        self._fetcher = Fetcher(self._folder / "raw", self._settings)
-        upstream = Upstream(
-            self._folder / "raw",
-            self._folder / "upstream.json",
-            settings=self._settings,
-            mirrors=self._settings.mirrors.get(head, ()),
-        )
-        self.listing = origin.resolve(name, selection, upstream).narrow_to(selection)
-        if self.listing.numbers is not None:
-            raise InvalidArgumentError(
-                f"{dataset_id} is streamed, and its upstream does not state how many episodes each file has"
-            )
-        self._entry = self.listing.entry or entry
-
-    @property
-    def shard_count(self) -> int:
-        """The number of shards."""
-        return len(self.listing.shards)
-
-    def _job(self, number: int) -> ConversionJob:
-        """Return the conversion job of a shard, which becomes a separate stored dataset."""
-        required = {*self.listing.common, *self.listing.shards[number].paths}
-        assets = tuple(asset for asset in self.listing.assets if asset.path in required)
-        listing = replace(self.listing, assets=assets, shards=(self.listing.shards[number],), steps=None)
-        return ConversionJob(self._entry, listing, self._selection)
-
-    def _shard_folder(self, number: int) -> Path:
-        return self._folder / "shards" / self._job(number).key[:32]
-
-    def _missing(self, number: int) -> list[Asset]:
-        return [] if self._is_stored(number) else list(self._job(number).listing.assets)
-
-    def _fetch(self, missing: Sequence[Asset], cancel: CancelToken) -> list[Fetched]:
-        return self._fetcher.fetch(missing, cancel)
-
-    def _build(self, number: int, fetched: Sequence[Fetched], build: Path) -> None:
-        del fetched
-        convert(self._job(number), self._fetcher, build)
-
-    def _drop(self, number: int, fetched: Sequence[Fetched]) -> None:
-        del number
-        self._fetcher.drop(file.path for file in fetched if file.asset.path not in self.listing.common)
+        return f"{type(self).__name__}({self.dataset_id!r}, {self.shards.count:,} shards)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +282,7 @@ class StreamSampler(Sampler):
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Sample the next batch; the last one of an epoch has the remaining slices."""
-        if not isinstance(storage, ShardStream):
+        if not isinstance(storage, Stream):
             raise InvalidArgumentError(f"a StreamSampler samples from a Stream; got a {type(storage).__name__}")
         length = self.slice_len or batch_size // (self.num_slices or 1)
         if not length or batch_size % length or (self.num_slices and batch_size % self.num_slices):
@@ -400,7 +301,7 @@ class StreamSampler(Sampler):
         self._runs = self._next = None
         self.ran_out = False
 
-    def _next_trajectories(self, stream: ShardStream, count: int) -> list[EpisodeSpan]:
+    def _next_trajectories(self, stream: Stream, count: int) -> list[EpisodeSpan]:
         """Return the next trajectories, fewer at the end of an epoch; reads one ahead to detect the end."""
         trajectories: list[EpisodeSpan] = []
         try:
@@ -434,26 +335,21 @@ class StreamSampler(Sampler):
             )
         return run
 
-    def batch(self, stream: ShardStream, chosen: Sequence[EpisodeSpan], length: int) -> tuple[Tensor, dict[str, Any]]:
+    def batch(self, stream: Stream, chosen: Sequence[EpisodeSpan], length: int) -> tuple[Tensor, dict[str, Any]]:
         """Return the rows of slices, padded to `length` steps if the stream pads, and the fields that describe them."""
         lengths = np.array([run.length for run in chosen])
-        sizes = lengths if stream.pad is None else np.full_like(lengths, length)
-        count, firsts = int(sizes.sum()), np.cumsum(sizes) - sizes
-        indices = np.arange(count) - np.repeat(firsts, sizes)
-        mask = torch.from_numpy(indices < np.repeat(lengths, sizes))
-        rows = torch.full((count,), -1)
-        rows[mask] = torch.cat([run.rows for run in chosen])
-        ends: NDArray[np.bool_] = np.zeros((count, 1), np.bool_)
-        ends[firsts + lengths - 1] = True
+        layout = BatchLayout.from_lengths(lengths, None if stream.pad is None else length)
+        rows = torch.cat([run.rows for run in chosen])
         info: dict[Any, Any] = {
-            SLICE_ID: torch.from_numpy(np.repeat(np.arange(len(chosen)), sizes)),
-            NEXT_TRUNCATED: torch.from_numpy(ends),
-            NEXT_DONE: torch.from_numpy(ends.copy()),
+            SLICE_ID: layout.numbers,
+            NEXT_TRUNCATED: layout.ends,
+            NEXT_DONE: layout.ends.clone(),
         }
-        if stream.pad is not None:
-            info[MASK_KEY] = mask
+        if layout.mask is not None:
+            info[MASK_KEY] = layout.mask
+            rows = torch.full(layout.mask.shape, -1).masked_scatter_(layout.mask, rows)
         if stream.starts_are_marked(chosen[0]):
-            info[_INIT[0]] = torch.from_numpy(indices == 0)
+            info[_INIT[0]] = torch.zeros(len(rows), dtype=torch.bool).index_fill_(0, layout.firsts, value=True)
         return rows, info
 
 
@@ -477,7 +373,7 @@ class StreamStepSampler(StreamSampler):
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Sample the next batch; the last one of an epoch has the remaining steps."""
-        if not isinstance(storage, ShardStream):
+        if not isinstance(storage, Stream):
             raise InvalidArgumentError(f"a StreamStepSampler samples from a stream; got a {type(storage).__name__}")
         if len(self._rows) <= max(batch_size, self.buffer_steps // 2):
             self._refill(storage, max(self.buffer_steps, 2 * batch_size))
@@ -490,7 +386,7 @@ class StreamStepSampler(StreamSampler):
         super().start_epoch()
         self._rows = self._rows[:0]
 
-    def _refill(self, stream: ShardStream, target: int) -> None:
+    def _refill(self, stream: Stream, target: int) -> None:
         """Add the next trajectories, unless the epoch ends with the steps that are left."""
         pieces = [self._rows]
         count = len(self._rows)

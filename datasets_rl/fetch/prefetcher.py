@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.parallel import Cancelled, CancelToken
 
 if TYPE_CHECKING:
@@ -29,13 +28,13 @@ class Prefetcher(Generic[T]):
     A context manager.
 
     Args:
-        groups: The files of each group.
+        groups: The files of each group, or what stands for them.
         get: Fetches a group and returns the result; it ends early when the token is set.
         max_in_flight: Maximum number of groups that are fetched, or being fetched, and not yet released.
     """
 
     def __init__(
-        self, groups: Sequence[Sequence[Asset]], get: Callable[[Sequence[Asset], CancelToken], T], max_in_flight: int
+        self, groups: Sequence[Sequence[Any]], get: Callable[[Sequence[Any], CancelToken], T], max_in_flight: int
     ) -> None:
         self._groups = groups
         self._get = get

@@ -21,7 +21,7 @@ from datasets_rl.ted.trajectories import Slices, Trajectories, TrajectoryMarkers
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["MASK_KEY", "SLICE_ID", "SliceSampler", "slice_size_problems"]
+__all__ = ["MASK_KEY", "SLICE_ID", "BatchLayout", "SliceSampler", "slice_size_problems"]
 
 SLICE_ID = "slice_id"
 """The key of the slice numbers in a batch."""
@@ -46,7 +46,7 @@ class _StorageIndex:
 
 
 @dataclass(frozen=True, eq=False)
-class _BatchLayout:
+class BatchLayout:
     """Layout of a batch of B steps, determined by the lengths of its slices."""
 
     numbers: Tensor
@@ -59,7 +59,7 @@ class _BatchLayout:
     """False for repeated steps, bool [B]; None if no slice is shorter than the others."""
 
     @classmethod
-    def from_lengths(cls, lengths: Index, pad: int | None) -> _BatchLayout:
+    def from_lengths(cls, lengths: Index, pad: int | None) -> BatchLayout:
         """Create the layout of slices of these lengths, padded to `pad` steps if given."""
         sizes = lengths if pad is None else np.full_like(lengths, pad)
         firsts = np.cumsum(sizes) - sizes
@@ -217,7 +217,7 @@ class SliceSampler(Sampler):
             self._marks = (truncated, (*truncated[:-1], "done"), (*truncated[:-1], "terminated"))
         self._view: _StorageIndex | None = None
         self._columns: dict[Key, Tensor | None] = {}
-        self._cached_layout: tuple[tuple[int, int], _BatchLayout] | None = None
+        self._cached_layout: tuple[tuple[int, int], BatchLayout] | None = None
         self._scanned: tuple[Any, Trajectories] | None = None
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[Any, Any]]:
@@ -332,11 +332,11 @@ class SliceSampler(Sampler):
 
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
         """Return the info of one slice of these rows."""
-        layout = _BatchLayout.from_lengths(np.array([len(rows)]), len(rows) if self.pad_output else None)
+        layout = BatchLayout.from_lengths(np.array([len(rows)]), len(rows) if self.pad_output else None)
         trajectories = self._storage_index(storage).trajectories
         return {**super().info_of(storage, rows), **self._info(storage, trajectories, rows, layout)}
 
-    def _info(self, storage: Storage, trajectories: Trajectories, rows: Tensor, layout: _BatchLayout) -> dict[Any, Any]:
+    def _info(self, storage: Storage, trajectories: Trajectories, rows: Tensor, layout: BatchLayout) -> dict[Any, Any]:
         info: dict[Any, Any] = {SLICE_ID: layout.numbers + self._drawn}
         if layout.mask is not None:
             info[MASK_KEY] = layout.mask.clone()
@@ -347,16 +347,16 @@ class SliceSampler(Sampler):
             info[_unnested_key(self._init_key)] = is_init
         return info
 
-    def _layout(self, slices: Slices, count: int, lengths: Index | None) -> _BatchLayout:
+    def _layout(self, slices: Slices, count: int, lengths: Index | None) -> BatchLayout:
         if lengths is not None:
-            return _BatchLayout.from_lengths(lengths, slices.length if self.pad_output else None)
+            return BatchLayout.from_lengths(lengths, slices.length if self.pad_output else None)
         if self._cached_layout is None or self._cached_layout[0] != (count, slices.length):
-            layout = _BatchLayout.from_lengths(np.full(count, slices.length), None)
+            layout = BatchLayout.from_lengths(np.full(count, slices.length), None)
             self._cached_layout = (count, slices.length), layout
         return self._cached_layout[1]
 
     def _mark_ends(
-        self, storage: Storage, trajectories: Trajectories, rows: Tensor, layout: _BatchLayout, info: dict[Any, Any]
+        self, storage: Storage, trajectories: Trajectories, rows: Tensor, layout: BatchLayout, info: dict[Any, Any]
     ) -> None:
         truncated, done, terminated = self._marks
         info[_unnested_key(truncated)] = layout.ends.clone()

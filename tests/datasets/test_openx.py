@@ -11,7 +11,6 @@ from raw import openx as raw
 from upstreams import bucket
 
 from datasets_rl import OpenXExperienceReplay, Selection
-from datasets_rl.datasets.streaming import Stream
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, NotADatasetError, UnknownKeyError
 from datasets_rl.samplers import RandomSampler, SliceSampler, SliceSamplerWithoutReplacement
 from datasets_rl.sources import openx
@@ -370,7 +369,7 @@ def test_a_stream_has_no_length_no_index_and_no_folder(streamed):
 def test_a_stream_of_an_unknown_id_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     with pytest.raises(FetchError):
-        Stream("openx/cmu_stretch", root=tmp_path, selection=Selection(), cache_bytes=0)
+        OpenXExperienceReplay("cmu_stretch", streaming=True, root=tmp_path)
 
 
 @pytest.mark.parametrize(
