@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 
+_Index = NDArray[np.int64]
 _BLOCK_BYTES = 8 << 20
 _TEXTS = {
     "same-row": "row i has the observation, the action taken in it, and the reward and flags of that action",
@@ -165,11 +166,10 @@ class LocalReader(EpisodeReader):
         self, file: ArrayFile, plan: Plan, bounds: EpisodeBounds, number: int
     ) -> Iterator[Episode | EpisodeBatch]:
         parts = [part for part in plan.parts if part.column.key in self._kept]
-        names = [part.array for part in parts if part.array]
         after = {key: name for key, name in plan.following.items() if key in self._kept}
-        row_bytes = sum(file.arrays[name].row_bytes for name in chain(names, after.values()))
-        block = max(1, _BLOCK_BYTES // max(row_bytes, 1))
         finals = {key: name for key, name in plan.finals.items() if key in self._kept}
+        names = [*(part.array for part in parts if part.array), *after.values()]
+        block = max(1, _BLOCK_BYTES // max(1, sum(file.arrays[name].row_bytes for name in names)))
         reading = _FileReader(file, parts, after, finals, bounds, block)
         self._counts += bounds.found
         self._counts["unwritten-chunks"] += file.unwritten
@@ -177,31 +177,26 @@ class LocalReader(EpisodeReader):
         own = np.full(len(bounds.lengths), number) if plan.by == "file" else bounds.numbers
         metadata = {"source": own.astype(np.int64), "file": np.full(len(own), number, np.int64)}
         stops = np.cumsum(bounds.lengths)
+        encoded = any(part.column.encoded for part in parts)
         episode = 0
         while episode < len(stops):
             begin = int(stops[episode] - bounds.lengths[episode])
-            end = int(np.searchsorted(stops, begin + block, "right")) if reading.can_read_batches else 0
-            if end - episode > 1:
-                batch = reading.read_batch(range(episode, end), begin, metadata)
-                self._counts["not-finite"] += sum(
-                    _count_not_finite(values)
-                    for columns in (batch.steps, batch.states, batch.final_states)
-                    for values in columns.values()
-                )
-                if len(batch):
-                    yield batch
+            end = int(np.searchsorted(stops, begin + block, "right"))
+            if end > episode and not encoded:
+                numbers = np.arange(episode, end)[bounds.lengths[episode:end] > 0]
+                if len(numbers):
+                    yield reading.read_batch(numbers, slice(begin, int(stops[end - 1])), metadata)
                 episode = end
                 continue
+            # Longer than a block, or with images, whose headers the writer checks in episodes only.
             length, labels = int(bounds.lengths[episode]), {name: values[episode] for name, values in metadata.items()}
             for first in range(0, length, block):
                 last = min(first + block, length)
-                steps, states = reading.read_steps(episode, slice(begin + first, begin + last), ends=last == length)
-                self._counts["not-finite"] += sum(
-                    _count_not_finite(values) for values in chain(steps.values(), states.values())
-                )
-                yield Episode(steps, states, last < length, labels)
+                rows = slice(begin + first, begin + last)
+                yield reading.read_piece(episode, rows, labels, continues=last < length)
             episode += 1
         reading.finish()
+        self._counts["not-finite"] += reading.not_finite
         self._counts["next-observation-rounded"] += int(reading.rounded.sum())
 
     def _count_decisions(self, plan: Plan, bounds: EpisodeBounds) -> None:
@@ -233,131 +228,137 @@ class _FileReader:
     ) -> None:
         self._name = file.name
         self._parts = parts
-        self._where = bounds
+        self._bounds = bounds
         self._rows = {part.array: RowReader(file, part.array, block) for part in parts if part.array}
         self._after = {key: RowReader(file, name, block) for key, name in after.items()}
         self._finals = {key: RowReader(file, name, block) for key, name in finals.items()}
         self._reached: dict[Key, Any] = {}
         self.rounded = np.zeros(len(bounds.terminated), np.bool_)
         """Mask of rows whose observation differs by rounding from the next observation of the previous row, [N]."""
+        self.not_finite = 0
 
-    def read_steps(self, episode: int, rows: slice, *, ends: bool) -> tuple[dict[Key, Any], dict[Key, Any]]:
-        """Return the columns of a range of steps of one episode, and the columns of their states.
+    def read_batch(self, numbers: _Index, rows: slice, metadata: Mapping[str, NDArray[Any]]) -> EpisodeBatch:
+        """Return whole episodes without encoded images.
 
         Args:
-            episode: The number of the episode.
-            rows: The range of steps among all steps of the file.
-            ends: Whether the range includes the last step, so that the states include the final one.
+            numbers: The numbers of the episodes in the file, [E]; each has a step.
+            rows: The range of their steps among all steps of the file.
+            metadata: Metadata of all episodes of the file.
         """
-        steps: dict[Key, Any] = {}
-        states: dict[Key, Any] = {}
+        lengths, vocabulary = self._bounds.lengths[numbers], {}
+        columns, finals = self._read(numbers, lengths, rows, ends=True)
+        for part in self._parts:
+            key = part.column.key
+            if part.state and finals[key] is None:
+                finals[key] = _blank(part, len(numbers))
+            if part.column.text:
+                texts = TextStates.from_texts([*columns[key], *finals.get(key, [])])
+                columns[key], final = np.split(texts.codes, [len(columns[key])])
+                finals |= {key: final} if part.state else {}
+                vocabulary[key] = texts.vocabulary
+        if self._bounds.known is None:
+            known = np.full(len(numbers), all(self._has_final_states(part) for part in self._parts))
+        else:
+            known = self._bounds.known[numbers]
+        states = {part.column.key: columns.pop(part.column.key) for part in self._parts if part.state}
+        chosen = {name: values[numbers] for name, values in metadata.items()}
+        return EpisodeBatch(lengths, columns, states, finals, known, chosen, vocabulary)
+
+    def read_piece(self, episode: int, rows: slice, metadata: Mapping[str, Any], *, continues: bool) -> Episode:
+        """Return a range of the steps of one episode, with the state after the last step unless it `continues`."""
+        numbers, lengths = np.array([episode]), np.array([rows.stop - rows.start])
+        columns, finals = self._read(numbers, lengths, rows, ends=not continues)
+        unknown = self._bounds.known is not None and not self._bounds.known[episode]
+        for part in self._parts:
+            key = part.column.key
+            if finals.get(key) is not None and not unknown:
+                columns[key] = join_rows([columns[key], finals[key]])
+            if part.column.encoded:
+                columns[key] = EncodedImages(columns[key])
+            elif part.column.text:
+                columns[key] = TextStates.from_texts(columns[key])
+        states = {part.column.key: columns.pop(part.column.key) for part in self._parts if part.state}
+        return Episode(columns, states, continues, metadata)
+
+    def _read(
+        self, numbers: _Index, lengths: _Index, rows: slice, *, ends: bool
+    ) -> tuple[dict[Key, Any], dict[Key, Any]]:
+        """Return the columns of a range of steps, [N, ...] each, and the states after the last steps, [E, ...] or None.
+
+        Args:
+            numbers: The numbers of the E episodes of the steps.
+            lengths: Number of their steps in the range, [E].
+            rows: The range of the steps among all steps of the file.
+            ends: Whether the range ends with the last step of an episode.
+        """
+        bounds = self._bounds
+        columns = {NEXT_TERMINATED: bounds.terminated[rows, None], NEXT_TRUNCATED: bounds.truncated[rows, None]}
+        finals: dict[Key, Any] = {}
         for part in self._parts:
             key = part.column.key
             if part.constant is not None:
-                steps[key] = np.full((rows.stop - rows.start, 1), part.constant, part.column.dtype)
+                columns[key] = np.full((rows.stop - rows.start, 1), part.constant, part.column.dtype)
             elif part.state:
-                extra = self._where.extras[part.array]
-                final = self._read_final(key, episode) if ends else None
-                values = self._read_rows(part, rows, episode * extra, extra and ends, final)
-                shift = episode * self._where.extra
-                compared = key in self._after
-                states[key] = self._append_final_state(part, values, rows, shift, ends=ends) if compared else values
+                columns[key], finals[key] = self._read_states(part, numbers, lengths, rows, ends=ends)
             else:
-                values = self._read_rows(part, rows, episode * self._where.extra + self._where.lead, 0)
-                steps[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
-        return steps | self._flags(rows), states
-
-    def _flags(self, rows: slice) -> dict[Key, Any]:
-        bounds = self._where
-        return {NEXT_TERMINATED: bounds.terminated[rows, None], NEXT_TRUNCATED: bounds.truncated[rows, None]}
-
-    @property
-    def can_read_batches(self) -> bool:
-        """Whether `read_batch` supports the arrays: numbers, and observations that all have final states, or none.
-
-        States in arrays of their own, which may be known for some episodes only, are read one episode at a time.
-        """
-        if self._finals or self._where.known is not None:
-            return False
-        return len(self._known_finals) < 2 and not any(part.column.text or part.column.encoded for part in self._parts)
-
-    @property
-    def _known_finals(self) -> set[bool]:
-        """Whether the files have final observations: one value, or two if they have those of some fields only."""
-        observed = (part for part in self._parts if part.state and part.column.key[0] == OBSERVATION[0])
-        return {self._has_final_states(part) for part in observed}
+                shifts = bounds.extra * numbers + bounds.lead
+                values = self._read_shifted(self._rows[part.array], part, rows, shifts, lengths)
+                columns[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
+        self.not_finite += sum(_count_not_finite(values) for values in chain(columns.values(), finals.values()))
+        return columns, finals
 
     def _has_final_states(self, part: ColumnSlice) -> bool:
-        return part.column.key in self._after or bool(self._where.extras[part.array])
-
-    def read_batch(self, episodes: range, begin: int, metadata: Mapping[str, NDArray[Any]]) -> EpisodeBatch:
-        """Return whole episodes, without those that have no step.
-
-        Args:
-            episodes: The numbers of the episodes.
-            begin: The first step of the first episode.
-            metadata: Metadata of all episodes of the file.
-        """
-        numbers = np.arange(episodes.start, episodes.stop)
-        numbers = numbers[self._where.lengths[numbers] > 0]
-        lengths = self._where.lengths[numbers]
-        rows = slice(begin, begin + int(lengths.sum()))
-        lasts = np.cumsum(lengths) - 1
-        steps: dict[Key, Any] = {}
-        states: dict[Key, Any] = {}
-        finals: dict[Key, Any] = {}
-        for part in self._parts if len(numbers) else ():
-            key = part.column.key
-            if part.constant is not None:
-                steps[key] = np.full((rows.stop - rows.start, 1), part.constant, part.column.dtype)
-            elif part.state:
-                states[key], finals[key] = self._read_states(part, rows, numbers, lasts)
-            else:
-                shifts = self._where.extra * numbers + self._where.lead
-                values = self._read_shifted(self._rows[part.array], part, rows, shifts, lengths)
-                steps[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
-        return EpisodeBatch(
-            lengths,
-            steps | self._flags(rows),
-            states,
-            finals,
-            final_known=np.full(len(numbers), False not in self._known_finals),
-            metadata={name: values[numbers] for name, values in metadata.items()},
-        )
+        """Return whether the file has the states after the last steps, if the array is an observation."""
+        key = part.column.key
+        return not part.state or key[0] != OBSERVATION[0] or key in self._after or bool(self._bounds.extras[part.array])
 
     def _read_states(
-        self, part: ColumnSlice, rows: slice, numbers: NDArray[Any], lasts: NDArray[Any]
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the states before each step of whole episodes, and their final states, zeros if unknown."""
-        lengths, key = np.diff(lasts, prepend=-1), part.column.key
-        extra = self._where.extras[part.array]
-        if extra:
-            every = self._read_shifted(self._rows[part.array], part, rows, numbers, lengths, extra=1)
-            is_final = np.zeros(len(every), np.bool_)
+        self, part: ColumnSlice, numbers: _Index, lengths: _Index, rows: slice, *, ends: bool
+    ) -> tuple[Any, Any]:
+        """Return the states before each step, and those after the last steps, or None if the file has none.
+
+        row          0    1    2
+        state       s_0  s_1  s_2
+        after       s_1  s_2  s_3        within an episode, it must equal the state of the next row
+        """
+        key, extra = part.column.key, self._bounds.extras[part.array]
+        more = int(extra and ends)
+        values = self._read_shifted(self._rows[part.array], part, rows, extra * numbers, lengths, extra=more)
+        final = None
+        if more:
+            is_final = np.zeros(len(values), np.bool_)
             is_final[np.cumsum(lengths + 1) - 1] = True
-            values, finals = every[~is_final], every[is_final]
-        else:
-            values = self._read_shifted(self._rows[part.array], part, rows, numbers * 0, lengths)
-            finals = np.zeros((len(numbers), *values.shape[1:]), values.dtype)
+            values, final = _chosen(values, ~is_final), _chosen(values, is_final)
         if key in self._after:
-            after = self._read_shifted(self._after[key], part, rows, self._where.extra * numbers, lengths)
+            after = self._read_shifted(self._after[key], part, rows, self._bounds.extra * numbers, lengths)
+            firsts = np.cumsum(lengths) - lengths
             before = np.concatenate([values[:1], after[:-1]])
-            before[lasts[:-1] + 1] = values[lasts[:-1] + 1]
+            before[firsts] = values[firsts]
+            before[:1] = self._reached.pop(key, before[:1])
             self._check_next_states(key, before, values, rows)
-            finals = finals if extra else after[lasts]
-        return values, finals
+            if not ends:
+                self._reached[key] = after[-1:]
+            elif final is None:
+                final = after[np.cumsum(lengths) - 1]
+        if ends and key in self._finals:
+            final = self._read_finals(part, numbers)
+        return values, final
+
+    def _read_finals(self, part: ColumnSlice, numbers: _Index) -> Any:
+        """Return the states after the last steps, [E, ...], from their separate array; blank where they are unknown."""
+        first, stop = int(numbers[0]), int(numbers[-1]) + 1
+        every = self._as_column_values(part, self._finals[part.column.key].read(first, stop))
+        final = _chosen(every, np.isin(np.arange(first, stop), numbers))
+        if self._bounds.known is not None and not part.column.encoded:
+            (blank,) = _blank(part, 1)
+            for row in np.flatnonzero(~self._bounds.known[numbers]):
+                final[row] = blank
+        return final
 
     def _read_shifted(
-        self,
-        reader: RowReader,
-        part: ColumnSlice,
-        rows: slice,
-        shifts: NDArray[Any],
-        lengths: NDArray[Any],
-        *,
-        extra: int = 0,
-    ) -> NDArray[Any]:
-        """Return the rows of whole episodes, each with `extra` further rows.
+        self, reader: RowReader, part: ColumnSlice, rows: slice, shifts: _Index, lengths: _Index, *, extra: int = 0
+    ) -> Any:
+        """Return the rows of episodes, each with `extra` further rows.
 
         Args:
             reader: The reader of the array.
@@ -375,7 +376,7 @@ class _FileReader:
         wanted = np.zeros(len(values) + 1, np.int8)  # an episode begins after another's rows, or where they end
         np.add.at(wanted, begins - first, 1)
         np.add.at(wanted, begins - first + lengths + extra, -1)
-        return values[np.cumsum(wanted[:-1]) > 0]
+        return _chosen(values, np.cumsum(wanted[:-1]) > 0)
 
     def finish(self) -> None:
         """Read every array to its end, because formats with a checksum compare it there.
@@ -385,40 +386,6 @@ class _FileReader:
         """
         for rows in chain(self._rows.values(), self._after.values(), self._finals.values()):
             rows.finish()
-
-    def _read_final(self, key: Key, episode: int) -> Any:
-        """Return the state after the last step of an episode, one row of its separate array; None if it is unknown."""
-        known = self._where.known
-        if key not in self._finals or known is None or not known[episode]:
-            return None
-        return self._finals[key].read(episode, episode + 1)
-
-    def _read_rows(self, column_slice: ColumnSlice, rows: slice, shift: int, more: int, final: Any = None) -> Any:
-        values: Any = self._rows[column_slice.array].read(rows.start + shift, rows.stop + shift + more)
-        if final is not None:
-            values = join_rows([values, final])
-        if column_slice.column.encoded:
-            return EncodedImages(values)
-        if isinstance(values, list):
-            return TextStates.from_texts(values)
-        return self._as_column_values(column_slice, values)
-
-    def _append_final_state(
-        self, column_slice: ColumnSlice, values: NDArray[Any], rows: slice, shift: int, *, ends: bool
-    ) -> NDArray[Any]:
-        """Append the state after the last step; within an episode, the next state must equal that of the next row.
-
-        row          0    1    2
-        state       s_0  s_1  s_2
-        after       s_1  s_2  s_3        s_3 is stored only here
-        """
-        key = column_slice.column.key
-        after = self._as_column_values(column_slice, self._after[key].read(rows.start + shift, rows.stop + shift))
-        before = self._reached.pop(key, values[:1])
-        self._check_next_states(key, np.concatenate([before, after[:-1]]), values[: len(after)], rows)
-        if not ends:
-            self._reached[key] = after[-1:]
-        return np.concatenate([values, after[-1:]]) if ends and len(values) == len(after) else values
 
     def _check_next_states(self, key: Key, previous: NDArray[Any], values: NDArray[Any], rows: slice) -> None:
         """Compare the states after the previous rows with those of the rows; they may differ by rounding."""
@@ -435,10 +402,22 @@ class _FileReader:
             )
 
     @staticmethod
-    def _as_column_values(column_slice: ColumnSlice, values: Any) -> NDArray[Any]:
-        """Convert values to the dtype and the axes of their column."""
+    def _as_column_values(column_slice: ColumnSlice, values: Any) -> Any:
+        """Convert values to the dtype and the axes of their column; texts and images are lists."""
+        if isinstance(values, list):
+            return values
         cast: NDArray[Any] = values.astype(column_slice.column.dtype, copy=False)
         return cast.transpose(0, *(axis + 1 for axis in column_slice.turn)) if column_slice.turn else cast
+
+
+def _chosen(values: Any, mask: NDArray[np.bool_]) -> Any:
+    """Return the rows of a mask, of an array or of a list."""
+    return list(compress(values, mask.tolist())) if isinstance(values, list) else values[mask]
+
+
+def _blank(part: ColumnSlice, count: int) -> Any:
+    """Return unknown states: empty texts, or zeros."""
+    return [""] * count if part.column.text else np.zeros((count, *part.column.shape), part.column.dtype)
 
 
 def _problems_with_file(error: ConversionError) -> list[str]:
@@ -446,7 +425,7 @@ def _problems_with_file(error: ConversionError) -> list[str]:
 
 
 def _count_not_finite(values: Any) -> int:
-    if isinstance(values, (TextStates, EncodedImages)) or values.dtype.kind != "f":
+    if values is None or isinstance(values, list) or values.dtype.kind != "f":
         return 0
     finite = np.isfinite(values)
     return 0 if finite.all() else int((~finite).sum())
