@@ -22,7 +22,6 @@ from .datasets.loading import load as load
 from .format.manifest import Manifest as Manifest
 from .hub.push import Pushed as Pushed, push as push
 from .datasets.mixing import (
-    Member as Member,
     load_mixture as load_mixture,
     mixture as mixture,
 )
@@ -64,23 +63,12 @@ from .buffers import (
     ReplayBufferEnsemble as ReplayBufferEnsemble,
     SampleUnit as SampleUnit,
     SampledBatches as SampledBatches,
-    Sequence as Sequence,
     TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer as TensorDictReplayBuffer,
     Transition as Transition,
 )
 from .buffers.rate import SamplesPerInsert as SamplesPerInsert
 from .buffers.ray import RayReplayBuffer as RayReplayBuffer, RayReplayBufferClient as RayReplayBufferClient
-
-# Data of vision-language-action models
-from .vla import (
-    ActionTokenizerBase as ActionTokenizerBase,
-    RobotDatasetMetadata as RobotDatasetMetadata,
-    UniformActionTokenizer as UniformActionTokenizer,
-    VocabTailActionTokenizer as VocabTailActionTokenizer,
-    lerobot_columns_to_tensordict as lerobot_columns_to_tensordict,
-    validate_vla_tensordict as validate_vla_tensordict,
-)
 
 # Schedulers of parameters of samplers
 from .buffers.schedulers import (
@@ -160,7 +148,6 @@ from .specs import (
     BoxList as BoxList,
     Categorical as Categorical,
     CategoricalBox as CategoricalBox,
-    Choice as Choice,
     ChoiceSpec as ChoiceSpec,
     Composite as Composite,
     CompositeSpec as CompositeSpec,
@@ -196,101 +183,12 @@ from .specs import (
     to_torchrl as to_torchrl,
 )
 
-# Transforms
-from .transforms import (
-    ActionChunkTransform as ActionChunkTransform,
-    ActionDiscretizer as ActionDiscretizer,
-    ActionScaling as ActionScaling,
-    ActionTokenizerTransform as ActionTokenizerTransform,
-    BinarizeReward as BinarizeReward,
-    BurnInTransform as BurnInTransform,
-    CatFrames as CatFrames,
-    CatTensors as CatTensors,
-    CenterCrop as CenterCrop,
-    ClipTransform as ClipTransform,
-    Compose as Compose,
-    Crop as Crop,
-    DTypeCastTransform as DTypeCastTransform,
-    DecodeVideoTransform as DecodeVideoTransform,
-    DensifyReward as DensifyReward,
-    DeviceCastTransform as DeviceCastTransform,
-    DiscreteActionProjection as DiscreteActionProjection,
-    DoubleToFloat as DoubleToFloat,
-    ExcludeTransform as ExcludeTransform,
-    ExpandAs as ExpandAs,
-    FiniteTensorDictCheck as FiniteTensorDictCheck,
-    FlattenAction as FlattenAction,
-    FlattenObservation as FlattenObservation,
-    GAE as GAE,
-    GrayScale as GrayScale,
-    Hash as Hash,
-    InitTracker as InitTracker,
-    LineariseRewards as LineariseRewards,
-    ModuleTransform as ModuleTransform,
-    MultiStep as MultiStep,
-    MultiStepTransform as MultiStepTransform,
-    NextObservationDelta as NextObservationDelta,
-    NextStateReconstructor as NextStateReconstructor,
-    ObservationNorm as ObservationNorm,
-    ObservationTransform as ObservationTransform,
-    PermuteTransform as PermuteTransform,
-    PinMemoryTransform as PinMemoryTransform,
-    PolicyAgeFilter as PolicyAgeFilter,
-    QChunkTransform as QChunkTransform,
-    RNDTransform as RNDTransform,
-    RandomCropTensorDict as RandomCropTensorDict,
-    RandomShift as RandomShift,
-    RemoveEmptySpecs as RemoveEmptySpecs,
-    RenameTransform as RenameTransform,
-    Resize as Resize,
-    Reward2GoTransform as Reward2GoTransform,
-    RewardClipping as RewardClipping,
-    RewardScaling as RewardScaling,
-    RewardSum as RewardSum,
-    RunningMeanStd as RunningMeanStd,
-    SelectTransform as SelectTransform,
-    SequenceTransform as SequenceTransform,
-    SignTransform as SignTransform,
-    SqueezeTransform as SqueezeTransform,
-    Stack as Stack,
-    StepCounter as StepCounter,
-    SuccessReward as SuccessReward,
-    TDLambda as TDLambda,
-    TargetReturn as TargetReturn,
-    TimeMaxPool as TimeMaxPool,
-    ToTensorImage as ToTensorImage,
-    Tokenizer as Tokenizer,
-    TrajCounter as TrajCounter,
-    Transform as Transform,
-    UnaryTransform as UnaryTransform,
-    UnsqueezeTransform as UnsqueezeTransform,
-    VecNorm as VecNorm,
-    VecNormV2 as VecNormV2,
-    WindowTransform as WindowTransform,
-    split_trajectories as split_trajectories,
-    step_mdp as step_mdp,
-)
-
-# Texts for learning from human feedback
-from .rlhf import (
-    AdaptiveKLController as AdaptiveKLController,
-    ConstantKLController as ConstantKLController,
-    PairwiseDataset as PairwiseDataset,
-    PromptData as PromptData,
-    PromptTensorDictTokenizer as PromptTensorDictTokenizer,
-    RewardData as RewardData,
-    RolloutFromModel as RolloutFromModel,
-    TensorDictTokenizer as TensorDictTokenizer,
-    TokenizedDatasetLoader as TokenizedDatasetLoader,
-    create_infinite_iterator as create_infinite_iterator,
-    get_dataloader as get_dataloader,
-)
+# Changes of whole trajectories, which TorchRL calls postprocs
+from .transforms import DensifyReward as DensifyReward, MultiStep as MultiStep
 
 # Preprocessing
 from .preprocessing import (
-    DataStep as DataStep,
     Recipe as Recipe,
-    Step as Step,
     preprocess as preprocess,
     preview as preview,
     undo as undo,
@@ -303,31 +201,5 @@ from .exporting import export as export
 # Episodes
 from .ted.episode import Episode as Episode
 from .ted.table import EpisodeTable as EpisodeTable
-
-# Errors
-from .errors import (
-    ConfirmationRequiredError as ConfirmationRequiredError,
-    ConversionError as ConversionError,
-    DatasetsRLError as DatasetsRLError,
-    DiskFullError as DiskFullError,
-    FetchError as FetchError,
-    IntegrityError as IntegrityError,
-    InvalidArgumentError as InvalidArgumentError,
-    LockedError as LockedError,
-    LossyExportError as LossyExportError,
-    ManifestError as ManifestError,
-    MissingDependencyError as MissingDependencyError,
-    NotADatasetError as NotADatasetError,
-    NotEnoughMemoryError as NotEnoughMemoryError,
-    OfflineError as OfflineError,
-    PreprocessError as PreprocessError,
-    PushError as PushError,
-    RecordingWarning as RecordingWarning,
-    TimedOutError as TimedOutError,
-    UnknownFinalWarning as UnknownFinalWarning,
-    UnknownIdError as UnknownIdError,
-    UnknownKeyError as UnknownKeyError,
-    UntrustedSettingsWarning as UntrustedSettingsWarning,
-)
 
 __version__: str

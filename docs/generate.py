@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ COPIED = {
 """The pages of the site that are files outside of `docs/`, by their paths in the repository."""
 NOTEBOOKS = {"recipes/quickstart.ipynb": "get-started/quickstart.md"}
 """The pages of the site that are notebooks."""
+MODULES = {
+    "Transforms": "datasets_rl.transforms",
+    "Errors": "datasets_rl.errors",
+    "Texts for learning from human feedback": "datasets_rl.rlhf",
+    "Data of vision-language-action models": "datasets_rl.vla",
+}
+"""Modules whose names are public, too, by subject."""
 INDEXES = {"Get started": "get-started", "Concepts": "concepts"}
 """The sections of `docs/README.md` that are the index pages of folders on the site."""
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
@@ -167,10 +175,19 @@ def notebook_page(path: str) -> str:
 
 
 def public_names() -> dict[str, list[str]]:
-    """Return the public names by subject, as in the table of the package."""
+    """Return the public names by subject: those in the table of the package, and those of `MODULES`."""
     table = (ROOT / "datasets_rl" / "__init__.pyi").read_text(encoding="utf-8")
     sections = re.split(r"^# ", table, flags=re.MULTILINE)[1:]
-    return {text.splitlines()[0]: sorted(re.findall(r"\bas (\w+)", text)) for text in sections}
+    names = {text.splitlines()[0]: sorted(re.findall(r"\bas (\w+)", text)) for text in sections}
+    return names | {
+        title: sorted({*import_module(module).__all__} - {*datasets_rl.__all__}) for title, module in MODULES.items()
+    }
+
+
+def _value(name: str) -> Any:
+    """Return the value of a public name, of the package or of one of `MODULES`."""
+    homes = map(import_module, ["datasets_rl", *MODULES.values()])
+    return next(getattr(home, name) for home in homes if name in home.__all__)
 
 
 def api_index() -> str:
@@ -179,7 +196,7 @@ def api_index() -> str:
         f"| [{title}]({_slug(title)}.md) | {' '.join(f'`{name}`' for name in names)} |"
         for title, names in public_names().items()
     ]
-    head = "# API\n\nEach name is imported from `datasets_rl`.\n\n| subject | names |\n| --- | --- |"
+    head = "# API\n\n| subject | names |\n| --- | --- |"
     return "\n".join([head, *rows]) + "\n"
 
 
@@ -189,10 +206,10 @@ def api_page(title: str, names: list[str]) -> str:
     Names that stand for another one are listed at the end.
     """
     defined = {name: path for name in sorted(names, key=_depth) if (path := _definition(name))}
-    others = [f"| `{name}` | `{_original(getattr(datasets_rl, name))}` |" for name in names if name not in defined]
+    others = [f"| `{name}` | `{_original(_value(name))}` |" for name in names if name not in defined]
     table = ["\n## Other names\n\n| name | stands for |\n| --- | --- |", *others] if others else []
     lines = [
-        f"# {title}\n\nEach name is imported from `datasets_rl`.\n",
+        f"# {title}\n\nEach name is imported from `{MODULES.get(title, 'datasets_rl')}`.\n",
         "| name | summary |\n| --- | --- |",
         *(f"| [`{name}`][{path}] | {table_cell(_summary(name))} |" for name, path in defined.items()),
         "",
@@ -203,16 +220,16 @@ def api_page(title: str, names: list[str]) -> str:
 
 def _depth(name: str) -> int:
     """Return the number of classes that a class is derived from; 0 for a function."""
-    return len(getattr(getattr(datasets_rl, name), "__mro__", ()))
+    return len(getattr(_value(name), "__mro__", ()))
 
 
 def _summary(name: str) -> str:
-    return (inspect.getdoc(getattr(datasets_rl, name)) or "").split("\n\n")[0]
+    return (inspect.getdoc(_value(name)) or "").split("\n\n")[0]
 
 
 def _definition(name: str) -> str | None:
     """Return the path of the class or the function that a name belongs to; None if it is another name of something."""
-    value = getattr(datasets_rl, name)
+    value = _value(name)
     module = sys.modules.get(getattr(value, "__module__", ""))
     is_defined = module is not None and re.search(rf"^(class|def) {name}\b", inspect.getsource(module), re.MULTILINE)
     return f"{value.__module__}.{name}" if is_defined else None

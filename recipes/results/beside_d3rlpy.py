@@ -28,6 +28,7 @@ import torch
 import datasets_rl as rl
 from datasets_rl import training
 from datasets_rl.recipes.results.table import SHARED, Run, run_one
+from datasets_rl.transforms import DoubleToFloat
 
 ROUNDS, UPDATES = 9, 100
 """Rounds of a measurement, and the updates or batches of each."""
@@ -141,7 +142,7 @@ def make(learner: Any, name: str, dataset_id: str, seed: int, arguments: list[st
     args = program.parse_arguments(["--dataset", dataset_id, "--seed", str(seed), *arguments])
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - d3rlpy draws its batches from this generator
-    dataset = rl.load(dataset_id, transform=rl.DoubleToFloat(), final_unknown="drop")
+    dataset = rl.load(dataset_id, transform=DoubleToFloat(), final_unknown="drop")
     envs = gymnasium.vector.SyncVectorEnv([dataset.make_env] * args.eval_episodes)
     return learner(name, dataset, envs.single_action_space, args), args, envs
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 import datasets_rl as rl
+from datasets_rl.errors import NotADatasetError
 
 SHARED = "--hidden 64 64 --lr 1e-3 --steps 10000 --eval-every 2500 --eval-episodes 20"
 MUJOCO = "--hidden 128 128 --lr 1e-3 --steps 20000 --eval-every 5000 --eval-episodes 10"
@@ -106,7 +107,7 @@ def make_dataset(dataset: str) -> None:
     base, _, recipe = dataset.partition("@")
     try:
         rl.load(dataset, download=recipe == "" and base not in GATHERED)
-    except rl.NotADatasetError:
+    except NotADatasetError:
         if not recipe:
             importlib.import_module(f"{__package__}.gather").main(GATHERED[base].split())
             return

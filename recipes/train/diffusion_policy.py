@@ -24,6 +24,7 @@ from torch.nn import functional
 
 import datasets_rl as rl
 from datasets_rl import training
+from datasets_rl.transforms import DoubleToFloat, WindowTransform
 
 NAME = "diffusion_policy"
 KEYS = ("observation", "action", "next.done")
@@ -46,10 +47,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return windows of the last observations and of the actions from the first of them on."""
-    windows = rl.WindowTransform.diffusion_policy(args.horizon, args.observe - 1, args.execute - 1)
+    windows = WindowTransform.diffusion_policy(args.horizon, args.observe - 1, args.execute - 1)
     sampler = windows.sampler(generator=torch.Generator().manual_seed(args.seed))
-    transform = rl.Compose(rl.DoubleToFloat(), windows)
-    return rl.load(args.dataset, sampler=sampler, transform=transform, **selection).show(KEYS)
+    return rl.load(args.dataset, sampler=sampler, transform=[DoubleToFloat(), windows], **selection).show(KEYS)
 
 
 class Denoiser(nn.Module):

@@ -21,6 +21,8 @@ from torch.nn import functional
 
 import datasets_rl as rl
 from datasets_rl import training
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.transforms import CatFrames
 
 NAME = "dqn_atari"
 KEYS = ("observation", "action", "next.observation", "next.reward", "next.terminated", "next.done")
@@ -49,16 +51,14 @@ class Images:
         spec = dataset.specs.get("observation", None)
         shape = tuple(getattr(spec, "shape", (0,)))
         if len(shape) not in {2, 3}:
-            raise rl.InvalidArgumentError(
-                f"{NAME} needs images; observations of {dataset.manifest.id} are {list(shape)}"
-            )
+            raise InvalidArgumentError(f"{NAME} needs images; observations of {dataset.manifest.id} are {list(shape)}")
         self.channels_last = len(shape) == 3 and shape[-1] < shape[0]
         self.axis = -1 if self.channels_last else -3
         self.is_frame = len(shape) == 2 or shape[self.axis] in {1, 3}  # else the dataset holds stacks
         count = (1 if len(shape) == 2 else shape[self.axis]) * (4 if self.is_frame else 1)
         self.shape = (count, *(shape[:2] if self.channels_last else shape[-2:]))
         if min(self.shape[1:]) < 36:
-            raise rl.InvalidArgumentError(
+            raise InvalidArgumentError(
                 f"{NAME} needs images of at least 36 x 36 pixels; those stored are {list(shape)}"
             )
 
@@ -80,7 +80,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     data = rl.load(args.dataset, sampler=sampler, final_unknown="drop", **selection).show(KEYS)
     if (images := Images(data)).is_frame:
         keys: Any = ["observation", ("next", "observation")]
-        data.append_transform(rl.CatFrames(4, images.axis, in_keys=keys, padding="same"))
+        data.append_transform(CatFrames(4, images.axis, in_keys=keys, padding="same"))
     return data
 
 
@@ -139,9 +139,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         if not hasattr(run.action_space, "n"):
-            raise rl.InvalidArgumentError(
-                f"{NAME} needs discrete actions; those of {args.dataset} are {run.action_space}"
-            )
+            raise InvalidArgumentError(f"{NAME} needs discrete actions; those of {args.dataset} are {run.action_space}")
         agent = Agent(Images(run.dataset), run.action_space, args)
         return run.train(agent, evaluate=lambda: run.evaluate(agent, max_steps=args.eval_steps))
 

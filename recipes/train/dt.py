@@ -24,6 +24,7 @@ from torch.nn import functional
 
 import datasets_rl as rl
 from datasets_rl import training
+from datasets_rl.transforms import DoubleToFloat, SequenceTransform
 
 NAME = "dt"
 KEYS = ("observation", "action", "next.reward", "next.done")
@@ -49,10 +50,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return the sequences, [B, K, ...], with normalized states and scaled returns to go."""
     sampler = rl.RandomSampler(generator=torch.Generator().manual_seed(args.seed))
-    data = rl.load(args.dataset, sampler=sampler, transform=rl.DoubleToFloat(), final_unknown="drop", **selection)
+    data = rl.load(args.dataset, sampler=sampler, transform=DoubleToFloat(), final_unknown="drop", **selection)
     states = training.observation_normalizer(data)
     data.append_transform(
-        rl.SequenceTransform.dt_corl(args.length, mean=states.shift, std=states.scale, reward_scale=return_scale(data))
+        SequenceTransform.dt_corl(args.length, mean=states.shift, std=states.scale, reward_scale=return_scale(data))
     )
     return data.show(KEYS)
 

@@ -24,6 +24,8 @@ from torch.nn import functional
 import datasets_rl as rl
 import datasets_rl.recipes.results.point_maze  # which registers the maze
 from datasets_rl import training
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.transforms import DoubleToFloat
 
 NAME = "gc_iql"
 KEYS = ("observation", "action", "next.observation")
@@ -46,7 +48,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return transitions with goals of later steps of their episodes, and of others."""
     generator = torch.Generator().manual_seed(args.seed)
     sampler = rl.GoalSampler(geometric=args.discount, actor_geometric=args.discount, generator=generator)
-    data = rl.load(args.dataset, sampler=sampler, transform=rl.DoubleToFloat(), final_unknown="drop", **selection)
+    data = rl.load(args.dataset, sampler=sampler, transform=DoubleToFloat(), final_unknown="drop", **selection)
     return data.show(KEYS)
 
 
@@ -131,7 +133,7 @@ def evaluate(run: training.Run, agent: Agent) -> dict[str, float]:
     if run.envs is None:
         return {}
     if "goal" not in run.envs.reset(seed=0)[1]:
-        raise rl.InvalidArgumentError(f"{NAME} needs an environment with goals, as those of OGBench")
+        raise InvalidArgumentError(f"{NAME} needs an environment with goals, as those of OGBench")
     tasks = range(1, run.args.tasks + 1)
     parts = [run.play(agent.start_policy(), number=task, options={"task_id": task}) for task in tasks]
     return training.summarize(run.args.dataset, training.Episodes.concatenate(parts))

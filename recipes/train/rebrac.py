@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import datasets_rl as rl
 from datasets_rl import training
+from datasets_rl.transforms import WindowTransform
 
 NAME = "rebrac"
 KEYS = ("observation", "action", "next.observation", "next.reward", "next.terminated")
@@ -41,7 +41,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return the transitions, drawn with replacement, each with the next action too."""
-    actions = rl.WindowTransform({"action": (0, 1)}, pad="repeat")
+    actions = WindowTransform({"action": (0, 1)}, pad="repeat")
     return training.load_transitions(args, KEYS, actions, **selection)
 
 

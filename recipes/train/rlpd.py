@@ -20,6 +20,8 @@ from torch.nn import functional
 
 import datasets_rl as rl
 from datasets_rl import training
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.transforms import DoubleToFloat
 
 NAME = "rlpd"
 KEYS = ("observation", "action", "next.observation", "next.reward", "next.terminated", "next.done")
@@ -45,7 +47,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return the transitions."""
-    return rl.load(args.dataset, transform=rl.DoubleToFloat(), final_unknown="drop", **selection).show(KEYS)
+    return rl.load(args.dataset, transform=DoubleToFloat(), final_unknown="drop", **selection).show(KEYS)
 
 
 def normalized(width: int) -> list[nn.Module]:
@@ -120,7 +122,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         if run.envs is None:
-            raise rl.InvalidArgumentError(f"{NAME} learns online; {args.dataset} names no environment")
+            raise InvalidArgumentError(f"{NAME} learns online; {args.dataset} names no environment")
         agent = Agent(run.dataset, run.action_space, args)
         rb = rl.OfflineToOnlineReplayBuffer(
             run.dataset, online_capacity=args.steps + 10_000, interleave=True, missing="drop"

@@ -9,7 +9,6 @@ import torch
 from tensordict import NonTensorStack, TensorDict
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyTensorStorage,
     Mixture,
     PrioritizedSampler,
@@ -18,8 +17,9 @@ from datasets_rl import (
     Sampler,
     SliceSampler,
     TensorDictReplayBuffer,
-    VecNorm,
 )
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.transforms import VecNorm
 
 SEEDS = range(40)
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -28,7 +27,7 @@ from datasets_rl import (
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
 )
-from datasets_rl.errors import IntegrityError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError
 
 SLOTS = 12
 

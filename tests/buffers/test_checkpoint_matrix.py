@@ -9,7 +9,6 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -25,6 +24,7 @@ from datasets_rl import (
     TensorDictRoundRobinWriter,
     TensorStorage,
 )
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import PrioritizedSliceSampler
 
 SLOTS, LANES, ROWS = 20, 2, 100

@@ -9,7 +9,6 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     PrioritizedSampler,
@@ -24,6 +23,7 @@ from datasets_rl import (
     TensorDictReplayBuffer,
     WriterEnsemble,
 )
+from datasets_rl.errors import InvalidArgumentError
 
 
 def member(number, count=20, *, transform=None, sampler=None, slots=None, **further):

@@ -11,20 +11,17 @@ from stored_data import Column, columns, trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
-    CatFrames,
-    InvalidArgumentError,
     LazyTensorStorage,
     ListStorage,
-    MissingDependencyError,
     ReplayBuffer,
     ReplayBufferEnsemble,
-    RewardScaling,
     SamplerWithoutReplacement,
     SliceSampler,
     TensorDictReplayBuffer,
-    UnknownKeyError,
     open_dataset,
 )
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError, UnknownKeyError
+from datasets_rl.transforms import CatFrames, RewardScaling
 
 TRAJECTORIES = [trajectory(4, terminated=True), trajectory(1), trajectory(5, seed=2), trajectory(2, seed=3)]
 WIDE = Column(("image",), np.dtype(np.uint8), (64, 65), shared=True)

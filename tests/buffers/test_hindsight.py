@@ -11,15 +11,14 @@ from tensordict import TensorDict
 from datasets_rl import (
     HERReplayBuffer,
     HindsightStrategy,
-    InvalidArgumentError,
     LazyTensorStorage,
     ReplayBufferEnsemble,
-    RewardScaling,
     SamplerWithoutReplacement,
     TensorDictReplayBuffer,
-    UnknownKeyError,
 )
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages import DatasetStorage
+from datasets_rl.transforms import RewardScaling
 
 
 def steps(*lengths, first=0):

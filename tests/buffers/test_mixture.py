@@ -12,7 +12,6 @@ from tensordict import TensorDict
 
 from datasets_rl import (
     DatasetStorage,
-    InvalidArgumentError,
     LazyTensorStorage,
     Mixture,
     PrioritizedSampler,
@@ -20,6 +19,7 @@ from datasets_rl import (
     SliceSampler,
     TensorDictReplayBuffer,
 )
+from datasets_rl.errors import InvalidArgumentError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "goals_and_rewards.json"
 

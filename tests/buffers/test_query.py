@@ -10,22 +10,20 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict, lazy_stack
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyTensorStorage,
     ListStorage,
     ReplayBuffer,
     ReplayBufferEnsemble,
     SliceSampler,
-    StepCounter,
     TensorDictReplayBuffer,
     Trajectory,
-    UnknownKeyError,
     filter_trajectories,
     iter_trajectories,
     traj,
 )
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages import DatasetStorage
-from datasets_rl.transforms import Transform
+from datasets_rl.transforms import StepCounter, Transform
 
 
 def steps(*lengths, first=0):

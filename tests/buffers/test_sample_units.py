@@ -10,7 +10,6 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyTensorStorage,
     ListStorage,
     Mixture,
@@ -18,11 +17,12 @@ from datasets_rl import (
     ReplayBuffer,
     ReplayBufferEnsemble,
     SampleUnit,
-    Sequence,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
     Transition,
 )
+from datasets_rl.buffers import Sequence
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import DatasetStorage
 
 

@@ -7,7 +7,6 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
-    InvalidArgumentError,
     LambdaScheduler,
     LazyTensorStorage,
     LinearScheduler,
@@ -18,6 +17,7 @@ from datasets_rl import (
     StepScheduler,
     TensorDictReplayBuffer,
 )
+from datasets_rl.errors import InvalidArgumentError
 
 
 def values(scheduler, steps):

@@ -14,7 +14,6 @@ from torch import multiprocessing as mp
 from torch.utils.data import DataLoader
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -26,6 +25,7 @@ from datasets_rl import (
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
 )
+from datasets_rl.errors import InvalidArgumentError
 
 WIDTH = 64
 

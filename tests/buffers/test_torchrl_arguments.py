@@ -31,9 +31,8 @@ from datasets_rl import (
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
     TensorStorage,
-    UnknownKeyError,
 )
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 
 
 def steps(count, start=0):

@@ -14,7 +14,6 @@ from tensordict import NonTensorStack, TensorDict
 from datasets_rl import (
     BoundedTensorSpec,
     CompositeSpec,
-    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -27,8 +26,8 @@ from datasets_rl import (
     TensorDictReplayBuffer,
     TensorStorage,
     Unbounded,
-    UnknownKeyError,
 )
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 
 
 def steps(first, count):

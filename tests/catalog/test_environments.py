@@ -9,8 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from datasets_rl import InvalidArgumentError, Manifest, MissingDependencyError, RecordEpisodes, load
+from datasets_rl import Manifest, RecordEpisodes, load
 from datasets_rl.catalog.environments import NamedEnvironment, make_env, named_environment
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.format.schema import Schema
 
 

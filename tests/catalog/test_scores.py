@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from datasets_rl import InvalidArgumentError, interquartile_mean
+from datasets_rl import interquartile_mean
+from datasets_rl.errors import InvalidArgumentError
 
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (8,), (5, 3)])

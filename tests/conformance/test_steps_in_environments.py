@@ -15,7 +15,9 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 import datasets_rl
-from datasets_rl import DataStep, InvalidArgumentError, Recipe, RecordEpisodes, Step, load, preprocess
+from datasets_rl import Recipe, RecordEpisodes, load, preprocess
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl.preprocessing import DataStep, Step
 from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.recipe import shipped_recipes
 from datasets_rl.preprocessing.steps import steps_by_name
@@ -306,7 +308,7 @@ OF_ACTIONS = {
 def test_actions_of_several_parts_are_mapped_back(name, home, tmp_path):
     arguments = OF_ACTIONS[name]
     if name == "concatenate":
-        with pytest.raises(datasets_rl.PreprocessError, match=r"action\.hand would stay below action"):
+        with pytest.raises(PreprocessError, match=r"action\.hand would stay below action"):
             derived(home, tmp_path, [make_step("concatenate", (), {"keys": ["action.arm"], "key": "action"})], "levers")
     dataset = derived(home, tmp_path, [make_step(name, (), arguments)], "levers")
     raw = load("local/levers", root=home / "local")

@@ -16,30 +16,24 @@ from hypothesis import strategies as st
 from stored_data import Model, trajectory, write_dataset
 
 from datasets_rl import (
-    CatFrames,
-    Compose,
     DatasetStorage,
     LazyTensorStorage,
     Mixture,
-    MultiStepTransform,
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
     ReplayBuffer,
     ReplayBufferEnsemble,
-    Reward2GoTransform,
     SampledBatches,
     SamplerWithoutReplacement,
-    SelectTransform,
     SliceSampler,
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
-    UnknownFinalWarning,
-    UnknownKeyError,
     open_dataset,
 )
-from datasets_rl.errors import IntegrityError, InvalidArgumentError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownFinalWarning, UnknownKeyError
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.transforms import CatFrames, Compose, MultiStepTransform, Reward2GoTransform, SelectTransform
 
 MASK = ("next", "final_known")
 SHAPES = [(4, False, False), (3, True, False), (1, False, True), (5, False, True), (1, False, False), (2, True, True)]

@@ -9,7 +9,8 @@ import pytest
 import torch
 from stored_data import Column, Model, columns, trajectory, write_dataset
 
-from datasets_rl import InvalidArgumentError, MissingDependencyError, Selection, gather, open_dataset
+from datasets_rl import Selection, gather, open_dataset
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 
 TRAJECTORIES = [
     trajectory(4, terminated=True),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from datasets_rl import LazyTensorStorage, MissingDependencyError, Mixture, Selection, TensorDictReplayBuffer, load
+from datasets_rl import LazyTensorStorage, Mixture, Selection, TensorDictReplayBuffer, load
+from datasets_rl.errors import MissingDependencyError
 from datasets_rl.notebook import facts_html, histogram_svg
 from datasets_rl.preprocessing import Recipe
 

@@ -8,16 +8,9 @@ import pytest
 import torch
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import (
-    InvalidArgumentError,
-    LazyTensorStorage,
-    Member,
-    TensorDictReplayBuffer,
-    load,
-    load_mixture,
-    mixture,
-)
-from datasets_rl.datasets.mixing import mixture_toml
+from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer, load, load_mixture, mixture
+from datasets_rl.datasets.mixing import Member, mixture_toml
+from datasets_rl.errors import InvalidArgumentError
 
 tomllib = pytest.importorskip("tomllib")
 

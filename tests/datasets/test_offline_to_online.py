@@ -7,7 +7,6 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyTensorStorage,
     LinearScheduler,
     OfflineToOnlineReplayBuffer,
@@ -16,6 +15,7 @@ from datasets_rl import (
     load,
     prefill_replay_buffer,
 )
+from datasets_rl.errors import InvalidArgumentError
 
 
 def steps(count, source, **fields):

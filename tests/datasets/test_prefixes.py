@@ -6,6 +6,7 @@ import pytest
 
 import datasets_rl as rl
 from datasets_rl.datasets import prefixes
+from datasets_rl.errors import InvalidArgumentError
 
 
 @pytest.fixture(autouse=True)
@@ -47,5 +48,5 @@ def test_a_prefix_that_exists_is_replaced_only_on_request():
     ],
 )
 def test_mistakes_are_named(call, message):
-    with pytest.raises(rl.InvalidArgumentError, match=message):
+    with pytest.raises(InvalidArgumentError, match=message):
         call()

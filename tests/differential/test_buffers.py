@@ -17,6 +17,8 @@ import torch
 from tensordict import TensorDict
 
 import datasets_rl as ours
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.transforms import Compose, Transform
 
 os.environ.setdefault("RL_LOGGING_LEVEL", "ERROR")
 with warnings.catch_warnings():
@@ -64,7 +66,7 @@ def rejected(call):
     """Return whether a call raises; the type of the exception may differ between the libraries."""
     try:
         call()
-    except (ValueError, RuntimeError, TypeError, ours.InvalidArgumentError):
+    except (ValueError, RuntimeError, TypeError, InvalidArgumentError):
         return True
     return False
 
@@ -483,9 +485,9 @@ def test_next_returns_none_at_the_end_of_an_epoch_and_then_starts_another(librar
 
 
 def test_next_needs_a_batch_size_and_steps(library):
-    with pytest.raises((RuntimeError, ours.InvalidArgumentError)):
+    with pytest.raises((RuntimeError, InvalidArgumentError)):
         ring(library).next()
-    with pytest.raises((RuntimeError, ours.InvalidArgumentError)):
+    with pytest.raises((RuntimeError, InvalidArgumentError)):
         ring(library, batch_size=2).next()
 
 
@@ -504,7 +506,7 @@ def test_the_transforms_of_a_buffer_are_one_that_grows_with_it(library):
 
 
 def test_a_compose_that_was_given_is_the_transform_itself(library):
-    compose = ours.Compose(Doubled()) if library is ours else theirs_composed(theirs_doubled())
+    compose = Compose(Doubled()) if library is ours else theirs_composed(theirs_doubled())
     buffer = ring(library, batch_size=4, transform=compose)
 
     assert buffer.transform is compose
@@ -513,7 +515,7 @@ def test_a_compose_that_was_given_is_the_transform_itself(library):
 def test_what_is_appended_to_a_compose_that_was_given():
     """This library does not append it to the given Compose, which another buffer may share."""
     lengths = []
-    for library, doubled, composed in ((ours, Doubled, ours.Compose), (theirs, theirs_doubled, theirs_composed)):
+    for library, doubled, composed in ((ours, Doubled, Compose), (theirs, theirs_doubled, theirs_composed)):
         compose = composed(doubled())
         buffer = ring(library, transform=compose)
         buffer.append_transform(doubled())
@@ -522,7 +524,7 @@ def test_what_is_appended_to_a_compose_that_was_given():
     assert lengths == [(1, 2), (2, 2)]
 
 
-class Doubled(ours.Transform):
+class Doubled(Transform):
     def __init__(self):
         super().__init__(in_keys=["obs"])
 

@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 import datasets_rl as rl
+from datasets_rl.errors import InvalidArgumentError
 
 os.environ.setdefault("RL_LOGGING_LEVEL", "ERROR")
 with warnings.catch_warnings():
@@ -112,7 +113,7 @@ def test_a_writer_takes_a_spec_of_torchrl():
         storage=rl.LazyTensorStorage(10), writer=rl.TensorDictRoundRobinWriter(spec=Pendulum().observation_spec)
     )
 
-    with pytest.raises(rl.InvalidArgumentError, match=r"observation is 2\.0 at"):
+    with pytest.raises(InvalidArgumentError, match=r"observation is 2\.0 at"):
         buffer.extend(TensorDict({"observation": torch.full((4, 3), 2.0)}, [4]))
 
 

@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict
 
 import datasets_rl as ours
+from datasets_rl.buffers import Sequence
 
 os.environ.setdefault("RL_LOGGING_LEVEL", "ERROR")
 with warnings.catch_warnings():
@@ -50,12 +51,12 @@ def test_windows_of_rings_are_the_same():
         arguments |= {"dilation": number(1, 4), "episode_boundary": ["pad", "stop", "include_reset"][seed % 3]}
         arguments |= {} if seed % 5 else {"done_key": None}
         results = []
-        for library in (ours, theirs):
+        for library, sequence in ((ours, Sequence), (theirs, theirs.Sequence)):
             rb = library.ReplayBuffer(storage=library.LazyTensorStorage(slots * 3 ** (ndim - 1), ndim=ndim))
             for write in writes:
                 rb.extend(write.clone())
             index = anchors[0] if ndim == 1 else anchors if library is ours else torch.stack(anchors, -1)
-            index, info = library.Sequence(**arguments).expand(index, {"weight": torch.arange(7.0)}, rb._storage)
+            index, info = sequence(**arguments).expand(index, {"weight": torch.arange(7.0)}, rb._storage)
             results.append({"index": torch.stack(index, -1) if isinstance(index, tuple) else index, **info})
         mine, other = results
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import InvalidArgumentError, LazyTensorStorage, TensorDictReplayBuffer, transforms
+from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer, transforms
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import BoundedTensorSpec
 
 with warnings.catch_warnings():

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import datasets_rl
+from datasets_rl import transforms
 from datasets_rl.cli.app import main
 from datasets_rl.cli.commands import command_names
 
@@ -27,8 +28,9 @@ class Names(dict):
     """The names that a call may use: those that earlier calls defined, and the public ones."""
 
     def __missing__(self, name):
-        if name in datasets_rl.__all__:
-            return getattr(datasets_rl, name)
+        for home in (datasets_rl, transforms):
+            if name in home.__all__:
+                return getattr(home, name)
         raise KeyError(name)
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import datasets_rl
-from datasets_rl import DataStep
+from datasets_rl.preprocessing import DataStep
 from datasets_rl.preprocessing.naming import describe_steps
 from datasets_rl.preprocessing.recipe import Recipe, shipped_recipes
 from datasets_rl.preprocessing.steps import steps_by_name

@@ -10,8 +10,8 @@ import torch
 from raw.images import decoded, encoded, scene
 from stored_data import Trajectory, columns, plain, write_dataset
 
-from datasets_rl import InvalidArgumentError, TensorDictReplayBuffer
-from datasets_rl.errors import ConversionError, IntegrityError
+from datasets_rl import TensorDictReplayBuffer
+from datasets_rl.errors import ConversionError, IntegrityError, InvalidArgumentError
 from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset

@@ -14,12 +14,9 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
 from datasets_rl import (
-    CatFrames,
-    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
-    MultiStepTransform,
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
@@ -33,6 +30,8 @@ from datasets_rl import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.transforms import CatFrames, MultiStepTransform
 
 BOTH = [SliceSampler, SliceSamplerWithoutReplacement]
 

@@ -5,17 +5,8 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import (
-    Compose,
-    DemoExperienceReplay,
-    LazyMemmapStorage,
-    ObservationNorm,
-    RenameTransform,
-    ReplayBufferEnsemble,
-    Resize,
-    TensorDictReplayBuffer,
-    ToTensorImage,
-)
+from datasets_rl import DemoExperienceReplay, LazyMemmapStorage, ReplayBufferEnsemble, TensorDictReplayBuffer
+from datasets_rl.transforms import Compose, ObservationNorm, RenameTransform, Resize, ToTensorImage
 
 
 def test_two_datasets_of_different_keys_and_sizes(tmp_path):

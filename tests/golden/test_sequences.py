@@ -14,14 +14,13 @@ import torch
 from tensordict import TensorDict
 from torch.nn.functional import grid_sample, pad
 
-from datasets_rl import (
+from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer
+from datasets_rl.transforms import (
     CatFrames,
-    LazyTensorStorage,
     MultiStepTransform,
     QChunkTransform,
     RandomShift,
     SequenceTransform,
-    TensorDictReplayBuffer,
     WindowTransform,
 )
 

@@ -18,23 +18,16 @@ import yaml
 from servers import File, Status, serve
 from upstreams import PublicHub, publishing
 
-from datasets_rl import (
+from datasets_rl import Manifest, Selection, cite, download, load, open_dataset, push, verify
+from datasets_rl.datasets import remote
+from datasets_rl.errors import (
     ConversionError,
     FetchError,
     IntegrityError,
     InvalidArgumentError,
-    Manifest,
     ManifestError,
     PushError,
-    Selection,
-    cite,
-    download,
-    load,
-    open_dataset,
-    push,
-    verify,
 )
-from datasets_rl.datasets import remote
 from datasets_rl.format import chunks
 
 CHUNK = 100_000

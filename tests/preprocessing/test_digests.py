@@ -67,7 +67,7 @@ def test_a_variable_without_a_value_is_not_an_error(tmp_path):
 
 STEP = """
 from dataclasses import dataclass
-from datasets_rl import Step
+from datasets_rl.preprocessing import Step
 class Base(Step):
     def times(self, block): return {}
     @staticmethod

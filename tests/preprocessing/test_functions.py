@@ -13,9 +13,8 @@ import pytest
 import torch
 from stored_data import Model, columns, plain, trajectory, write_dataset
 
-from datasets_rl import InvalidArgumentError
 from datasets_rl.datasets.stored import StoredExperienceReplay
-from datasets_rl.errors import PreprocessError
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
@@ -422,7 +421,8 @@ def test_a_file_that_is_not_a_recipe_is_refused(tmp_path, text, name):
 
 OWN = """
 from dataclasses import dataclass, replace
-from datasets_rl import Recipe, Step
+from datasets_rl import Recipe
+from datasets_rl.preprocessing import Step
 from datasets_rl.preprocessing.steps.keep import KeepReturns
 
 @dataclass

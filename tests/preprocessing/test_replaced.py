@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import InvalidArgumentError
-from datasets_rl.errors import PreprocessError
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Function, Recipe, dry_run, partial, preprocess, run, undo
 

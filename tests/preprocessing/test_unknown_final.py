@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_data import Model, trajectory, write_dataset
 
-from datasets_rl import InvalidArgumentError, MultiStepTransform, Recipe, open_dataset
+from datasets_rl import Recipe, open_dataset
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.check import check_rules
+from datasets_rl.transforms import MultiStepTransform
 
 MASK = ("next", "final_known")
 

@@ -13,9 +13,10 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from tensordict import TensorDict
 
-import datasets_rl
-from datasets_rl import InvalidArgumentError, RecordEpisodes, load
+from datasets_rl import RecordEpisodes, load
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.recipes.results import point_maze
+from datasets_rl.transforms import CatFrames
 
 SMALL = ["--batch-size", "8", "--eval-episodes", "1"]
 TINY = {
@@ -104,7 +105,7 @@ def test_a_stack_of_the_program_is_that_of_the_batches(tmp_path, monkeypatch):
     dataset = load("local/pong")
     images = program("dqn_atari").Images(dataset)
     frames = [dataset[row]["observation"].numpy() for row in range(6)]
-    dataset.append_transform(datasets_rl.CatFrames(4, images.axis, in_keys=["observation"], padding="same"))
+    dataset.append_transform(CatFrames(4, images.axis, in_keys=["observation"], padding="same"))
 
     for row in range(6):
         seen = [frames[0]] * 4 + frames[1 : row + 1]

@@ -17,7 +17,8 @@ from tensordict import TensorDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from datasets_rl import (
+from datasets_rl import errors
+from datasets_rl.rlhf import (
     AdaptiveKLController,
     ConstantKLController,
     PairwiseDataset,
@@ -27,11 +28,10 @@ from datasets_rl import (
     TensorDictTokenizer,
     TokenizedDatasetLoader,
     create_infinite_iterator,
-    errors,
     get_dataloader,
+    pre_tokenization_hook,
 )
 from datasets_rl.rlhf import loader as loading
-from datasets_rl.rlhf import pre_tokenization_hook
 
 END = "<end>"
 LENGTH = 24
@@ -257,7 +257,7 @@ torch.set_num_threads(1)
 from pathlib import Path
 import datasets
 from transformers import PreTrainedTokenizerFast
-from datasets_rl import PromptData
+from datasets_rl.rlhf import PromptData
 from datasets_rl.rlhf import loader
 loader._BATCH_ROWS = 6
 root = Path({root!r})
@@ -414,7 +414,7 @@ class HubRequest(BaseHTTPRequestHandler):
 
 FROM_HUB = """
 from transformers import PreTrainedTokenizerFast
-from datasets_rl import PromptData
+from datasets_rl.rlhf import PromptData
 data = PromptData.from_dataset("train", "lab/prompts", 24, root_dir={root!r}, tokenizer_class=PreTrainedTokenizerFast,
                                tokenizer_model_name={tokenizer!r})
 print(data.input_ids.tolist())

@@ -16,15 +16,14 @@ from datasets_rl import (
     DatasetStorage,
     GoalDraws,
     GoalSampler,
-    InvalidArgumentError,
     LazyTensorStorage,
     Mixture,
     PrioritizedSampler,
     SliceSampler,
     TensorDictReplayBuffer,
-    UnknownKeyError,
     open_dataset,
 )
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "goals_and_rewards.json").read_text())
 """Results of OGBench's own functions, with the configuration and the seed that they were called with."""

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyTensorStorage,
     MixtureSampler,
     RandomSampler,
@@ -17,6 +16,7 @@ from datasets_rl import (
     SliceSampler,
     StorageEnsemble,
 )
+from datasets_rl.errors import InvalidArgumentError
 
 
 def storage(count=50):

@@ -13,7 +13,6 @@ from tensordict import TensorDict
 
 from datasets_rl import (
     DatasetStorage,
-    InvalidArgumentError,
     LazyTensorStorage,
     ListStorage,
     ReplayBuffer,
@@ -22,6 +21,7 @@ from datasets_rl import (
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
 )
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import PaddedTrajectories
 
 KINDS = [SliceSampler, SliceSamplerWithoutReplacement]

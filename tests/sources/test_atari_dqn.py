@@ -16,7 +16,7 @@ from raw.atari_dqn import LOGS, RECORDS, Buffer, changed, screens, write_logs, w
 from stored_data import reseal
 from upstreams import bucket
 
-from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, downloading, store, verification
+from datasets_rl import AtariDQNExperienceReplay, Selection, downloading, store, verification
 from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.check import check_rules
@@ -25,6 +25,7 @@ from datasets_rl.samplers import SamplerWithoutReplacement, SliceSampler, SliceS
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find
 from datasets_rl.sources.atari_dqn import SOURCE
+from datasets_rl.transforms import CatFrames
 
 ID = "atari_dqn/Pong/1"
 

@@ -13,13 +13,14 @@ import torch
 from oracles import comparison
 from raw.vd4rl import CASES, EPISODES_64, EPISODES_84, Rollout, as_npz, roll, write_npz, write_shards
 
-from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, downloading
+from datasets_rl import Selection, VD4RLExperienceReplay, downloading
 from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, get_source
 from datasets_rl.sources.vd4rl.episodes import EpisodeFiles
+from datasets_rl.transforms import ToTensorImage
 
 NPZ, HDF5 = f"vd4rl/{EPISODES_64}", f"vd4rl/{EPISODES_84}"
 

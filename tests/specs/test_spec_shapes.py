@@ -12,7 +12,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import datasets_rl as rl
-from datasets_rl import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError
 
 
 class TestAxesOfAnySize:

@@ -9,6 +9,8 @@ import torch
 from tensordict import NonTensorData, TensorDict
 
 import datasets_rl as rl
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.specs import Choice
 
 
 def bits(text):
@@ -30,8 +32,8 @@ SPECS = {
     "binary": rl.Binary(3, (2, 3)),
     "text": rl.NonTensor((2,), example_data="a"),
     "text by element": rl.NonTensor((2,), example_data="a", batched=True),
-    "choice": rl.Choice([rl.Bounded(-1, 1, (2,)), rl.Bounded(3, 4, (2,))]),
-    "choice of texts": rl.Choice([NonTensorData("a"), NonTensorData("b")]),
+    "choice": Choice([rl.Bounded(-1, 1, (2,)), rl.Bounded(3, 4, (2,))]),
+    "choice of texts": Choice([NonTensorData("a"), NonTensorData("b")]),
     "composite": rl.Composite(
         a=rl.Bounded(-1, 1, (2, 3)),
         b=rl.Composite(c=rl.Categorical(4, (2, 1)), shape=(2,), device="cpu"),
@@ -86,9 +88,9 @@ def test_masks_names_and_locks_are_converted():
 
 
 def test_other_objects_are_refused(lib):
-    with pytest.raises(rl.InvalidArgumentError, match="expected a spec of datasets_rl"):
+    with pytest.raises(InvalidArgumentError, match="expected a spec of datasets_rl"):
         rl.to_torchrl(lib.Unbounded((3,)))
-    with pytest.raises(rl.InvalidArgumentError, match="expected a spec of TorchRL"):
+    with pytest.raises(InvalidArgumentError, match="expected a spec of TorchRL"):
         rl.from_torchrl(rl.Unbounded((3,)))
 
 
@@ -96,12 +98,12 @@ def test_without_torchrl_the_error_says_how_to_install_it(monkeypatch):
     for name in ("torchrl", "torchrl.data"):
         monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(rl.MissingDependencyError, match="pip install torchrl"):
+    with pytest.raises(MissingDependencyError, match="pip install torchrl"):
         rl.to_torchrl(rl.Unbounded((3,)))
 
 
 def test_a_writer_takes_only_specs():
-    with pytest.raises(rl.InvalidArgumentError, match="a str is not a spec"):
+    with pytest.raises(InvalidArgumentError, match="a str is not a spec"):
         rl.RoundRobinWriter(spec="float")
 
 
@@ -176,5 +178,5 @@ class TestCheckEnvSpecs:
         rl.check_env_specs(Counter(reward_spec=rl.Unbounded((1,), dtype=torch.float64)), check_dtype=False)
 
     def test_other_objects_are_refused(self):
-        with pytest.raises(rl.InvalidArgumentError, match="has no reset, step, observation_spec"):
+        with pytest.raises(InvalidArgumentError, match="has no reset, step, observation_spec"):
             rl.check_env_specs(object())

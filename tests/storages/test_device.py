@@ -8,9 +8,11 @@ import torch
 from raw.images import encoded, scene
 from stored_data import Column, columns, trajectory, write_dataset
 
-from datasets_rl import CatFrames, InvalidArgumentError, MultiStepTransform, SliceSampler, UnknownKeyError, open_dataset
+from datasets_rl import SliceSampler, open_dataset
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages.device import DeviceStorage
 from datasets_rl.ted.episode import EncodedImages
+from datasets_rl.transforms import CatFrames, MultiStepTransform
 
 LENGTHS = (4, 1, 5, 2)
 IMAGE = Column(("image",), np.dtype(np.uint8), (64, 65), shared=True)

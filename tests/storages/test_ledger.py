@@ -11,7 +11,6 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
-    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     PrioritizedSampler,
@@ -22,6 +21,7 @@ from datasets_rl import (
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
 )
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import PrioritizedSliceSampler
 from datasets_rl.storages.ledger import Ledger
 

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets_rl import InvalidArgumentError, find_start_stop_traj
+from datasets_rl import find_start_stop_traj
+from datasets_rl.errors import InvalidArgumentError
 
 
 def bounds(**kwargs):

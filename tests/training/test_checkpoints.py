@@ -8,7 +8,7 @@ import zipfile
 import pytest
 import torch
 
-from datasets_rl import DiskFullError, IntegrityError, InvalidArgumentError
+from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError
 from datasets_rl.training import latest_checkpoint, read_checkpoint, write_checkpoint
 
 STATE = {"settings": {"lr": 0.1}, "networks": {"weight": torch.arange(12.0).reshape(3, 4)}, "step": 7}

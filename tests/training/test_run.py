@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from datasets_rl import EpisodeWriter, InvalidArgumentError, load, make_env
+from datasets_rl import EpisodeWriter, load, make_env
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.recipes.train import program_files
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.training import RewardScaling, cosine_decay, read_checkpoint, reward_scaling, run_program, warm_up

@@ -7,22 +7,13 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
-from datasets_rl import (
-    GAE,
-    LazyTensorStorage,
-    RandomSampler,
-    Recipe,
-    SliceSampler,
-    TDLambda,
-    TensorDictReplayBuffer,
-    load,
-    split_trajectories,
-)
+from datasets_rl import LazyTensorStorage, RandomSampler, Recipe, SliceSampler, TensorDictReplayBuffer, load
 from datasets_rl.returns import (
     generalized_advantage_estimate,
     td0_advantage_estimate,
     td_lambda_return_estimate,
 )
+from datasets_rl.transforms import GAE, TDLambda, split_trajectories
 
 FACTORS = {"gamma": 0.9, "lmbda": 0.8}
 

@@ -9,40 +9,35 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from datasets_rl import (
+from datasets_rl import BoundedTensorSpec, CompositeSpec, LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.transforms import (
     ActionDiscretizer,
     ActionScaling,
     ActionTokenizerTransform,
-    BoundedTensorSpec,
     CatFrames,
     CatTensors,
     ClipTransform,
-    CompositeSpec,
     DecodeVideoTransform,
     DiscreteActionProjection,
     FiniteTensorDictCheck,
     FlattenAction,
     Hash,
     InitTracker,
-    InvalidArgumentError,
-    LazyTensorStorage,
     LineariseRewards,
     ModuleTransform,
     NextObservationDelta,
     NextStateReconstructor,
     ObservationTransform,
     PolicyAgeFilter,
-    RandomSampler,
     RemoveEmptySpecs,
     Reward2GoTransform,
     RNDTransform,
     Stack,
-    TensorDictReplayBuffer,
     TimeMaxPool,
     Tokenizer,
     TrajCounter,
     UnaryTransform,
-    UnknownKeyError,
     VecNorm,
     VecNormV2,
 )

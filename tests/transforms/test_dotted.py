@@ -9,12 +9,19 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
+    LazyTensorStorage,
+    ListStorage,
+    SliceSampler,
+    TensorDictPrioritizedReplayBuffer,
+    TensorDictReplayBuffer,
+    traj,
+)
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.specs.infer import spec_from_data
+from datasets_rl.transforms import (
     CatFrames,
     CatTensors,
     ExcludeTransform,
-    InvalidArgumentError,
-    LazyTensorStorage,
-    ListStorage,
     MultiStepTransform,
     NextObservationDelta,
     ObservationNorm,
@@ -22,19 +29,13 @@ from datasets_rl import (
     RenameTransform,
     SelectTransform,
     SequenceTransform,
-    SliceSampler,
     StepCounter,
-    TensorDictPrioritizedReplayBuffer,
-    TensorDictReplayBuffer,
     Transform,
-    UnknownKeyError,
     VecNorm,
     WindowTransform,
     split_trajectories,
     step_mdp,
-    traj,
 )
-from datasets_rl.specs.infer import spec_from_data
 
 LENGTHS = (3, 4)
 FORMS = ["nested", "dotted"]

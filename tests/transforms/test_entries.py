@@ -11,7 +11,19 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 from torch import nn
 
-from datasets_rl import (
+from datasets_rl import LazyTensorStorage, ListStorage, ReplayBuffer, TensorDictReplayBuffer
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.schema import Schema
+from datasets_rl.specs import (
+    BoundedTensorSpec,
+    CompositeSpec,
+    NonTensorSpec,
+    OneHotDiscreteTensorSpec,
+    UnboundedContinuousTensorSpec,
+    UnboundedDiscreteTensorSpec,
+)
+from datasets_rl.transforms import (
     BurnInTransform,
     CatFrames,
     CatTensors,
@@ -22,38 +34,22 @@ from datasets_rl import (
     ExcludeTransform,
     FlattenObservation,
     Hash,
-    InvalidArgumentError,
-    LazyTensorStorage,
-    ListStorage,
     ObservationNorm,
     PermuteTransform,
     RandomCropTensorDict,
     RenameTransform,
-    ReplayBuffer,
     RewardClipping,
     RewardScaling,
     SelectTransform,
     SignTransform,
-    TensorDictReplayBuffer,
     Tokenizer,
     ToTensorImage,
     Transform,
     UnaryTransform,
-    UnknownKeyError,
     UnsqueezeTransform,
     VecNorm,
     split_trajectories,
     step_mdp,
-)
-from datasets_rl.format.manifest import Manifest
-from datasets_rl.format.schema import Schema
-from datasets_rl.specs import (
-    BoundedTensorSpec,
-    CompositeSpec,
-    NonTensorSpec,
-    OneHotDiscreteTensorSpec,
-    UnboundedContinuousTensorSpec,
-    UnboundedDiscreteTensorSpec,
 )
 
 

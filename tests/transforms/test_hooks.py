@@ -11,8 +11,8 @@ import torch
 from tensordict import TensorDict
 
 import datasets_rl
-from datasets_rl import UnknownKeyError
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.transforms import Compose, Transform
 
 HAS_TORCHRL = importlib.util.find_spec("torchrl") is not None
 
@@ -144,17 +144,17 @@ class TestHereOnly:
     """TorchRL does not call `_call` when sampling; without `forward` such a transform has no effect or fails."""
 
     def test_call_is_honored_on_reads(self):
-        class Add(datasets_rl.Transform):
+        class Add(Transform):
             def _call(self, next_tensordict):
                 return next_tensordict.set("sum", next_tensordict["obs"] + 1)
 
-        batch = buffer(datasets_rl, datasets_rl.Compose(Add())).sample()
+        batch = buffer(datasets_rl, Compose(Add())).sample()
         assert torch.equal(batch["sum"], batch["obs"] + 1)
         spec = datasets_rl.Composite(obs=datasets_rl.Unbounded((1,)))
         assert Add().transform_spec(spec)["sum"].shape == (1,)
 
     def test_call_may_call_each_for_the_entries(self):
-        class Add(datasets_rl.Transform):
+        class Add(Transform):
             def transform_value(self, value):
                 return value * 3
 
@@ -166,7 +166,7 @@ class TestHereOnly:
         assert "more" in batch
 
     def test_the_data_of_the_caller_does_not_change(self):
-        class Mark(datasets_rl.Transform):
+        class Mark(Transform):
             def _inv_call(self, tensordict):
                 return tensordict.set("written", torch.ones(tensordict.shape))
 
@@ -179,9 +179,9 @@ class TestHereOnly:
 
     def test_a_transform_without_hooks_is_an_error_that_names_them(self):
         with pytest.raises(NotImplementedError, match="override _apply_transform, _call or forward"):
-            datasets_rl.Transform(in_keys=["obs"])(steps())
+            Transform(in_keys=["obs"])(steps())
         with pytest.raises(InvalidArgumentError, match="has no inverse"):
-            datasets_rl.Transform(in_keys_inv=["obs"]).inv(steps())
+            Transform(in_keys_inv=["obs"]).inv(steps())
         with pytest.raises(UnknownKeyError):
             doubled(datasets_rl, in_keys=["nothing"])(steps())
         with pytest.raises(InvalidArgumentError, match=r"\['other'\] are not in_keys"):

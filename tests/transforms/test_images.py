@@ -8,18 +8,18 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import (
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.specs.infer import spec_from_data
+from datasets_rl.transforms import (
     CatFrames,
     CenterCrop,
     Crop,
     GrayScale,
-    InvalidArgumentError,
     RandomShift,
     Resize,
     ToTensorImage,
     UnaryTransform,
 )
-from datasets_rl.specs.infer import spec_from_data
 
 
 def image(*shape, dtype=torch.float32):

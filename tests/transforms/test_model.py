@@ -10,20 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from datasets_rl import (
+from datasets_rl import LazyTensorStorage, RandomSampler, ReplayBufferEnsemble, SliceSampler, TensorDictReplayBuffer
+from datasets_rl.transforms import (
     ActionChunkTransform,
     CatFrames,
     Compose,
-    LazyTensorStorage,
     MultiStepTransform,
-    RandomSampler,
-    ReplayBufferEnsemble,
     RewardClipping,
     RewardSum,
-    SliceSampler,
     StepCounter,
     TargetReturn,
-    TensorDictReplayBuffer,
 )
 
 GAMMA = 0.5

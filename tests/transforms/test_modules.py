@@ -10,14 +10,13 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from datasets_rl import (
+from datasets_rl import LazyTensorStorage, ReplayBuffer
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.transforms import (
     GAE,
     BurnInTransform,
     Compose,
-    InvalidArgumentError,
-    LazyTensorStorage,
     ObservationNorm,
-    ReplayBuffer,
     RewardClipping,
     RewardScaling,
     Transform,

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from datasets_rl import InvalidArgumentError, Normalizer
+from datasets_rl import Normalizer
+from datasets_rl.errors import InvalidArgumentError
 
 VALUES = np.random.default_rng(0).normal(3, [1, 20, 0.5], (1000, 3)).astype(np.float32)
 CONSTANT = np.concatenate([VALUES, np.full((1000, 1), 0.25, np.float32)], axis=1)

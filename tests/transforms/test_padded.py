@@ -12,22 +12,24 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
-    GAE,
-    InvalidArgumentError,
     LazyTensorStorage,
     MultiStep,
-    MultiStepTransform,
-    Reward2GoTransform,
     SliceSampler,
     SliceSamplerWithoutReplacement,
-    StepCounter,
     TensorDictReplayBuffer,
+    open_dataset,
+)
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.preprocessing import Recipe
+from datasets_rl.transforms import (
+    GAE,
+    MultiStepTransform,
+    Reward2GoTransform,
+    StepCounter,
     TrajCounter,
     WindowTransform,
-    open_dataset,
     split_trajectories,
 )
-from datasets_rl.preprocessing import Recipe
 
 NEEDS_TORCHRL = pytest.mark.skipif(importlib.util.find_spec("torchrl") is None, reason="torchrl is not installed")
 SAMPLERS = [SliceSampler, SliceSamplerWithoutReplacement]

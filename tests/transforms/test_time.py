@@ -12,29 +12,30 @@ from stored_data import Column, columns, trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
-    ActionChunkTransform,
-    CatFrames,
-    Compose,
     DatasetStorage,
-    InvalidArgumentError,
     LazyTensorStorage,
     ListStorage,
     MultiStep,
-    MultiStepTransform,
-    ObservationNorm,
     ReplayBuffer,
     ReplayBufferEnsemble,
+    TensorDictReplayBuffer,
+    open_dataset,
+)
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.ted.trajectories import Trajectories
+from datasets_rl.transforms import (
+    ActionChunkTransform,
+    CatFrames,
+    Compose,
+    MultiStepTransform,
+    ObservationNorm,
     Reward2GoTransform,
     RewardScaling,
     RewardSum,
     SelectTransform,
     StepCounter,
     TargetReturn,
-    TensorDictReplayBuffer,
-    UnknownKeyError,
-    open_dataset,
 )
-from datasets_rl.ted.trajectories import Trajectories
 
 STACKED = ["observation", ("next", "observation")]
 

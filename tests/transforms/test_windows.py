@@ -8,26 +8,22 @@ import torch
 from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
-from datasets_rl import (
+from datasets_rl import DatasetStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, WindowSampler
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.specs.infer import spec_from_data
+from datasets_rl.storages.view import View
+from datasets_rl.transforms import (
     ActionChunkTransform,
     CatFrames,
     Compose,
-    DatasetStorage,
-    InvalidArgumentError,
-    LazyTensorStorage,
     MultiStepTransform,
     QChunkTransform,
     RandomShift,
     RenameTransform,
-    ReplayBuffer,
     RewardScaling,
     SequenceTransform,
-    TensorDictReplayBuffer,
-    WindowSampler,
     WindowTransform,
 )
-from datasets_rl.specs.infer import spec_from_data
-from datasets_rl.storages.view import View
 
 LENGTHS = [4, 1, 7, 2, 1]
 NEXT_OBSERVATION = ("next", "observation")
