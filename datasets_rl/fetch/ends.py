@@ -13,34 +13,24 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from crc32c import crc32c
-
-try:
-    # The same interface as zlib, and about three times as fast.
-    from isal import isal_zlib as gz
-    from isal.igzip_lib import IsalError
-
-    _DAMAGE: tuple[Any, ...] = (zlib.error, IsalError)
-except ImportError:
-    gz = zlib  # type: ignore[misc]  # a module with the same interface
-    _DAMAGE = (zlib.error,)
+from datasets_rl.errors import ConversionError
 
 _BLOCK = 1 << 20
 _JSON_MAX = 16 << 20
 _ZIP_FIRST = (b"PK\x03\x04", b"PK\x05\x06")
 _USTAR_AT = 257
 _TAR_BLOCK = 512
-_SUPERBLOCK = 96
-_ADDRESS_BYTES = {2: "<H", 4: "<I", 8: "<Q"}
-_HDF5_CHECKSUM_FROM = 2
-"""First version of the superblock with the newer layout."""
+_SUPERBLOCK_MIN = 48
+_STORED_END = re.compile(r"truncated file: .*stored_eof = (\d+)")
+"""The message of HDF5 for a file that ends before the address in its superblock."""
 
 
 def truncation_problem(path: Path, name: str) -> str | None:
@@ -75,40 +65,32 @@ def _truncation_check(head: bytes, name: str) -> Callable[[BinaryIO, int], str |
 
 
 def _hdf5_truncation(stream: BinaryIO, size: int) -> str | None:
-    """Compare the size with the end-of-file address in the superblock (HDF5 File Format Specification, II.A)."""
-    block = stream.read(_SUPERBLOCK)
-    if len(block) < _SUPERBLOCK // 2:
+    """Let HDF5 compare the size with the end-of-file address in the superblock."""
+    # Imported here because most files do not need h5py.
+    import h5py
+
+    if size < _SUPERBLOCK_MIN:
         return "it ends within its superblock"
-    version = block[8]
-    if version > 3:
-        return None
-    newer = version >= _HDF5_CHECKSUM_FROM
-    width = block[9 if newer else 13]
-    # In every version, the end-of-file address is the third address, after the base address and one more.
-    first = 12 if newer else (24, 28)[version]
-    struct_format = _ADDRESS_BYTES.get(width)
-    if struct_format is None or first + 3 * width > len(block):
-        return None
-    (end,) = struct.unpack_from(struct_format, block, first + 2 * width)
-    return f"its superblock states {end:,} bytes, and it has {size:,}" if size < end else None
+    try:
+        h5py.File(stream.name, "r", locking=False).close()
+    except (OSError, RuntimeError, ValueError) as error:
+        end = _STORED_END.search(str(error))
+        return f"its superblock states {int(end[1]):,} bytes, and it has {size:,}" if end else None
+    return None
 
 
 def _gzip_truncation(stream: BinaryIO, size: int) -> str | None:
     """Decompress every member up to its trailer."""
-    member, pending, ended = gz.decompressobj(wbits=31), b"", False
+    # Imported here because it imports numpy.
+    from datasets_rl.read.gz import GzipReader
+
+    content, scratch = GzipReader(stream, ""), bytearray(_BLOCK)
     try:
-        while block := pending or stream.read(_BLOCK):
-            pending = b""
-            # Zeros may follow a member.
-            if ended and not (block := block.lstrip(b"\0")):
-                continue
-            member.decompress(block, _BLOCK)
-            pending, ended = member.unconsumed_tail, member.eof
-            if ended:
-                pending, member = member.unused_data, gz.decompressobj(wbits=31)
-    except _DAMAGE:
-        return None
-    return None if ended else f"its gzip stream does not end within {size:,} bytes"
+        while content.readinto(scratch):
+            pass
+    except ConversionError as error:
+        return f"its gzip stream does not end within {size:,} bytes" if isinstance(error.__cause__, EOFError) else None
+    return None
 
 
 def _zip_truncation(stream: BinaryIO, size: int) -> str | None:
@@ -139,7 +121,6 @@ def _tar_truncation(stream: BinaryIO, size: int) -> str | None:
 
 def _npy_truncation(stream: BinaryIO, size: int) -> str | None:
     """Compare the size with the shape and the dtype in the header."""
-    # Imported here because most files do not need numpy.
     from datasets_rl.read.npy import read_header
 
     try:
@@ -163,6 +144,8 @@ def _end_mark_check(mark: bytes, kind: str) -> Callable[[BinaryIO, int], str | N
 
 def _tfrecord_truncation(stream: BinaryIO, size: int) -> str | None:
     """Step from record to record: length 8 bytes, checksum of the length 4, payload, checksum of the payload 4."""
+    from datasets_rl.read.tfrecord import masked_crc
+
     at = following = 0
     if size == 0:
         return None
@@ -174,15 +157,10 @@ def _tfrecord_truncation(stream: BinaryIO, size: int) -> str | None:
                 following = size + 1
                 break
             length, checksum = struct.unpack("<QI", head)
-            if _masked_crc(head[:8]) != checksum:
+            if masked_crc(head[:8]) != checksum:
                 return None
             following = at + 16 + length
     return f"the record at byte {at:,} ends after the {size:,} bytes of the file" if following > size else None
-
-
-def _masked_crc(data: bytes) -> int:
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _json_truncation(stream: BinaryIO, size: int) -> str | None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpcore
 import httpx
@@ -21,37 +23,108 @@ import httpx
 if TYPE_CHECKING:
     from httpcore import SOCKET_OPTION
 
+_KEEPALIVE_SECONDS = 5.0
+_Pool: TypeAlias = "httpcore.ConnectionPool | httpcore.HTTPProxy | httpcore.SOCKSProxy"
+
 
 class TooSlowError(Exception):
     """The server sends data below the minimum rate."""
 
 
-def enforce_min_rate(client: httpx.Client, window: float, min_rate: float) -> None:
-    """Make the connections of a client raise `TooSlowError`.
+class MinRateTransport(httpx.BaseTransport):
+    """Transport of `httpx.Client` whose connections raise `TooSlowError`; it uses the proxies of the environment.
+
+    The transport of httpx passes every option to httpcore except the network backend, which this one exists for.
 
     Args:
-        client: The client, before its first request.
         window: Seconds in which headers must be complete, and over which the rate of a body is averaged.
         min_rate: Minimum rate in bytes per second; 0 sets no limit for the body.
     """
-    # httpx passes every option to httpcore except the network backend, and ignores environment proxies for transports
-    # that the caller supplies.
-    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - see above
-        if isinstance(transport, httpx.HTTPTransport):
-            pool = transport._pool  # noqa: SLF001 - see above
-            pool._network_backend = _Backend(pool._network_backend, window, min_rate)  # noqa: SLF001 - see above
-    client.event_hooks = {**client.event_hooks, "response": [*client.event_hooks["response"], _headers_are_complete]}
+
+    def __init__(self, window: float, min_rate: float) -> None:
+        self._options: dict[str, Any] = {
+            "ssl_context": httpx.create_ssl_context(),
+            "network_backend": _Backend(window, min_rate),
+            "keepalive_expiry": _KEEPALIVE_SECONDS,
+        }
+        self._proxies = urllib.request.getproxies()
+        self._pools: dict[str, _Pool] = {}
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, and return the response when its headers are complete."""
+        url = request.url
+        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        with _errors_of_httpx():
+            response = self._pool(url).handle_request(
+                httpcore.Request(
+                    request.method,
+                    target,
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        stream = response.extensions.get("network_stream")
+        if isinstance(stream, _Stream):
+            stream.begin_body()
+        return httpx.Response(
+            response.status, headers=response.headers, stream=_Body(response), extensions=response.extensions
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        for pool in self._pools.values():
+            pool.close()
+
+    def _pool(self, url: httpx.URL) -> _Pool:
+        """Return the connections to a host: direct ones, or those of the proxy for it."""
+        direct = any(urllib.request.proxy_bypass(name) for name in (url.host, url.netloc.decode("ascii")))
+        proxy = "" if direct else self._proxies.get(url.scheme, self._proxies.get("all", ""))
+        # The assignment is atomic: of two threads that open the same pool, both use the first one.
+        return self._pools.get(proxy) or self._pools.setdefault(proxy, self._open_pool(proxy))
+
+    def _open_pool(self, proxy: str) -> _Pool:
+        if not proxy:
+            return httpcore.ConnectionPool(max_connections=None, **self._options)
+        given = httpx.Proxy(proxy if "://" in proxy else f"http://{proxy}")
+        url = httpcore.URL(
+            scheme=given.url.raw_scheme, host=given.url.raw_host, port=given.url.port, target=given.url.raw_path
+        )
+        kind = httpcore.SOCKSProxy if given.url.scheme.startswith("socks") else httpcore.HTTPProxy
+        return kind(url, proxy_auth=given.raw_auth, max_connections=None, **self._options)
 
 
-def _headers_are_complete(response: httpx.Response) -> None:
-    stream = response.extensions.get("network_stream")
-    if isinstance(stream, _Stream):
-        stream.begin_body()
+class _Body(httpx.SyncByteStream):
+    """Body of a response, in chunks as they arrive."""
+
+    def __init__(self, response: httpcore.Response) -> None:
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _errors_of_httpx():
+            yield from self._response.iter_stream()
+
+    def close(self) -> None:
+        self._response.close()
 
 
-class _Backend(httpcore.NetworkBackend):
-    def __init__(self, backend: httpcore.NetworkBackend, window: float, min_rate: float) -> None:
-        self._backend = backend
+@contextmanager
+def _errors_of_httpx() -> Iterator[None]:
+    """Raise the exceptions of httpcore as those of httpx, which have the same names."""
+    try:
+        yield
+    except (
+        httpcore.TimeoutException,
+        httpcore.NetworkError,
+        httpcore.ProtocolError,
+        httpcore.ProxyError,
+        httpcore.UnsupportedProtocol,
+    ) as error:
+        raise getattr(httpx, type(error).__name__)(str(error)) from error
+
+
+class _Backend(httpcore.SyncBackend):
+    def __init__(self, window: float, min_rate: float) -> None:
         self._limits = window, min_rate
 
     def connect_tcp(
@@ -62,18 +135,8 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
-        return _Stream(
-            self._backend.connect_tcp(host, port, timeout, local_address, socket_options),
-            *self._limits,
-        )
-
-    def connect_unix_socket(
-        self, path: str, timeout: float | None = None, socket_options: Iterable[SOCKET_OPTION] | None = None
-    ) -> httpcore.NetworkStream:
-        return _Stream(self._backend.connect_unix_socket(path, timeout, socket_options), *self._limits)
-
-    def sleep(self, seconds: float) -> None:
-        self._backend.sleep(seconds)
+        stream = super().connect_tcp(host, port, timeout, local_address, socket_options)
+        return _Stream(stream, *self._limits)
 
 
 class _Stream(httpcore.NetworkStream):

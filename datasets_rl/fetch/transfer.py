@@ -24,7 +24,7 @@ from datasets_rl.errors import DiskFullError
 from datasets_rl.fetch import check, ends, plan
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.check import TruncatedFileError, WrongFileError
-from datasets_rl.fetch.pace import TooSlowError, enforce_min_rate
+from datasets_rl.fetch.pace import MinRateTransport, TooSlowError
 from datasets_rl.fetch.parallel import CancelToken, Limiter, run_in_parallel
 from datasets_rl.fetch.partial_download import PartialDownload, Record, Span
 from datasets_rl.fetch.plan import Action
@@ -88,11 +88,10 @@ class Network:
             follow_redirects=True,
             max_redirects=_REDIRECTS_MAX,
             timeout=httpx.Timeout(settings.timeout, connect=min(settings.timeout, _CONNECT_TIMEOUT_MAX), pool=None),
-            limits=httpx.Limits(max_connections=None),
+            transport=MinRateTransport(settings.timeout, settings.min_rate),
             # The bytes that are hashed and resumed must be those of the file, not of a compressed form.
             headers={"Accept-Encoding": "identity", "User-Agent": "datasets-rl"},
         )
-        enforce_min_rate(self.client, settings.timeout, settings.min_rate)
 
     def persist(self, attempt: Callable[[], None], progress: Callable[[], int], cancel: CancelToken) -> None:
         """Call `attempt` until it returns; progress resets the count of transient failures.

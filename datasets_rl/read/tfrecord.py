@@ -60,7 +60,7 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
         if count < _HEAD.size:
             problems.append(f"{where} is truncated after {count} of the {_HEAD.size} bytes of its length")
             break
-        if _masked_crc(head[:8]) != check or size > _RECORD_MAX_BYTES:
+        if masked_crc(head[:8]) != check or size > _RECORD_MAX_BYTES:
             problems.append(f"{where} has a damaged length, so that the records after it cannot be located")
             break
         record: NDArray[np.uint8] = np.empty(size + _FOOT.size, np.uint8)
@@ -69,7 +69,7 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
             problems.append(f"{where} is truncated after {count:,} of {len(record):,} bytes")
             break
         payload = record.data[:size]
-        if _masked_crc(payload) != _FOOT.unpack(record.data[size:])[0]:
+        if masked_crc(payload) != _FOOT.unpack(record.data[size:])[0]:
             problems.append(f"{where} does not match its CRC32C")
         elif not problems:
             yield payload
@@ -102,7 +102,7 @@ def parse_example(payload: memoryview, name: str) -> dict[str, Feature]:
     return features
 
 
-def _masked_crc(data: Any) -> int:
+def masked_crc(data: Any) -> int:
     """Return the masked CRC32C of TFRecords: rotated, and with a constant added."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -68,7 +68,7 @@ def test_tfrecords_are_checked_and_parsed_in_a_small_multiple_of_the_time_of_pro
     payload, schema = episode(kind, size(full=100 if kind == "images" else 1000, small=2))
     length = len(payload).to_bytes(8, "little")
     # The pure checksum of the writer is too slow for the payload: ours is put there.
-    file = (length + record(length)[-4:] + payload + tfrecord._masked_crc(payload).to_bytes(4, "little")) * 4
+    file = (length + record(length)[-4:] + payload + tfrecord.masked_crc(payload).to_bytes(4, "little")) * 4
     message = messages()["t.Example"]
 
     def ours():

@@ -43,6 +43,21 @@ def test_no_content_encoding_is_requested(get, data):
     assert server.requests[0].headers["accept-encoding"] == "identity"
 
 
+@pytest.mark.parametrize("name", ["http_proxy", "ALL_PROXY"])
+def test_the_proxy_of_the_environment_is_used_except_for_the_hosts_it_excludes(get, data, monkeypatch, name):
+    for other in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(other, raising=False)
+    with serve({"http://data.example/a": data, "/a": data}) as server:
+        monkeypatch.setenv(name, server.url.replace("://", "://me:secret@"))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+        assert get("http://data.example/a", path="proxied").path.read_bytes() == data
+        assert get(server.url + "/a", path="direct").path.read_bytes() == data
+
+    through = [request.headers.get("proxy-authorization") for request in server.requests]
+    assert through == ["Basic bWU6c2VjcmV0", None]
+
+
 def test_a_body_without_a_length_is_read_to_its_end(get, data):
     with serve({"/a": File(data, length=False)}) as server:
         assert get(server.url + "/a").path.read_bytes() == data

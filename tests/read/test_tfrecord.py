@@ -59,7 +59,7 @@ def test_the_checksum_matches_published_values():
 
     assert {data: crc32c(data) for data in vectors} == vectors
     assert masked(b"123456789") == 0xC78AB0E5
-    assert tfrecord._masked_crc(b"123456789") == 0xC78AB0E5
+    assert tfrecord.masked_crc(b"123456789") == 0xC78AB0E5
     assert record(b"123456789")[-4:] == bytes.fromhex("e5b08ac7")
 
 
