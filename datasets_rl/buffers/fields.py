@@ -11,7 +11,7 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages.base import Storage
-from datasets_rl.ted.keys import Key, as_key, dotted_name
+from datasets_rl.ted.keys import Key, as_key, dotted_name, spelled_key
 
 __all__ = ["field_of", "key_of", "leaves_by_key", "overwrite_fields", "write_field"]
 
@@ -33,13 +33,18 @@ def field_of(data: Any, key: Key) -> Any:
     Raises:
         UnknownKeyError: If there is no such key.
     """
-    names: list[str] = []
-    for number, name in enumerate(key):
-        names = sorted(map(str, data.keys())) if hasattr(data, "keys") else []
-        if name not in names and "." in name:
-            return field_of(data, (*name.split("."), *key[number + 1 :]))
-        if name not in names:
+
+    def names_at(path: Key) -> list[str]:
+        group = data
+        for name in path:
+            group = group.get(name)
+        return sorted(map(str, group.keys())) if hasattr(group, "keys") else []
+
+    path = spelled_key(key, names_at)
+    for depth, name in enumerate(path):
+        if name not in (names := names_at(path[:depth])):
             raise UnknownKeyError(dotted_name(key), names)
+    for name in path:
         data = data.get(name)
     return data
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -26,6 +25,7 @@ from datasets_rl.exporting.content import Content, names_of, pixels, text_list, 
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
+from datasets_rl.read.tfrecord import masked_crc
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, OBSERVATION, Key
 
@@ -321,11 +321,6 @@ def varints(values: NDArray[Any]) -> bytes:
 
 def _write_record(stream: BinaryIO, payload: bytes) -> None:
     head = struct.pack("<Q", len(payload))
-    stream.write(head + struct.pack("<I", _masked_crc(head)))
+    stream.write(head + struct.pack("<I", masked_crc(head)))
     stream.write(payload)
-    stream.write(struct.pack("<I", _masked_crc(payload)))
-
-
-def _masked_crc(data: bytes) -> int:
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    stream.write(struct.pack("<I", masked_crc(payload)))

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import short_text
+from datasets_rl.ted.keys import names_among, spelled_key
 
 __all__ = ["Leaf", "Structure", "leading_sizes", "stack_elements"]
 
@@ -189,15 +190,15 @@ class Structure:
     def leaves_under(self, key: Path) -> dict[Path, int]:
         """Return the indices of the leaves whose path starts with a key, by the rest of their path.
 
-        Without such leaves, the dots of a name may separate the names of groups, or the name of a leaf may have dots.
+        The key may be spelled with dots or without, see `spelled_key`.
         """
-        name = ".".join(map(str, key))
-        for path in dict.fromkeys([key, tuple(name.split("."))]):
-            leaves = {leaf.path[len(path) :]: n for n, leaf in enumerate(self.leaves) if leaf.path[: len(path)] == path}
-            if leaves or "." not in name:
-                return leaves
-        numbers = [n for n, leaf in enumerate(self.leaves) if ".".join(map(str, leaf.path)) == name]
-        return {(): numbers[0]} if numbers else {}
+        size = len(key)
+        if leaves := {leaf.path[size:]: n for n, leaf in enumerate(self.leaves) if leaf.path[:size] == key}:
+            return leaves
+        paths = [tuple(map(str, leaf.path)) for leaf in self.leaves]
+        spelled = spelled_key(tuple(map(str, key)), names_among(paths))
+        size = len(spelled)
+        return {self.leaves[n].path[size:]: n for n, path in enumerate(paths) if path[:size] == spelled}
 
     def _mismatch_error(self, data: Any, lead: Lead) -> InvalidArgumentError:
         problems: list[str] = []

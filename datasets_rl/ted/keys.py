@@ -10,8 +10,8 @@ A key is a tuple of names, ``("next", "reward")``. On disk and on the command li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 
@@ -36,7 +36,9 @@ __all__ = [
     "as_key",
     "dotted_name",
     "keys_named",
+    "names_among",
     "nest_keys",
+    "spelled_key",
 ]
 
 Key = tuple[str, ...]
@@ -111,7 +113,9 @@ def keys_named(names: str | Iterable[str | Key], known: Sequence[Key]) -> list[K
         UnknownKeyError: If no field has one of the names; the error lists all such names.
         InvalidArgumentError: If there is no name, or one is not a key.
     """
-    chosen = [_key_among(name, known) for name in ([names] if isinstance(names, str) else names)]
+    given = [(name, as_key(name)) for name in ([names] if isinstance(names, str) else names)]
+    spelled = names_among(known)
+    chosen = [spelled_key(name if isinstance(name, str) else key, spelled) for name, key in given]
     if not chosen:
         raise InvalidArgumentError("keys are empty; expected the key of at least one field")
     unknown = [name for name in chosen if not any(key[: len(name)] == name for key in known)]
@@ -123,9 +127,55 @@ def keys_named(names: str | Iterable[str | Key], known: Sequence[Key]) -> list[K
     return [key for key in known if key in keys]
 
 
-def _key_among(name: str | Iterable[Any], known: Sequence[Key]) -> Key:
-    """Return the key for a name, which may be that of a field with dots in its name."""
-    key = (name,) if isinstance(name, str) and (name,) in known else as_key(name)
-    if any(other[: len(key)] == key for other in known):
-        return key
-    return next((other for other in known if dotted_name(other) == dotted_name(key)), key)
+NamesAt: TypeAlias = Callable[[Key], Iterable[str]]
+"""Function that returns the names under a key, () for the root; none under a leaf."""
+
+
+def names_among(known: Iterable[Key]) -> NamesAt:
+    """Return the function that `spelled_key` needs, for data with these keys."""
+    keys = list(known)
+    return lambda path: dict.fromkeys(
+        key[len(path)] for key in keys if len(key) > len(path) and key[: len(path)] == path
+    )
+
+
+def spelled_key(key: str | Key, names_at: NamesAt) -> Key:
+    """Return the key of an entry whose name may have dots, as the data spells it.
+
+    Without an entry of that very name, dots separate the names of groups. A new entry is named like the others: with dots,
+    if the data has no such group, but entries whose names begin with it and a dot.
+
+        "observation.state"        data                                  result
+                                   {"observation": {"state": ...}}       ("observation", "state")
+                                   {"observation.state": ...}            ("observation.state",)
+                                   {"observation.image": ...}            ("observation.state",), a new entry
+
+    Args:
+        key: A name, or a tuple of names.
+        names_at: The names in the data.
+    """
+    names = (key,) if isinstance(key, str) else key
+    if all(name in names_at(names[:depth]) for depth, name in enumerate(names)):
+        return names
+    if entry := _entry_named(".".join(names), (), names_at):
+        return entry
+    path: Key = ()
+    for name in names:
+        rest = name
+        while "." in rest and all(rest.split(".")):
+            group, _, others = rest.partition(".")
+            siblings = names_at(path)
+            if group not in siblings and any(other.startswith(f"{group}.") for other in siblings):
+                break
+            path, rest = (*path, group), others
+        path = (*path, rest)
+    return path
+
+
+def _entry_named(dotted: str, path: Key, names_at: NamesAt) -> Key:
+    """Return the key under `path` whose dotted name is this one; () if there is none."""
+    names = names_at(path)
+    if dotted in names:
+        return (*path, dotted)
+    groups = (name for name in names if dotted.startswith(f"{name}."))
+    return next(filter(None, (_entry_named(dotted[len(name) + 1 :], (*path, name), names_at) for name in groups)), ())

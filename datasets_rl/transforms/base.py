@@ -19,7 +19,7 @@ from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownKey
 from datasets_rl.format.checkpoint import read_state, write_state
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
-from datasets_rl.ted.keys import NEXT
+from datasets_rl.ted.keys import NEXT, Key, spelled_key
 
 if TYPE_CHECKING:
     pass
@@ -568,37 +568,23 @@ def resolve_keys(keys: Any, data: Any) -> Any:
 
 
 def resolve_key(key: NestedKey, data: Any) -> NestedKey:
-    """Return the key of an entry whose name may have dots, as the data spells it.
-
-    The dots separate the names of groups, unless the data has an entry of that very name. A new entry is named like the
-    others: with dots, if the data has no such group, but entries whose names begin with it and a dot.
-
-        "observation.state"        data                                  result
-                                   {"observation": {"state": ...}}       ("observation", "state")
-                                   {"observation.state": ...}            "observation.state"
-                                   {"observation.image": ...}            "observation.state", a new entry
+    """Return the key of an entry as the data spells it, see `spelled_key`.
 
     Args:
         key: A name, or a tuple of names.
         data: A TensorDict or a composite spec; `None` if it is not known yet.
     """
-    path: list[str] = []
-    for name in (key,) if isinstance(key, str) else key:
-        rest = name
-        while "." in rest and all(rest.split(".")):
-            names = list(data.keys()) if is_group(data) else []
-            group, _, others = rest.partition(".")
-            if rest in names or (group not in names and any(other.startswith(f"{group}.") for other in names)):
-                break
-            path.append(group)
-            data, rest = _child(data, group), others
-        path.append(rest)
-        data = _child(data, rest)
-    return tuple(path) if len(path) > 1 else path[0]
+    if not has_dots(key):
+        return key
 
+    def names_at(path: Key) -> Iterable[str]:
+        group = data
+        for name in path:
+            group = group.get(name, None) if is_group(group) else None
+        return list(group.keys()) if is_group(group) else ()
 
-def _child(data: Any, name: str) -> Any:
-    return data.get(name, None) if is_group(data) else None
+    path = spelled_key(key, names_at)
+    return path if len(path) > 1 else path[0]
 
 
 def remove_entry(container: Any, key: NestedKey) -> None:

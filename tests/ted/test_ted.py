@@ -15,7 +15,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Recipe
 from datasets_rl.preprocessing.run import preprocess
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import as_key, dotted_name
+from datasets_rl.ted.keys import as_key, dotted_name, names_among, spelled_key
 from datasets_rl.ted.steps import split_states, values_after
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
@@ -256,3 +256,27 @@ def test_a_dataset_of_one_row_is_checked(tmp_path, length, wide):
     stored = write_dataset(tmp_path, [Trajectory(whole.steps, states)], of)
 
     assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("a.b", [("a", "b")], ("a", "b")),
+        ("a.b", [("a.b",)], ("a.b",)),
+        (("a", "b"), [("a.b",)], ("a.b",)),
+        (("a.b",), [("a", "b")], ("a", "b")),
+        ("a.b", [("a.b",), ("a", "b")], ("a.b",)),
+        (("a", "b"), [("a.b",), ("a", "b")], ("a", "b")),
+        ("a.b", [("a", "b", "c")], ("a", "b")),
+        ("a.b.c", [("a.b", "c")], ("a.b", "c")),
+        ("a.b.c", [("a", "x"), ("a.b", "c")], ("a.b", "c")),
+        ("a.c", [("a.b",)], ("a.c",)),
+        ("a.c", [("a", "b")], ("a", "c")),
+        ("a.c", [("x",)], ("a", "c")),
+        (("a", "c"), [("a.b",)], ("a", "c")),
+        ("next.a.c", [("next", "a.b")], ("next", "a.c")),
+        ("a..b", [("x",)], ("a..b",)),
+    ],
+)
+def test_a_name_with_dots_is_spelled_as_the_data_spells_it(name, known, expected):
+    assert spelled_key(name, names_among(known)) == expected
