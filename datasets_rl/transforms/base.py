@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDict, is_non_tensor, is_tensor_collection
@@ -20,9 +20,6 @@ from datasets_rl.format.checkpoint import read_state, write_state
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
 from datasets_rl.ted.keys import NEXT, Key, spelled_key
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "GATHERED",
@@ -577,11 +574,11 @@ def resolve_key(key: NestedKey, data: Any) -> NestedKey:
     if not has_dots(key):
         return key
 
-    def names_at(path: Key) -> Iterable[str]:
+    def names_at(path: Key) -> list[str]:
         group = data
         for name in path:
             group = group.get(name, None) if is_group(group) else None
-        return list(group.keys()) if is_group(group) else ()
+        return list(group.keys()) if is_group(group) else []
 
     path = spelled_key(key, names_at)
     return path if len(path) > 1 else path[0]
