@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +19,7 @@ from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["DEFAULT_INFO", "SamplerEnsemble"]
+__all__ = ["DEFAULT_INFO", "SamplerEnsemble", "merge_info"]
 
 DEFAULT_INFO: dict[Any, Any] = {PRIORITY_WEIGHT: 1, MASK_KEY: True, SLICE_ID: -1}
 """Info of steps whose sampler does not return it: weight 1, not a repetition, and not part of a slice."""
@@ -159,8 +159,8 @@ class SamplerEnsemble(Sampler):
         for number, info in zip(numbers.tolist(), infos, strict=True):
             if SLICE_ID in info:
                 info[SLICE_ID] = info[SLICE_ID] * len(self.samplers) + number
-        keys = dict.fromkeys(key for info in infos for key in info)
-        return TensorDict(index, [count]), {**{key: _stack_info(key, infos) for key in keys}, "buffer_ids": numbers}
+        merged = merge_info(infos, [batch_size // count] * count, torch.stack)
+        return TensorDict(index, [count]), {**merged, "buffer_ids": numbers}
 
     def _draw(self, count: int) -> Tensor:
         if self.sample_from_all:
@@ -241,12 +241,24 @@ class SamplerEnsemble(Sampler):
         return f"SamplerEnsemble({', '.join(map(repr, self.samplers))})"
 
 
-def _stack_info(key: Any, infos: list[dict[Any, Any]]) -> Tensor | list[Tensor | None]:
-    """Return the info of the parts under a key, stacked, or as a list if some parts lack it."""
-    values: list[Tensor | None] = [info.get(key) for info in infos]
-    present = [value for value in values if value is not None]
-    if len(present) == len(values):
-        return torch.stack(present)
-    if key not in DEFAULT_INFO:
-        return values
-    return torch.stack([torch.full_like(present[0], DEFAULT_INFO[key]) if value is None else value for value in values])
+def merge_info(
+    infos: Sequence[dict[Any, Any]], sizes: Sequence[int], merge: Callable[[list[Tensor]], Tensor]
+) -> dict[Any, Any]:
+    """Return the info of the parts of a batch, merged by key; a list for a key that some parts lack.
+
+    Args:
+        infos: The info of each part.
+        sizes: The number of steps of each part.
+        merge: Merges tensors, such as `torch.cat`.
+    """
+    merged: dict[Any, Any] = {}
+    for key in dict.fromkeys(key for info in infos for key in info):
+        values: list[Any] = [info.get(key) for info in infos]
+        if key in DEFAULT_INFO:
+            like = next(value for value in values if value is not None)
+            values = [
+                like.new_full((size, *like.shape[1:]), DEFAULT_INFO[key]) if value is None else value
+                for value, size in zip(values, sizes, strict=True)
+            ]
+        merged[key] = values if any(value is None for value in values) else merge(values)
+    return merged

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
+from datasets_rl.samplers.ensemble import SamplerEnsemble, merge_info
 from datasets_rl.samplers.slices import SLICE_ID
 
 if TYPE_CHECKING:
@@ -114,9 +114,7 @@ class MixtureSampler(SamplerEnsemble):
         # numpy: torch would start threads for this, whatever its size.
         ids = torch.from_numpy(np.repeat(np.arange(len(self)), counts))
         infos = [info for _, info in parts]
-        merged = {
-            key: _concatenate_info(key, infos, rows) for key in dict.fromkeys(key for info in infos for key in info)
-        }
+        merged = merge_info(infos, [len(part) for part in rows], torch.cat)
         return TensorDict({"index": torch.cat(rows), "buffer_ids": ids}, [batch_size]), merged
 
     def _slots_by_buffer(self, slots: int) -> NDArray[np.int64]:
@@ -168,20 +166,3 @@ class MixtureSampler(SamplerEnsemble):
 
     def __repr__(self) -> str:
         return f"MixtureSampler({', '.join(map(repr, self.samplers))})"
-
-
-def _concatenate_info(key: Any, infos: list[dict[Any, Any]], rows: list[Tensor]) -> Tensor | list[Tensor | None]:
-    """Return the info of the parts under a key, concatenated, or as a list if some parts lack it."""
-    values: list[Tensor | None] = [info.get(key) for info in infos]
-    present = [value for value in values if value is not None]
-    if len(present) == len(values):
-        return torch.cat(present)
-    if key not in DEFAULT_INFO:
-        return values
-    like = present[0]
-    return torch.cat(
-        [
-            like.new_full((len(part_rows), *like.shape[1:]), DEFAULT_INFO[key]) if value is None else value
-            for value, part_rows in zip(values, rows, strict=True)
-        ]
-    )

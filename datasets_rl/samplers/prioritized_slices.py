@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor
+from torch import Tensor
+from typing_extensions import Unpack
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.prioritized import PRIORITY_WEIGHT, PrioritizedSampler
-from datasets_rl.samplers.slices import AnyKey, SliceSampler, Span
+from datasets_rl.samplers.slices import SliceOptions, SliceSampler, Span
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -34,30 +34,17 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         starts, T = 4 x x x x . . .      x . . .      probabilities 1 1 4 1 3 of 10, with alpha = 1
 
     Args:
-        max_capacity: Number of steps that the storage can hold. This argument and the next ones, up to `reduction`, are
-            those of `PrioritizedSampler`.
+        max_capacity: Number of steps that the storage can hold. This argument and the next ones, up to
+            `max_priority_within_buffer`, are those of `PrioritizedSampler`.
         alpha: Exponent of the priorities.
         beta: Exponent of the importance weights.
         eps: Constant added to every priority.
         dtype: Dtype of the weights.
         reduction: Reduction of several priorities of one step to one.
-        num_slices: Number of slices in a batch. This argument and the next ones, up to `compile`, are those of
-            `SliceSampler`.
-        slice_len: Number of steps in a slice.
-        end_key: Key of the flag that ends a trajectory.
-        end_keys: Several such keys.
-        traj_key: Key of the trajectory id.
-        ends: End flags of all steps.
-        trajectories: Trajectory ids of all steps.
-        cache_values: No effect.
-        truncated_key: Key that marks the last steps of slices.
-        init_key: Key that marks the first steps of slices.
-        strict_length: Whether short trajectories are left out.
-        compile: No effect.
+        max_priority_within_buffer: Whether new steps get the largest priority of the steps currently stored.
         span: Number of steps by which a slice may extend past the end of its trajectory. It cannot extend before the
             start: no step there has a priority.
-        max_priority_within_buffer: See `PrioritizedSampler`.
-        generator: Random generator.
+        **options: Arguments of `SliceSampler`: exactly one of `num_slices` and `slice_len`, and others.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range.
@@ -76,43 +63,16 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         dtype: torch.dtype = torch.float,
         reduction: str = "max",
         *,
-        num_slices: int | None = None,
-        slice_len: int | None = None,
-        end_key: AnyKey | None = None,
-        end_keys: Sequence[AnyKey] | None = None,
-        traj_key: AnyKey | None = None,
-        ends: Tensor | None = None,
-        trajectories: Tensor | None = None,
-        cache_values: bool = False,
-        truncated_key: AnyKey | None = ("next", "truncated"),
-        init_key: AnyKey | None = "is_init",
-        strict_length: bool = True,
-        compile: bool | dict[str, Any] = False,  # noqa: A002 - the name in the reference
-        span: Span = False,
         max_priority_within_buffer: bool = False,
-        generator: Generator | None = None,
+        span: Span = False,
+        **options: Unpack[SliceOptions],
     ) -> None:
         if not isinstance(span, int) and span[0]:
             raise InvalidArgumentError(
                 f"span is {span}; expected 0 before the start: no slice can start before its trajectory, "
                 "where no step has a priority"
             )
-        SliceSampler.__init__(
-            self,
-            num_slices=num_slices,
-            slice_len=slice_len,
-            end_key=end_key,
-            end_keys=end_keys,
-            traj_key=traj_key,
-            ends=ends,
-            trajectories=trajectories,
-            cache_values=cache_values,
-            truncated_key=truncated_key,
-            init_key=init_key,
-            strict_length=strict_length,
-            compile=compile,
-            span=(False, span) if isinstance(span, int) else span,
-        )
+        SliceSampler.__init__(self, span=(False, span) if isinstance(span, int) else span, **options)
         PrioritizedSampler.__init__(
             self,
             max_capacity,
@@ -122,7 +82,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
             dtype,
             reduction,
             max_priority_within_buffer,
-            generator=generator,
+            generator=self.generator,
         )
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[Any, Any]]:
@@ -139,7 +99,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         _, starts, lengths = slices.starting(rows)
         batch, info = self._batch_of_slices(storage, slices, starts, lengths)
         weights = self._importance_weights(self._tree.masses[rows])
-        steps = length if lengths is None else torch.from_numpy(lengths)
+        steps = length if lengths is None or self.pad_output else torch.from_numpy(lengths)
         info[PRIORITY_WEIGHT] = weights.repeat_interleave(steps)
         return batch, info
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from datasets_rl.ted.trajectories import Slices, Trajectories, TrajectoryMarkers
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["MASK_KEY", "SLICE_ID", "BatchLayout", "SliceSampler", "slice_size_problems"]
+__all__ = ["MASK_KEY", "SLICE_ID", "BatchLayout", "SliceOptions", "SliceSampler", "slice_size_problems"]
 
 SLICE_ID = "slice_id"
 """The key of the slice numbers in a batch."""
@@ -32,6 +32,31 @@ MASK_KEY = ("collector", "mask")
 AnyKey = str | tuple[Any, ...]
 Index = NDArray[np.int64]
 Span = bool | int | Sequence[bool | int]
+
+
+class SliceOptions(TypedDict, total=False):
+    """Arguments that all slice samplers have, see `SliceSampler`."""
+
+    num_slices: int | None
+    slice_len: int | None
+    end_key: AnyKey | None
+    end_keys: Sequence[AnyKey] | None
+    traj_key: AnyKey | None
+    step_key: AnyKey | None
+    fragmented: bool
+    ends: Tensor | None
+    trajectories: Tensor | None
+    cache_values: bool
+    truncated_key: AnyKey | None
+    init_key: AnyKey | None
+    strict_length: bool
+    pad_output: bool
+    compile: bool | dict[str, Any]
+    use_gpu: torch.device | bool
+    starts: str
+    generator: Generator | None
+    rank: int | None
+    world_size: int | None
 
 
 @dataclass(eq=False)

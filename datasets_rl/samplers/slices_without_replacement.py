@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor
-from typing_extensions import override
+from torch import Tensor
+from typing_extensions import Unpack, override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.samplers.slices import AnyKey, SliceSampler
+from datasets_rl.samplers.slices import SliceOptions, SliceSampler
 from datasets_rl.ted.trajectories import Slices
 
 __all__ = ["SliceSamplerWithoutReplacement"]
@@ -31,70 +30,16 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         batch       2 0 4 | 1 5 | 3   5 2 1 | ...           trajectories, num_slices=3
 
     Args:
-        num_slices: Number of slices in a batch. See `SliceSampler` for this and all other arguments without a full
-            description here.
-        slice_len: Number of steps in a slice.
         drop_last: Whether a last batch with fewer slices is dropped.
-        end_key: Key of the flag that ends a trajectory.
-        end_keys: Several such keys.
-        traj_key: Key of the trajectory id.
-        ends: End flags of all steps.
-        trajectories: Trajectory ids of all steps.
-        truncated_key: Key that marks the last steps of slices.
-        init_key: Key that marks the first steps of slices.
-        strict_length: Whether short trajectories are left out.
-        pad_output: Whether short trajectories are padded.
         shuffle: Whether the trajectories are drawn in random order; if False, from the first to the last.
-        compile: No effect.
-        use_gpu: No effect.
-        generator: Random generator.
-        rank: Rank of this process.
-        world_size: Number of processes.
+        **options: Arguments of `SliceSampler`: exactly one of `num_slices` and `slice_len`, and others.
 
     Raises:
         InvalidArgumentError: If arguments are mutually exclusive or out of range. The message lists all problems.
     """
 
-    def __init__(
-        self,
-        *,
-        num_slices: int | None = None,
-        slice_len: int | None = None,
-        drop_last: bool = False,
-        end_key: AnyKey | None = None,
-        end_keys: Sequence[AnyKey] | None = None,
-        traj_key: AnyKey | None = None,
-        ends: Tensor | None = None,
-        trajectories: Tensor | None = None,
-        truncated_key: AnyKey | None = ("next", "truncated"),
-        init_key: AnyKey | None = "is_init",
-        strict_length: bool = True,
-        pad_output: bool = False,
-        shuffle: bool = True,
-        compile: bool | dict[str, Any] = False,  # noqa: A002 - the name in the reference
-        use_gpu: torch.device | bool = False,
-        generator: Generator | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
-        super().__init__(
-            num_slices=num_slices,
-            slice_len=slice_len,
-            end_key=end_key,
-            end_keys=end_keys,
-            traj_key=traj_key,
-            ends=ends,
-            trajectories=trajectories,
-            truncated_key=truncated_key,
-            init_key=init_key,
-            strict_length=strict_length,
-            pad_output=pad_output,
-            compile=compile,
-            use_gpu=use_gpu,
-            generator=generator,
-            rank=rank,
-            world_size=world_size,
-        )
+    def __init__(self, *, drop_last: bool = False, shuffle: bool = True, **options: Unpack[SliceOptions]) -> None:
+        super().__init__(**options)
         self.drop_last = drop_last
         self.shuffle = shuffle
         self._remaining: Index = np.empty(0, np.int64)

@@ -102,30 +102,16 @@ class StorageEnsemble(Storage):
             data = with_mask(data)
         return data if transform is None else transform(data)
 
+    @override
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Raise: the storage to write to is ambiguous.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
         del set_cursor
         raise _ambiguous_error(data, f"at {cursor!r} of")
 
     def add(self, value: Any) -> None:
-        """Raise: the storage to write to is ambiguous.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
+        """Raise: the storage to write to is ambiguous."""
         raise _ambiguous_error(value, "to")
 
-    def extend(self, value: Any) -> None:
-        """Raise: the storage to write to is ambiguous.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
-        raise _ambiguous_error(value, "to")
+    extend = add
 
     @override
     def empty(self) -> None:

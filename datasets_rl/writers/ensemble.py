@@ -29,20 +29,12 @@ class WriterEnsemble(Writer):
     def write_count(self) -> int:
         return sum(writer.write_count for writer in self.writers)
 
+    @override
     def add(self, data: Any) -> int:
-        """Raise: the buffer to write to is ambiguous.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
         raise _ambiguous_error("add", data)
 
+    @override
     def extend(self, data: Any) -> Tensor:
-        """Raise: the buffer to write to is ambiguous.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
         raise _ambiguous_error("extend", data)
 
     @override

@@ -29,28 +29,16 @@ class ImmutableDatasetWriter(Writer):
         """0: the steps were not written through this writer."""
         return 0
 
+    @override
     def add(self, data: Any) -> int:
-        """Raise: a dataset is read-only.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
         raise _read_only_error("add", data)
 
+    @override
     def extend(self, data: Any) -> Tensor:
-        """Raise: a dataset is read-only.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
         raise _read_only_error("extend", data)
 
+    @override
     def empty(self, empty_write_count: bool = True) -> None:
-        """Raise: a dataset is read-only.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
         del empty_write_count
         raise InvalidArgumentError("a dataset cannot be emptied", hint="use `delete()` to remove it from the disk")
 

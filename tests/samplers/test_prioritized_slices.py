@@ -197,3 +197,20 @@ def test_invalid_slices_and_invalid_priorities_are_refused():
         sampler_of([1.0, 2.0], slice_len=1).update_priority([0], float("nan"))
     assert "slice_len=3" in repr(PrioritizedSliceSampler(5, 0.7, 1.0, slice_len=3))
     assert "alpha=0.7" in repr(PrioritizedSliceSampler(5, 0.7, 1.0, slice_len=3))
+
+
+def test_every_step_of_a_padded_slice_has_a_weight():
+    sampler = sampler_of([1, 1, 4, 1, 3], slice_len=3, strict_length=False, pad_output=True)
+    rows, info = sampler.sample(filled([3, 2]), 12)
+
+    assert len(rows) == len(info["priority_weight"]) == len(info["collector", "mask"]) == 12
+    assert all(len(weights.unique()) == 1 for weights in info["priority_weight"].reshape(4, 3))
+
+
+def test_processes_draw_the_slices_of_disjoint_trajectories():
+    drawn = []
+    for rank in range(2):
+        sampler = sampler_of([1.0] * 12, slice_len=2, rank=rank, world_size=2)
+        drawn.append(set(sampler.sample(filled([3, 4, 5]), 400)[0].tolist()))
+
+    assert drawn == [{0, 1, 2, 7, 8, 9, 10, 11}, {3, 4, 5, 6}]
