@@ -8,20 +8,18 @@ batches            | view  | view  | view  |     of the same memory
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDict, is_tensor_collection
 from torch import Tensor
 
+from datasets_rl.buffers.arguments import check_batch_size
+from datasets_rl.buffers.read_path import Drawn, ReadPath
 from datasets_rl.storages.packed import unchecked
 from datasets_rl.transforms.base import Transform
 
-if TYPE_CHECKING:
-    from datasets_rl.buffers.replay import Drawn, ReplayBuffer
-
-__all__ = ["Run", "can_read_runs", "runs_of_batches", "split_steps"]
+__all__ = ["can_read_runs", "runs_of_batches", "split_steps"]
 
 _MAX_BATCHES = 64
 _MAX_STEPS = 1 << 14
@@ -30,64 +28,65 @@ _MAX_BYTES = 1 << 26
 """Size of a run, if a single batch is not larger: batches of images are large."""
 
 
-def runs_of_batches(buffer: ReplayBuffer, batches: int | None, batch_size: int | None) -> Iterator[Any]:
+def can_read_runs(buffer: ReadPath) -> bool:
+    """Return whether the batches of a buffer may be drawn and read together: nothing depends on the batch."""
+    per_step = all(isinstance(transform, Transform) and transform.per_step for transform in buffer.transforms)
+    return buffer.storage.read_only and buffer.sampler.draws_ahead and per_step
+
+
+def runs_of_batches(buffer: ReadPath, batches: int | None, batch_size: int | None) -> Iterator[Any]:
     """Yield the batches that as many calls of `sample` would return.
 
     Args:
-        buffer: A buffer over a dataset.
+        buffer: A buffer for which `can_read_runs` is True.
         batches: Number of batches; None until the sampler runs out.
-        batch_size: Number of steps of each.
+        batch_size: Number of steps of each; by default that of the constructor.
     """
-    size = batch_size or buffer.batch_size or 1
+    size: Any = buffer.batch_size if batch_size is None else batch_size
+    check_batch_size(size)
     most: int | None = None  # until the first batch shows its size
     remaining = batches
     while remaining is None or remaining > 0:
         ahead = (most or 1) if remaining is None else min(most or 1, remaining)
-        run = buffer._draw_run(ahead, batch_size, to_end=remaining is None)  # noqa: SLF001 - the two files are one class
-        for last, batch in zip(run.last, _read_run(buffer, run), strict=True):
-            buffer._ran_out = last  # noqa: SLF001 - the same
+        drawn, sizes = _draw_run(buffer, ahead, size, to_end=remaining is None)
+        read = (buffer.make(batch)[0] for batch in drawn)
+        for batch in read if len(drawn) == len(sizes) else split_steps(next(read), sizes):
             if most is None:
                 batch_bytes = batch.bytes() if is_tensor_collection(batch) else 0
                 most = max(1, min(_MAX_BATCHES, _MAX_STEPS // size, _MAX_BYTES // max(batch_bytes, 1)))
             yield batch
-        if remaining is None and run.last[-1]:
+        if remaining is None and drawn[-1].last:
             return
-        remaining = None if remaining is None else remaining - len(run.last)
+        remaining = None if remaining is None else remaining - len(sizes)
 
 
-@dataclass(slots=True)
-class Run:
-    """Batches that were drawn one after the other."""
+def _draw_run(buffer: ReadPath, batches: int, size: int, *, to_end: bool) -> tuple[list[Drawn], list[int]]:
+    """Draw batches from a read-only storage, as one if nothing belongs to a single batch.
 
-    drawn: list[Drawn]
-    """All batches as one if it has `sizes`, else each batch."""
-    last: list[bool]
-    """Whether the sampler ran out with a batch, for each."""
-    sizes: list[int] | None = None
-    """Number of steps of each batch in one."""
+    Args:
+        buffer: The buffer.
+        batches: Number of batches.
+        size: Number of steps of each.
+        to_end: Whether the run ends when the sampler runs out.
 
-    @classmethod
-    def of_batches(cls, drawn: list[Drawn]) -> Run:
-        """Create the run of some batches, which are read as one if nothing belongs to a single batch."""
-        last = [one.last for one in drawn]
-        if len(drawn) == 1 or any(
-            one.info or not isinstance(one.index, Tensor) or one.index.ndim != 1 for one in drawn
-        ):
-            return cls(drawn, last)
-        sizes = [len(one.index) for one in drawn]
-        drawn[0].index = torch.cat([one.index for one in drawn])
-        return cls(drawn[:1], last, sizes)
-
-
-def _read_run(buffer: ReplayBuffer, run: Run) -> Iterator[Any]:
-    read = (buffer._make_batch(drawn)[0] for drawn in run.drawn)  # noqa: SLF001 - the two files are one class
-    return read if run.sizes is None else split_steps(next(read), run.sizes)
-
-
-def can_read_runs(buffer: ReplayBuffer) -> bool:
-    """Return whether the batches of a buffer may be drawn and read together: nothing depends on the batch."""
-    per_step = all(isinstance(one, Transform) and one.per_step for one in buffer.transforms)
-    return buffer.storage.read_only and buffer.sampler.draws_ahead and per_step
+    Returns:
+        What is read together, and the number of steps of each batch.
+    """
+    storage, drawn = buffer.storage, []
+    with buffer.lock:
+        sampled = buffer.sampler.sample_batches(storage, size, batches) if batches > 1 else None
+        if sampled is not None:
+            return [Drawn(storage, *sampled)], [size] * batches
+        for _ in range(batches):
+            drawn.append(Drawn(storage, *buffer.choose_rows(storage, size), last=buffer.sampler.ran_out))
+            if to_end and drawn[-1].last:
+                break
+    sizes = [len(batch.index) for batch in drawn]
+    if len(drawn) > 1 and all(
+        not batch.info and isinstance(batch.index, Tensor) and batch.index.ndim == 1 for batch in drawn
+    ):
+        return [Drawn(storage, torch.cat([batch.index for batch in drawn]), {}, last=drawn[-1].last)], sizes
+    return drawn, sizes
 
 
 def split_steps(data: Any, sizes: Sequence[int]) -> Iterator[Any]:

@@ -12,38 +12,37 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from datasets_rl.buffers.read_path import ReadPath
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.tensor import TensorStorage
 
-if TYPE_CHECKING:
-    from datasets_rl.buffers.replay import ReplayBuffer
-
 __all__ = ["GraphHandle", "call_uncompiled", "can_compile", "sample_in_graph"]
 
-_buffers: weakref.WeakValueDictionary[int, ReplayBuffer] = weakref.WeakValueDictionary()
+_handles: weakref.WeakValueDictionary[int, GraphHandle] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
 
 class GraphHandle:
     """The number of a buffer, by which a compiled graph finds it."""
 
-    def __init__(self, buffer: ReplayBuffer) -> None:
+    def __init__(self, buffer: ReadPath) -> None:
         self.number = next(_numbers)
+        self.buffer: Callable[[], Any] = weakref.ref(buffer)
         self.anchor = torch.zeros(())
         """A tensor input of the operator, without which it would be computed once, when the graph is compiled."""
         self.info: dict[Any, Tensor] = {}
         """The info of a small batch, whose dtypes and shapes those of all batches have."""
-        _buffers[self.number] = buffer
+        _handles[self.number] = self
 
 
-def can_compile(buffer: ReplayBuffer) -> bool:
+def can_compile(buffer: ReadPath) -> bool:
     """Return whether a compiled function can sample from a buffer: its storage consists of tensors."""
-    return isinstance(buffer._storage, TensorStorage) and not buffer._has_own_rows  # noqa: SLF001 - the other half
+    return isinstance(buffer.storage, TensorStorage) and not buffer.has_own_rows
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
@@ -54,63 +53,68 @@ def call_uncompiled(call: Callable[..., Any], *arguments: Any, **options: Any) -
 
 # Like a random number, a batch is drawn anew by each call: the tag excludes that two calls become one.
 @torch.library.custom_op("datasets_rl::draw", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def _draw(buffer: int, layout: str, batch_size: int, anchor: Tensor) -> list[Tensor]:
+def _draw(number: int, layout: str, batch_size: int, anchor: Tensor) -> list[Tensor]:
     """Draw a batch, and return its rows, the parts of the batch, and its info in the order of `_describe`."""
     del layout, anchor
-    drawn, parts = _buffers[buffer]._draw_parts(batch_size)  # noqa: SLF001 - the other half of the buffer
+    handle = _handles[number]
+    buffer = handle.buffer()
+    with buffer.lock:
+        drawn = buffer.draw(batch_size, ahead=True)
+        try:
+            parts: list[Tensor] = drawn.storage.take_parts(drawn.index)
+        finally:
+            buffer.discard(drawn)
     if len(drawn.index) != batch_size:
         raise InvalidArgumentError(
             f"the sampler returned {len(drawn.index)} steps; a compiled function needs batches of {batch_size}",
             hint="pass drop_last=True to the sampler, or sample outside of the compiled function",
         )
-    return [drawn.index.clone(), *parts, *(drawn.info[key].clone() for key in _buffers[buffer]._graph.info)]  # noqa: SLF001
+    return [drawn.index.clone(), *parts, *(drawn.info[key].clone() for key in handle.info)]
 
 
 @_draw.register_fake
-def _(buffer: int, layout: str, batch_size: int, anchor: Tensor) -> list[Tensor]:
+def _(number: int, layout: str, batch_size: int, anchor: Tensor) -> list[Tensor]:
     """Return tensors without values, of the shapes that the operator returns: real ones cannot be read here."""
     del layout, anchor
-    rb = _buffers[int(buffer)]
-    storage: Any = rb._storage  # noqa: SLF001 - the other half of the buffer
+    handle = _handles[int(number)]
+    storage: Any = handle.buffer().storage
     kept = [
         torch.empty((batch_size, *table.shape[storage.ndim :]), dtype=table.dtype, device=storage.device)
         for table in storage._tables  # noqa: SLF001 - the parts of a batch are rows of these
     ]
-    entries = [
-        torch.empty((batch_size, *value.shape[1:]), dtype=value.dtype)
-        for value in rb._graph.info.values()  # noqa: SLF001
-    ]
+    entries = [torch.empty((batch_size, *value.shape[1:]), dtype=value.dtype) for value in handle.info.values()]
     return [torch.empty(batch_size, dtype=torch.int64), *kept, *entries]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
-def _describe(buffer: int) -> tuple[str, tuple[Any, ...]]:
+def _describe(number: int) -> tuple[str, tuple[Any, ...]]:
     """Return the layout of a batch, which tells compiled graphs apart, and the keys of its info.
 
     The info of a smallest batch is remembered; it is drawn without a change of state.
     """
-    rb = _buffers[buffer]
-    storage, sampler = rb._storage, rb._sampler  # noqa: SLF001 - the other half of the buffer
+    handle = _handles[number]
+    buffer = handle.buffer()
+    storage, sampler = buffer.storage, buffer.sampler
     info = dict(sampler.info_of(storage, torch.arange(sampler.unit) % len(storage)))
-    if rb._writer.tracks_generations:  # noqa: SLF001 - the other half of the buffer
+    if buffer.writer.tracks_generations:
         info["index_generation"] = torch.zeros(sampler.unit, dtype=torch.int64)
-    rb._graph.info = info  # noqa: SLF001 - the other half of the buffer
-    tensors: Any = [*storage._tables, *info.values()]  # type: ignore[attr-defined]  # noqa: SLF001 - see `can_compile`
+    handle.info = info
+    tensors: Any = [*storage._tables, *info.values()]  # noqa: SLF001 - as above
     return str([(str(tensor.dtype), list(tensor.shape[1:])) for tensor in tensors]), tuple(info)
 
 
-def sample_in_graph(rb: ReplayBuffer, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+def sample_in_graph(buffer: ReadPath, handle: GraphHandle, batch_size: int) -> tuple[Any, dict[Any, Any]]:
     """Return a batch and its info, as `ReplayBuffer.sample` does, in a function that is being compiled.
 
     Args:
-        rb: A buffer for which `can_compile` is True.
+        buffer: A buffer for which `can_compile` is True.
+        handle: Its handle.
         batch_size: Number of steps; the sampler must return as many.
     """
-    handle, storage = rb._graph, rb._storage  # noqa: SLF001 - the other half of the buffer
+    storage: Any = buffer.storage
     layout, keys = _describe(handle.number)
     rows, *rest = torch.ops.datasets_rl.draw(handle.number, layout, batch_size, handle.anchor)
     parts, entries = rest[: len(rest) - len(keys)], rest[len(rest) - len(keys) :]
     info: dict[Any, Any] = dict(zip(keys, entries, strict=True))
     info["index"] = rows if storage.ndim == 1 else storage.unravel(rows)
-    batch = storage.batch_of_parts(parts, rows)  # type: ignore[attr-defined]  # see `can_compile`
-    return rb._finish_batch(batch, info), info  # noqa: SLF001 - the other half of the buffer
+    return buffer.finish(storage.batch_of_parts(parts, rows), info), info

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensordict import TensorDictBase
 
+from datasets_rl.buffers.read_path import ReadPath
 from datasets_rl.notebook import facts_html
+from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import as_key, dotted_name
-
-if TYPE_CHECKING:
-    from datasets_rl.buffers.replay import ReplayBuffer
-    from datasets_rl.storages.base import Storage
 
 __all__ = ["as_html", "as_text"]
 
 
-def as_text(buffer: ReplayBuffer) -> str:
+def as_text(buffer: ReadPath) -> str:
     """Return a buffer with its components as text, one component per line."""
     components = ",\n".join(f"{name}={value}" for name, value in _components(buffer))
     return f"{type(buffer).__name__}(\n{indent(components, '    ')})"
 
 
-def as_html(buffer: ReplayBuffer, *facts: tuple[str, str]) -> str:
+def as_html(buffer: ReadPath, *facts: tuple[str, str]) -> str:
     """Return a buffer as an HTML table: additional rows, its components, and the fields of a step.
 
     Args:
@@ -38,7 +36,7 @@ def as_html(buffer: ReplayBuffer, *facts: tuple[str, str]) -> str:
     )
 
 
-def _components(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
+def _components(buffer: ReadPath) -> Iterator[tuple[str, str]]:
     yield "storage", repr(buffer.storage)
     yield "sampler", repr(buffer.sampler)
     yield "writer", repr(buffer.writer)
@@ -47,12 +45,12 @@ def _components(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
     yield "batch_size", repr(buffer.batch_size)
 
 
-def _storages(buffer: ReplayBuffer) -> Sequence[Storage]:
+def _storages(buffer: ReadPath) -> Sequence[Storage]:
     storages: Sequence[Storage] = getattr(buffer.storage, "storages", (buffer.storage,))
     return storages
 
 
-def _fields(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
+def _fields(buffer: ReadPath) -> Iterator[tuple[str, str]]:
     storage = _storages(buffer)[0]
     first: Any = storage.get(0) if len(storage) else None
     if isinstance(first, TensorDictBase):

@@ -12,12 +12,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from tensordict.utils import expand_as_right
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datasets_rl.buffers.batch import pin_batch, stack_items
 from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
-from datasets_rl.buffers.replay import Drawn, ReplayBuffer
+from datasets_rl.buffers.read_path import Drawn
+from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
@@ -125,8 +126,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             collate_fn=collate_fn,
             **{**kwargs, "delayed_init": False},
         )
-        locks = [member._lock for member in rbs]  # noqa: SLF001 - a member is a buffer too
-        self._lock = BufferLocks([lock for lock in locks if isinstance(lock, BufferLock)])
+        locks = [member.lock for member in rbs]
+        self._components.lock = BufferLocks([lock for lock in locks if isinstance(lock, BufferLock)])
         self._determine_keys()
 
     @property
@@ -145,13 +146,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
             InvalidArgumentError: If the buffers are incompatible.
         """
         members = self._members
-        version = tuple(
-            (len(member) > 0, member._storage, member._sampler, *member._transforms)  # noqa: SLF001 - a member is a buffer too
-            for member in members
-        )
+        version = tuple((len(member) > 0, member.storage, member.sampler, *member.transforms) for member in members)
         if version == self._keys_version or self._collates_itself:
             return
-        with self._lock:
+        with self.lock:
             self._read_keys()
         self._keys_version = version
 
@@ -184,12 +182,17 @@ class ReplayBufferEnsemble(ReplayBuffer):
     @property
     def _collates_itself(self) -> bool:
         """Whether the parts are passed unchanged to the user's collate function."""
-        return self._collate_fn is not None
+        return self._components.collate_fn is not None
+
+    @property
+    @override
+    def has_own_rows(self) -> bool:
+        return True
 
     def _fields_of_member(self, number: int, rows: Tensor, info: dict[Any, Tensor]) -> Mapping[Key, Field] | None:
         """Return the fields of a batch of one buffer, without a change of state of its transforms."""
         member = self._members[number]
-        storage: Any = self._storage
+        storage: Any = self.storage
         ((_, part),) = storage.get(((number,), (rows,)))
         with _preserve_state(member.transforms):
             part = add_gathered(member.transforms, member.storage, rows, part)
@@ -199,52 +202,58 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """Collate and transform the part of one buffer, and add the info of its sampler."""
         info = {key: value for key, value in info.items() if self._collates_itself or key in self._reported}
         info |= {key: value.expand(steps).clone() for key, value in self._unreported.items() if key not in info}
-        return self._members[number]._finish_batch(part, info)  # noqa: SLF001 - a member is a buffer too
+        return self._members[number].finish(part, info)
 
-    def _draw(self, batch_size: int | None, *, ahead: bool = False, fields: tuple[Key, ...] | None = None) -> Drawn:
+    @override
+    def draw(self, batch_size: int | None, *, ahead: bool = False, fields: tuple[Key, ...] | None = None) -> Drawn:
         self._determine_keys()
-        return super()._draw(batch_size, ahead=ahead, fields=fields)
+        return super().draw(batch_size, ahead=ahead, fields=fields)
 
     @property
     @override
     def sampler(self) -> SamplerEnsemble:
-        samplers: SamplerEnsemble = self._sampler  # type: ignore[assignment]  # the constructor takes no other
+        samplers: SamplerEnsemble = self._components.sampler  # type: ignore[assignment]  # the constructor takes no other
         return samplers
 
-    def _draw_given(self, rows: Any, batch_size: int | None, fields: tuple[Key, ...] | None) -> Drawn:
-        del rows, batch_size, fields
+    @override
+    def draw_rows(self, rows: Any, fields: tuple[Key, ...] | None = None) -> Drawn:
+        del rows, fields
         raise InvalidArgumentError(
             "rows name steps of one buffer, and this one samples from several buffers",
             hint="rb[member].sample(rows=...)",
         )
 
-    def _gather_data(self, drawn: Drawn) -> Any:
+    @override
+    def read(self, drawn: Drawn) -> Any:
         index, storage = drawn.index, drawn.storage
         # A transform of the ensemble that needs other rows raises here: the rows are those of the buffers.
-        parts = add_gathered(self._transforms, storage, index.get(_INDEX), storage.get(index))
+        parts = add_gathered(self.transforms, storage, index.get(_INDEX), storage.get(index))
         members = [self._members[number] for number, _ in parts]
         return [
             (number, add_gathered(member.transforms, member.storage, rows, part))
             for member, rows, (number, part) in zip(members, index.get(_INDEX), parts, strict=True)
         ]
 
-    def _finish_batch(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
+    @override
+    def finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         steps = info[_INDEX][_INDEX].shape[1]
         infos = {key: value for key, value in info.items() if key not in {_INDEX, _SOURCE}}
         parts = [
             self._finish_part(number, part, info_at(infos, position), steps)
             for position, (number, part) in enumerate(data)
         ]
-        numbers = [number for number, _ in data]
+        collate_fn = self._components.collate_fn if collate else None
         batch = (
-            self._collate_fn(parts)
-            if self._collate_fn is not None and collate
-            else self._stack_parts(parts, numbers, self._keys)
+            collate_fn(parts) if collate_fn else self._stack_parts(parts, [number for number, _ in data], self._keys)
         )
         if isinstance(batch, TensorDictBase):
             batch.set(_INDEX, _source_of(info[_INDEX], batch))
-        batch = apply_transforms(self._transforms, batch)
-        return pin_batch(batch) if self._pin_memory else batch
+        return self._transformed(batch)
+
+    def _transformed(self, batch: Any) -> Any:
+        """Return a batch of all parts after the transforms of the ensemble, pinned."""
+        batch = apply_transforms(self.transforms, batch)
+        return pin_batch(batch) if self._components.pin_memory else batch
 
     def _stack_parts(self, parts: list[Any], numbers: list[int], keys: BatchKeys) -> Any:
         if not all(isinstance(part, TensorDictBase) for part in parts):
@@ -261,45 +270,34 @@ class ReplayBufferEnsemble(ReplayBuffer):
                 hint="give the buffers transforms that make them alike",
             ) from error
 
+    @override
     @contextmanager
-    def _locked_for_change(self) -> Iterator[None]:
-        with super()._locked_for_change(), ExitStack() as members:
+    def locked_for_change(self) -> Iterator[None]:
+        with super().locked_for_change(), ExitStack() as members:
             for member in self._members:
-                members.enter_context(member._locked_for_change())  # noqa: SLF001 - a member is a buffer too
+                members.enter_context(member.locked_for_change())
             yield
 
     @override
-    def share(self, shared: bool = True) -> ReplayBufferEnsemble:
+    def share(self, shared: bool = True) -> Self:
         for member in self._members:
             member.share(shared)
         return self
 
+    @override
     def set_storage(self, storage: Any, collate_fn: Any = None) -> Any:
-        """Raise: an ensemble uses the components of its buffers.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
-        del collate_fn
         raise _fixed_component_error(storage)
 
+    @override
     def set_sampler(self, sampler: Any) -> Any:
-        """Raise: an ensemble uses the components of its buffers; assign `sampler.p` to change the probabilities.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
         raise _fixed_component_error(sampler)
 
+    @override
     def set_writer(self, writer: Any) -> Any:
-        """Raise: an ensemble uses the components of its buffers.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
         raise _fixed_component_error(writer)
 
-    def _chronological_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+    @override
+    def chronological_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         names = {"storage": "storages", "sampler": "samplers", "writer": "writers"}
         states_by_name = {name: state_dict[name]["state"].get(plural, []) for name, plural in names.items()}
         if any(len(states) != len(self._members) for states in states_by_name.values()):
@@ -309,8 +307,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             for number in range(len(self._members))
         ]
         rotated = [
-            member._chronological_state(state)  # noqa: SLF001 - a member is a buffer too
-            for member, state in zip(self._members, member_states, strict=True)
+            member.chronological_state(state) for member, state in zip(self._members, member_states, strict=True)
         ]
         if all(new_state is old_state for new_state, old_state in zip(rotated, member_states, strict=True)):
             return state_dict
@@ -333,7 +330,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             selected = numbers == number
             if selected.any():
                 priorities = priority[selected] if isinstance(priority, Tensor) and priority.ndim else priority
-                with member._lock:  # noqa: SLF001 - a member is a buffer too
+                with member.lock:
                     member.sampler.update_priority(rows[selected], priorities, storage=member.storage)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
@@ -353,7 +350,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             priority = data.get(getattr(member, "priority_key", "td_error"), None)
             if priority is not None and selected.any():
                 priority = priority.reshape(*selected.shape, -1)[selected]
-                with member._lock:  # noqa: SLF001 - a member is a buffer too
+                with member.lock:
                     member.sampler.update_priority(index[_INDEX][selected], priority, storage=member.storage)
 
     def __getitem__(self, index: Any) -> Any:
@@ -381,7 +378,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             *(self._members[number] for number in numbers),
             transform=self.transforms,
             batch_size=self.batch_size,
-            collate_fn=self._collate_fn,
+            collate_fn=self._components.collate_fn,
             p=None if sampler.p is None else sampler.p[numbers],
             sample_from_all=sampler.sample_from_all,
             missing=self.missing,
@@ -419,7 +416,7 @@ def _check_members(rbs: Sequence[ReplayBuffer]) -> None:
             f"buffers {nested} are ensembles themselves; expected buffers with flat batches",
             hint="pass their buffers: ReplayBufferEnsemble(*(inner[i] for i in range(len(inner))), ...)",
         )
-    own_rows = [number for number, rb in enumerate(rbs) if rb._has_own_rows]  # noqa: SLF001 - a member is a buffer too
+    own_rows = [number for number, rb in enumerate(rbs) if rb.has_own_rows]
     if own_rows:
         raise InvalidArgumentError(
             f"buffers {own_rows} replace the steps that their samplers draw; expected buffers without a sample_unit or "

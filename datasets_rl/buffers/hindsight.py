@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.buffers.replay import Drawn
+from datasets_rl.buffers.read_path import Drawn
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.returns import float_rewards
@@ -105,8 +105,8 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         super().__init__(sampler=sampler, **kwargs)
 
     @override
-    def _choose_rows(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
-        index, info = super()._choose_rows(storage, batch_size)
+    def choose_rows(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+        index, info = super().choose_rows(storage, batch_size)
         rows = index if isinstance(index, Tensor) else storage.ravel(index)
         if self._checked is not storage:
             self._check_keys(storage)
@@ -119,7 +119,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
 
     @property
     @override
-    def _has_own_rows(self) -> bool:
+    def has_own_rows(self) -> bool:
         return True
 
     def _check_keys(self, storage: Storage) -> None:
@@ -137,7 +137,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
 
     def _choose_goals(self, storage: Storage, rows: Tensor) -> Tensor:
         """Return the row of the step whose achieved goal each step gets, in the shape of `rows`."""
-        generator = self._sampler.generator
+        generator = self.sampler.generator
         if self.strategy is HindsightStrategy.RANDOM:
             steps = storage.chronological_rows() if storage.torn else None
             chosen = torch.randint(len(storage) - storage.torn, (len(rows),), generator=generator)
@@ -155,8 +155,8 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         return torch.from_numpy(episodes.rows(first + offsets.minimum(spans).numpy()))
 
     @override
-    def _gather_data(self, drawn: Drawn) -> Any:
-        data = super()._gather_data(drawn)
+    def read(self, drawn: Drawn) -> Any:
+        data = super().read(drawn)
         goals = drawn.info.get(_GOAL_INDEX)
         goals = None if goals is None else goals[goals >= 0]
         if goals is None or not len(goals):

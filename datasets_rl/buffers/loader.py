@@ -64,11 +64,11 @@ class SampledBatches(IterableDataset[Any]):
         for number in count() if self.batches is None else range(self.batches):
             if sampler.ran_out:
                 return
-            drawn = buffer._draw(None, ahead=True)  # noqa: SLF001 - the loader runs the buffer in another process
+            drawn = buffer.draw(None, ahead=True)
             if number % worker.num_workers == worker.id:
-                yield buffer._make_batch(drawn)[0]  # noqa: SLF001 - the same
+                yield buffer.make(drawn)[0]
             else:
-                buffer._discard_drawn(drawn)  # noqa: SLF001 - the same
+                buffer.discard(drawn)
 
 
 def _identity(batch: Any) -> Any:

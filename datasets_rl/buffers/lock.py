@@ -8,13 +8,15 @@ import signal
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
 import torch
+from typing_extensions import Self
 
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.lock import ProcessLock
@@ -24,6 +26,8 @@ __all__ = ["BufferLock", "BufferLocks"]
 
 
 _SIGINT = int(signal.SIGINT)
+_main = threading.main_thread().ident
+"""The thread that receives Ctrl-C."""
 
 
 class _DeferredInterrupt:
@@ -33,20 +37,34 @@ class _DeferredInterrupt:
     be interrupted.
     """
 
-    def __init__(self, before: Callable[[int, FrameType | None], Any]) -> None:
-        self.before = before
-        self.depth = 1
-        self._count = 0
+    __slots__ = ("before", "count", "depth")
+
+    def __init__(self) -> None:
+        self.before: Any = None
+        """The handler that this one replaces while `depth` is above 0."""
+        self.depth = self.count = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count > 1:
+        self.count += 1
+        if self.count > 1:
             self.before(number, frame)
 
-    def restore(self) -> None:
-        _signal.signal(_SIGINT, self.before)
-        if self._count == 1:
-            self.before(_SIGINT, None)
+    def install(self) -> bool:
+        """Replace the handler of Python; False if Ctrl-C does nothing, or is not Python's."""
+        self.before = _signal.getsignal(_SIGINT)
+        is_python = callable(self.before)
+        if is_python:
+            _signal.signal(_SIGINT, self)  # an earlier Ctrl-C raises here, and nothing is deferred
+        return is_python
+
+    def leave(self) -> None:
+        """End one use; at the end of the last one, restore the handler and deliver a deferred Ctrl-C."""
+        self.depth -= 1
+        if not self.depth:
+            count, self.count = self.count, 0
+            _signal.signal(_SIGINT, self.before)
+            if count == 1:
+                self.before(_SIGINT, None)
 
 
 class BufferLock:
@@ -72,11 +90,12 @@ class BufferLock:
 
     def _initialize(self, *, forked: bool = False) -> None:
         self._forked = forked
-        self._inside = threading.Condition(threading.RLock())
+        self._threads = threading.RLock()
+        self._changed = threading.Condition(self._threads)
         self._depth = 0
         self._reads = 0
-        self._deferred: _DeferredInterrupt | None = None
-        """Set by the main thread only."""
+        self._interrupt = _DeferredInterrupt()
+        """Used by the main thread only."""
         self._file = ProcessLock.for_path(self._path) if self._path is not None else None
         _all_locks.add(self)
 
@@ -96,7 +115,7 @@ class BufferLock:
             self._storage = storage
         path = self._lock_path() or self._path or self._create_file()
         if path != self._path:
-            with self._inside:
+            with self._threads:
                 before, self._path, self._file = self._file, path, ProcessLock.for_path(path)
                 if self._depth:
                     self._file.acquire()
@@ -115,17 +134,24 @@ class BufferLock:
         path.touch()
         return path
 
-    def __enter__(self) -> None:
+    @property
+    def reading(self) -> AbstractContextManager[object]:
+        """The lock for a draw from a storage that nothing writes: Ctrl-C then loses one batch, and needs no deferral."""
+        return self._threads if self._file is None and not self._forked else self
+
+    def __enter__(self) -> Self:
         if self._forked:
             # The parent's compute threads do not exist here, and torch would wait for them forever once an operation is
             # large enough to be split (32,768 elements or more).
             torch.set_num_threads(1)
             self._forked = False
-        self._defer_interrupt()
+        interrupt = self._interrupt
+        if get_ident() == _main and (interrupt.depth or interrupt.install()):  # only that thread receives Ctrl-C
+            interrupt.depth += 1
         try:
-            self._inside.acquire()
+            self._threads.acquire()
         except BaseException:
-            self._restore_interrupt()
+            self._end_deferral()
             raise
         self._depth += 1
         if self._file is not None and self._depth == 1:
@@ -133,8 +159,8 @@ class BufferLock:
                 self._file.acquire()
             except BaseException:
                 self._depth -= 1
-                self._inside.release()
-                self._restore_interrupt()
+                self._threads.release()
+                self._end_deferral()
                 raise
             if self._storage is not None:
                 try:
@@ -142,34 +168,18 @@ class BufferLock:
                 except BaseException:
                     self.__exit__()
                     raise
+        return self
 
     def __exit__(self, *failure: object) -> None:
         self._depth -= 1
         if self._file is not None and not self._depth:
             self._file.release()
-        self._inside.release()
-        self._restore_interrupt()
+        self._threads.release()
+        self._end_deferral()
 
-    def _defer_interrupt(self) -> None:
-        if threading.get_ident() != threading.main_thread().ident:
-            return  # only the main thread receives Ctrl-C
-        if self._deferred is not None:
-            self._deferred.depth += 1
-            return
-        before = _signal.getsignal(_SIGINT)
-        if callable(before):
-            deferred = _DeferredInterrupt(before)
-            _signal.signal(_SIGINT, deferred)  # an earlier Ctrl-C raises here, and nothing is deferred
-            self._deferred = deferred
-
-    def _restore_interrupt(self) -> None:
-        deferred = self._deferred
-        if deferred is None or threading.get_ident() != threading.main_thread().ident:
-            return
-        deferred.depth -= 1
-        if not deferred.depth:
-            self._deferred = None
-            deferred.restore()
+    def _end_deferral(self) -> None:
+        if self._interrupt.depth and get_ident() == _main:
+            self._interrupt.leave()
 
     def begin_read(self) -> None:
         """Announce a read that ends outside the lock; called while the lock is held."""
@@ -177,14 +187,14 @@ class BufferLock:
 
     def end_read(self) -> None:
         """End an announced read; called outside the lock."""
-        with self._inside:
+        with self._threads:
             self._reads -= 1
-            self._inside.notify_all()
+            self._changed.notify_all()
 
     def wait_for_reads(self) -> None:
         """Wait until all announced reads have ended; called by a writer while it holds the lock."""
         while self._reads:
-            self._inside.wait()
+            self._changed.wait()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_path": self._path, "_scratch": self._scratch, "_storage": self._storage, "name": self.name}
@@ -218,12 +228,17 @@ class BufferLocks:
         for lock in self._locks:
             lock.share()
 
-    def __enter__(self) -> None:
-        entered = ExitStack()
-        with entered:
+    @property
+    def reading(self) -> Self:
+        """These locks, see `BufferLock.reading`."""
+        return self
+
+    def __enter__(self) -> Self:
+        with ExitStack() as entered:
             for lock in self._locks:
                 entered.enter_context(lock)
             entered.pop_all()
+        return self
 
     def __exit__(self, *failure: object) -> None:
         for lock in reversed(self._locks):
@@ -250,9 +265,11 @@ _all_locks: weakref.WeakSet[BufferLock] = weakref.WeakSet()
 
 def _reset_after_fork() -> None:
     """Reset every lock in a forked process: the parent's threads that held locks do not exist here."""
+    global _main  # noqa: PLW0603 - the thread that forks is the main thread of the new process
+    _main = get_ident()
     for lock in list(_all_locks):
-        if lock._deferred is not None:  # noqa: SLF001 - same module
-            _signal.signal(_SIGINT, lock._deferred.before)  # noqa: SLF001 - same module
+        if lock._interrupt.depth:  # noqa: SLF001 - same module
+            _signal.signal(_SIGINT, lock._interrupt.before)  # noqa: SLF001 - same module
         lock._initialize(forked=True)  # noqa: SLF001 - same module
 
 

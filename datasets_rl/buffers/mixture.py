@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from typing_extensions import override
 
-from datasets_rl.buffers.batch import pin_batch
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.ensemble import ReplayBufferEnsemble, info_at
 from datasets_rl.buffers.keys import Missing, MixtureKey
-from datasets_rl.buffers.replay import Drawn, ReplayBuffer
+from datasets_rl.buffers.read_path import Drawn
+from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.mixture import MixtureSampler
-from datasets_rl.transforms.compose import apply_transforms
 
 __all__ = ["Mixture"]
 
@@ -78,7 +78,7 @@ class Mixture(ReplayBufferEnsemble):
                 "interleave and collate_fn are mutually exclusive: a collate_fn orders the steps"
             )
         super().__init__(*rbs, missing=missing, **kwargs)
-        self._sampler = MixtureSampler(
+        self._components.sampler = MixtureSampler(
             *(rb.sampler for rb in rbs),
             p=p,
             exact=exact,
@@ -87,7 +87,7 @@ class Mixture(ReplayBufferEnsemble):
             unit=unit,
             generator=kwargs.get("generator"),
         )
-        self._sampler.attach(self._storage)
+        self.sampler.attach(self.storage)
 
     @property
     def keys_of_members(self) -> tuple[MixtureKey, ...]:
@@ -114,15 +114,17 @@ class Mixture(ReplayBufferEnsemble):
     @property
     def sampler(self) -> MixtureSampler:
         """The samplers of the buffers, and their shares."""
-        sampler: MixtureSampler = self._sampler  # type: ignore[assignment]  # the constructor takes no other
+        sampler: MixtureSampler = self._components.sampler  # type: ignore[assignment]  # the constructor takes no other
         return sampler
 
-    def _gather_data(self, drawn: Drawn) -> Any:
+    @override
+    def read(self, drawn: Drawn) -> Any:
         numbers, counts = _counts_per_buffer(drawn.index)
         rows = drawn.index[_INDEX].split(counts)
-        return super()._gather_data(Drawn(drawn.storage, {"buffer_ids": numbers, _INDEX: rows}, drawn.info))
+        return super().read(Drawn(drawn.storage, {"buffer_ids": numbers, _INDEX: rows}, drawn.info))
 
-    def _finish_batch(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
+    @override
+    def finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         index = info.pop(_INDEX)
         _, counts = _counts_per_buffer(index)
         infos = {key: value if isinstance(value, list) else value.split(counts) for key, value in info.items()}
@@ -131,15 +133,15 @@ class Mixture(ReplayBufferEnsemble):
             self._keys.fit(self._finish_part(number, part, info_at(infos, place), steps), self.names[number])
             for place, ((number, part), steps) in enumerate(zip(data, counts, strict=True))
         ]
-        batch: Any = self._collate_fn(parts) if self._collate_fn is not None and collate else torch.cat(parts)
+        collate_fn = self._components.collate_fn if collate else None
+        batch: Any = torch.cat(parts) if collate_fn is None else collate_fn(parts)
         batch.set(_INDEX, index)
         if self._interleave:
             order = _interleaved_order(tuple(counts), self._unit)
             batch = batch[order]
             info.update({key: value[order] for key, value in info.items() if isinstance(value, Tensor)})
             info[_INDEX] = batch.get(_INDEX)
-        batch = apply_transforms(self._transforms, batch)
-        return pin_batch(batch) if self._pin_memory else batch
+        return self._transformed(batch)
 
 
 @lru_cache(maxsize=64)

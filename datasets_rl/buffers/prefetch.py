@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.buffers.read_path import Drawn, ReadPath
 
 __all__ = ["Prefetch"]
 
-Draw = TypeVar("Draw")
-Batch = TypeVar("Batch")
-Result_co = TypeVar("Result_co", covariant=True)
+Batch = tuple[Any, dict[Any, Any]]
+"""A batch and its info."""
 
 _WORTH_A_THREAD = 250e-6
 """Seconds: batches that are made faster cost more in a thread than without one, because threads of Python wait for each
@@ -26,29 +23,25 @@ _RECENT = 8
 """Number of batches whose times decide."""
 
 
-class _Pending(Protocol[Result_co]):
+class _Pending(Protocol):
     """What `Prefetch` needs of a `concurrent.futures.Future`."""
 
-    def result(self) -> Result_co:
+    def result(self) -> Batch:
         """Return the batch, or raise the error of making it."""
 
     def cancel(self) -> bool:
         """Return whether the batch will not be made."""
 
 
-class _Done(Generic[Batch]):
+class _Done:
     """A batch that was made at once, or the error of making it, with the methods of a `concurrent.futures.Future`."""
 
     __slots__ = ("_batch", "_error")
 
-    def __init__(self, make: Callable[[Draw], Batch], drawn: Draw) -> None:
-        self._error: Exception | None = None
-        try:
-            self._batch = make(drawn)
-        except Exception as error:  # noqa: BLE001 - it is raised when the batch is taken, as by a future
-            self._error = error
+    def __init__(self, batch: Batch | None, error: Exception | None = None) -> None:
+        self._batch, self._error = batch, error
 
-    def result(self) -> Batch:
+    def result(self) -> Any:
         if self._error is not None:
             raise self._error
         return self._batch
@@ -57,8 +50,8 @@ class _Done(Generic[Batch]):
         return False
 
 
-class Prefetch(Generic[Draw, Batch]):
-    """Prepares batches ahead of time.
+class Prefetch:
+    """Prepares the batches of a buffer ahead of time.
 
     The caller's thread samples the batches, in order, so that the random sequence is that of a buffer without
     prefetching; threads read and transform them. Where one of the last 8 batches took less than 0.25 ms, the caller
@@ -66,42 +59,28 @@ class Prefetch(Generic[Draw, Batch]):
     the same in both cases.
 
     Args:
+        buffer: The buffer. Its lock is held while batches are sampled, but not while the caller waits for them.
         depth: Number of batches in progress, and of threads.
-        draw: Samples the next batch.
-        make: Reads and transforms a sampled batch; runs in a thread.
-        drop: Called with a sampled batch that will not be read.
-        lock: Held while batches are sampled, but not while the caller waits for them.
     """
 
-    def __init__(
-        self,
-        depth: int,
-        draw: Callable[[], Draw],
-        make: Callable[[Draw], Batch],
-        drop: Callable[[Draw], None],
-        lock: AbstractContextManager[None],
-    ) -> None:
-        if depth < 1:
-            raise InvalidArgumentError(f"prefetch is {depth}; expected an integer >= 1, or None for no prefetching")
+    def __init__(self, buffer: ReadPath, depth: int) -> None:
         self.depth = depth
-        self._draw = draw
-        self._make = make
-        self._drop = drop
-        self._lock = lock
+        self._buffer = buffer
         self._process = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
-        self._in_progress: deque[tuple[Draw, _Pending[Batch]]] = deque()
+        self._in_progress: deque[tuple[Drawn, _Pending]] = deque()
         self._times: deque[float] = deque(maxlen=_RECENT)
         """Seconds that the last batches took."""
         self.uses_threads = True
         """Whether the next batch is made in a thread."""
 
-    def next(self) -> tuple[Draw, Batch]:
+    def next(self) -> tuple[Drawn, Batch]:
         """Return the oldest batch in progress with its sample, and start new ones after it."""
-        with self._lock:
+        buffer = self._buffer
+        with buffer.lock:
             self._leave_parent()
             while len(self._in_progress) <= self.depth:
-                self.start(self._draw())
+                self.start(buffer.draw(None, ahead=True))
             drawn, batch = self._in_progress.popleft()
         return drawn, batch.result()
 
@@ -111,18 +90,22 @@ class Prefetch(Generic[Draw, Batch]):
             self._threads, self._process = None, os.getpid()
             self._in_progress.clear()
 
-    def start(self, drawn: Draw) -> None:
+    def start(self, drawn: Drawn) -> None:
         """Read and transform a sampled batch after those in progress, in a thread if that is faster."""
         if not self.uses_threads:
-            self._in_progress.append((drawn, _Done(self._timed, drawn)))
+            try:
+                done = _Done(self._make(drawn))
+            except Exception as error:  # noqa: BLE001 - it is raised when the batch is taken, as by a future
+                done = _Done(None, error)
+            self._in_progress.append((drawn, done))
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.depth, thread_name_prefix="rlds-prefetch")
-        self._in_progress.append((drawn, self._threads.submit(self._timed, drawn)))
+        self._in_progress.append((drawn, self._threads.submit(self._make, drawn)))
 
-    def _timed(self, drawn: Draw) -> Batch:
+    def _make(self, drawn: Drawn) -> Batch:
         start = time.perf_counter()
-        batch = self._make(drawn)
+        batch = self._buffer.make(drawn)
         self._times.append(time.perf_counter() - start)
         # A copy, because other threads append. The least time is that of a batch that waited for nothing.
         times = tuple(self._times)
@@ -130,7 +113,7 @@ class Prefetch(Generic[Draw, Batch]):
         return batch
 
     @property
-    def draws_in_progress(self) -> list[Draw]:
+    def draws_in_progress(self) -> list[Drawn]:
         """The samples of the batches in progress, the oldest first."""
         return [drawn for drawn, _ in self._in_progress]
 
@@ -140,7 +123,7 @@ class Prefetch(Generic[Draw, Batch]):
         while self._in_progress:
             drawn, batch = self._in_progress.popleft()
             if batch.cancel():
-                self._drop(drawn)
+                self._buffer.discard(drawn)
 
     def close(self) -> None:
         """Stop the threads."""

@@ -8,18 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.buffers.arguments import build_component
+from datasets_rl.buffers.components import build_component
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.prioritized import PrioritizedSampler
 from datasets_rl.storages.base import Storage
-from datasets_rl.storages.list import ListStorage
 
 __all__ = ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"]
-
-_DEFAULT_SIZE = 1_000
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -63,7 +60,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def prioritized_sampler(self) -> PrioritizedSampler:
         """The sampler of the buffer, which has the priorities."""
-        return _prioritized(self._sampler)
+        return _prioritized(self.sampler)
 
 
 class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
@@ -113,7 +110,7 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     @property
     def prioritized_sampler(self) -> PrioritizedSampler:
         """The sampler of the buffer, which has the priorities."""
-        return _prioritized(self._sampler)
+        return _prioritized(self.sampler)
 
 
 def _prioritized(sampler: Sampler) -> PrioritizedSampler:
@@ -128,7 +125,7 @@ def _with_sampler(kwargs: dict[str, Any], storage: Any, **priorities: Any) -> di
             "sampler was passed to a prioritized buffer, which creates its own", hint="use ReplayBuffer(sampler=...)"
         )
     problems: list[str] = []
-    storage = build_component(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
+    storage = build_component(storage, "get", problems)
     if problems:
         raise InvalidArgumentError("; ".join(problems))
     return kwargs | {"storage": storage, "sampler": PrioritizedSampler(storage.max_size, **priorities)}

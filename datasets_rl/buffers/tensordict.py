@@ -9,9 +9,11 @@ import torch
 from tensordict import TensorDict, is_tensor_collection, lazy_stack
 from tensordict.utils import expand_as_right
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.buffers.forms import BatchForm, as_form, check_form
-from datasets_rl.buffers.replay import Drawn, ReplayBuffer
+from datasets_rl.buffers.read_path import Drawn
+from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import Key
 from datasets_rl.transforms.base import resolve_key
@@ -48,12 +50,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
         **kwargs: Arguments of `ReplayBuffer`.
     """
 
+    default_writer: type[Writer] = TensorDictRoundRobinWriter
+
     def __init__(self, *, priority_key: str = "td_error", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.priority_key = priority_key
-
-    def _default_writer(self) -> Writer:
-        return TensorDictRoundRobinWriter()
 
     def _validate_data(self, data: Any, *, single: bool) -> Any:
         return [*map(_without_index, data)] if isinstance(data, list) and not single else _without_index(data)
@@ -66,7 +67,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         if priority is None or not rows:
             return None
         priority = priority.reshape(rows, -1)
-        self._sampler.expect_priority(priority)
+        self.sampler.expect_priority(priority)
         return priority
 
     def update_tensordict_priority(self, data: Any) -> None:
@@ -84,20 +85,21 @@ class TensorDictReplayBuffer(ReplayBuffer):
         if priority is None:
             return
         index = data.get(_INDEX, None)
-        if self._sample_unit is not None:
-            index, priority = self._sample_unit.anchor_priorities(data, priority)
+        unit = self._components.sample_unit
+        if unit is not None:
+            index, priority = unit.anchor_priorities(data, priority)
         if index is None:
             raise InvalidArgumentError(
                 f"the batch has no {_INDEX!r}; expected a batch from sample(), with its index",
                 hint="for an index from extend(), call update_priority(index, priority)",
             )
-        with self._lock:
-            rows = self._storage.ravel(index if self._storage.ndim == 1 else index.reshape(-1, self._storage.ndim))
+        with self.lock:
+            rows = self.storage.ravel(index if self.storage.ndim == 1 else index.reshape(-1, self.storage.ndim))
             # If an element is a whole trajectory, each of its steps has its index: the priorities are reduced to one.
             while rows.ndim > 1 and bool((rows == rows[..., :1]).all()):
                 rows = rows[..., 0]
             priority = priority.reshape(rows.numel(), -1)
-            self._sampler.update_priority(rows.reshape(-1), priority, storage=self._storage)
+            self.sampler.update_priority(rows.reshape(-1), priority, storage=self.storage)
 
     def sample(
         self,
@@ -135,21 +137,24 @@ class TensorDictReplayBuffer(ReplayBuffer):
         batch = batch if as_ is None else as_form(batch, as_)
         return (batch, info) if return_info else batch
 
-    def _make_batch(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
+    @override
+    def make(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
         drawn.info = _Info(drawn.info)
-        return super()._make_batch(drawn)
+        return super().make(drawn)
 
-    def _finish_batch(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
+    @override
+    def finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         if not info:
-            return super()._finish_batch(data, info, collate=collate)
-        if collate and self._collate_fn is not None:
-            data = self._collate_fn(data)
+            return super().finish(data, info, collate=collate)
+        parts = self._components
+        if collate and parts.collate_fn is not None:
+            data = parts.collate_fn(data)
         entries = _as_entries(info, data)
         replaced = _set_entries(data, entries)
         if isinstance(info, _Info):
             info.replaced = replaced
-        data = super()._finish_batch(data, {}, collate=False)
-        if self._transforms:
+        data = super().finish(data, {}, collate=False)
+        if parts.transforms:
             # Transforms see the info; if one of them selects keys, the index and the other info are added again.
             lost = {key: value for key, value in entries.items() if data.get(key, None) is None}
             if lost:

@@ -399,7 +399,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
     def _replace_steps(self) -> None:
         """Replace the storage by one of the steps that the buffer now shows."""
         steps = self._visible_steps()
-        self.set_storage(PaddedTrajectories(steps) if self.split_trajs else steps, self._collate_fn)
+        self.set_storage(PaddedTrajectories(steps) if self.split_trajs else steps, self._components.collate_fn)
         self.__dict__.pop("specs", None)
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
@@ -413,7 +413,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
     @property
     def episodes(self) -> EpisodeTable:
         """The table of the episodes: where each starts and stops among the steps, and its return."""
-        table: EpisodeTable = self._storage.episodes  # type: ignore[attr-defined]  # all three storages have it
+        table: EpisodeTable = self.storage.episodes  # type: ignore[attr-defined]  # all three storages have it
         return table
 
     @property
@@ -439,7 +439,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
     @cached_property
     def specs(self) -> CompositeSpec:
         """The spec of a transition, from the manifest: no environment is needed."""
-        steps: Any = self._storage
+        steps: Any = self.storage
         if isinstance(steps, (PaddedTrajectories, DeviceStorage)):
             steps = steps.steps
         if not isinstance(steps, View):
@@ -579,14 +579,14 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         Raises:
             IndexError: If there is no such episode.
         """
-        storage: Any = self._storage
+        storage: Any = self.storage
         steps = storage.steps if isinstance(storage, PaddedTrajectories) else storage
         for number in range(len(self.episodes)) if numbers is None else numbers:
             yield steps.get(self.episodes.rows(number))
 
     def _step_reader(self) -> StepReader:
         """Return a reader of the stored fields of the visible steps."""
-        steps: Any = self._storage
+        steps: Any = self.storage
         while not isinstance(steps, (DatasetStorage, View)):
             steps = steps.steps
         if isinstance(steps, DatasetStorage):
@@ -634,7 +634,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
             InvalidArgumentError: If the arguments do not exist, no transition remains, jax is not installed, or elements are whole episodes.
             UnknownKeyError: If the dataset has no observation or action.
         """
-        steps: Any = self._storage.steps if isinstance(self._storage, DeviceStorage) else self._storage
+        steps: Any = self.storage.steps if isinstance(self.storage, DeviceStorage) else self.storage
         if isinstance(steps, PaddedTrajectories):
             raise InvalidArgumentError("the elements are whole episodes", hint="open the dataset without split_trajs")
         if layout != "d4rl" and self.final_unknown is None:
@@ -821,7 +821,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         return super().__getitem__(index)
 
     def _column(self, key: Any) -> Any:
-        storage: Any = self._storage
+        storage: Any = self.storage
         prefix, keys = as_key(key), storage.keys()
         nested = [field for field in keys if field[: len(prefix)] == prefix and field != prefix]
         if not nested:
@@ -833,7 +833,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         """Return whether the dataset has a field, or fields nested below this key."""
         if not isinstance(key, (str, tuple)):
             return False
-        storage: Any = self._storage
+        storage: Any = self.storage
         prefix, keys = as_key(key), storage.keys()
         return any(field[: len(prefix)] == prefix for field in keys)
 
@@ -842,7 +842,7 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         if self.selection != Selection():
             shown += f", a part: {self.selection}"
         if self._shown_keys is not None:
-            shown += f", fields: {', '.join(map(dotted_name, self._storage.keys()))}"  # type: ignore[attr-defined]  # all have it
+            shown += f", fields: {', '.join(map(dotted_name, self.storage.keys()))}"  # type: ignore[attr-defined]  # all have it
         if self._device is not None:
             shown += f", on {self._device}"
         return (

@@ -141,8 +141,8 @@ class OfflineToOnlineReplayBuffer(Mixture):
             names=names,
         )
         self._share = _OfflineShare(offline.sampler, online.sampler)
-        self._share.attach(self._storage)
-        self._sampler = self._share
+        self._share.attach(self.storage)
+        self._components.sampler = self._share
         self._first_fraction = self.offline_fraction = float(offline_fraction)
 
     @property

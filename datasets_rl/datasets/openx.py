@@ -190,21 +190,21 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
     def __iter__(self) -> Iterator[Any]:
         """Yield batches; without a batch size, yield one trajectory at a time, or with `slice_len` a slice of each."""
         if self.batch_size is not None:
-            if isinstance(self._sampler, StreamSampler):
-                with self._locked_for_change():
-                    self._sampler.start_epoch()
+            if isinstance(self.sampler, StreamSampler):
+                with self.locked_for_change():
+                    self.sampler.start_epoch()
             yield from super().__iter__()
             return
         if self.streaming:
             cutter = StreamSampler(strict_length=self.strict_length)
-            cutter.generator = self._sampler.generator
+            cutter.generator = self.sampler.generator
             for run in self.stream.runs(cutter.generator):
                 index = run.rows
                 info: dict[Any, Any] = {}
                 if self.slice_len is not None:
                     part = cutter.cut(run, self.slice_len, filled=self.pad is not None)
                     index, info = cutter.batch(self.stream, [part], self.slice_len)
-                yield self._finish_batch(self.stream.take(index), {**info, "index": index})
+                yield self.finish(self.stream.take(index), {**info, "index": index})
             return
         count = self.num_slices or 1
         if self.slice_len is not None:
@@ -215,14 +215,14 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         else:
             sampler = SliceSamplerWithoutReplacement(num_slices=count, strict_length=False, shuffle=self.shuffle)
             size = count * int(self.episodes.lengths.max())
-        sampler.generator = self._sampler.generator
+        sampler.generator = self.sampler.generator
         batches: TensorDictReplayBuffer = TensorDictReplayBuffer(
-            storage=self._storage,
+            storage=self.storage,
             sampler=sampler,
             writer=ImmutableDatasetWriter(),
-            collate_fn=self._collate_fn,
-            pin_memory=self._pin_memory,
-            transform=self._transforms or None,
+            collate_fn=self._components.collate_fn,
+            pin_memory=self._components.pin_memory,
+            transform=self.transforms or None,
             batch_size=size,
         )
         yield from batches

@@ -104,13 +104,13 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of a new epoch; without a batch size, one whole episode at a time."""
         if self.batch_size is not None:
-            if isinstance(self._sampler, StreamSampler):
-                with self._locked_for_change():
-                    self._sampler.start_epoch()
+            if isinstance(self.sampler, StreamSampler):
+                with self.locked_for_change():
+                    self.sampler.start_epoch()
             yield from super().__iter__()
             return
-        for run in self.stream.runs(self._sampler.generator):
-            yield self._finish_batch(self.stream.take(run.rows), {"index": run.rows})
+        for run in self.stream.runs(self.sampler.generator):
+            yield self.finish(self.stream.take(run.rows), {"index": run.rows})
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
         """Return the strings of the integer codes of a text field that were read so far.

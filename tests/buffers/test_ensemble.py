@@ -359,7 +359,7 @@ class TestAsABuffer:
         assert rb.write_count == 40
         assert "value" in rb._repr_html_()
         rb.share()
-        assert all(rb[number]._lock.shared for number in range(2))
+        assert all(rb[number].lock.shared for number in range(2))
         with pytest.raises(InvalidArgumentError, match="does not select a buffer"):
             rb["value"]
 

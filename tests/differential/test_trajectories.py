@@ -56,7 +56,7 @@ def test_windows_of_rings_are_the_same():
             for write in writes:
                 rb.extend(write.clone())
             index = anchors[0] if ndim == 1 else anchors if library is ours else torch.stack(anchors, -1)
-            index, info = sequence(**arguments).expand(index, {"weight": torch.arange(7.0)}, rb._storage)
+            index, info = sequence(**arguments).expand(index, {"weight": torch.arange(7.0)}, rb.storage)
             results.append({"index": torch.stack(index, -1) if isinstance(index, tuple) else index, **info})
         mine, other = results
 

@@ -333,5 +333,5 @@ def test_two_buffers_over_one_storage_in_one_process_do_not_wait_for_each_other(
     storage = LazyMemmapStorage(SLOTS)
     one, other = (TensorDictReplayBuffer(storage=storage, batch_size=3) for _ in range(2))
     one.extend(steps(0, SLOTS))
-    with one._lock:
+    with one.lock:
         assert len(other.sample()) == 3

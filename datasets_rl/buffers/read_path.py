@@ -1,0 +1,256 @@
+"""The read path of a buffer: a batch is drawn, read and finished.
+
+    draw      sampler, sample unit            the rows of a batch, and the info of the sampler; under the lock
+    read      storage, fields, device         the steps at these rows
+    finish    collate_fn, transforms, pin     the batch
+
+Single batches, runs of batches, prefetching, given rows, an index and compiled graphs differ in when and where they do
+these three, and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict, is_tensor_collection
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from datasets_rl.buffers.arguments import MAX_BATCH, check_batch_size
+from datasets_rl.buffers.batch import pin_batch
+from datasets_rl.buffers.components import Composed
+from datasets_rl.buffers.fields import field_of, key_of
+from datasets_rl.buffers.forms import given_rows
+from datasets_rl.storages.base import Storage
+from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
+from datasets_rl.storages.list import ListStorage
+from datasets_rl.storages.positions import is_single_slot
+from datasets_rl.ted.keys import Key
+from datasets_rl.transforms.base import NestedKey
+from datasets_rl.transforms.compose import apply_transforms
+from datasets_rl.transforms.gathered import add_gathered
+
+if TYPE_CHECKING:
+    from datasets_rl.buffers.query import Trajectory
+
+__all__ = ["Drawn", "ReadPath"]
+
+_UNREAD = object()
+
+
+@dataclass(slots=True)
+class Drawn:
+    """A sampled batch, before it is read."""
+
+    storage: Storage
+    index: Any
+    info: dict[Any, Any]
+    fields: tuple[Key, ...] | None = None
+    """Keys of the fields to read; None for all."""
+    last: bool = False
+    """Whether the batch ends an epoch of the sampler."""
+    data: Any = _UNREAD
+    """The steps, if they were read under the lock."""
+    announced: bool = False
+    """Whether its read outside the lock was announced."""
+
+
+class ReadPath(Composed):
+    """The part of a buffer that makes batches, see the module."""
+
+    batch_size: int | None
+    """Default number of steps in a batch."""
+
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether batches differ from what the sampler draws, so that only this buffer can make them."""
+        return self._components.sample_unit is not None
+
+    def draw(self, batch_size: int | None, *, ahead: bool = False, fields: tuple[Key, ...] | None = None) -> Drawn:
+        """Draw a batch; of a storage that can be written, read it too.
+
+        Args:
+            batch_size: Number of steps, B; by default that of the constructor.
+            ahead: Whether `make` or `discard` follows outside the lock, which writers wait for.
+            fields: Keys of the fields to read; None for all.
+
+        Raises:
+            InvalidArgumentError: If no batch size is given, or the buffer is empty.
+        """
+        size: Any = self.batch_size if batch_size is None else batch_size
+        if type(size) is not int or not 1 <= size <= MAX_BATCH:
+            check_batch_size(size)
+        parts = self._components
+        lock, storage = parts.lock, parts.storage
+        with lock.reading if storage.read_only else lock:
+            index, info = self.choose_rows(storage, size)
+            if parts.writer.tracks_generations:
+                info["index_generation"] = parts.writer.generations_of(storage.unravel(index))
+            drawn = Drawn(storage, index, info, fields, parts.sampler.ran_out)
+            if ahead and not storage.read_only and not lock.shared:
+                drawn.announced = True
+                lock.begin_read()
+            elif not storage.read_only:
+                drawn.data = self.read(drawn)
+        return drawn
+
+    def draw_rows(self, rows: Any, fields: tuple[Key, ...] | None = None) -> Drawn:
+        """Draw a batch of given rows, see `ReplayBuffer.sample`; the state of the sampler does not change."""
+        with self.lock:
+            storage = self.storage
+            index, info = self._expand(storage, given_rows(rows, storage), {})
+            drawn = Drawn(storage, index, info, fields)
+            if not storage.read_only:
+                drawn.data = self.read(drawn)
+        return drawn
+
+    def choose_rows(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+        """Return the rows of a batch, and its info; the caller holds the lock."""
+        parts = self._components
+        index, info = parts.sampler.sample(storage, batch_size)
+        return (index, info) if parts.sample_unit is None else self._expand(storage, index, info)
+
+    def _expand(self, storage: Storage, index: Any, info: dict[Any, Any]) -> tuple[Any, dict[Any, Any]]:
+        """Replace the rows of a batch by the steps of the sample unit."""
+        unit = self._components.sample_unit
+        if unit is None:
+            return index, info
+        rows = index if isinstance(index, Tensor) else storage.ravel(index)
+        index, info = unit.expand(rows if storage.ndim == 1 else storage.unravel(rows), info, storage)
+        return storage.ravel(index), info
+
+    def make(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
+        """Read and finish a drawn batch, and return it with its info."""
+        data, info = drawn.data, drawn.info
+        if data is _UNREAD:
+            try:
+                data = self.read(drawn)
+            finally:
+                self.discard(drawn)
+        info["index"] = drawn.index if drawn.storage.ndim == 1 else drawn.storage.unravel(drawn.index)
+        return self.finish(data, info), info
+
+    def discard(self, drawn: Drawn) -> None:
+        """End the use of a drawn batch: writers no longer wait for its read."""
+        if drawn.announced:
+            self.lock.end_read()
+
+    def read(self, drawn: Drawn) -> Any:
+        """Return the steps of a drawn batch, and what transforms need of other rows."""
+        storage, index = drawn.storage, drawn.index
+        if drawn.fields is not None:
+            return storage.take_fields(index, drawn.fields)
+        # A custom sampler may also return one index per axis.
+        is_rows = isinstance(index, Tensor)
+        data = storage.take(index) if is_rows else storage.get(index)
+        transforms = self._components.transforms
+        return (
+            add_gathered(transforms, storage, index if is_rows else storage.ravel(index), data) if transforms else data
+        )
+
+    def finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
+        """Return the batch of the steps that were read: collated, transformed and pinned.
+
+        Args:
+            data: The steps.
+            info: The info of the sampler, and the index of the batch; empty for steps that no sampler drew.
+            collate: Whether the steps are those of a batch, and not a single one.
+        """
+        del info
+        parts = self._components
+        is_own = parts.collate_fn is None and type(data) is TensorDict
+        if collate and parts.collate_fn is not None:
+            data = parts.collate_fn(data)
+        if parts.transforms:
+            data = apply_transforms(parts.transforms, data, is_own=is_own)
+        return pin_batch(data) if parts.pin_memory else data
+
+    def query(
+        self, predicate: Callable[[Any], Any] | None = None, *, trajectory_key: NestedKey | None = None
+    ) -> list[Trajectory]:
+        """Return the stored trajectories that fulfill a condition, as copies.
+
+            >>> from datasets_rl import traj
+            >>> good = rb.query((traj.reward.sum() > 100) & (traj.length >= 50))
+            >>> good[0].observation, good[0].length
+
+        The trajectories are those of slice samplers: a ring may wrap, and environments may alternate. Conditions and
+        results see steps after the transforms, as in batches. Of trajectories that do not fulfill a condition built
+        from `traj`, only the entries that it names are read.
+
+        Args:
+            predicate: A condition on `traj`, or any function that maps a `Trajectory` to a bool; None for all
+                trajectories. It must not write to the buffer.
+            trajectory_key: Key of the trajectory id; by default an id of the data, or flags, see `iter_trajectories`.
+
+        Returns:
+            The trajectories, from the oldest to the newest; with several environments, those of the first one first.
+
+        Raises:
+            InvalidArgumentError: If the steps are not TensorDicts, or the condition is one on single steps.
+            UnknownKeyError: If a key is missing.
+        """
+        from datasets_rl.buffers.query import query_storage  # deferred: tensordict creates its class for 20 ms
+
+        with self.lock:
+            storage = self.storage
+            return query_storage(
+                storage,
+                lambda rows: self.finish(self.read(Drawn(storage, rows, {})), {}),
+                self.transforms,
+                predicate,
+                trajectory_key,
+            )
+
+    def __getitem__(self, index: Any) -> Any:
+        # With several environments, time is the first axis, [slots, *envs, ...], as in the documentation of TorchRL;
+        # TorchRL 0.14 itself moves it back.
+        key, transforms = key_of(index), self._components.transforms
+        with self.lock:
+            storage = self.storage
+            if key is not None:
+                has_columns = not (not key or transforms or storage.ndim > 1 or isinstance(storage, ListStorage))
+                return storage.column(key) if has_columns else field_of(self[:], key)
+            data = storage.get(index)
+            if transforms and not storage.read_only:
+                # A transform that modifies its input would change the buffer.
+                data = tree_map(_clone_leaf, data)
+            if storage.ndim > 1 and is_tensor_collection(data) and data.ndim == storage.ndim:
+                data.names = ["time", *[None] * (data.ndim - 1)]
+            if is_tensor_collection(data) and any(hasattr(transform, "gather") for transform in transforms):
+                data = self._gather_at(index, data)
+        return self.finish(data, {}, collate=not is_single_slot(index))
+
+    def _gather_at(self, index: Any, data: Any) -> Any:
+        """Let transforms read other rows for the data at an index, as for a batch of the same rows."""
+        storage = self.storage
+        if storage.ndim == 1:
+            rows = wrap_negative_rows(as_rows(index, len(storage)), len(storage))
+        else:
+            envs = storage.get(slice(0, 0)).batch_size[1 : storage.ndim]
+            rows = torch.arange(len(storage)).reshape(-1, *envs)[index]
+        if rows.ndim > data.ndim:
+            return data
+        inner = data.shape[rows.ndim :]  # of elements that are whole episodes
+        flat = add_gathered(self.transforms, storage, rows.reshape(-1), data.reshape(-1, *inner))
+        return flat.reshape(*rows.shape, *inner)
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        """Return the steps at a list of indices; `torch.utils.data.DataLoader` reads a batch with one such call."""
+        data = self[indices]
+        # The loader's default collate function stacks the items of a list, and combines a TensorDict key by key.
+        if isinstance(data, Tensor):
+            return list(data)
+        return data if is_tensor_collection(data) else [*map(self.__getitem__, indices)]
+
+    def __len__(self) -> int:
+        """Return the number of stored steps; with a `ConsumingSampler`, of those that can still be drawn."""
+        sampler: Any = self.sampler
+        return sampler.available_count(self.storage) if getattr(sampler, "consumes", False) else len(self.storage)
+
+
+def _clone_leaf(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) or is_tensor_collection(leaf) else leaf
