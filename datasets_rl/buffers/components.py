@@ -76,7 +76,7 @@ class Components:
         self.storage = build_component(storage, "get", problems)
         given = build_component(sampler, "sample", problems, RandomSampler)
         self.sampler = _consuming_sampler(given, consume_after_n_samples, prefetch, problems)
-        read_only = self.storage is not None and getattr(self.storage, "read_only", False)
+        read_only = getattr(self.storage, "read_only", False)
         self.writer = build_component(
             writer, "extend", problems, ImmutableDatasetWriter if read_only else default_writer
         )

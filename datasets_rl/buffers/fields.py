@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import Key, as_key, dotted_name, spelled_key
 
-__all__ = ["field_of", "key_of", "leaves_by_key", "overwrite_fields", "write_field"]
+__all__ = ["field_of", "key_of", "leaves_by_key", "overwrite_fields"]
 
 _ROOT = "_data"
 """Root key of the data in older TorchRL buffers; it is accepted as a name of the root."""
@@ -49,28 +49,6 @@ def field_of(data: Any, key: Key) -> Any:
     return data
 
 
-def write_field(column: Any, value: Any, key: Key, slices: Iterable[slice]) -> None:
-    """Overwrite a field: a tensor, or all tensors of a TensorDict.
-
-    Args:
-        column: The field of all slots.
-        value: The new values; they are expanded to the shape of the field.
-        key: Key of the field, for messages.
-        slices: Slices of the slots, which are written one after the other.
-
-    Raises:
-        InvalidArgumentError: If the value does not fit. The message lists all problems, and nothing is written.
-    """
-    problems: list[str] = []
-    pairs = _tensor_pairs(column, value, key, problems)
-    if problems:
-        raise InvalidArgumentError(f"the field cannot be replaced: {'; '.join(problems)}")
-    with torch.no_grad():
-        for part in slices:
-            for old, new in pairs:
-                old[part].copy_(new[part])
-
-
 def leaves_by_key(values: Any) -> dict[Key, Any]:
     """Return the leaves of a TensorDict, or of a mapping whose keys and values may be nested, by their full keys."""
     leaves: dict[Key, Any] = {}
@@ -81,37 +59,43 @@ def leaves_by_key(values: Any) -> dict[Key, Any]:
     return leaves
 
 
-def overwrite_fields(storage: Storage, values: Mapping[Key, Any], rows: Tensor) -> None:
+def overwrite_fields(storage: Storage, values: Mapping[Key, Any], rows: Tensor | None = None) -> None:
     """Overwrite fields of some steps in place.
 
     Args:
         storage: The storage of the steps.
         values: The new values by key; they are expanded to [*rows, *shape of the field].
-        rows: The rows of the steps, int64 [...].
+        rows: The rows of the steps, int64 [...]; by default all, in the shape of the storage.
 
     Raises:
         UnknownKeyError: If there is no such key.
         InvalidArgumentError: If a value does not fit. The message lists all problems, and nothing is written.
     """
     problems: list[str] = []
+    batch = torch.Size(getattr(storage, "shape", (len(storage),))) if rows is None else rows.shape
     pairs = [
         pair
         for key, value in values.items()
-        for pair in _tensor_pairs(storage.column(key), value, key, problems, rows.shape)
+        for pair in _tensor_pairs(storage.column(key), value, key, problems, batch)
     ]
     if problems:
         raise InvalidArgumentError(f"the fields cannot be replaced: {'; '.join(problems)}")
-    flat = rows.reshape(-1)
-    pairs = [(column, value.reshape(len(flat), *column.shape[1:])) for column, value in pairs]
+    pairs = [(column, value.reshape(batch.numel(), *column.shape[1:])) for column, value in pairs]
     with torch.no_grad():
         for slots in storage.rewriting():
-            inside = (flat >= slots.start * storage.envs) & (flat < slots.stop * storage.envs)
-            for column, value in pairs:
-                column[flat[inside].to(column.device)] = value[inside.to(value.device)].to(column.device)
+            start, stop = slots.start * storage.envs, slots.stop * storage.envs
+            if rows is None:
+                for column, value in pairs:
+                    column[start:stop].copy_(value[start:stop])
+            else:
+                flat = rows.reshape(-1)
+                inside = (flat >= start) & (flat < stop)
+                for column, value in pairs:
+                    column[flat[inside].to(column.device)] = value[inside.to(value.device)].to(column.device)
 
 
 def _tensor_pairs(
-    column: Any, value: Any, key: Key, problems: list[str], batch: torch.Size | None = None
+    column: Any, value: Any, key: Key, problems: list[str], batch: torch.Size
 ) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of target and source tensors; append problems to `problems`.
 
@@ -120,7 +104,7 @@ def _tensor_pairs(
         value: The new values, which are expanded to the shape of the field.
         key: Key of the field, for messages.
         problems: List that problems are appended to.
-        batch: Shape of the rows that the values are for; None for all rows.
+        batch: Shape of the rows that the values are for.
     """
     if is_non_tensor(column):
         problems.append(f"{dotted_name(key)!r} holds non-tensor data; write whole steps instead")
@@ -138,7 +122,7 @@ def _tensor_pairs(
     new = torch.as_tensor(value)
     if not torch.can_cast(new.dtype, column.dtype):
         problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")
-    shape = column.shape if batch is None else torch.Size((*batch, *column.shape[1:]))
+    shape = torch.Size((*batch, *column.shape[1:]))
     try:
         return [(column, new.expand(shape))]
     except RuntimeError:

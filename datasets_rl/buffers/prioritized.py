@@ -12,7 +12,6 @@ from datasets_rl.buffers.components import build_component
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.prioritized import PrioritizedSampler
 from datasets_rl.storages.base import Storage
 
@@ -33,57 +32,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         eps: Constant added to every priority, so that no priority is 0.
         dtype: Dtype of the weights.
         storage: Storage of the steps, with a `max_size`; by default a `ListStorage` of 1,000.
-        sampler_device: Device of the priorities: only the CPU, which is also the default.
-        sync: Whether the sampler processes writes at once. If False, it does so at the next draw: then spawned
-            processes may write to the buffer, and this process samples, see `PrioritizedSampler`.
-        **kwargs: Other arguments of `ReplayBuffer`, except `sampler`.
-
-    Raises:
-        InvalidArgumentError: If an argument is out of range, or a sampler is given.
-    """
-
-    def __init__(
-        self,
-        *,
-        alpha: float | Tensor,
-        beta: float | Tensor,
-        eps: float = 1e-8,
-        dtype: torch.dtype = torch.float,
-        storage: Storage | Callable[[], Storage] | None = None,
-        sampler_device: torch.device | str | None = None,
-        sync: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        options = {"alpha": alpha, "beta": beta, "eps": eps, "dtype": dtype, "device": sampler_device, "sync": sync}
-        super().__init__(**_with_sampler(kwargs, storage, **options))
-
-    @property
-    def prioritized_sampler(self) -> PrioritizedSampler:
-        """The sampler of the buffer, which has the priorities."""
-        return _prioritized(self.sampler)
-
-
-class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
-    """Replay buffer of TensorDicts that samples in proportion to priorities, see `PrioritizedReplayBuffer`.
-
-        >>> rb = TensorDictPrioritizedReplayBuffer(alpha=0.7, beta=0.9, storage=LazyTensorStorage(100_000), batch_size=256)
-        >>> rb.extend(data)
-        >>> batch = rb.sample()                       # batch["priority_weight"]: multiply the loss by it
-        >>> batch["td_error"] = ...
-        >>> rb.update_tensordict_priority(batch)
-
-    Args:
-        alpha: Exponent of the priorities; 0 gives uniform sampling.
-        beta: Exponent of the importance weights; 1 corrects the bias fully.
-        priority_key: Key of the priorities in batches and in written data.
-        eps: Constant added to every priority, so that no priority is 0.
-        dtype: Dtype of the weights.
-        storage: Storage of the steps, with a `max_size`; by default a `ListStorage` of 1,000.
         reduction: Reduction of several priorities of one step to one: "max", "min", "mean" or "median".
         sampler_device: Device of the priorities: only the CPU, which is also the default.
         sync: Whether the sampler processes writes at once. If False, it does so at the next draw: then spawned
             processes may write to the buffer, and this process samples, see `PrioritizedSampler`.
-        **kwargs: Other arguments of `ReplayBuffer`, except `sampler`.
+        **kwargs: Other arguments of the base class, except `sampler`.
 
     Raises:
         InvalidArgumentError: If an argument is out of range, or a sampler is given.
@@ -94,7 +47,6 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         *,
         alpha: float | Tensor,
         beta: float | Tensor,
-        priority_key: str = "td_error",
         eps: float = 1e-8,
         dtype: torch.dtype = torch.float,
         storage: Storage | Callable[[], Storage] | None = None,
@@ -103,29 +55,42 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         sync: bool = True,
         **kwargs: Any,
     ) -> None:
-        options = {"alpha": alpha, "beta": beta, "eps": eps, "dtype": dtype, "device": sampler_device, "sync": sync}
-        parts = _with_sampler(kwargs, storage, reduction=reduction, **options)
-        super().__init__(priority_key=priority_key, **parts)
+        if "sampler" in kwargs:
+            raise InvalidArgumentError(
+                "sampler was passed to a prioritized buffer, which creates its own",
+                hint="use ReplayBuffer(sampler=...)",
+            )
+        problems: list[str] = []
+        storage = build_component(storage, "get", problems)
+        if problems or storage is None:
+            raise InvalidArgumentError("; ".join(problems))
+        sampler = PrioritizedSampler(
+            storage.max_size,
+            alpha=alpha,
+            beta=beta,
+            eps=eps,
+            dtype=dtype,
+            reduction=reduction,
+            device=sampler_device,
+            sync=sync,
+        )
+        super().__init__(storage=storage, sampler=sampler, **kwargs)
 
     @property
     def prioritized_sampler(self) -> PrioritizedSampler:
         """The sampler of the buffer, which has the priorities."""
-        return _prioritized(self.sampler)
+        sampler = self.sampler
+        if not isinstance(sampler, PrioritizedSampler):
+            raise InvalidArgumentError(f"the sampler was replaced by {sampler!r}, which has no priorities")
+        return sampler
 
 
-def _prioritized(sampler: Sampler) -> PrioritizedSampler:
-    if not isinstance(sampler, PrioritizedSampler):
-        raise InvalidArgumentError(f"the sampler was replaced by {sampler!r}, which has no priorities")
-    return sampler
+class TensorDictPrioritizedReplayBuffer(PrioritizedReplayBuffer, TensorDictReplayBuffer):
+    """Replay buffer of TensorDicts that samples in proportion to priorities: both of its base classes.
 
-
-def _with_sampler(kwargs: dict[str, Any], storage: Any, **priorities: Any) -> dict[str, Any]:
-    if "sampler" in kwargs:
-        raise InvalidArgumentError(
-            "sampler was passed to a prioritized buffer, which creates its own", hint="use ReplayBuffer(sampler=...)"
-        )
-    problems: list[str] = []
-    storage = build_component(storage, "get", problems)
-    if problems:
-        raise InvalidArgumentError("; ".join(problems))
-    return kwargs | {"storage": storage, "sampler": PrioritizedSampler(storage.max_size, **priorities)}
+    >>> rb = TensorDictPrioritizedReplayBuffer(alpha=0.7, beta=0.9, storage=LazyTensorStorage(100_000), batch_size=256)
+    >>> rb.extend(data)
+    >>> batch = rb.sample()                       # batch["priority_weight"]: multiply the loss by it
+    >>> batch["td_error"] = ...
+    >>> rb.update_tensordict_priority(batch)
+    """

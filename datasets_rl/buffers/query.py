@@ -151,12 +151,12 @@ class _Expression:
     def __init__(
         self, fn: Callable[[Any], Any], description: str = "predicate", keys: frozenset[NestedKey] | None = None
     ) -> None:
-        self._fn = fn
-        self._description = description
-        self._keys = keys
+        self.value = fn
+        self.description = description
+        self.keys = keys
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__.lstrip('_')}({self._description})"
+        return f"{type(self).__name__.lstrip('_')}({self.description})"
 
 
 class TrajectoryPredicate(_Expression):
@@ -173,25 +173,24 @@ class TrajectoryPredicate(_Expression):
 
     def required_keys(self) -> frozenset[NestedKey] | None:
         """Return the keys of the entries that the condition reads; None if they are unknown."""
-        return self._keys
+        return self.keys
 
     def __call__(self, trajectory: Any) -> bool:
         """Return whether a trajectory fulfills the condition."""
-        return bool(self._fn(trajectory))
+        return bool(self.value(trajectory))
 
     def __and__(self, other: TrajectoryPredicate) -> TrajectoryPredicate:
-        return TrajectoryPredicate(lambda item: self(item) and other(item), *self._joined(other, "&"))
+        return self._joined(other, "&", lambda item: self(item) and other(item))
 
     def __or__(self, other: TrajectoryPredicate) -> TrajectoryPredicate:
-        return TrajectoryPredicate(lambda item: self(item) or other(item), *self._joined(other, "|"))
+        return self._joined(other, "|", lambda item: self(item) or other(item))
 
     def __invert__(self) -> TrajectoryPredicate:
-        return TrajectoryPredicate(lambda item: not self(item), f"~{self._description}", self._keys)
+        return TrajectoryPredicate(lambda item: not self(item), f"~{self.description}", self.keys)
 
-    def _joined(self, other: TrajectoryPredicate, symbol: str) -> tuple[str, frozenset[NestedKey] | None]:
-        """Return the description and the keys of this condition combined with another."""
-        keys = None if self._keys is None or other._keys is None else self._keys | other._keys
-        return f"({self._description} {symbol} {other._description})", keys
+    def _joined(self, other: TrajectoryPredicate, symbol: str, fn: Callable[[Any], bool]) -> TrajectoryPredicate:
+        keys = None if self.keys is None or other.keys is None else self.keys | other.keys
+        return TrajectoryPredicate(fn, f"({self.description} {symbol} {other.description})", keys)
 
 
 class _ConditionOnSteps(_Expression):
@@ -199,11 +198,11 @@ class _ConditionOnSteps(_Expression):
 
     def any(self) -> TrajectoryPredicate:
         """Return the condition that at least one step fulfills this one."""
-        return TrajectoryPredicate(lambda item: self._fn(item).any(), f"{self._description}.any()", self._keys)
+        return TrajectoryPredicate(lambda item: self.value(item).any(), f"{self.description}.any()", self.keys)
 
     def all(self) -> TrajectoryPredicate:
         """Return the condition that every step fulfills this one."""
-        return TrajectoryPredicate(lambda item: self._fn(item).all(), f"{self._description}.all()", self._keys)
+        return TrajectoryPredicate(lambda item: self.value(item).all(), f"{self.description}.all()", self.keys)
 
     def __call__(self, trajectory: Any = None) -> bool:
         """Refuse: the condition holds for steps.
@@ -213,9 +212,18 @@ class _ConditionOnSteps(_Expression):
         """
         del trajectory
         raise _WrongTypeError(
-            f"{self._description} is a condition on every step; expected a condition on the whole trajectory",
+            f"{self.description} is a condition on every step; expected a condition on the whole trajectory",
             hint="call .any() or .all() on it",
         )
+
+
+def _comparison(symbol: str, compare: Callable[[Any, Any], Any]) -> Any:
+    def condition(self: _Comparable, other: Any) -> Any:
+        return self.condition(
+            lambda item: compare(self.value(item), other), f"({self.description} {symbol} {other!r})", self.keys
+        )
+
+    return condition
 
 
 class _Comparable(_Expression):
@@ -223,30 +231,12 @@ class _Comparable(_Expression):
 
     condition: type[_Expression]
     """The class of the condition."""
-
-    def _compare(self, symbol: str, compare: Callable[[Any, Any], Any], other: Any) -> Any:
-        return self.condition(
-            lambda item: compare(self._fn(item), other), f"({self._description} {symbol} {other!r})", self._keys
-        )
-
-    def __gt__(self, other: Any) -> Any:
-        return self._compare(">", operator.gt, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compare(">=", operator.ge, other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._compare("<", operator.lt, other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._compare("<=", operator.le, other)
-
-    def __eq__(self, other: object) -> Any:
-        return self._compare("==", operator.eq, other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._compare("!=", operator.ne, other)
-
+    __gt__ = _comparison(">", operator.gt)
+    __ge__ = _comparison(">=", operator.ge)
+    __lt__ = _comparison("<", operator.lt)
+    __le__ = _comparison("<=", operator.le)
+    __eq__ = _comparison("==", operator.eq)
+    __ne__ = _comparison("!=", operator.ne)
     __hash__ = None  # type: ignore[assignment]  # expressions are compared to values, not to each other
 
 
@@ -256,37 +246,24 @@ class _Number(_Comparable):
     condition = TrajectoryPredicate
 
 
+def _reduction(name: str, reduce: Callable[[Any], Any]) -> Any:
+    def reduced(self: _Field) -> _Number:
+        return _Number(lambda item: reduce(self.value(item)), f"{self.description}.{name}()", self.keys)
+
+    reduced.__doc__ = f"Return the {name} of the values of all steps."
+    return reduced
+
+
 class _Field(_Comparable):
     """One entry of a trajectory: a value per step."""
 
     condition = _ConditionOnSteps
-
-    def sum(self) -> _Number:
-        """Return the sum over all steps."""
-        return self._reduced("sum", Tensor.sum)
-
-    def mean(self) -> _Number:
-        """Return the mean over all steps."""
-        return self._reduced("mean", lambda values: values.float().mean())
-
-    def max(self) -> _Number:
-        """Return the maximum over all steps."""
-        return self._reduced("max", Tensor.max)
-
-    def min(self) -> _Number:
-        """Return the minimum over all steps."""
-        return self._reduced("min", Tensor.min)
-
-    def first(self) -> _Number:
-        """Return the value of the first step."""
-        return self._reduced("first", lambda values: values[0])
-
-    def last(self) -> _Number:
-        """Return the value of the last step."""
-        return self._reduced("last", lambda values: values[-1])
-
-    def _reduced(self, name: str, reduce: Callable[[Any], Any]) -> _Number:
-        return _Number(lambda item: reduce(self._fn(item)), f"{self._description}.{name}()", self._keys)
+    sum = _reduction("sum", Tensor.sum)
+    mean = _reduction("mean", lambda values: values.float().mean())
+    max = _reduction("max", Tensor.max)
+    min = _reduction("min", Tensor.min)
+    first = _reduction("first", lambda values: values[0])
+    last = _reduction("last", lambda values: values[-1])
 
 
 class _TrajectoryExpression:

@@ -316,7 +316,9 @@ class ReplayBuffer(WritePath):
         return saved_batch_problems(state_dict.get("ahead", []), steps)
 
     def _load_ahead(self, state_dict: dict[str, Any]) -> None:
-        for saved in state_dict.get("ahead", ()) if self._prefetch is not None else ():
+        if self._prefetch is None:
+            return
+        for saved in state_dict.get("ahead", ()):
             index, info, last = batch_from_state(saved)
             drawn = Drawn(self.storage, index, info, last=last)
             if not self.storage.read_only:

@@ -14,7 +14,7 @@ from typing_extensions import Self
 from datasets_rl.buffers.batch import move_time_first, split_data
 from datasets_rl.buffers.compiled import call_uncompiled
 from datasets_rl.buffers.conditional import ConditionalUpdate, ConditionalUpdateResult
-from datasets_rl.buffers.fields import key_of, leaves_by_key, overwrite_fields, write_field
+from datasets_rl.buffers.fields import key_of, leaves_by_key, overwrite_fields
 from datasets_rl.buffers.read_path import ReadPath
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.list import ListStorage
@@ -123,8 +123,8 @@ class WritePath(ReadPath):
         """Return data as it is stored, after the inverse transforms; None if one of them returns None."""
         data = self._validate_data(data, single=single)
         transforms = self._components.transforms
-        inverses = [getattr(transform, "inv", None) for transform in reversed(transforms)] if transforms else []
-        inverses = [inverse for inverse in inverses if callable(inverse)]
+        found = (getattr(transform, "inv", None) for transform in reversed(transforms))
+        inverses = [inverse for inverse in found if callable(inverse)] if transforms else []
         batched = single and bool(inverses) and is_tensor_collection(data)
         data = data.unsqueeze(0) if batched else data
         for inverse in inverses:
@@ -197,18 +197,14 @@ class WritePath(ReadPath):
     def __setitem__(self, index: Any, data: Any) -> None:
         """Overwrite stored steps, or one of their fields; inverse transforms are applied to whole steps only."""
         key = key_of(index)
+        if key:
+            self._overwrite({key: data})
+            return
         with self.lock as lock:
             lock.wait_for_reads()
-            storage = self.storage
-            if key:
-                column = storage.column(key)
-                if storage.ndim > 1:
-                    column = column.reshape(*getattr(storage, "shape", ()), *column.shape[1:])
-                write_field(column, data, key, storage.rewriting())
-                return
             data = self._to_write(data, single=is_single_slot(index))
             if data is not None:
-                storage.replace(slice(None) if key is not None else index, data)
+                self.storage.replace(slice(None) if key is not None else index, data)
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """Return the first `end` slots in the order of the storage, by default all: ``rb[:end]``."""
@@ -248,14 +244,16 @@ class WritePath(ReadPath):
         if keys_to_update is not None:
             chosen = [*map(as_key, keys_to_update)]
             values = {key: value for key, value in values.items() if any(key[: len(k)] == k for k in chosen)}
-        return self._overwrite(values, ...)
+        return self._overwrite(values)
 
-    def _overwrite(self, values: dict[Key, Any], index: Any) -> Self:
+    def _overwrite(self, values: dict[Key, Any], index: Any = None) -> Self:
+        """Overwrite fields at an index of the leading axes of the storage, by default of all steps."""
         with self.lock as lock:
             lock.wait_for_reads()
             storage = self.storage
-            rows = torch.arange(len(storage)).reshape(getattr(storage, "shape", (len(storage),)))
-            overwrite_fields(storage, values, rows[index])
+            shape = getattr(storage, "shape", (len(storage),))
+            rows = None if index is None else torch.arange(len(storage)).reshape(shape)[index]
+            overwrite_fields(storage, values, rows)
         return self
 
     def update_if_present(
