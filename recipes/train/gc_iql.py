@@ -21,9 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import datasets_rl as rl
-import datasets_rl.recipes.results.point_maze  # which registers the maze
-from datasets_rl import training
+from datasets_rl import GoalSampler, load, training
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms import DoubleToFloat
 
@@ -47,8 +45,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return transitions with goals of later steps of their episodes, and of others."""
     generator = torch.Generator().manual_seed(args.seed)
-    sampler = rl.GoalSampler(geometric=args.discount, actor_geometric=args.discount, generator=generator)
-    data = rl.load(args.dataset, sampler=sampler, transform=DoubleToFloat(), final_unknown="drop", **selection)
+    sampler = GoalSampler(geometric=args.discount, actor_geometric=args.discount, generator=generator)
+    data = load(args.dataset, sampler=sampler, transform=DoubleToFloat(), final_unknown="drop", **selection)
     return data.show(KEYS)
 
 
