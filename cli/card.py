@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.sources import split_derived
@@ -144,7 +143,7 @@ def mixture_result(shell: Shell, info: DatasetInfo) -> Result:
         "members": members,
         "steps": info.steps,
         "episodes": info.episodes,
-        "basis": {name: asdict(basis) for name, basis in info.basis.items()},
-        "score": None if info.score is None else asdict(info.score),
+        "basis": info.basis,
+        "score": info.score,
     }
     return Result(data, blocks, quiet=[one["id"] for one in members])

@@ -48,6 +48,26 @@ StoredIds = Annotated[
         autocompletion=candidates.stored_ids,
     ),
 ]
+Dataset = Annotated[
+    str,
+    typer.Argument(metavar="ID|PATH", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids),
+]
+StoredOrMixture = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID|PATH",
+        help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
+        autocompletion=candidates.stored_ids,
+    ),
+]
+KnownOrMixture = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID|PATH",
+        help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
+        autocompletion=candidates.all_ids,
+    ),
+]
 Targets = Annotated[
     list[str],
     typer.Argument(
@@ -148,9 +168,20 @@ class Outcome(Generic[T]):
     value: T | None = None
     error: Explanation | None = None
 
-    def error_as_json(self) -> dict[str, Any] | None:
-        """Return the error for a JSON document."""
-        return None if self.error is None else dataclasses.asdict(self.error)
+    @property
+    def code(self) -> int:
+        """The exit code of this item."""
+        return 0 if self.error is None else self.error.code
+
+    def document(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the item for a JSON document.
+
+        Args:
+            defaults: The attributes of the value, or of its manifest, and what they are for an item that failed.
+        """
+        manifest = getattr(self.value, "manifest", None)
+        found = {name: getattr(self.value, name, getattr(manifest, name, other)) for name, other in defaults.items()}
+        return {"id": self.item, **found, "error": self.error}
 
 
 def make_engine(name: str, address: str) -> Any:

@@ -19,8 +19,9 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import accumulate, chain, zip_longest
+from pathlib import Path
 from typing import Any, TextIO
 from unicodedata import combining, east_asian_width
 
@@ -92,7 +93,7 @@ class Result:
     """What a command returns: the same answer for programs, for readers and for `--quiet`."""
 
     data: Mapping[str, Any]
-    """The JSON document, without the version and the command."""
+    """The JSON document, without the version and the command; `as_json` has the kinds of its values."""
     blocks: Sequence[Block] = ()
     quiet: Sequence[str] = ()
     """The essential, a line each: ids, paths, numbers."""
@@ -137,7 +138,7 @@ class Printer:
             document: False if the command's own document names the error.
         """
         if self.json and document:
-            self._document({"command": command, "error": asdict(told)})
+            self._document({"command": command, "error": told})
         for mark, line in (("rlds:", told.what), ("  why:", told.why), ("  next:", told.hint)):
             _write_to_stderr(f"{self._marked(mark)} {_printable_text(line)}")
 
@@ -150,7 +151,7 @@ class Printer:
     def _document(self, data: Mapping[str, Any]) -> None:
         _write(
             sys.stdout,
-            [json.dumps(_finite_json({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)],
+            [json.dumps(as_json({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)],
         )
 
     def width(self, stream: TextIO) -> int | None:
@@ -201,15 +202,20 @@ def size_text(size: int | None) -> str:
     return f"{amount:.1f} TB"
 
 
-def _finite_json(value: Any) -> Any:
-    # JSON has no NaN and no infinity.
+def as_json(value: Any) -> Any:
+    """Return a value as JSON has it: a dataclass as an object, a path or a class as text, NaN and infinity as null."""
+    if isinstance(value, type):
+        return value.__name__
+    if is_dataclass(value):
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: as_json(item) for name, item in value.items()}
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if isinstance(value, Mapping):
-        return {name: _finite_json(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite_json(item) for item in value]
-    return value
+    return str(value) if isinstance(value, Path) else value
 
 
 def _printable_text(text: str) -> str:

@@ -67,17 +67,13 @@ def run(
     return Result(
         {
             "id": dataset,
-            "folder": None if folder is None else str(folder),
+            "folder": folder,
             "added": after - before,
             "episodes": after,
             "steps": steps,
-            "datasets": [_document(one) for one in outcomes],
+            "datasets": [one.document({}) for one in outcomes],
         },
         [] if folder is None else [Lines((str(folder),))],
         quiet=[] if folder is None else [str(folder)],
-        code=combined_exit_code([one.error.code if one.error else 0 for one in outcomes]),
+        code=combined_exit_code([one.code for one in outcomes]),
     )
-
-
-def _document(outcome: Outcome[Any]) -> dict[str, Any]:
-    return {"id": outcome.item, "error": outcome.error_as_json()}

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import candidates
-from ..options import Shell, dataset_arguments
+from ..options import Dataset, Shell, dataset_arguments
 from ..output import Result, Table
 
 if TYPE_CHECKING:
@@ -25,10 +24,7 @@ _STEPS, _CHUNK, _FRAMES, _SLICE = 3, 16, 4, 32
 
 def run(
     shell: Shell,
-    dataset: Annotated[
-        str,
-        typer.Argument(metavar="ID|PATH", help="A stored dataset.", autocompletion=candidates.stored_ids),
-    ],
+    dataset: Dataset,
     size: Annotated[
         int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Number of transitions in a batch.")
     ] = 256,

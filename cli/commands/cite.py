@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .. import candidates
-from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments
+from ..options import Shell, apply_to_each, combined_exit_code, dataset_arguments
 from ..output import Lines, Result
 
 if TYPE_CHECKING:
@@ -50,16 +50,8 @@ def run(
     entries = {one.key: one.bibtex for outcome in found for one in outcome.value or ()}
     lines = tuple("\n\n".join(entries.values()).split("\n")) if entries else ()
     return Result(
-        {"datasets": [_document(one) for one in found]},
+        {"datasets": [{"id": one.item, "citations": one.value or (), "error": one.error} for one in found]},
         [Lines(lines)],
         quiet=[*entries],
-        code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
+        code=combined_exit_code([one.code for one in found]),
     )
-
-
-def _document(outcome: Outcome[Sequence[Citation]]) -> dict[str, Any]:
-    return {
-        "id": outcome.item,
-        "citations": [{"key": one.key, "bibtex": one.bibtex, "of": list(one.of)} for one in outcome.value or ()],
-        "error": outcome.error_as_json(),
-    }

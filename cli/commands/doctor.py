@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,8 +67,8 @@ def run(
             "healthy": not problems,
             "problems": problems,
             "remarks": remarks,
-            "checks": [{**asdict(one), "problem": one.problem.__name__ if one.problem else None} for one in checks],
-            "files": [{**asdict(one), "problem": one.problem.__name__ if one.problem else None} for one in reached],
+            "checks": checks,
+            "files": reached,
         },
         [*_blocks(checks, reached), *_verdict(problems, remarks)],
         quiet=[f"{one['what']}: {one['hint']}" for one in problems],

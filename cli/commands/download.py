@@ -28,6 +28,13 @@ GROUP = "Get"
 
 
 _SHOWN_URLS = 12
+_DOCUMENT = {
+    **dict.fromkeys(("folder", "steps", "episodes", "bytes")),
+    "present": False,
+    "selection": {},
+    **dict.fromkeys(("history", "known_issues", "decisions"), ()),
+}
+_PLAN = {**dict.fromkeys(("folder", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes")), "present": False}
 FULL = exit_code_of(DiskFullError("", 0, 0))
 
 
@@ -154,10 +161,10 @@ def run(
     found = apply_to_each(shell, ids, lambda one: _download(shell, one, options))
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
-        {"datasets": [_document(one) for one in found], "dry_run": False},
+        {"datasets": [one.document(_DOCUMENT) for one in found], "dry_run": False},
         [Lines(tuple(folders))],
         quiet=folders,
-        code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
+        code=combined_exit_code([one.code for one in found]),
     )
 
 
@@ -246,23 +253,6 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
 
 
-def _document(outcome: Outcome[_Downloaded]) -> dict[str, Any]:
-    manifest = outcome.value.manifest if outcome.value else None
-    return {
-        "id": outcome.item,
-        "folder": str(outcome.value.folder) if outcome.value else None,
-        "present": outcome.value is not None and outcome.value.present,
-        "steps": manifest.steps if manifest else None,
-        "episodes": manifest.episodes if manifest else None,
-        "bytes": manifest.bytes if manifest else None,
-        "selection": dict(manifest.selection) if manifest else {},
-        "history": [dict(done) for done in manifest.history] if manifest else [],
-        "known_issues": list(manifest.known_issues) if manifest else [],
-        "decisions": [dataclasses.asdict(decision) for decision in manifest.decisions] if manifest else [],
-        "error": outcome.error_as_json(),
-    }
-
-
 def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
     from datasets_rl.downloading import planning
 
@@ -271,7 +261,7 @@ def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
     blocks: list[Block] = [_plan_facts(plan) for plan in plans]
     if len(plans) > 1:
         blocks.append(_sum_facts(plans))
-    code = combined_exit_code([one.error.code if one.error else 0 for one in found])
+    code = combined_exit_code([one.code for one in found])
     needed, free = _peak_bytes(plans), min((plan.free_bytes for plan in plans), default=0)
     if needed > free:
         shell.printer.note(f"does not fit: needs {size_text(needed)}, free {size_text(free)}")
@@ -337,19 +327,8 @@ def _free_after(plan: Plan) -> int | None:
 
 def _plan_document(outcome: Outcome[Plan]) -> dict[str, Any]:
     plan = outcome.value
-    return {
-        "id": outcome.item,
-        "folder": str(plan.folder) if plan else None,
-        "present": plan is not None and plan.present,
-        "files": [_asset_document(asset) for asset in plan.assets] if plan else [],
-        "wire_bytes": plan.wire_bytes if plan else None,
-        "stored_bytes": plan.stored_bytes if plan else None,
-        "peak_bytes": plan.peak_bytes if plan else None,
-        "free_bytes": plan.free_bytes if plan else None,
-        "free_bytes_after": _free_after(plan) if plan else None,
-        "error": outcome.error_as_json(),
-    }
-
-
-def _asset_document(asset: Any) -> dict[str, Any]:
-    return {"path": asset.path, "urls": list(asset.urls), "bytes": asset.size, "sha256": asset.sha256}
+    files = [
+        {"path": one.path, "urls": one.urls, "bytes": one.size, "sha256": one.sha256}
+        for one in (plan.assets if plan else ())
+    ]
+    return {**outcome.document(_PLAN), "files": files, "free_bytes_after": _free_after(plan) if plan else None}

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 GROUP = "Share"
 
 _USAGE = 2
+_DOCUMENT = {
+    **dict.fromkeys(("path", "format", "steps", "episodes", "bytes")),
+    "present": False,
+    "problems": (),
+    "losses": (),
+}
 
 
 def run(
@@ -88,10 +94,10 @@ def run(
     )
     paths = [str(one.value.path) for one in made if one.value]
     return Result(
-        {"exports": [_document(one) for one in made], "dry_run": False},
+        {"exports": [one.document(_DOCUMENT) for one in made], "dry_run": False},
         [Lines(tuple(paths))],
         quiet=paths,
-        code=combined_exit_code([one.error.code if one.error else 0 for one in made]),
+        code=combined_exit_code([one.code for one in made]),
     )
 
 
@@ -164,29 +170,15 @@ def _counts_text(plan: ExportPlan) -> str:
     return f"{count_text(plan.steps, 'step')} in {count_text(plan.episodes, 'episode')}"
 
 
-def _document(outcome: Outcome[ExportPlan]) -> dict[str, Any]:
-    plan = outcome.value
-    return {
-        "id": outcome.item,
-        "path": str(plan.path) if plan else None,
-        "format": plan.format if plan else None,
-        "steps": plan.steps if plan else None,
-        "episodes": plan.episodes if plan else None,
-        "bytes": plan.bytes if plan else None,
-        "present": plan.present if plan else False,
-        "problems": list(plan.problems) if plan else [],
-        "losses": list(plan.losses) if plan else [],
-        "error": outcome.error_as_json(),
-    }
-
-
 def _planned(found: list[Outcome[ExportPlan]], *, lossy: bool) -> Result:
     blocks = [block for one in found if one.value for block in _plan_blocks(one.item, one.value)]
-    codes = [one.error.code if one.error else 0 for one in found]
+    codes = [one.code for one in found]
     refused = [bool(one.value and (one.value.problems or (one.value.losses and not lossy))) for one in found]
     code = combined_exit_code([code or (_USAGE if no else 0) for code, no in zip(codes, refused, strict=True)])
     quiet = [str(one.value.path) for one in found if one.value and not one.value.present]
-    return Result({"exports": [_document(one) for one in found], "dry_run": True}, blocks, quiet=quiet, code=code)
+    return Result(
+        {"exports": [one.document(_DOCUMENT) for one in found], "dry_run": True}, blocks, quiet=quiet, code=code
+    )
 
 
 def _plan_blocks(dataset: str, plan: ExportPlan) -> Iterator[Block]:

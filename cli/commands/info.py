@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import ManifestError, NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
-from .. import candidates
 from ..card import card_blocks, card_json, description_facts, figure_text, mixture_result
-from ..options import Shell, dataset_arguments, id_or_folder
+from ..options import KnownOrMixture, Shell, dataset_arguments, id_or_folder
 from ..output import Block, Facts, Lines, Result, Table, number_text, size_text
 
 if TYPE_CHECKING:
@@ -28,19 +24,18 @@ _STATISTICS = ("mean", "std", "min", "max", "q50", "q01", "q99")
 """The columns, the most important ones first: a narrow terminal shows only these."""
 _ELEMENTS = 24
 """Elements of a field whose statistics are shown; `--json` has all."""
+_CATALOG = ("title", "license", "citation", "homepage", "known_issues", "score", "time_limit", "deprecated")
+_STORED = (
+    *("selection", "steps", "episodes", "final_unknown", "bytes", "statistics", "decisions", "known_issues", "raw"),
+    *("metadata", "license", "citation", "homepage", "time_limit", "converter", "history"),
+)
+"""The attributes of a catalog entry and of a manifest that the document has."""
 GROUP = "Choose"
 
 
 def run(
     shell: Shell,
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID|PATH",
-            help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
-            autocompletion=candidates.all_ids,
-        ),
-    ],
+    dataset: KnownOrMixture,
 ) -> Result:
     """Show the environment, spaces, sizes, license and scores of a dataset and, if it is stored, its contents.
 
@@ -103,18 +98,7 @@ def _find_entry(dataset_id: str) -> Entry | None:
 
 
 def _catalog_json(entry: Entry) -> dict[str, Any]:
-    return {
-        **card_json(_card(entry)),
-        "title": entry.title,
-        "wire_bytes": entry.bytes,
-        "license": entry.license,
-        "citation": entry.citation,
-        "homepage": entry.homepage,
-        "known_issues": list(entry.known_issues),
-        "score": None if entry.score is None else asdict(entry.score),
-        "time_limit": entry.time_limit,
-        "deprecated": entry.deprecated,
-    }
+    return {**card_json(_card(entry)), "wire_bytes": entry.bytes, **{name: getattr(entry, name) for name in _CATALOG}}
 
 
 def _card(entry: Entry) -> DatasetInfo:
@@ -125,29 +109,11 @@ def _card(entry: Entry) -> DatasetInfo:
 
 def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
     return {
-        "folder": str(folder),
-        "copied_from": dict(manifest.copied_from) or None,
-        "selection": dict(manifest.selection),
-        "steps": manifest.steps,
-        "episodes": manifest.episodes,
-        "final_unknown": manifest.final_unknown,
-        "bytes": manifest.bytes,
-        "keys": [
-            {"key": key, "dtype": dtype, "shape": shape, "where": where}
-            for key, dtype, shape, where in _key_rows(manifest)
-        ],
-        "statistics": dict(manifest.statistics),
-        "decisions": [asdict(one) for one in manifest.decisions],
-        "known_issues": list(manifest.known_issues),
-        "raw": [asdict(one) for one in manifest.raw],
-        "metadata": dict(manifest.metadata),
-        "license": manifest.license,
-        "citation": manifest.citation,
-        "homepage": manifest.homepage,
-        "score": dict(manifest.score) or None,
-        "time_limit": manifest.time_limit,
-        "converter": manifest.converter,
-        "history": [dict(one) for one in manifest.history],
+        "folder": folder,
+        **{name: getattr(manifest, name) for name in _STORED},
+        "copied_from": manifest.copied_from or None,
+        "score": manifest.score or None,
+        "keys": [dict(zip(("key", "dtype", "shape", "where"), row, strict=True)) for row in _key_rows(manifest)],
     }
 
 
@@ -253,7 +219,7 @@ def _version_chain(folder: Path) -> list[dict[str, Any]]:
 
     earlier = store.versions(store.paths_of(folder))
     chain = enumerate([*(one.folder for one in earlier), folder], 1) if earlier else ()
-    return [{"number": number, "folder": str(path), **_version_facts(path)} for number, path in chain]
+    return [{"number": number, "folder": path, **_version_facts(path)} for number, path in chain]
 
 
 def _version_facts(folder: Path) -> dict[str, Any]:

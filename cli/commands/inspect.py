@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
-from .. import candidates
-from ..options import Shell, dataset_arguments, read_keys
+from ..options import Dataset, Shell, dataset_arguments, read_keys
 from ..output import Block, Facts, Result, Table, number_text
 
 if TYPE_CHECKING:
@@ -33,12 +32,7 @@ _FLAGS = ("next.done", "next.terminated", "next.truncated")
 
 def run(
     shell: Shell,
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID|PATH", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
-        ),
-    ],
+    dataset: Dataset,
     episode: Annotated[
         int, typer.Option("--episode", "-e", metavar="N", help="Number of the episode; -1 is the last one.")
     ] = 0,
@@ -87,11 +81,11 @@ def run(
         )
     data = {
         "id": stored.manifest.id,
-        "folder": str(stored.folder),
+        "folder": stored.folder,
         **{name: getattr(found, name) for name in ("episode", "length", "start", "final_known")},
         "return": found.episode_return,
-        "rows": [{"t": row.step, "row": row.row, **_as_json(row.values)} for row in found.rows],
-        "final": None if found.final is None else _as_json(found.final),
+        "rows": [{"t": row.step, "row": row.row, **row.values} for row in found.rows],
+        "final": found.final,
     }
     return Result(
         data, list(_blocks(stored.manifest.id, found, full=bool(keys))), quiet=[str(row.row) for row in found.rows]
@@ -160,13 +154,3 @@ def _value_text(value: Any, *, full: bool) -> str:
 
 def _number_text(number: Any) -> str:
     return f"{number:.4g}" if isinstance(number, float) else str(number)
-
-
-def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _json_value(value) for name, value in values.items()}
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, str) or value is None:
-        return value
-    return value.tolist() if hasattr(value, "tolist") else dataclasses.asdict(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -111,10 +110,10 @@ def run(
         disk.write_text(file, text)
     return Result(
         {
-            "file": None if out is None else str(out),
+            "file": out,
             "toml": text,
             "members": _members_json(mixed, datasets, folders),
-            "keys": [{**asdict(one), "kinds": list(one.kinds)} for one in mixed.keys_of_members],
+            "keys": mixed.keys_of_members,
         },
         [Lines((text.rstrip("\n") if out is None else str(out),))],
         quiet=[text.rstrip("\n") if out is None else str(out)],
@@ -184,7 +183,7 @@ def _dataset_reference(name: str, folder: Path, out: Path | None, root: Path | N
 def _members_json(mixed: Mixture, datasets: list[str], folders: list[Path]) -> list[dict[str, Any]]:
     shares = mixed.sampler.shares.tolist()
     return [
-        {"dataset": name, "folder": str(folder), "steps": len(mixed[number]), "share": share}
+        {"dataset": name, "folder": folder, "steps": len(mixed[number]), "share": share}
         for number, (name, folder, share) in enumerate(zip(datasets, folders, shares, strict=True))
     ]
 

@@ -27,6 +27,11 @@ GROUP = "Prepare"
 
 FULL = exit_code_of(DiskFullError("", 0, 0))
 _SHOWN = 4
+_DOCUMENT = {**dict.fromkeys(("derived", "folder", "steps", "episodes", "bytes")), "present": False, "history": ()}
+_PREVIEW = {
+    **dict.fromkeys(("folder", "recipe", "fingerprint", "steps", "episodes", "bytes", "seconds", "free_bytes")),
+    "present": False,
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,11 @@ class _Derived:
     present: bool
     """It was there before."""
     manifest: Manifest
+
+    @property
+    def derived(self) -> str:
+        """The id of the result."""
+        return self.manifest.id
 
 
 def run(
@@ -157,10 +167,10 @@ def run(
     )
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
-        {"datasets": [_document(one) for one in found], "dry_run": False},
+        {"datasets": [one.document(_DOCUMENT) for one in found], "dry_run": False},
         [Lines(tuple(folders))],
         quiet=folders,
-        code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
+        code=combined_exit_code([one.code for one in found]),
     )
 
 
@@ -198,7 +208,7 @@ def _list_steps() -> Result:
     return Result(
         {
             "recipes": [{"name": one.name, "summary": one.summary} for one in recipes],
-            "steps": [dataclasses.asdict(one) for one in steps],
+            "steps": steps,
         },
         [
             Table(("name", "summary"), tuple((one.name, one.summary) for one in recipes), title="recipes"),
@@ -229,15 +239,12 @@ def _undo(shell: Shell, datasets: list[str]) -> Result:
 
     found = apply_to_each(shell, datasets, back)
     folders = [str(one.value) for one in found if one.value]
-    documents = [
-        {"id": one.item, "folder": None if one.value is None else str(one.value), "error": one.error_as_json()}
-        for one in found
-    ]
+    documents = [{"id": one.item, "folder": one.value, "error": one.error} for one in found]
     return Result(
         {"datasets": documents, "undone": True},
         [Lines(tuple(folders))],
         quiet=folders,
-        code=combined_exit_code([one.error.code if one.error else 0 for one in found]),
+        code=combined_exit_code([one.code for one in found]),
         then=reported.close,
     )
 
@@ -268,21 +275,6 @@ def _counts_text(manifest: Manifest) -> str:
     return f"{count_text(manifest.steps, 'step')} in {count_text(manifest.episodes, 'episode')}"
 
 
-def _document(outcome: Outcome[_Derived]) -> dict[str, Any]:
-    made = outcome.value
-    return {
-        "id": outcome.item,
-        "derived": made.manifest.id if made else None,
-        "folder": str(made.folder) if made else None,
-        "present": made is not None and made.present,
-        "steps": made.manifest.steps if made else None,
-        "episodes": made.manifest.episodes if made else None,
-        "bytes": made.manifest.bytes if made else None,
-        "history": [dict(done) for done in made.manifest.history] if made else [],
-        "error": outcome.error_as_json(),
-    }
-
-
 def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where: Mapping[str, Any]) -> Result:
     from datasets_rl.preprocessing import preview
 
@@ -292,7 +284,7 @@ def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where
 
     found = apply_to_each(shell, items, look)
     blocks: list[Block] = [block for one in found if one.value for block in _preview_blocks(one.value)]
-    code = combined_exit_code([one.error.code if one.error else 0 for one in found])
+    code = combined_exit_code([one.code for one in found])
     for one in found:
         if one.value and not one.value.present and one.value.bytes > one.value.free_bytes:
             needed, free = size_text(one.value.bytes), size_text(one.value.free_bytes)
@@ -358,18 +350,4 @@ def _duration(seconds: float) -> str:
 
 
 def _preview_document(outcome: Outcome[Preview]) -> dict[str, Any]:
-    found = outcome.value
-    return {
-        "id": outcome.item,
-        "folder": str(found.folder) if found else None,
-        "present": found is not None and found.present,
-        "recipe": dict(found.recipe) if found else None,
-        "fingerprint": found.fingerprint if found else None,
-        "steps": found.steps if found else None,
-        "episodes": found.episodes if found else None,
-        "bytes": found.bytes if found else None,
-        "seconds": found.seconds if found else None,
-        "free_bytes": found.free_bytes if found else None,
-        "keys": list(_keys_as_json(found)) if found else [],
-        "error": outcome.error_as_json(),
-    }
+    return {**outcome.document(_PREVIEW), "keys": list(_keys_as_json(outcome.value)) if outcome.value else []}

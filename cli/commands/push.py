@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .. import candidates
-from ..options import Shell, dataset_arguments
+from ..options import Dataset, Shell, dataset_arguments
 from ..output import Facts, Result, size_text
 
 GROUP = "Share"
@@ -16,12 +15,7 @@ GROUP = "Share"
 
 def run(
     shell: Shell,
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID|PATH", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
-        ),
-    ],
+    dataset: Dataset,
     address: Annotated[
         str,
         typer.Argument(metavar="ADDRESS", help="hf://USER/NAME, or hf://USER/NAME@BRANCH."),

@@ -109,19 +109,13 @@ def _result(outcomes: list[Outcome[_StoredFiles]], *, removed: bool, dry_run: bo
         {"datasets": documents, "dry_run": dry_run},
         [Lines(lines)],
         quiet=_removed_paths(outcomes),
-        code=combined_exit_code([one.error.code if one.error else 0 for one in outcomes]),
+        code=combined_exit_code([one.code for one in outcomes]),
     )
 
 
 def _document(outcome: Outcome[_StoredFiles], *, removed: bool) -> dict[str, Any]:
-    size = outcome.value.bytes if outcome.value else 0
-    return {
-        "id": outcome.item,
-        "folder": outcome.value.folder if outcome.value else None,
-        "bytes": size,
-        "removed": removed and size > 0,
-        "error": outcome.error_as_json(),
-    }
+    document = outcome.document({"folder": None, "bytes": 0})
+    return {**document, "removed": removed and document["bytes"] > 0}
 
 
 def _line(outcome: Outcome[_StoredFiles], *, removed: bool) -> str:

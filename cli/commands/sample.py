@@ -11,8 +11,7 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
-from .. import candidates
-from ..options import Shell, dataset_arguments, read_keys
+from ..options import Shell, StoredOrMixture, dataset_arguments, read_keys
 from ..output import Facts, Result, Table
 from .info import unknown_text
 
@@ -29,14 +28,7 @@ _UNKNOWN = "final observation unknown"
 
 def run(
     shell: Shell,
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID|PATH",
-            help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
-            autocompletion=candidates.stored_ids,
-        ),
-    ],
+    dataset: StoredOrMixture,
     size: Annotated[
         int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Number of transitions in the batch.")
     ] = 4,

@@ -12,8 +12,7 @@ import typer
 
 from datasets_rl.errors import DatasetsRLError, ManifestError, NotADatasetError
 
-from .. import candidates
-from ..options import Shell, dataset_arguments
+from ..options import KnownOrMixture, Shell, dataset_arguments
 from ..output import Result, Table
 
 GROUP = "Choose"
@@ -24,14 +23,7 @@ CONTEXT = {"ignore_unknown_options": True}
 
 def run(
     shell: Shell,
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID|PATH",
-            help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
-            autocompletion=candidates.all_ids,
-        ),
-    ],
+    dataset: KnownOrMixture,
     returns: Annotated[list[float], typer.Argument(metavar="RETURN...", help="Undiscounted returns of episodes.")],
     low: Annotated[float | None, typer.Option(metavar="RETURN", help="Return that has the score 0.")] = None,
     high: Annotated[float | None, typer.Option(metavar="RETURN", help="Return that has the score 1.")] = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .. import candidates
-from ..options import Shell, dataset_folders, read_keys
-from ..output import Bars, Block, Facts, Lines, Result, Table, number_text, sparkline
+from ..options import Shell, StoredOrMixture, dataset_folders, read_keys
+from ..output import Bars, Block, Facts, Lines, Result, Table, as_json, number_text, sparkline
 
 if TYPE_CHECKING:
     from datasets_rl.look import Description, Distribution, EndStatistics, FieldDescription
@@ -24,14 +22,7 @@ _QUANTILES = ("q01", "q10", "q50", "q90", "q99")
 
 def run(
     shell: Shell,
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID|PATH",
-            help="SOURCE/NAME, a dataset's folder, or a mixture's file.",
-            autocompletion=candidates.stored_ids,
-        ),
-    ],
+    dataset: StoredOrMixture,
     keys: Annotated[list[str], typer.Option("--keys", "-k", metavar="KEY,...", help="Show only these fields.")] = [],  # noqa: B006 -- Typer makes a list for each run
     bins: Annotated[int, typer.Option(min=2, max=1000, metavar="N", help="Number of bins of each histogram.")] = 12,
 ) -> Result:
@@ -57,10 +48,7 @@ def run(
         stored = StoredDataset(folder)
         with waiting(f"reading {len(stored):,} steps of {stored.manifest.id}", show=shell.settings.progress):
             found.append((folder, describe(StepReader(stored), keys=chosen, bins=bins)))
-    data = [
-        {**dataclasses.asdict(one), "id": one.id, "folder": str(folder), "issues": one.issues()}
-        for folder, one in found
-    ]
+    data = [{**as_json(one), "folder": folder, "issues": one.issues()} for folder, one in found]
     blocks = [block for _, one in found for block in _blocks(one)]
     quiet = [issue for _, one in found for issue in one.issues()]
     return Result(data[0] if not dataset.endswith(".toml") else {"datasets": data}, blocks, quiet=quiet)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GROUP = "Get"
 
+_DOCUMENT = {"folder": None, "files": 0, "bytes": 0, "problems": (), "remarks": (), "checked": ()}
 BROKEN = exit_code_of(IntegrityError("", ()))
 
 
@@ -53,7 +54,7 @@ def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Resu
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(shell, one.value)))],
         quiet=[one.item for one in found if one.value and one.value.problems],
-        code=combined_exit_code([_exit_code(one) for one in found]),
+        code=combined_exit_code([one.code or BROKEN * bool(one.value and one.value.problems) for one in found]),
     )
 
 
@@ -68,25 +69,9 @@ def _members(datasets: Iterable[str]) -> list[str]:
     return found
 
 
-def _exit_code(outcome: Outcome[Verification]) -> int:
-    if outcome.error is not None:
-        return outcome.error.code
-    return BROKEN if outcome.value is None or outcome.value.problems else 0
-
-
 def _document(outcome: Outcome[Verification]) -> dict[str, Any]:
-    found = outcome.value
-    return {
-        "id": found.id if found else outcome.item,
-        "folder": str(found.folder) if found else None,
-        "intact": found is not None and not found.problems,
-        "files": found.files if found else 0,
-        "bytes": found.bytes if found else 0,
-        "problems": list(found.problems) if found else [],
-        "remarks": list(found.remarks) if found else [],
-        "checked": list(found.checked) if found else [],
-        "error": outcome.error_as_json(),
-    }
+    document = {**outcome.document(_DOCUMENT), "intact": outcome.value is not None and not outcome.value.problems}
+    return document if outcome.value is None else {**document, "id": outcome.value.id}
 
 
 def _lines(shell: Shell, verification: Verification) -> Iterator[str]:

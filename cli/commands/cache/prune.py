@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,7 +88,7 @@ def run(
     verb = "would be freed" if dry_run else "freed"
     table = Table(("what", "of", "size"), tuple((one.kind, one.id, size_text(one.bytes)) for one in done))
     return Result(
-        {"freed": freed, "items": [asdict(one) for one in done], "dry_run": dry_run},
+        {"freed": freed, "items": done, "dry_run": dry_run},
         [*([table] if done else []), Lines(tuple(f"{name}: {size_text(size)} {verb}" for name, size in freed.items()))],
         quiet=[str(sum(freed.values()))],
     )
