@@ -504,15 +504,15 @@ class LeafSpec(TensorSpec):
     def _bound(self, place: tuple[int, ...]) -> str:
         """Describe the valid values of the element at an index, such as "a number in [0, 1]"."""
 
+    @override
     def is_in(self, value: Any) -> bool:
-        """Return whether a tensor, which may have extra leading axes, has the right shape, dtype and values."""
         if not isinstance(value, Tensor) or value.dtype != self.dtype or not self._suits(value.shape):
             return False
         inside = self._inside(value)
         return inside is None or bool(inside.all())
 
+    @override
     def problems(self, value: Any, place: str = "value") -> list[str]:
-        """Return why a value is not in the set: its type, shape, dtype, or the first invalid element and their count."""
         if not isinstance(value, Tensor):
             return [f"{place} is a {type(value).__name__}; expected a tensor"]
         reasons = []
@@ -530,12 +530,8 @@ class LeafSpec(TensorSpec):
             reasons.append(f"{place} is {value[first].tolist()}{at}{more}; expected {bound}")
         return reasons
 
+    @override
     def project(self, value: Any) -> Tensor:
-        """Return the member of the set nearest to a tensor, or the tensor itself if it is in the set.
-
-        Raises:
-            InvalidArgumentError: If the value is not a tensor, or has another shape than the spec.
-        """
         if self.is_in(value):
             tensor: Tensor = value
             return tensor

@@ -35,6 +35,9 @@ class BoundedTensorSpec(LeafSpec):
     Elements are floats or integers, according to the dtype. A bound may be infinite. Bounds of an integer dtype are
     rounded inwards and clipped to the range of the dtype.
 
+    `rand` draws uniformly. Where only one bound is finite, the distance of a float from it is drawn from the exponential
+    distribution of mean 1; where neither is finite, the float is drawn from the standard normal distribution.
+
     Args:
         low: Lower bound, one number or a tensor that broadcasts to `shape`.
         high: Upper bound, one number or a tensor that broadcasts to `shape`.
@@ -123,16 +126,8 @@ class BoundedTensorSpec(LeafSpec):
         bounded = BoundedTensorSpec(space.low, space.high, self.shape, self.device, self.dtype)
         self._set(bounded.low, bounded.high)
 
+    @override
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
-        """Draw uniformly from [low, high]; integers include both bounds.
-
-        Where only one bound is finite, the distance of a float from it is drawn from the exponential distribution of
-        mean 1; where neither is finite, the float is drawn from the standard normal distribution.
-
-        Args:
-            shape: Extra leading axes; every element along them is drawn independently.
-            generator: Source of randomness; torch's global generator by default.
-        """
         shape = (*parse_shape(shape), *created_shape(self.shape))
         bounds = self._uniform_bounds
         if not self.dtype.is_floating_point:

@@ -66,13 +66,20 @@ class FiniteSpec(LeafSpec):
     def _sizes(self) -> int | Tensor:
         """Number of categories of each element, int64 [P]; one integer for all."""
 
-    @abstractmethod
-    def _groups(self) -> list[int]:
-        """Return the number of categories of each entry of an outcome.
+    @property
+    def widths(self) -> Tensor | None:
+        """Number of categories of each variable, int64 [k]; `None` for a single variable.
 
         Raises:
-            InvalidArgumentError: If the numbers differ between elements.
+            InvalidArgumentError: If the numbers differ along the leading axes.
         """
+        return None
+
+    def _groups(self) -> list[int]:
+        """Return the number of categories of each entry of an outcome."""
+        widths = self.widths
+        groups: list[int] = [self._sizes] if widths is None else widths.tolist()  # type: ignore[list-item]  # an int
+        return groups
 
     @abstractmethod
     def _size_fields(self) -> dict[str, Any]:
@@ -109,12 +116,30 @@ class FiniteSpec(LeafSpec):
         return self._mask
 
     def _rows(self, columns: Tensor) -> Tensor:
-        """Return one row of columns for each category index."""
-        return columns
+        """Arrange columns [..., sum(widths)] in a row for each variable, padded with zeros, [..., k, max(widths)]."""
+        if (used := self._used_columns(columns.device)) is None:
+            return columns
+        rows = columns.new_zeros(*columns.shape[:-1], used.numel())
+        rows[..., used.flatten()] = columns
+        return rows.reshape(*rows.shape[:-1], *used.shape)
 
     def _columns(self, rows: Tensor) -> Tensor:
-        """Return the inverse of `_rows`."""
-        return rows
+        """Concatenate rows without their padding: the inverse of `_rows`."""
+        used = self._used_columns(rows.device)
+        return rows if used is None else rows.flatten(-2)[..., used.flatten()]
+
+    def _used_columns(self, device: torch.device) -> Tensor | None:
+        """Return which columns of each row are not padding, bool [k, max(widths)]; `None` for a single variable."""
+        widths = self.widths
+        if widths is None:
+            return None
+        return torch.arange(int(widths.max()), device=device) < widths.to(device).unsqueeze(-1)
+
+    @property
+    @override
+    def space(self) -> Space:
+        sizes = self._sizes
+        return CategoricalBox(sizes) if isinstance(sizes, int) else BoxList.from_nvec(sizes)
 
     # --- the mask
 
@@ -161,16 +186,8 @@ class FiniteSpec(LeafSpec):
 
     # --- the set
 
+    @override
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
-        """Draw uniformly from the allowed categories.
-
-        Args:
-            shape: Extra leading axes; every element along them is drawn independently.
-            generator: Source of randomness; torch's global generator by default.
-
-        Raises:
-            InvalidArgumentError: If the mask allows no category for an element.
-        """
         shape = (*parse_shape(shape), *created_shape(self._index_shape))
         allowed = self._allowed
         self._check_not_empty(allowed)
@@ -239,7 +256,6 @@ class FiniteSpec(LeafSpec):
 
     # --- categories as integers and as one-hot vectors
 
-    @abstractmethod
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
         """Return the category indices of members of the set, int64 [*B, *P]; integers are returned unchanged.
 
@@ -247,8 +263,13 @@ class FiniteSpec(LeafSpec):
             val: Members of the set, [*B, *shape].
             safe: Whether to raise an error if `val` is not in the set; off by default.
         """
+        if safe:
+            self.assert_is_in(val)
+        return self._to_index(val)
 
-    @abstractmethod
+    def _to_index(self, val: Tensor) -> Tensor:
+        return val
+
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
         """Return the one-hot encoding of members of the set; one-hot vectors are returned unchanged.
 
@@ -262,6 +283,13 @@ class FiniteSpec(LeafSpec):
         Raises:
             InvalidArgumentError: If `nvec` differs along the leading axes.
         """
+        if safe:
+            self.assert_is_in(val)
+        return self._to_columns(val)
+
+    @abstractmethod
+    def _to_columns(self, val: Tensor) -> Tensor:
+        """Return the one-hot encoding of members of the set."""
 
     @abstractmethod
     def to_categorical_spec(self) -> DiscreteTensorSpec:
@@ -386,9 +414,6 @@ class DiscreteTensorSpec(FiniteSpec):
     def _sizes(self) -> int | Tensor:
         return self.n
 
-    def _groups(self) -> list[int]:
-        return [self.n]
-
     def _size_fields(self) -> dict[str, Any]:
         return {"n": self._n}
 
@@ -422,17 +447,10 @@ class DiscreteTensorSpec(FiniteSpec):
         index = index.long().expand(*tensor_to_index.shape[: -self.ndim], *index.shape[-self.ndim :])
         return tensor_to_index.gather(-1, index)
 
-    @override
-    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        if safe:
-            self.assert_is_in(val)
-        return torch.nn.functional.one_hot(val.long(), self.n).bool()
-
-    @override
-    def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        if safe:
-            self.assert_is_in(val)
-        return val
+    def _to_columns(self, val: Tensor) -> Tensor:
+        sizes = self._sizes
+        size = sizes if isinstance(sizes, int) else int(sizes.max())
+        return self._columns(torch.nn.functional.one_hot(val.long(), size).bool())
 
     @override
     def to_one_hot_spec(self) -> OneHotDiscreteTensorSpec:
@@ -558,17 +576,8 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         return rows[0].reshape(-1)
 
     @property
-    @override
-    def space(self) -> Space:
-        return BoxList.from_nvec(self.nvec)
-
-    @property
     def _sizes(self) -> int | Tensor:
         return self.nvec
-
-    def _groups(self) -> list[int]:
-        counts: list[int] = self.widths.tolist()
-        return counts
 
     def _size_fields(self) -> dict[str, Any]:
         singleton = {} if self.remove_singleton else {"remove_singleton": False}
@@ -598,12 +607,6 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
     def _mask_from(self, mask: Tensor) -> Tensor:
         mask = self._rows(mask.expand(*created_shape(self.shape[:-1]), int(self.widths.sum())))
         return mask if self.ndim else mask[0]
-
-    def _rows(self, columns: Tensor) -> Tensor:
-        return _to_rows(columns, self.widths)
-
-    def _columns(self, rows: Tensor) -> Tensor:
-        return _to_columns(rows, self.widths)
 
     # --- members without the last axis, which `remove_singleton` removes from draws of size 1
 
@@ -642,11 +645,8 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         return selected if self._with_last_axis(index) is index else selected.squeeze(-1)
 
     @override
-    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        if safe:
-            self.assert_is_in(val)
-        index = self._with_last_axis(val).long()
-        return self._columns(torch.nn.functional.one_hot(index, int(self.widths.max())).bool())
+    def _to_columns(self, val: Tensor) -> Tensor:
+        return super()._to_columns(self._with_last_axis(val))
 
     @override
     def to_one_hot_spec(self) -> MultiOneHotDiscreteTensorSpec:
@@ -706,10 +706,11 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         self.n = int(n)
         if self.n < 1:
             raise InvalidArgumentError(f"n is {n}; expected at least 1")
-        self._initialize(shape, device, dtype, use_register, mask)
+        self._initialize([self.n], shape, device, dtype, use_register, mask)
 
-    def _initialize(self, shape: Any, device: Any, dtype: torch.dtype, use_register: bool, mask: Any) -> None:
-        groups = self._groups()
+    def _initialize(
+        self, groups: Sequence[int], shape: Any, device: Any, dtype: torch.dtype, use_register: bool, mask: Any
+    ) -> None:
         columns = sum(groups)
         self._register = Register([{} for _ in groups]) if use_register else None
         super().__init__((columns,) if shape is None else shape, device, dtype)
@@ -723,20 +724,12 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return self._register is not None
 
     @property
-    @override
-    def space(self) -> Space:
-        return CategoricalBox(self.n)
-
-    @property
     def _sizes(self) -> int | Tensor:
         return self.n
 
     @property
     def _index_shape(self) -> torch.Size:
         return self.shape[:-1]
-
-    def _groups(self) -> list[int]:
-        return [self.n]
 
     def _size_fields(self) -> dict[str, Any]:
         return {"n": self.n}
@@ -824,16 +817,11 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return (categories if self._register is None else self._register.values(categories)).numpy()
 
     @override
-    def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        if safe:
-            self.assert_is_in(val)
+    def _to_index(self, val: Tensor) -> Tensor:
         # torch implements no argmax for bool.
         return self._rows(val).to(torch.uint8 if val.dtype == torch.bool else val.dtype).argmax(-1)
 
-    @override
-    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        if safe:
-            self.assert_is_in(val)
+    def _to_columns(self, val: Tensor) -> Tensor:
         return val
 
     @override
@@ -919,23 +907,20 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         self.nvec = tuple(int(count) for count in nvec)
         if not self.nvec or min(self.nvec) < 1:
             raise InvalidArgumentError(f"nvec is {list(self.nvec)}; expected integers >= 1")
-        self._initialize(shape, device, dtype, use_register, mask)
+        self._initialize(self.nvec, shape, device, dtype, use_register, mask)
 
     @property
     @override
-    def space(self) -> Space:
-        return BoxList([CategoricalBox(count) for count in self.nvec])
+    def widths(self) -> Tensor:
+        return torch.tensor(self.nvec, device=self.device)
 
     @property
     def _sizes(self) -> int | Tensor:
-        return torch.tensor(self.nvec, device=self.device)
+        return self.widths
 
     @property
     def _index_shape(self) -> torch.Size:
         return torch.Size((*self.shape[:-1], len(self.nvec)))
-
-    def _groups(self) -> list[int]:
-        return list(self.nvec)
 
     def _size_fields(self) -> dict[str, Any]:
         return {"nvec": list(self.nvec)}
@@ -944,12 +929,6 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
     @override
     def _read_sizes(cls, document: SpecDocument, shape: list[int], dtype: torch.dtype) -> dict[str, Any]:
         return {"nvec": document.integers("nvec", 1)}
-
-    def _rows(self, columns: Tensor) -> Tensor:
-        return _to_rows(columns, torch.tensor(self.nvec, device=columns.device))
-
-    def _columns(self, rows: Tensor) -> Tensor:
-        return _to_columns(rows, torch.tensor(self.nvec, device=rows.device))
 
     def _bound(self, place: tuple[int, ...]) -> str:
         del place
@@ -962,21 +941,3 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
     @override
     def to_categorical_spec(self) -> MultiDiscreteTensorSpec:
         return MultiDiscreteTensorSpec(self.nvec, self._index_shape, self.device, mask=self.mask)
-
-
-def _to_rows(columns: Tensor, widths: Tensor) -> Tensor:
-    """Arrange columns [..., sum(widths)] in rows, padded with zeros, [..., k, max(widths)]."""
-    used = _used_columns(widths)
-    rows = columns.new_zeros(*columns.shape[:-1], used.numel())
-    rows[..., used.flatten()] = columns
-    return rows.reshape(*rows.shape[:-1], *used.shape)
-
-
-def _to_columns(rows: Tensor, widths: Tensor) -> Tensor:
-    """Concatenate rows without their padding: the inverse of `_to_rows`."""
-    return rows.flatten(-2)[..., _used_columns(widths).flatten()]
-
-
-def _used_columns(widths: Tensor) -> Tensor:
-    """Return which columns of each row are not padding, bool [k, max(widths)]."""
-    return torch.arange(int(widths.max()), device=widths.device) < widths.unsqueeze(-1)

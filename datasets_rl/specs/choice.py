@@ -61,12 +61,7 @@ class ChoiceSpec(TensorSpec):
         return isinstance(self._choices[0], TensorSpec)
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Draw a choice uniformly for each element, and then a value from that choice.
-
-        Args:
-            shape: Extra leading axes; every element along them is drawn independently.
-            generator: Source of randomness; torch's global generator by default.
-        """
+        """Draw a choice uniformly for each element along the leading axes `shape`, and then a value from that choice."""
         lead = parse_shape(shape)
         chosen = random_integers(0, self.num_choices - 1, lead, generator=generator)
         if not self._of_specs:
@@ -94,8 +89,8 @@ class ChoiceSpec(TensorSpec):
         lead, second = parse_shape(shape), min(1, self.num_choices - 1)
         return self._choices[0].one(lead) if self._of_specs else self._select(torch.full(lead, second))
 
+    @override
     def problems(self, value: Any, place: str = "value") -> list[str]:
-        """Return why a value is not in the set: for each spec, the first reason why the value is not in that spec."""
         if not self._of_specs:
             choices = [choice.tolist() for choice in self._choices]
             lead = getattr(value, "ndim", 0) - self.ndim
@@ -115,12 +110,8 @@ class ChoiceSpec(TensorSpec):
         first_reasons = "; or ".join(of_choice[0] for of_choice in reasons)
         return [f"{place} is not in any of {self.num_choices} choices: {first_reasons}"]
 
+    @override
     def project(self, value: Any) -> Any:
-        """Return a tensor with each element that is not in the set projected onto the nearest choice.
-
-        Raises:
-            InvalidArgumentError: If the choices are not specs of tensors, or the value has another shape than the spec.
-        """
         if self.is_in(value):
             return value
         lead = getattr(value, "ndim", 0) - self.ndim
@@ -141,30 +132,19 @@ class ChoiceSpec(TensorSpec):
         """Return the sum of the numbers of outcomes of the choices, which counts shared outcomes several times."""
         return sum(choice.cardinality() for choice in self._choices) if self._of_specs else self.num_choices
 
+    @override
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Return the outcomes of all choices, concatenated along a new first axis.
-
-        Args:
-            use_mask: Whether to leave out the masked outcomes.
-
-        Raises:
-            InvalidArgumentError: If the outcomes of a choice cannot be enumerated.
-        """
         if not self._of_specs:
             return lazy_stack([choice.clone() for choice in self._choices])
         return torch.cat([choice.enumerate(use_mask) for choice in self._choices])
 
+    @override
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Raise an error if a value has another dtype than the choices; accept any value if the choices are not specs.
-
-        Raises:
-            InvalidArgumentError: If the dtype differs.
-        """
         if self._of_specs:
             self._choices[0].type_check(value, key)
 
+    @override
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Encode a value with the first spec; wrap a non-tensor value in `NonTensorData`."""
         if self._of_specs:
             return self._choices[0].encode(val, ignore_device=ignore_device)
         return val if is_tensor_collection(val) else NonTensorData(val, batch_size=self.shape)
@@ -194,12 +174,8 @@ class ChoiceSpec(TensorSpec):
             return self
         return self if dest is None else ChoiceSpec([choice.to(dest) for choice in self._choices])
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads.
-
-        Raises:
-            InvalidArgumentError: If the choices are not specs.
-        """
         if not self._of_specs:
             raise InvalidArgumentError("a choice of non-tensor values cannot be described as JSON")
         return {"kind": self.kind, "choices": [choice.to_json() for choice in self._choices]}

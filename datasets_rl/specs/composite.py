@@ -54,7 +54,9 @@ class _Keys(KeysView[Any]):
 class CompositeSpec(TensorSpec):
     """Spec of TensorDicts: the value of every key must be in the spec of that key. Keys without a spec are ignored.
 
-    A key is a name or a tuple of names. If the spec of a key is `None`, the key may have any value or be missing.
+    A key is a name or a tuple of names. If the spec of a key is `None`, the key may have any value or be missing. The
+    draws, zeros and ones are TensorDicts of batch size [*shape, *self.shape]. Copies and reshaped composites are
+    unlocked. The JSON omits devices, locks and `data_cls`.
 
     Args:
         specs: Specs, `None`, or nested mappings of specs, by key.
@@ -414,11 +416,7 @@ class CompositeSpec(TensorSpec):
         return self
 
     def unlock_(self, recurse: bool | None = None) -> Self:
-        """Allow setting and removing entries again, and return the composite.
-
-        Args:
-            recurse: Whether to unlock nested composites too; `None` means True.
-        """
+        """Allow setting and removing entries again, and return the composite; the inverse of `lock_`."""
         self._lock(False, recurse=recurse is not False)
         return self
 
@@ -445,31 +443,26 @@ class CompositeSpec(TensorSpec):
         names: Any = None if self._names is None else [*[None] * len(lead), *self._names]
         return TensorDict(dict(entries), batch_size=batch_size, device=self.device, names=names)
 
+    @override
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Draw every entry from its spec, and return a TensorDict of batch size [*shape, *self.shape].
-
-        Args:
-            shape: Extra leading axes; every element along them is drawn independently.
-            generator: Source of randomness; torch's global generator by default.
-        """
         lead = parse_shape(shape)
         specs = {name: spec for name, spec in self._specs.items() if spec is not None}
         return self._build_value({name: spec.rand(lead, generator=generator) for name, spec in specs.items()}, lead)
 
+    @override
     def zero(self, shape: Lead = None) -> Any:
-        """Return a TensorDict of zeros with batch size [*shape, *self.shape]."""
         lead = parse_shape(shape)
         return self._build_value(
             {name: spec.zero(lead) for name, spec in self._specs.items() if spec is not None}, lead
         )
 
+    @override
     def one(self, shape: Lead = None) -> Any:
-        """Return a TensorDict of ones with batch size [*shape, *self.shape]."""
         lead = parse_shape(shape)
         return self._build_value({name: spec.one(lead) for name, spec in self._specs.items() if spec is not None}, lead)
 
+    @override
     def is_in(self, value: Any) -> bool:
-        """Return whether a value has every key and each entry is in its spec; keys without a spec are ignored."""
         if not self._is_container(value):
             return False
         return all(
@@ -483,8 +476,8 @@ class CompositeSpec(TensorSpec):
             return type(value) is self.data_cls
         return isinstance(value, Mapping) or is_tensor_collection(value)
 
+    @override
     def problems(self, value: Any, place: str = "value") -> list[str]:
-        """Return why a value is not in the set; every reason begins with the path of its key."""
         if not self._is_container(value):
             expected = "a TensorDict" if self.data_cls is None else f"a {self.data_cls.__name__}"
             return [f"{place} is a {type(value).__name__}; expected {expected}"]
@@ -498,12 +491,8 @@ class CompositeSpec(TensorSpec):
             reasons += [f"{outer}{name} is missing"] if missing else spec.problems(entry, f"{outer}{name}")
         return reasons
 
+    @override
     def project(self, value: Any) -> Any:
-        """Return a copy with every entry projected onto its spec, or the value itself if it is in the set.
-
-        Raises:
-            InvalidArgumentError: If a key is missing, or an entry has another shape than its spec.
-        """
         # Unlike in TorchRL, the argument is not modified.
         if self.is_in(value):
             return value
@@ -539,15 +528,8 @@ class CompositeSpec(TensorSpec):
         specs = [spec for spec in self._specs.values() if spec is not None]
         return math.prod(spec.cardinality() for spec in specs) if specs else 0
 
+    @override
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Return a TensorDict of all combinations of outcomes of the entries, stacked along a new first axis.
-
-        Args:
-            use_mask: Whether to leave out the masked outcomes.
-
-        Raises:
-            InvalidArgumentError: If the outcomes of an entry cannot be enumerated.
-        """
         single = self[(0,) * self.ndim] if self.ndim else self
         specs = {name: spec for name, spec in single.items() if spec is not None}
         outcomes = {name: spec.enumerate(use_mask) for name, spec in specs.items()}
@@ -597,16 +579,16 @@ class CompositeSpec(TensorSpec):
             lead = encoded[key].shape[: len(encoded[key].shape) - spec.ndim]
         return self._build_value(encoded, lead)
 
+    @override
     def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
-        """Convert a TensorDict to a dict of arrays: the inverse of `encode`."""
         if safe:
             self.assert_is_in(val)
         return {key: self[key].to_numpy(entry) for key, entry in val.items()}
 
     # --- shapes and copies
 
+    @override
     def rearranged(self, rearrange: Rearrange) -> Self:
-        """Apply a shape operation to the batch size and to every spec; the result is unlocked."""
         try:
             shape = rearranged_shape(rearrange, self.shape)
         except (RuntimeError, TypeError) as error:
@@ -617,8 +599,8 @@ class CompositeSpec(TensorSpec):
             names = rearrange(TensorDict({}, batch_size=meta_tensor(self.shape).shape, names=names)).names
         return self._changed(_shape=shape, _specs=specs, _names=names, _locked=False)
 
+    @override
     def to(self, dest: torch.dtype | torch.device | str | int | None) -> Self:
-        """Return a copy with all entries of another dtype or device; the spec itself if it already has that device."""
         if dest is None:
             return self
         device = self.device if isinstance(dest, torch.dtype) else as_device(dest)
@@ -627,20 +609,20 @@ class CompositeSpec(TensorSpec):
         specs = {name: None if spec is None else spec.to(dest) for name, spec in self._specs.items()}
         return self._changed(_specs=specs, device=device, _locked=False)
 
+    @override
     def clone(self) -> Self:
-        """Return a deep copy, which is unlocked."""
         return super().clone().unlock_()
 
     def clear_device_(self) -> Self:
-        """Remove the device of this composite and of nested ones in place, but not of leaves; return the composite."""
+        """Remove the devices of this composite and of nested ones in place, but not of leaves; return the composite."""
         self.device = None
         for spec in self._specs.values():
             if spec is not None:
                 spec.clear_device_()
         return self
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; the description omits devices, locks and `data_cls`."""
         document: dict[str, Any] = {"kind": self.kind, "shape": list(self.shape)}
         if self._names is not None:
             document["names"] = self._names

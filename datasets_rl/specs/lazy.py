@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +21,9 @@ __all__ = ["LazyStackedCompositeSpec", "LazyStackedTensorSpec", "stack_specs"]
 
 class _Stacked(TensorSpec):
     """Base class of lazy stacks: specs stacked along a new axis. Operations on the other axes apply to each spec.
+
+    Only axes before that of the stack can be reshaped, and only the axis of the stack has an index that is a tensor.
+    Removing it by `squeeze` returns the only spec.
 
     Args:
         *specs: At least one spec, all with the same number of axes and device. Specs without a device get the device of
@@ -73,27 +76,22 @@ class _Stacked(TensorSpec):
 
     # --- the set
 
-    def _stack_values(self, values: list[Any], lead: torch.Size) -> Any:
+    def _stack_values(self, values: list[Any], lead: Sequence[int]) -> Any:
         """Stack the values of the specs, each with the leading axes `lead`."""
         raise NotImplementedError
 
+    @override
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Draw from each spec, and stack the results.
-
-        Args:
-            shape: Extra leading axes; every element along them is drawn independently.
-            generator: Source of randomness; torch's global generator by default.
-        """
         lead = parse_shape(shape)
         return self._stack_values([spec.rand(lead, generator=generator) for spec in self._members], lead)
 
+    @override
     def zero(self, shape: Lead = None) -> Any:
-        """Return the stacked zeros of the specs, with extra leading axes."""
         lead = parse_shape(shape)
         return self._stack_values([spec.zero(lead) for spec in self._members], lead)
 
+    @override
     def one(self, shape: Lead = None) -> Any:
-        """Return the stacked ones of the specs, with extra leading axes."""
         lead = parse_shape(shape)
         return self._stack_values([spec.one(lead) for spec in self._members], lead)
 
@@ -106,109 +104,76 @@ class _Stacked(TensorSpec):
             components = list(value.unbind(lead + self.dim)) if lead >= 0 else []
         return components if len(components) == len(self._members) else None
 
-    def _check_components(self, value: Any) -> list[Any]:
+    def _pairs(self, value: Any) -> list[tuple[Any, Any]]:
+        """Return the pairs of spec and component of a value.
+
+        Raises:
+            InvalidArgumentError: If the value is not stacked like the specs.
+        """
         components = self._components(value)
         if components is None:
             raise InvalidArgumentError(
                 f"a {type(value).__name__} is not stacked like {self._named()};"
                 f" expected {len(self._members)} components along axis {self.dim}"
             )
-        return components
+        return list(zip(self._members, components, strict=True))
 
+    def _stack_components(self, components: list[Any]) -> Any:
+        return self._stack_values(components, components[0].shape[: components[0].ndim - self._members[0].ndim])
+
+    @override
     def is_in(self, value: Any) -> bool:
-        """Return whether each component of a value is in its spec."""
-        components = self._components(value)
-        return components is not None and all(
-            spec.is_in(component) for spec, component in zip(self._members, components, strict=True)
-        )
+        return self._components(value) is not None and all(spec.is_in(item) for spec, item in self._pairs(value))
 
+    @override
     def problems(self, value: Any, place: str = "value") -> list[str]:
-        """Return why a value is not in the set: the reasons for each of its components."""
-        components = self._components(value)
-        if components is None:
+        if self._components(value) is None:
             shape = list(value.shape) if hasattr(value, "shape") and not getattr(value, "is_nested", False) else None
             described = f"a {type(value).__name__}" if shape is None else f"of shape {shape}"
             return [f"{place} is {described}; expected {len(self._members)} components along axis {self.dim}"]
-        numbered = enumerate(zip(self._members, components, strict=True))
-        return [
-            reason
-            for number, (spec, component) in numbered
-            for reason in spec.problems(component, f"{place}[{number}]")
-        ]
+        pairs = enumerate(self._pairs(value))
+        return [reason for row, (spec, item) in pairs for reason in spec.problems(item, f"{place}[{row}]")]
 
+    @override
     def project(self, value: Any) -> Any:
-        """Return the value with each component projected onto its spec, or the value itself if it is in the set.
-
-        Raises:
-            InvalidArgumentError: If the value is not stacked like the specs, or a component has another shape.
-        """
         if self.is_in(value):
             return value
-        components = self._check_components(value)
-        nearest = [spec.project(component) for spec, component in zip(self._members, components, strict=True)]
-        return self._stack_values(nearest, nearest[0].shape[: nearest[0].ndim - self._members[0].ndim])
+        return self._stack_components([spec.project(component) for spec, component in self._pairs(value)])
 
+    @override
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Raise an error if a component of a value has another dtype than its spec.
-
-        Raises:
-            InvalidArgumentError: If a dtype differs, or the value is not stacked like the specs.
-        """
-        for spec, component in zip(self._members, self._check_components(value), strict=True):
+        for spec, component in self._pairs(value):
             spec.type_check(component, key)
 
+    @override
     def cardinality(self) -> float:
-        """Return the number of outcomes of each spec.
+        return _only_count([spec.cardinality() for spec in self._members])
 
-        Raises:
-            InvalidArgumentError: If the numbers differ.
-        """
-        counts: list[float] = [spec.cardinality() for spec in self._members]
-        if len(set(counts)) > 1:
-            raise InvalidArgumentError(f"the specs have {counts} outcomes; expected the same number of each")
-        return counts[0]
-
+    @override
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Return the outcomes of the specs, stacked; the new first axis of the result counts the outcomes.
-
-        Args:
-            use_mask: Whether to leave out the masked outcomes.
-
-        Raises:
-            InvalidArgumentError: If the specs have different numbers of outcomes.
-        """
         outcomes = [spec.enumerate(use_mask) for spec in self._members]
-        counts = {len(of_spec) for of_spec in outcomes}
-        if len(counts) > 1:
-            raise InvalidArgumentError(f"the specs have {sorted(counts)} outcomes; expected the same number of each")
-        return self._stack_values(outcomes, torch.Size(counts))
+        return self._stack_values(outcomes, (_only_count(sorted({len(of_spec) for of_spec in outcomes})),))
 
+    @override
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Encode each component of a value with its spec, and stack the results.
+        pairs = self._pairs(torch.as_tensor(val) if hasattr(val, "__array__") else val)
+        return self._stack_components([spec.encode(item, ignore_device=ignore_device) for spec, item in pairs])
 
-        Raises:
-            InvalidArgumentError: If the value is not stacked like the specs, or a component cannot be encoded.
-        """
-        components = self._check_components(torch.as_tensor(val) if hasattr(val, "__array__") else val)
-        encoded = [
-            spec.encode(component, ignore_device=ignore_device)
-            for spec, component in zip(self._members, components, strict=True)
-        ]
-        return self._stack_values(encoded, encoded[0].shape[: encoded[0].ndim - self._members[0].ndim])
-
+    @override
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """Convert each component to an array, the inverse of `encode`; return a list."""
         if safe:
             self.assert_is_in(val)
-        return [
-            spec.to_numpy(component) for spec, component in zip(self._members, self._check_components(val), strict=True)
-        ]
+        return [spec.to_numpy(component) for spec, component in self._pairs(val)]
 
-    # --- shapes
+    # --- shapes: operations on other axes than that of the stack apply to each spec
 
+    def _each(self, function: Callable[[Any], Any], dim: int | None = None) -> Any:
+        """Return the stack of the results of a function of each spec."""
+        return type(self)(*map(function, self._members), dim=self.dim if dim is None else dim)
+
+    @override
     def rearranged(self, rearrange: Rearrange) -> Any:
-        """Apply a shape operation to the stack, which has the shape methods of a tensor that operations call."""
-        return rearrange(self)
+        return rearrange(self)  # the stack has the shape methods of a tensor that operations call
 
     def _reshape_error(self) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -220,68 +185,46 @@ class _Stacked(TensorSpec):
         """Return the axis of the specs that corresponds to an axis of the stack."""
         return axis - (axis > self.dim)
 
+    @override
     def reshape(self, *shape: Any) -> Any:
-        """Reshape the axes before the stack axis.
-
-        Raises:
-            InvalidArgumentError: If the new shape changes the stack axis or an axis after it.
-        """
-        new_shape, unchanged = parse_shape(*shape), self.ndim - self.dim
-        dim = len(new_shape) - unchanged
+        new_shape = parse_shape(*shape)
+        dim = len(new_shape) - (self.ndim - self.dim)
         if dim < 0 or new_shape[dim:] != self.shape[self.dim :] or -1 in new_shape[:dim]:
             raise self._reshape_error()
-        members = [spec.reshape((*new_shape[:dim], *spec.shape[self.dim :])) for spec in self._members]
-        return type(self)(*members, dim=dim)
+        return self._each(lambda spec: spec.reshape((*new_shape[:dim], *spec.shape[self.dim :])), dim)
 
+    @override
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
-        """Merge consecutive axes before the stack axis into one.
-
-        Raises:
-            InvalidArgumentError: If an axis is the stack axis or after it.
-        """
         start, end = self._axis(start_dim), self._axis(end_dim)
         if not start <= end < self.dim:
             raise self._reshape_error()
-        members = [spec.flatten(start, end) for spec in self._members]
-        return type(self)(*members, dim=self.dim - (end - start))
+        return self._each(lambda spec: spec.flatten(start, end), self.dim - (end - start))
 
+    @override
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Any:
-        """Split an axis other than the stack axis into several.
-
-        Raises:
-            InvalidArgumentError: If the axis is the stack axis.
-        """
         axis = self._axis(dim)
         if axis == self.dim:
             raise self._reshape_error()
-        members = [spec.unflatten(self._inner(axis), sizes) for spec in self._members]
-        return type(self)(*members, dim=self.dim + (axis < self.dim) * (len(sizes) - 1))
+        before = axis < self.dim
+        return self._each(lambda spec: spec.unflatten(self._inner(axis), sizes), self.dim + before * (len(sizes) - 1))
 
+    @override
     def expand(self, *shape: Any) -> Any:
-        """Repeat along axes of size 1 and new leading axes; -1 preserves the size of an axis.
-
-        Raises:
-            InvalidArgumentError: If the new shape has fewer axes, or another size of the stack axis.
-        """
         new_shape = parse_shape(*shape)
         extra = len(new_shape) - self.ndim
         dim = extra + self.dim
         if extra < 0 or new_shape[dim] not in {-1, len(self._members)}:
             raise InvalidArgumentError(f"{self._named()} cannot be expanded to {list(new_shape)}")
-        inner_shape = [*new_shape[:dim], *new_shape[dim + 1 :]]
-        members = []
-        for spec in self._members:
-            pairs = zip(inner_shape[extra:], spec.shape, strict=True)
-            trailing = [size if new_size == -1 else new_size for new_size, size in pairs]
-            members.append(spec.expand(*inner_shape[:extra], *trailing))
-        return type(self)(*members, dim=dim)
+        inner = [*new_shape[:dim], *new_shape[dim + 1 :]]
 
+        def expanded(spec: Any) -> Any:
+            pairs = zip(inner[extra:], spec.shape, strict=True)
+            return spec.expand(*inner[:extra], *[size if new_size == -1 else new_size for new_size, size in pairs])
+
+        return self._each(expanded, dim)
+
+    @override
     def make_neg_dim(self, dim: int) -> None:
-        """Set the size of an axis of all specs to -1.
-
-        Raises:
-            InvalidArgumentError: If the axis is the stack axis.
-        """
         axis = self._axis(dim)
         if axis == self.dim:
             raise InvalidArgumentError(
@@ -293,12 +236,10 @@ class _Stacked(TensorSpec):
     @override
     def unsqueeze(self, dim: int) -> Any:
         axis = self._axis(dim, self.ndim + 1)
-        if axis <= self.dim:
-            return type(self)(*[spec.unsqueeze(axis) for spec in self._members], dim=self.dim + 1)
-        return type(self)(*[spec.unsqueeze(axis - 1) for spec in self._members], dim=self.dim)
+        return self._each(lambda spec: spec.unsqueeze(self._inner(axis)), self.dim + (axis <= self.dim))
 
+    @override
     def squeeze(self, dim: int | None = None) -> Any:
-        """Remove an axis of size 1, or all such axes; if the stack axis is removed, return the only spec."""
         if dim is None:
             spec: Any = self
             for axis in reversed(range(self.ndim)):
@@ -309,16 +250,10 @@ class _Stacked(TensorSpec):
             return self
         if axis == self.dim:
             return self._members[0]
-        return type(self)(
-            *[spec.squeeze(self._inner(axis)) for spec in self._members], dim=self.dim - (axis < self.dim)
-        )
+        return self._each(lambda spec: spec.squeeze(self._inner(axis)), self.dim - (axis < self.dim))
 
+    @override
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        """Remove an axis and return one spec per entry along it; along the stack axis, return the stacked specs.
-
-        Raises:
-            InvalidArgumentError: If the sizes of the specs along the axis differ.
-        """
         axis = self._axis(dim)
         if axis == self.dim:
             return tuple(self._members)
@@ -335,38 +270,28 @@ class _Stacked(TensorSpec):
 
     def __getitem__(self, index: Any) -> Any:
         entries = without_ellipsis(index, self.ndim)
-        axis, stack_index = 0, None
-        before: list[Any] = []
-        after: list[Any] = []
-        missing = self.dim + 1 - sum(entry is not None for entry in entries)
-        for entry in (*entries, *(slice(None),) * missing):
-            if entry is not None and axis == self.dim:
-                stack_index = entry
-            else:
-                (before if axis <= self.dim and stack_index is None else after).append(entry)
-            axis += entry is not None
-        if axis > self.ndim or any(isinstance(entry, Tensor) for entry in (*before, *after)):
+        entries += (slice(None),) * (self.ndim - sum(entry is not None for entry in entries))
+        places = [place for place, entry in enumerate(entries) if entry is not None]
+        # Move the entry of the stack axis to the front, index the list of specs with it, and each spec with the others.
+        place = places[self.dim]
+        selected, inner = entries[place], (*entries[:place], *entries[place + 1 :])
+        if len(places) > self.ndim or any(isinstance(entry, Tensor) for entry in inner):
             raise IndexError(
                 f"{self._named()} cannot be indexed with {index!r}: only its axis {self.dim} supports tensor indices"
             )
-        inner = (*before, *after)
         while inner and inner[-1] == slice(None):  # the last axis of a one-hot spec does not support slices
             inner = inner[:-1]
-        if isinstance(stack_index, Tensor) and not stack_index.ndim and stack_index.dtype != torch.bool:
-            stack_index = int(stack_index)
-        if isinstance(stack_index, int):
-            return self._members[stack_index][inner] if inner else self._members[stack_index]
-        selected = (
-            range(len(self._members))
-            if stack_index is None
-            else torch.arange(len(self._members))[stack_index].reshape(-1).tolist()
-        )
-        if isinstance(stack_index, Tensor) and stack_index.ndim != 1:
-            raise IndexError(f"the tensor index of the stack axis has {stack_index.ndim} axes; expected 1")
-        members = [self._members[number][inner] if inner else self._members[number] for number in selected]
-        if not members:
+        if isinstance(selected, Tensor) and selected.dtype != torch.bool and not selected.ndim:
+            selected = int(selected)
+        if isinstance(selected, Tensor) and selected.ndim != 1:
+            raise IndexError(f"the tensor index of the stack axis has {selected.ndim} axes; expected 1")
+        numbers = torch.arange(len(self._members))[selected].tolist()
+        if isinstance(numbers, int):
+            return self._members[numbers][inner] if inner else self._members[numbers]
+        if not numbers:
             raise IndexError(f"the index selects none of the {len(self._members)} specs of the stack")
-        return stack_specs(members, sum(not isinstance(entry, int) for entry in before))
+        members = [self._members[number][inner] if inner else self._members[number] for number in numbers]
+        return stack_specs(members, sum(not isinstance(entry, int) for entry in entries[:place]))
 
     # --- copies and JSON
 
@@ -374,13 +299,13 @@ class _Stacked(TensorSpec):
     def to(self, dest: Any) -> Any:
         if dest is None:
             return self
-        stacked = type(self)(*[spec.to(dest) for spec in self._members], dim=self.dim)
+        stacked = self._each(lambda spec: spec.to(dest))
         if not isinstance(dest, torch.dtype):
             stacked.device = as_device(dest)
         return stacked
 
+    @override
     def clear_device_(self) -> Any:
-        """Remove the devices of the composites in the stack, in place, and return the stack."""
         for spec in self._members:
             spec.clear_device_()
         self.device = self._members[0].device
@@ -443,7 +368,7 @@ class LazyStackedTensorSpec(_Stacked):
         domain: str = self._members[0].domain
         return domain
 
-    def _stack_values(self, values: list[Any], lead: torch.Size) -> Tensor:
+    def _stack_values(self, values: list[Any], lead: Sequence[int]) -> Tensor:
         if len({tuple(value.shape) for value in values}) == 1:
             return torch.stack(values, len(lead) + self.dim)
         if lead or self.dim:
@@ -484,7 +409,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
 
     __len__ = _Stacked.__len__
 
-    def _stack_values(self, values: list[Any], lead: torch.Size) -> Any:
+    def _stack_values(self, values: list[Any], lead: Sequence[int]) -> Any:
         return LazyStackedTensorDict.maybe_dense_stack(values, len(lead) + self.dim)
 
     # --- entries
@@ -503,39 +428,28 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
             InvalidArgumentError: If the size of the spec along the stack axis is not the number of composites, or the
                 stack is locked.
         """
-        for member, component in zip(self._members, self._unbind_entry(name, spec), strict=True):
+        for member, component in self._unbind_entry(name, spec):
             member.set(name, component)
         return self
 
+    @override
     def update(self, dict_or_spec: Mapping[Any, Any] | CompositeSpec) -> LazyStackedCompositeSpec:
-        """Unbind every spec of another composite along the stack axis, and update the composites with the results.
-
-        Raises:
-            InvalidArgumentError: If the size of a spec along the stack axis is not the number of composites, or the
-                stack is locked.
-        """
         for key, spec in dict_or_spec.items():
-            for member, component in zip(self._members, self._unbind_entry(key, spec), strict=True):
+            for member, component in self._unbind_entry(key, spec):
                 member.update({key: component})
         return self
 
-    def _unbind_entry(self, name: Any, spec: Any) -> Sequence[Any]:
-        """Unbind a spec along the stack axis; return one spec per composite.
-
-        Raises:
-            InvalidArgumentError: If the number of results is not the number of composites, or the stack is locked.
-        """
+    def _unbind_entry(self, name: Any, spec: Any) -> list[tuple[CompositeSpec, Any]]:
+        """Return the pairs of composite and its component of a spec; see `set`."""
         self._check_unlocked()
-        if spec is None:
-            return [None] * len(self._members)
         if isinstance(spec, Mapping):
             spec = CompositeSpec(spec, shape=self.shape, device=self.device)
-        components: Sequence[Any] = spec.unbind(self.dim)
+        components = [None] * len(self._members) if spec is None else spec.unbind(self.dim)
         if len(components) != len(self._members):
             raise InvalidArgumentError(
                 f"{name} has {len(components)} specs along axis {self.dim}; expected {len(self._members)}"
             )
-        return components
+        return list(zip(self._members, components, strict=True))
 
     def _remove(self, name: str) -> None:
         for spec in self._members:
@@ -555,16 +469,12 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
             raise UnknownKeyError(index, [str(name) for name in self.keys(True)])
         return _Stacked.__getitem__(self, index)
 
-    def empty(self) -> LazyStackedCompositeSpec:
-        """Return a stack of the composites without their entries."""
-        return LazyStackedCompositeSpec(*[spec.empty() for spec in self._members], dim=self.dim)
+    @override
+    def empty(self) -> Any:
+        return self._each(lambda spec: spec.empty())
 
+    @override
     def is_empty(self, recurse: bool = False) -> bool:
-        """Return whether all composites are empty.
-
-        Args:
-            recurse: Whether a composite that contains only empty composites and `None` counts as empty.
-        """
         return all(spec.is_empty(recurse) for spec in self._members)
 
     def _lock(self, locked: bool, *, recurse: bool) -> None:
@@ -572,13 +482,22 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         for spec in self._members:
             spec._lock(locked, recurse=recurse)  # noqa: SLF001  # same class
 
-    def type_check(self, value: Any, key: Any = None) -> None:
-        """Raise an error if an entry of a value has another dtype than its spec."""
-        _Stacked.type_check(self, value, key)
+    type_check = _Stacked.type_check
 
-    def clone(self) -> LazyStackedCompositeSpec:
-        """Return a deep copy, which is unlocked."""
-        return LazyStackedCompositeSpec(*[spec.clone() for spec in self._members], dim=self.dim)
+    @override
+    def clone(self) -> Any:
+        return self._each(lambda spec: spec.clone())
+
+
+def _only_count(counts: list[Any]) -> Any:
+    """Return the number of outcomes of all specs of a stack.
+
+    Raises:
+        InvalidArgumentError: If the numbers differ.
+    """
+    if len(set(counts)) > 1:
+        raise InvalidArgumentError(f"the specs have {counts} outcomes; expected the same number of each")
+    return counts[0]
 
 
 def on_one_device(specs: Sequence[Any]) -> list[Any]:

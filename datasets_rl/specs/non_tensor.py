@@ -21,6 +21,9 @@ __all__ = ["NonTensorSpec"]
 class NonTensorSpec(TensorSpec):
     """Spec of values that are not tensors, such as text. Every such value of the right batch size is in the set.
 
+    `encode` wraps a Python value in `NonTensorData` that applies to the whole batch. `to_json` raises an
+    `InvalidArgumentError` for an example that JSON cannot represent.
+
     Args:
         shape: Batch size of the values.
         device: Value of the attribute `device`.
@@ -69,17 +72,17 @@ class NonTensorSpec(TensorSpec):
         """Whether each element of the batch has a separate value."""
         return self._feature_dims == 0
 
+    @override
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Return the example with batch size `[*shape, *self.shape]`."""
         del generator
         return self._wrapped(self.example_data, parse_shape(shape))
 
+    @override
     def zero(self, shape: Lead = None) -> Any:
-        """Return the example with batch size `[*shape, *self.shape]`."""
         return self.rand(shape)
 
+    @override
     def one(self, shape: Lead = None) -> Any:
-        """Return the example with batch size `[*shape, *self.shape]`."""
         return self.rand(shape)
 
     def _wrapped(self, data: Any, lead: torch.Size) -> Any:
@@ -90,8 +93,8 @@ class NonTensorSpec(TensorSpec):
             value = lazy_stack([value.copy() for _ in range(size)])
         return value
 
+    @override
     def problems(self, value: Any, place: str = "value") -> list[str]:
-        """Return why a value is not in the set: it is a tensor, or its batch size does not end with the shape."""
         if isinstance(value, torch.Tensor) or (hasattr(value, "batch_size") and not is_non_tensor(value)):
             return [f"{place} is a {type(value).__name__}; expected a non-tensor value"]
         shape = tuple(getattr(value, "batch_size", self.shape))
@@ -99,25 +102,21 @@ class NonTensorSpec(TensorSpec):
             return []
         return [f"{place} has batch size {list(shape)}; expected [..., {', '.join(map(str, self.shape))}]"]
 
+    @override
     def project(self, value: Any) -> Any:
-        """Return the value unchanged.
-
-        Raises:
-            InvalidArgumentError: If the value is not in the set.
-        """
         self.assert_is_in(value)
         return value
 
     def type_check(self, value: Any, key: Any = None) -> None:
         """Do nothing: non-tensor values have no dtype."""
 
+    @override
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Wrap a Python value in `NonTensorData` that applies to the whole batch; return wrapped values unchanged."""
         del ignore_device
         return val if is_non_tensor(val) else self._wrapped(val, torch.Size())
 
+    @override
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """Return the Python value, the inverse of `encode`; if elements have separate values, a nested list."""
         if safe:
             self.assert_is_in(val)
         if not is_non_tensor(val):
@@ -136,16 +135,12 @@ class NonTensorSpec(TensorSpec):
     def _resized(self, shape: torch.Size) -> NonTensorSpec:
         return self._changed(_shape=shape, _feature_dims=self._feature_dims and min(self._feature_dims, len(shape)))
 
+    @override
     def to(self, dest: Any) -> NonTensorSpec:
-        """Return a copy of the spec with another device; a dtype has no effect."""
         return self if dest is None or isinstance(dest, torch.dtype) else self._changed(device=as_device(dest))
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads.
-
-        Raises:
-            InvalidArgumentError: If the example is not a JSON value.
-        """
         try:
             exact = json.loads(json.dumps(self.example_data, allow_nan=False)) == self.example_data
         except (TypeError, ValueError, RecursionError):

@@ -20,6 +20,8 @@ __all__ = ["Unbounded", "UnboundedContinuousTensorSpec", "UnboundedDiscreteTenso
 class Unbounded(LeafSpec):
     """Spec of unbounded numbers: any value of the dtype.
 
+    `rand` draws floats from the standard normal distribution, and integers uniformly from the range of the dtype.
+
     The class of the instance depends on the domain: calling this class or one of its two subclasses returns an
     `UnboundedContinuousTensorSpec` for the domain "continuous" and an `UnboundedDiscreteTensorSpec` for "discrete".
 
@@ -57,13 +59,8 @@ class Unbounded(LeafSpec):
         sizes = created_shape(self.shape)
         return ContinuousBox(smallest.expand(sizes), largest.expand(sizes))
 
+    @override
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
-        """Draw floats from the standard normal distribution, and integers uniformly from the range of the dtype.
-
-        Args:
-            shape: Extra leading axes; every element along them is drawn independently.
-            generator: Source of randomness; torch's global generator by default.
-        """
         shape = (*parse_shape(shape), *created_shape(self.shape))
         if self.dtype.is_floating_point:
             return torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
