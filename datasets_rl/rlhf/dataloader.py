@@ -70,17 +70,17 @@ def get_dataloader(
             that accepts the arguments `split`, `dataset_name`, `max_length`, `root_dir`, `from_disk` and `num_workers`,
             and, if they are given here, `tokenizer_class`, `tokenizer_model_name` and `ragged`.
         device: Device of the batches.
-        dataset_name: See `TokenizedDatasetLoader`; by default that of the tensorclass.
         infinite: Whether the iteration continues with another pass at the end.
         prefetch: Number of batches to read in advance, in a thread.
-        split: See `TokenizedDatasetLoader`.
-        root_dir: See `TokenizedDatasetLoader`.
-        from_disk: See `TokenizedDatasetLoader`.
-        num_workers: See `TokenizedDatasetLoader`.
-        tokenizer_class: See `TokenizedDatasetLoader`.
-        tokenizer_model_name: See `TokenizedDatasetLoader`.
         ragged: Whether sequences are stored without padding. The sequences of a batch are then padded to the longest
             of them, instead of to L.
+        dataset_name: See `TokenizedDatasetLoader`, also for the following; by default that of the tensorclass.
+        split: Name of the split.
+        root_dir: Folder of the tokenized datasets.
+        from_disk: Whether `datasets.Dataset.save_to_disk` wrote the dataset.
+        num_workers: Number of processes that tokenize.
+        tokenizer_class: Class of the tokenizer.
+        tokenizer_model_name: Name or folder of the tokenizer.
 
     Returns:
         An infinite iterator over batches [B] of the tensorclass; with `infinite=False`, the replay buffer, whose

@@ -60,16 +60,8 @@ class PairwiseDataset:
 
         The rows have the texts `prompt`, `chosen` and `rejected`; see `pre_tokenization_hook` for which are kept.
 
-        Args:
-            split: See `TokenizedDatasetLoader`, also for the other arguments.
-            dataset_name: By default ``"CarperAI/openai_summarize_comparisons"``.
-            max_length: Maximum number of tokens of a sequence, L.
-            root_dir: Folder of the tokenized datasets.
-            from_disk: Whether `datasets.Dataset.save_to_disk` wrote the dataset.
-            num_workers: Number of processes that tokenize.
-            tokenizer_class: Class of the tokenizer.
-            tokenizer_model_name: Name or folder of the tokenizer.
-            ragged: Whether sequences are stored without padding; the fields are then nested tensors.
+        The arguments are those of `TokenizedDatasetLoader`; by default, the dataset is
+        ``"CarperAI/openai_summarize_comparisons"``. The fields of a ragged dataset are nested tensors.
 
         Raises:
             DatasetsRLError: See `TokenizedDatasetLoader.load`.

@@ -27,7 +27,7 @@ class TensorDictTokenizer:
     Args:
         tokenizer: A tokenizer of transformers, or a callable with the same arguments and results.
         max_length: Maximum number of tokens of a sequence, L.
-        key: Key of the texts in an example.
+        key: Key of the texts in an example; by default ``"text"``.
         padding: Passed to the tokenizer: ``"max_length"`` pads every sequence to L tokens, ``"longest"`` to the
             longest of the batch, and False does not pad.
         truncation: Whether longer sequences are cut to L tokens.
@@ -35,11 +35,13 @@ class TensorDictTokenizer:
         device: Device of the TensorDict.
     """
 
+    default_key = "text"
+
     def __init__(
         self,
         tokenizer: Any,
         max_length: int,
-        key: str = "text",
+        key: str | None = None,
         padding: str | bool = "max_length",
         truncation: bool = True,
         return_tensordict: bool = True,
@@ -47,7 +49,7 @@ class TensorDictTokenizer:
     ) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self.key = key
+        self.key = self.default_key if key is None else key
         self.padding = padding
         self.truncation = truncation
         self.return_tensordict = return_tensordict
@@ -86,27 +88,11 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
         prompt_rindex              ^ 2
         mask_label      p_0  p_1    see `PromptData.mask_label`
 
-    Args:
-        tokenizer: A tokenizer of transformers, or a callable with the same arguments and results.
-        max_length: Maximum number of tokens of a sequence, L.
-        key: Key of the prompts in an example; the labels have the key ``"label"``.
-        padding: As in `TensorDictTokenizer`.
-        truncation: As in `TensorDictTokenizer`.
-        return_tensordict: As in `TensorDictTokenizer`.
-        device: As in `TensorDictTokenizer`.
+    The arguments are those of `TensorDictTokenizer`. The prompts have the key `key`, by default ``"prompt"``, and the
+    labels the key ``"label"``.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        max_length: int,
-        key: str = "prompt",
-        padding: str | bool = "max_length",
-        truncation: bool = True,
-        return_tensordict: bool = True,
-        device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__(tokenizer, max_length, key, padding, truncation, return_tensordict, device)
+    default_key = "prompt"
 
     @override
     def __call__(self, sample: Mapping[str, Any]) -> Any:

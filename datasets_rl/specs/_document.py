@@ -43,11 +43,7 @@ _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the name of a dtype in documents.
-
-    Raises:
-        InvalidArgumentError: If specs do not support the dtype.
-    """
+    """Return the name of a dtype in documents."""
     if dtype not in _NAMES:
         raise InvalidArgumentError(f"dtype is {dtype}; expected one of {', '.join(_DTYPES)}")
     return _NAMES[dtype]
@@ -207,12 +203,7 @@ class SpecDocument:
 
 
 def _text_as_infinities(value: Any, dtype: torch.dtype) -> Any:
-    """Convert "inf" and "-inf" to floats: the inverse of `_infinities_as_text`.
-
-    Raises:
-        TypeError: If a value has another type than the dtype.
-        ValueError: If a string does not name an infinity.
-    """
+    """Convert "inf" and "-inf" to floats: the inverse of `_infinities_as_text`."""
     if isinstance(value, list):
         return [_text_as_infinities(item, dtype) for item in value]
     if isinstance(value, str) and dtype.is_floating_point:

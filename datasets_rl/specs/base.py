@@ -105,11 +105,7 @@ class TensorSpec(metaclass=_SpecType):
         self.__dict__.update(self._resized(_checked_shape(shape)).__dict__)
 
     def _resized(self, shape: torch.Size) -> Self:
-        """Return the spec with another shape.
-
-        Raises:
-            InvalidArgumentError: If the elements of the spec differ, so that it has no values for the other shape.
-        """
+        """Return the spec with another shape."""
         raise InvalidArgumentError(
             f"the shape of {self._named()} cannot be set to {list(shape)}", hint="`expand` or `reshape` the spec"
         )
@@ -364,11 +360,7 @@ class TensorSpec(metaclass=_SpecType):
         return self._axis(dim)
 
     def _axis(self, dim: int, ndim: int | None = None) -> int:
-        """Return the non-negative index of an axis.
-
-        Raises:
-            AxisError: An `IndexError` and a `ValueError`, if the axis is out of range.
-        """
+        """Return the non-negative index of an axis."""
         ndim = self.ndim if ndim is None else ndim
         if not -ndim <= dim < ndim:
             raise AxisError(f"{self._named()} has no axis {dim}; expected one of {-ndim} to {ndim - 1}")
@@ -655,11 +647,7 @@ class LeafSpec(TensorSpec):
 
 
 def check_domain(dtype: torch.dtype, given: str | None = None) -> str:
-    """Return the given domain, or by default the domain of the dtype.
-
-    Raises:
-        InvalidArgumentError: If the domain is unknown.
-    """
+    """Return the given domain, or by default the domain of the dtype."""
     if given not in {None, "continuous", "discrete"}:
         raise InvalidArgumentError(f"domain is {given!r}; expected 'continuous' or 'discrete'")
     return given or ("continuous" if dtype.is_floating_point else "discrete")
@@ -673,11 +661,7 @@ def parse_shape(*shape: Any) -> torch.Size:
 
 
 def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
-    """Return the shape to which shapes broadcast.
-
-    Raises:
-        RuntimeError: If the shapes do not broadcast.
-    """
+    """Return the shape to which shapes broadcast."""
     broadcast: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return broadcast
 
@@ -711,11 +695,7 @@ def rearranged_shape(rearrange: Rearrange, shape: Sequence[int]) -> torch.Size:
 
 
 def resized_tensor(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """Return a tensor of another shape with the same elements along each axis along which it is constant.
-
-    Raises:
-        InvalidArgumentError: If the elements of the tensor differ along an axis that does not fit the shape.
-    """
+    """Return a tensor of another shape with the same elements along each axis along which it is constant."""
     stored = without_repeats(tensor)
     stored = stored.reshape(()) if stored.numel() == 1 else stored
     try:
@@ -805,12 +785,7 @@ def select(tensor: Any, entries: tuple[Any, ...]) -> Any:
 
 
 def _check_slices(entries: tuple[Any, ...], shape: Sequence[int]) -> None:
-    """Raise an error if an axis of any size is sliced, or a step is 0.
-
-    Raises:
-        InvalidArgumentError: If the step of a slice is 0.
-        IndexError: If a slice of such an axis is not the whole axis.
-    """
+    """Raise an error if an axis of any size is sliced, or a step is 0."""
     axis = 0
     for entry in entries:
         if isinstance(entry, slice) and entry.step == 0:

@@ -229,11 +229,7 @@ def _read_bound(name: str, value: Any, alias: str, alias_value: Any) -> Tensor:
 
 
 def _check_bounds(low: Tensor, high: Tensor, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest number of a dtype in [low, high], elementwise.
-
-    Raises:
-        InvalidArgumentError: If the dtype has no number in an interval.
-    """
+    """Return the smallest and the largest number of a dtype in [low, high], elementwise."""
     low, high = low.to(device), high.to(device)
     empty = torch.zeros((), dtype=torch.bool, device=device)
     if not dtype.is_floating_point:

@@ -100,11 +100,7 @@ class FiniteSpec(LeafSpec):
 
     @abstractmethod
     def _mask_from(self, mask: Tensor) -> Tensor:
-        """Convert a mask to the layout of `_mask`.
-
-        Raises:
-            RuntimeError: If the shape of the mask does not fit.
-        """
+        """Convert a mask to the layout of `_mask`."""
 
     @property
     def _index_shape(self) -> torch.Size:

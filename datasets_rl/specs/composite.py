@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["CompositeSpec"]
 
 Child = TensorSpec | None
+IsLeaf = Callable[[type], bool] | None
 _MISSING: Any = object()
 _ATTRIBUTES = {"device", "dtype", "shape", "space"}
 
@@ -122,9 +123,8 @@ class CompositeSpec(TensorSpec):
     def make_neg_dim(self, dim: int) -> None:
         self._check_unlocked()
         axis = self._axis(dim)
-        for spec in self._specs.values():
-            if spec is not None:
-                spec.make_neg_dim(axis)
+        for _, spec in self._present():
+            spec.make_neg_dim(axis)
         self._shape = torch.Size([*self.shape[:axis], -1, *self.shape[axis + 1 :]])
 
     @property
@@ -209,11 +209,7 @@ class CompositeSpec(TensorSpec):
         return self
 
     def _adapted(self, name: str, spec: Child) -> Child:
-        """Return a spec with the batch size and device of the composite.
-
-        Raises:
-            InvalidArgumentError: If the spec has other leading axes or another device.
-        """
+        """Return a spec with the batch size and device of the composite."""
         spec = _with_lead(name, spec, self.shape)
         if spec is None or self.device is None or spec.device == self.device:
             return spec
@@ -318,16 +314,9 @@ class CompositeSpec(TensorSpec):
         """
         if not recurse:
             return not self._specs
-        specs = (spec for spec in self._specs.values() if spec is not None)
-        return all(isinstance(spec, CompositeSpec) and spec.is_empty(recurse=True) for spec in specs)
+        return all(isinstance(spec, CompositeSpec) and spec.is_empty(recurse=True) for _, spec in self._present())
 
-    def keys(
-        self,
-        include_nested: bool = False,
-        leaves_only: bool = False,
-        *,
-        is_leaf: Callable[[type], bool] | None = None,
-    ) -> KeysView[Any]:
+    def keys(self, include_nested: bool = False, leaves_only: bool = False, *, is_leaf: IsLeaf = None) -> KeysView[Any]:
         """Return the keys: names, and tuples of names with `include_nested`.
 
         Args:
@@ -339,26 +328,18 @@ class CompositeSpec(TensorSpec):
         return _Keys(self._tree(include_nested, leaves_only, is_leaf))
 
     def values(
-        self,
-        include_nested: bool = False,
-        leaves_only: bool = False,
-        *,
-        is_leaf: Callable[[type], bool] | None = None,
+        self, include_nested: bool = False, leaves_only: bool = False, *, is_leaf: IsLeaf = None
     ) -> ValuesView[Any]:
         """Return the specs; the arguments are those of `keys`."""
         return self._tree(include_nested, leaves_only, is_leaf).values()
 
     def items(
-        self,
-        include_nested: bool = False,
-        leaves_only: bool = False,
-        *,
-        is_leaf: Callable[[type], bool] | None = None,
+        self, include_nested: bool = False, leaves_only: bool = False, *, is_leaf: IsLeaf = None
     ) -> ItemsView[Any, Any]:
         """Return the pairs of key and spec; the arguments are those of `keys`."""
         return self._tree(include_nested, leaves_only, is_leaf).items()
 
-    def _tree(self, include_nested: bool, leaves_only: bool, is_leaf: Callable[[type], bool] | None) -> dict[Any, Any]:
+    def _tree(self, include_nested: bool, leaves_only: bool, is_leaf: IsLeaf) -> dict[Any, Any]:
         specs: dict[Any, Any] = {}
         for name in self._entries():
             spec = self._entry(name)
@@ -374,6 +355,10 @@ class CompositeSpec(TensorSpec):
     def _entries(self) -> list[str]:
         """Return the names of the first level of keys."""
         return list(self._specs)
+
+    def _present(self) -> list[tuple[str, TensorSpec]]:
+        """Return the first level of items, without those whose spec is `None`."""
+        return [(name, spec) for name, spec in self._specs.items() if spec is not None]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries())
@@ -446,28 +431,24 @@ class CompositeSpec(TensorSpec):
     @override
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
         lead = parse_shape(shape)
-        specs = {name: spec for name, spec in self._specs.items() if spec is not None}
-        return self._build_value({name: spec.rand(lead, generator=generator) for name, spec in specs.items()}, lead)
+        return self._build_value({name: spec.rand(lead, generator=generator) for name, spec in self._present()}, lead)
 
     @override
     def zero(self, shape: Lead = None) -> Any:
         lead = parse_shape(shape)
-        return self._build_value(
-            {name: spec.zero(lead) for name, spec in self._specs.items() if spec is not None}, lead
-        )
+        return self._build_value({name: spec.zero(lead) for name, spec in self._present()}, lead)
 
     @override
     def one(self, shape: Lead = None) -> Any:
         lead = parse_shape(shape)
-        return self._build_value({name: spec.one(lead) for name, spec in self._specs.items() if spec is not None}, lead)
+        return self._build_value({name: spec.one(lead) for name, spec in self._present()}, lead)
 
     @override
     def is_in(self, value: Any) -> bool:
         if not self._is_container(value):
             return False
         return all(
-            spec is None or ((entry := value.get(name, _MISSING)) is not _MISSING and spec.is_in(entry))
-            for name, spec in self._specs.items()
+            (entry := value.get(name, _MISSING)) is not _MISSING and spec.is_in(entry) for name, spec in self._present()
         )
 
     def _is_container(self, value: Any) -> bool:
@@ -483,9 +464,7 @@ class CompositeSpec(TensorSpec):
             return [f"{place} is a {type(value).__name__}; expected {expected}"]
         outer = "" if place == "value" else f"{place}."
         reasons = []
-        for name, spec in self._specs.items():
-            if spec is None:
-                continue
+        for name, spec in self._present():
             entry = value.get(name, _MISSING)
             missing = entry is _MISSING
             reasons += [f"{outer}{name} is missing"] if missing else spec.problems(entry, f"{outer}{name}")
@@ -496,14 +475,11 @@ class CompositeSpec(TensorSpec):
         # Unlike in TorchRL, the argument is not modified.
         if self.is_in(value):
             return value
-        if not self._is_container(value) or any(
-            spec is not None and name not in value for name, spec in self._specs.items()
-        ):
+        if not self._is_container(value) or any(name not in value for name, _ in self._present()):
             raise InvalidArgumentError("; ".join(self.problems(value)), hint="`project` cannot add missing keys")
         projected = dict(value) if isinstance(value, Mapping) else value.copy()
-        for name, spec in self._specs.items():
-            if spec is not None:
-                projected[name] = spec.project(value.get(name))
+        for name, spec in self._present():
+            projected[name] = spec.project(value.get(name))
         return projected
 
     def type_check(self, value: Any, key: Any = None) -> None:
@@ -525,14 +501,13 @@ class CompositeSpec(TensorSpec):
 
     def cardinality(self) -> float:
         """Return the product of the numbers of outcomes of the entries; 0 without entries, as in TorchRL."""
-        specs = [spec for spec in self._specs.values() if spec is not None]
-        return math.prod(spec.cardinality() for spec in specs) if specs else 0
+        counts = [spec.cardinality() for _, spec in self._present()]
+        return math.prod(counts) if counts else 0
 
     @override
     def enumerate(self, use_mask: bool = False) -> Any:
         single = self[(0,) * self.ndim] if self.ndim else self
-        specs = {name: spec for name, spec in single.items() if spec is not None}
-        outcomes = {name: spec.enumerate(use_mask) for name, spec in specs.items()}
+        outcomes = {name: spec.enumerate(use_mask) for name, spec in single._present()}  # noqa: SLF001  # same class
         if not outcomes:
             return self._build_value({}, ())
         grids = torch.meshgrid(*[torch.arange(len(of_entry)) for of_entry in outcomes.values()], indexing="ij")
@@ -616,9 +591,8 @@ class CompositeSpec(TensorSpec):
     def clear_device_(self) -> Self:
         """Remove the devices of this composite and of nested ones in place, but not of leaves; return the composite."""
         self.device = None
-        for spec in self._specs.values():
-            if spec is not None:
-                spec.clear_device_()
+        for _, spec in self._present():
+            spec.clear_device_()
         return self
 
     @override
@@ -670,11 +644,7 @@ class CompositeSpec(TensorSpec):
 
 
 def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
-    """Return a spec whose leading axes are the batch size `shape`.
-
-    Raises:
-        InvalidArgumentError: If the spec has other leading axes and cannot be expanded.
-    """
+    """Return a spec whose leading axes are the batch size `shape`."""
     if spec is None or spec.shape[: len(shape)] == shape:
         return spec
     if isinstance(spec, (CompositeSpec, NonTensorSpec)) and spec.shape == shape[: spec.ndim]:

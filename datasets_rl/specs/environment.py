@@ -74,10 +74,8 @@ class _Specs:
     """The specs of an environment."""
 
     def __init__(self, env: Any, check_dtype: bool) -> None:
-        missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
-        missing += [
-            f"{name}_spec" for name in ("observation", "action", "reward", "done") if not hasattr(env, f"{name}_spec")
-        ]
+        specs = [f"{name}_spec" for name in ("observation", "action", "reward", "done")]
+        missing = [name for name in ("reset", "step", *specs) if not hasattr(env, name)]
         if missing:
             raise InvalidArgumentError(
                 f"{type(env).__name__} has no {', '.join(missing)}; expected reset, step and specs"

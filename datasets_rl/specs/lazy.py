@@ -105,11 +105,7 @@ class _Stacked(TensorSpec):
         return components if len(components) == len(self._members) else None
 
     def _pairs(self, value: Any) -> list[tuple[Any, Any]]:
-        """Return the pairs of spec and component of a value.
-
-        Raises:
-            InvalidArgumentError: If the value is not stacked like the specs.
-        """
+        """Return the pairs of spec and component of a value."""
         components = self._components(value)
         if components is None:
             raise InvalidArgumentError(
@@ -490,11 +486,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
 
 
 def _only_count(counts: list[Any]) -> Any:
-    """Return the number of outcomes of all specs of a stack.
-
-    Raises:
-        InvalidArgumentError: If the numbers differ.
-    """
+    """Return the number of outcomes of all specs of a stack."""
     if len(set(counts)) > 1:
         raise InvalidArgumentError(f"the specs have {counts} outcomes; expected the same number of each")
     return counts[0]
@@ -510,11 +502,7 @@ def on_one_device(specs: Sequence[Any]) -> list[Any]:
 
 
 def normalized_axis(dim: int, ndim: int) -> int:
-    """Return the non-negative index of an axis.
-
-    Raises:
-        InvalidArgumentError: If the axis is out of range.
-    """
+    """Return the non-negative index of an axis."""
     if not -ndim <= dim < ndim:
         raise InvalidArgumentError(f"dim is {dim}; expected {-ndim} to {ndim - 1}")
     return dim % ndim

@@ -13,11 +13,8 @@ from typing_extensions import Self
 __all__ = ["BinaryBox", "BoxList", "CategoricalBox", "ContinuousBox", "Space"]
 
 
-@dataclass(frozen=True)
-class _SizedBox:
-    """A box that is described by a single number."""
-
-    n: int
+class _ConstantBox:
+    """A box without tensors."""
 
     def to(self, dest: Any) -> Self:
         """Return the box itself: it has no device and no dtype."""
@@ -30,17 +27,21 @@ class _SizedBox:
 
 
 @dataclass(frozen=True)
-class CategoricalBox(_SizedBox):
+class CategoricalBox(_ConstantBox):
     """Integers in [0, n)."""
 
+    n: int
+
 
 @dataclass(frozen=True)
-class BinaryBox(_SizedBox):
+class BinaryBox(_ConstantBox):
     """Vectors of n zeros and ones."""
 
+    n: int
+
 
 @dataclass(frozen=True)
-class BoxList:
+class BoxList(_ConstantBox):
     """One box per element of the last axis; for several axes, each box holds the boxes of the axes before it."""
 
     boxes: Sequence[CategoricalBox | BoxList]
@@ -58,15 +59,6 @@ class BoxList:
             box.nvec() if isinstance(box, BoxList) else torch.tensor(box.n, dtype=torch.int64) for box in self.boxes
         ]
         return torch.stack(columns, -1) if columns else torch.zeros(0, dtype=torch.int64)
-
-    def to(self, dest: Any) -> Self:
-        """Return the boxes themselves: they have no device and no dtype."""
-        del dest
-        return self
-
-    def clone(self) -> Self:
-        """Return the boxes themselves: they cannot change."""
-        return self
 
     def __iter__(self) -> Iterator[CategoricalBox | BoxList]:
         return iter(self.boxes)

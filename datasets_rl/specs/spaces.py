@@ -50,9 +50,6 @@ _DEPTH = 64
 def from_gymnasium(space: gymnasium.Space[Any]) -> Any:
     """Convert a Gymnasium space to the spec of its samples, encoded as tensors.
 
-    Args:
-        space: Gymnasium space.
-
     Raises:
         InvalidArgumentError: If a space is not supported; the message lists all problems.
         MissingDependencyError: If gymnasium is not installed.

@@ -29,34 +29,28 @@ def to_torchrl(spec: TensorSpec) -> Any:
 
     The values that a register has assigned to categories are not converted.
 
-    Args:
-        spec: Any spec.
-
     Raises:
         InvalidArgumentError: If `spec` is not a spec of this package.
         MissingDependencyError: If torchrl is not installed.
     """
     lib = _import_torchrl()
-    for kind, _, convert in _CONVERSIONS:
+    for kind, name, convert in _CONVERSIONS:
         if isinstance(spec, kind):
-            return convert(spec, lib, to_torchrl)
+            return convert(spec, getattr(lib, name), to_torchrl)
     raise InvalidArgumentError(f"a {type(spec).__name__} cannot be converted; expected a spec of datasets_rl")
 
 
 def from_torchrl(spec: Any) -> Any:
     """Convert a spec of TorchRL to the spec of this package: the inverse of `to_torchrl`.
 
-    Args:
-        spec: A spec of TorchRL.
-
     Raises:
         InvalidArgumentError: If `spec` is not a spec of TorchRL.
         MissingDependencyError: If torchrl is not installed.
     """
     lib = _import_torchrl()
-    for _, name, convert in _CONVERSIONS:
+    for kind, name, convert in _CONVERSIONS:
         if isinstance(spec, getattr(lib, name)):
-            return convert(spec, _OURS, from_torchrl)
+            return convert(spec, kind, from_torchrl)
     raise InvalidArgumentError(f"a {type(spec).__name__} cannot be converted; expected a spec of TorchRL")
 
 
@@ -83,133 +77,85 @@ def _import_torchrl() -> Any:
     return tensor_specs
 
 
-class _OURS:  # stands for the module of TorchRL
-    """The classes of this package by their names in TorchRL."""
-
-    Binary = BinaryDiscreteTensorSpec
-    Bounded = BoundedTensorSpec
-    Categorical = DiscreteTensorSpec
-    Choice = ChoiceSpec
-    Composite = CompositeSpec
-    MultiCategorical = MultiDiscreteTensorSpec
-    MultiOneHot = MultiOneHotDiscreteTensorSpec
-    NonTensor = NonTensorSpec
-    OneHot = OneHotDiscreteTensorSpec
-    Stacked = LazyStackedTensorSpec
-    StackedComposite = LazyStackedCompositeSpec
-    Unbounded = Unbounded
+# The attributes have the same names in both libraries, so that one function converts in both directions. `make` is the
+# other library's class, and `inner` converts the specs inside a spec.
 
 
-Convert = Callable[[Any], Any]
-"""`to_torchrl` or `from_torchrl`, for the specs inside a spec."""
-
-
-# The attributes have the same names in both libraries, so that one function converts in both directions.
-
-
-def _binary(spec: Any, lib: Any, _: Convert) -> Any:
-    converted = lib.Binary(shape=spec.shape, device=spec.device, dtype=spec.dtype)
+def _binary(spec: Any, make: Any, _: Any) -> Any:
+    converted = make(shape=spec.shape, device=spec.device, dtype=spec.dtype)
     converted.update_mask(spec.mask)
     return converted
 
 
-def _multi_categorical(spec: Any, lib: Any, _: Convert) -> Any:
+def _multi_categorical(spec: Any, make: Any, _: Any) -> Any:
     nvec = spec.nvec
     rows = nvec.reshape(-1, nvec.shape[-1]) if nvec.ndim else nvec.reshape(1, 1)
     if len(rows) and bool((rows == rows[:1]).all()):
         nvec = rows[0].clone()  # TorchRL enumerates the outcomes of specs whose `nvec` has one axis
-    return lib.MultiCategorical(
-        nvec,
-        spec.shape or (1,),
-        spec.device,
-        spec.dtype,
-        mask=spec.mask,
-        remove_singleton=spec.remove_singleton,
-    )
+    shape, singleton = spec.shape or (1,), spec.remove_singleton
+    return make(nvec, shape, spec.device, spec.dtype, mask=spec.mask, remove_singleton=singleton)
 
 
-def _multi_one_hot(spec: Any, lib: Any, _: Convert) -> Any:
-    nvec = [int(count) for count in spec.nvec]
-    return lib.MultiOneHot(nvec, spec.shape, spec.device, spec.dtype, use_register=spec.use_register, mask=spec.mask)
+def _one_hot(spec: Any, make: Any, _: Any) -> Any:
+    counts = [int(count) for count in spec.nvec] if hasattr(spec, "nvec") else spec.space.n
+    return make(counts, spec.shape, spec.device, spec.dtype, use_register=spec.use_register, mask=spec.mask)
 
 
-def _one_hot(spec: Any, lib: Any, _: Convert) -> Any:
-    return lib.OneHot(spec.space.n, spec.shape, spec.device, spec.dtype, use_register=spec.use_register, mask=spec.mask)
-
-
-def _categorical(spec: Any, lib: Any, _: Convert) -> Any:
-    converted = lib.Categorical(spec.space.n, spec.shape, spec.device, spec.dtype, mask=spec.mask)
+def _categorical(spec: Any, make: Any, _: Any) -> Any:
+    converted = make(spec.space.n, spec.shape, spec.device, spec.dtype, mask=spec.mask)
     if spec._provisional_n is not None:  # noqa: SLF001  # both libraries set it with a method and have no property
         converted.set_provisional_n(spec._provisional_n)  # noqa: SLF001
     return converted
 
 
-def _bounded(spec: Any, lib: Any, _: Convert) -> Any:
+def _bounded(spec: Any, make: Any, _: Any) -> Any:
     low, high = (bound.expand([max(size, 1) if size else 0 for size in spec.shape]).clone() for bound in spec.space)
-    return lib.Bounded(low, high, spec.shape, spec.device, spec.dtype, domain=spec.domain)
+    return make(low, high, spec.shape, spec.device, spec.dtype, domain=spec.domain)
 
 
-def _unbounded(spec: Any, lib: Any, _: Convert) -> Any:
-    return lib.Unbounded(spec.shape, spec.device, spec.dtype, domain=spec.domain)
+def _unbounded(spec: Any, make: Any, _: Any) -> Any:
+    return make(spec.shape, spec.device, spec.dtype, domain=spec.domain)
 
 
-def _non_tensor(spec: Any, lib: Any, _: Convert) -> Any:
+def _non_tensor(spec: Any, make: Any, _: Any) -> Any:
     default = spec.batched or spec.feature_dims == len(spec.shape)
-    return lib.NonTensor(
-        spec.shape,
-        spec.device,
-        example_data=spec.example_data,
-        batched=spec.batched or None,
-        feature_dims=None if default else spec.feature_dims,
-    )
+    options = {"batched": spec.batched or None, "feature_dims": None if default else spec.feature_dims}
+    return make(spec.shape, spec.device, example_data=spec.example_data, **options)
 
 
-def _choice(spec: Any, lib: Any, convert: Convert) -> Any:
+def _choice(spec: Any, make: Any, inner: Any) -> Any:
     choices = spec._choices  # noqa: SLF001  # both libraries have it, and no property
-    return lib.Choice([choice.clone() if _is_value(choice) else convert(choice) for choice in choices])
+    return make([inner(choice) if hasattr(choice, "is_in") else choice.clone() for choice in choices])
 
 
-def _is_value(choice: Any) -> bool:
-    return not hasattr(choice, "is_in")
+def _stacked(spec: Any, make: Any, inner: Any) -> Any:
+    return _locked_like(spec, make(*map(inner, spec.unbind(spec.dim)), dim=spec.dim))
 
 
-def _stacked(spec: Any, lib: Any, convert: Convert) -> Any:
-    return lib.Stacked(*[convert(member) for member in _members(spec)], dim=spec.dim)
-
-
-def _stacked_composite(spec: Any, lib: Any, convert: Convert) -> Any:
-    return _locked_like(spec, lib.StackedComposite(*[convert(member) for member in _members(spec)], dim=spec.dim))
-
-
-def _members(spec: Any) -> tuple[Any, ...]:
-    members: tuple[Any, ...] = spec.unbind(spec.dim)
-    return members
-
-
-def _composite(spec: Any, lib: Any, convert: Convert) -> Any:
-    converted = lib.Composite(
+def _composite(spec: Any, make: Any, inner: Any) -> Any:
+    converted = make(
         shape=spec.shape,
         device=spec.device,
         data_cls=spec.data_cls,
         step_mdp_static=spec.step_mdp_static,
         names=None if all(name is None for name in spec.names) else spec.names,
     )
-    for name, inner in spec.items():
-        converted[name] = None if inner is None else convert(inner)
+    for name, entry in spec.items():
+        converted[name] = None if entry is None else inner(entry)
     return _locked_like(spec, converted)
 
 
 def _locked_like(spec: Any, converted: Any) -> Any:
-    return converted.lock_() if spec.is_locked else converted
+    return converted.lock_() if getattr(spec, "is_locked", False) else converted
 
 
-_CONVERSIONS: list[tuple[type[TensorSpec], str, Callable[[Any, Any, Convert], Any]]] = [
-    (LazyStackedCompositeSpec, "StackedComposite", _stacked_composite),
+_CONVERSIONS: list[tuple[type[TensorSpec], str, Callable[[Any, Any, Any], Any]]] = [
+    (LazyStackedCompositeSpec, "StackedComposite", _stacked),
     (LazyStackedTensorSpec, "Stacked", _stacked),
     (CompositeSpec, "Composite", _composite),
     (BinaryDiscreteTensorSpec, "Binary", _binary),
     (MultiDiscreteTensorSpec, "MultiCategorical", _multi_categorical),
-    (MultiOneHotDiscreteTensorSpec, "MultiOneHot", _multi_one_hot),
+    (MultiOneHotDiscreteTensorSpec, "MultiOneHot", _one_hot),
     (OneHotDiscreteTensorSpec, "OneHot", _one_hot),
     (DiscreteTensorSpec, "Categorical", _categorical),
     (BoundedTensorSpec, "Bounded", _bounded),
