@@ -27,7 +27,7 @@ class TensorDictTokenizer:
     Args:
         tokenizer: A tokenizer of transformers, or a callable with the same arguments and results.
         max_length: Maximum number of tokens of a sequence, L.
-        key: Key of the texts in an example; by default ``"text"``.
+        key: Key of the texts in an example.
         padding: Passed to the tokenizer: ``"max_length"`` pads every sequence to L tokens, ``"longest"`` to the
             longest of the batch, and False does not pad.
         truncation: Whether longer sequences are cut to L tokens.
@@ -35,13 +35,11 @@ class TensorDictTokenizer:
         device: Device of the TensorDict.
     """
 
-    default_key = "text"
-
     def __init__(
         self,
         tokenizer: Any,
         max_length: int,
-        key: str | None = None,
+        key: str = "text",
         padding: str | bool = "max_length",
         truncation: bool = True,
         return_tensordict: bool = True,
@@ -49,7 +47,7 @@ class TensorDictTokenizer:
     ) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self.key = self.default_key if key is None else key
+        self.key = key
         self.padding = padding
         self.truncation = truncation
         self.return_tensordict = return_tensordict
@@ -92,7 +90,17 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
     labels the key ``"label"``.
     """
 
-    default_key = "prompt"
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_length: int,
+        key: str = "prompt",
+        padding: str | bool = "max_length",
+        truncation: bool = True,
+        return_tensordict: bool = True,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(tokenizer, max_length, key, padding, truncation, return_tensordict, device)
 
     @override
     def __call__(self, sample: Mapping[str, Any]) -> Any:
