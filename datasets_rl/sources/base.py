@@ -14,11 +14,13 @@ import difflib
 import json
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
@@ -285,13 +287,22 @@ class EpisodeReader(ABC):
 
     columns: Sequence[Column]
     """Every field of a step, except ``episode`` and ``("next", "done")``, which the converter adds."""
-    steps: int | None
+    steps: int | None = None
     """Number of steps that the files report; checked if the dataset is a single shard."""
-    metadata: Mapping[str, NDArray[np.generic] | str | float | bool]
+    metadata: Mapping[str, NDArray[np.generic] | str | float | bool] = MappingProxyType({})
     """Values that apply to no single step, by slash-joined name: weights of the behavior policy, its algorithm."""
-    decisions: list[Decision]
-    """Decisions on the data that `episodes` has read, complete when it is exhausted; the counts of all shards are
-    summed."""
+    rules: Mapping[str, str] = MappingProxyType({})
+    """Rule and text of each decision on the data that the reader may make, in the order in which they are recorded."""
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """Number of rows or episodes that each rule has affected, complete when `episodes` is exhausted."""
+        return Counter()
+
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """Decisions on the data that `episodes` has read; the counts of all shards are summed."""
+        return [Decision(rule, text, self.counts[rule]) for rule, text in self.rules.items() if self.counts[rule] > 0]
 
     @abstractmethod
     def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates | EpisodeBatch]:
@@ -357,7 +368,7 @@ class Source(ABC):
             UnknownIdError: If this source has no such id; the error suggests the closest ids.
         """
 
-    def described(self, name: str, **fields: Any) -> Entry:
+    def catalog_entry(self, name: str, **fields: Any) -> Entry:
         """Return an entry with the license, the citation and the homepage of the catalog, and with further fields."""
         shared = {field: self.catalog.get(field, "") for field in ("license", "citation", "homepage")}
         return Entry(self.name, name, **shared, **fields)

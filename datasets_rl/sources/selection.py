@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
@@ -255,37 +255,41 @@ def _join_numbers(left: str, right: str) -> str:
     """Return the text that selects the numbers of both, with adjacent ranges merged; an empty text selects all."""
     if not left or not right:
         return ""
-    pieces = list(dict.fromkeys(piece.strip() for piece in f"{left},{right}".split(",")))
-    spans: list[tuple[int, int]] = []
-    other: dict[str, range | None] = {}
-    """Ranges with a step; None for numbers counted from the end, which cannot be placed without the total."""
-    for piece in pieces:
+    ranges: list[range] = []
+    from_end: list[str] = []  # numbers counted from the end, which cannot be placed without the total
+    for piece in dict.fromkeys(piece.strip() for piece in f"{left},{right}".split(",")):
         (part,) = _parse_ranges(piece, "episodes")
-        chosen = range(part, part + 1) if isinstance(part, int) else range(sys.maxsize)[part]
         if "-" in piece:
-            other[piece] = None
-        elif chosen and (chosen.step == 1 or len(chosen) == 1):
-            spans.append((chosen[0], chosen[-1] + 1))
-        elif chosen:
-            other[piece] = chosen
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted(spans):
-        first, last = merged.pop() if merged and start <= merged[-1][1] else (start, stop)
-        merged.append((first, max(last, stop)))
-    if (0, sys.maxsize) in merged:
+            from_end.append(piece)
+        else:
+            ranges.append(range(part, part + 1) if isinstance(part, int) else range(sys.maxsize)[part])
+    merged = _merged(range_ for range_ in ranges if range_.step == 1 or len(range_) == 1)
+    if range(sys.maxsize) in merged:
         return ""
-    stepped = [range_ for range_ in other.values() if range_ is not None]
-    texts = [
-        str(start) if stop == start + 1 else f"{start}:{'' if stop == sys.maxsize else stop}"
-        for start, stop in merged
-        if stop > start + 1 or not any(start in range_ for range_ in stepped)
+    stepped = [
+        range_
+        for range_ in ranges
+        if range_.step > 1 < len(range_) and not any(range_[0] in other and range_[-1] in other for other in merged)
     ]
-    texts += [
-        piece
-        for piece, range_ in other.items()
-        if range_ is None or not any(start <= range_[0] and range_[-1] < stop for start, stop in merged)
-    ]
-    return ",".join(texts) or left
+    kept = [range_ for range_ in merged if len(range_) > 1 or not any(range_.start in other for other in stepped)]
+    return ",".join([*map(_range_text, kept + stepped), *from_end]) or left
+
+
+def _merged(ranges: Iterable[range]) -> list[range]:
+    """Return the union of ranges of consecutive numbers as separate ranges, ascending."""
+    merged: list[range] = []
+    for start, stop in sorted((range_[0], range_[-1] + 1) for range_ in ranges if range_):
+        if merged and start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, stop))
+        else:
+            merged.append(range(start, stop))
+    return merged
+
+
+def _range_text(range_: range) -> str:
+    stop = "" if range_[-1] >= sys.maxsize - range_.step else str(range_.stop)
+    step = f":{range_.step}" if range_.step > 1 else ""
+    return str(range_.start) if len(range_) == 1 else f"{range_.start}:{stop}{step}"
 
 
 def _join_keys(left: Sequence[str], right: Sequence[str]) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class AtariDQN(Source):
         catalog = self.catalog
         if game not in catalog["games"] or run not in map(str, catalog["runs"]):
             raise self.unknown(name)
-        return self.described(
+        return self.catalog_entry(
             name,
             title=f"Atari {game}: 50 million steps of a DQN agent, run {run} of 5",
             description=catalog["description"],

@@ -9,7 +9,6 @@ is_terminal    0    0    0        0    1 if the game was over
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from datasets_rl.read.images import decode
 from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import read_records
 from datasets_rl.sources.atari_dqn.log_reader import ACTION, ACTIONS, COLUMNS, FRAME
-from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
@@ -56,11 +55,11 @@ class RecordReader(EpisodeReader):
         ConversionError: If features.json describes other features.
     """
 
+    rules = _TEXTS
+
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self.columns = COLUMNS
-        self.steps = None
         self.metadata = {"upstream": "rlu"}
-        self.decisions: list[Decision] = []
         self._dataset_id = dataset_id
         self._frames = bool(metadata["frames"])
         by_name = {path.rpartition("/")[2]: Path(file) for path, file in files.items()}
@@ -73,7 +72,7 @@ class RecordReader(EpisodeReader):
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        counts: Counter[str] = Counter()
+        self.counts.clear()
         features = [name for name, kind in _KINDS.items() if self._frames or kind != "image"]
         with self._path.open("rb") as stream:
             for number, payload in enumerate(read_records(stream, self._path.name)):
@@ -84,21 +83,19 @@ class RecordReader(EpisodeReader):
                     raise ConversionError(
                         name, [f"checkpoint_id is {checkpoint:,}; expected the number of a checkpoint"]
                     )
-                yield from self._split(
-                    {key.rpartition("/")[2]: values for key, values in columns.items()}, name, checkpoint, counts
-                )
-        self.decisions = [Decision(rule, text, counts[rule]) for rule, text in _TEXTS.items() if counts[rule]]
+                named = {key.rpartition("/")[2]: values for key, values in columns.items()}
+                yield from self._split(named, name, checkpoint)
 
-    def _split(self, raw: Mapping[str, Any], name: str, checkpoint: int, counts: Counter[str]) -> Iterator[Episode]:
+    def _split(self, raw: Mapping[str, Any], name: str, checkpoint: int) -> Iterator[Episode]:
         problems = list(_contradictions(raw))
         if problems:
             raise ConversionError(name, problems)
         steps = max(0, len(raw["action"]) - 1)
-        counts["last-step-without-action" if steps else "no-transition"] += 1
+        self.counts["last-step-without-action" if steps else "no-transition"] += 1
         if not steps:
             return
         over = bool(raw["is_terminal"][-1])
-        counts["end-without-terminal"] += int(not over)
+        self.counts["end-without-terminal"] += int(not over)
         action = raw["action"].astype(np.int32)
         metadata: dict[str, Any] = {"checkpoint": np.int32(checkpoint)}
         for start in range(0, steps, _BLOCK):

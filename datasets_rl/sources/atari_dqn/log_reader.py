@@ -38,7 +38,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.gz import GzipNpyReader
-from datasets_rl.sources.base import Decision, EpisodeReader
+from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
@@ -133,14 +133,14 @@ class LogReader(EpisodeReader):
         metadata: `Listing.params`; "frames" is whether to read the observations.
     """
 
+    rules = _TEXTS
+
     def __init__(self, dataset_id: str, files: Mapping[int, Mapping[str, Path]], metadata: Mapping[str, Any]) -> None:
         self.columns = COLUMNS
         self.metadata = {"upstream": "dqn"}
-        self.decisions: list[Decision] = []
         self._dataset_id = dataset_id
         self._files = files
         self._frames = bool(metadata["frames"])
-        self.steps = None
         if len(files) == 1:
             (number,) = files
             rows = _Rows.from_logs(self._read_log(number, last=True), None, number, goes_on=False, counts=Counter())
@@ -151,19 +151,18 @@ class LogReader(EpisodeReader):
     def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates]:
         number = part["checkpoint"]
         log = self._read_log(number, last=part["last"])
-        counts: Counter[str] = Counter()
+        self.counts.clear()
         if number and log.is_restart:
-            counts["nothing-new"] = 1
+            self.counts["nothing-new"] = 1
         else:
             before = self._read_fields(number - 1, _FIELDS[1:5])[0] if part["before"] else None
             before = before if before is not None and before.is_continued_by(log) else None
             goes_on = part["after"] and log.is_continued_by(self._read_fields(number + 1, _FIELDS[1:5])[0])
-            rows = _Rows.from_logs(log, before, number, goes_on=goes_on, counts=counts)
+            rows = _Rows.from_logs(log, before, number, goes_on=goes_on, counts=self.counts)
             if self._frames and rows.unsure and self._last_frame(number).any():
                 rows.treat_start_as_step()
             yield from self._split(rows, log, number)
             self.steps = rows.yielded
-        self.decisions = [Decision(rule, text, counts[rule]) for rule, text in _TEXTS.items() if counts[rule]]
 
     def _split(self, rows: _Rows, log: _Log, number: int) -> Iterator[Episode | DeferredStates]:
         if not self._frames:

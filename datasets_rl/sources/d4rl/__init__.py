@@ -36,7 +36,7 @@ class D4RL(Source):
         environment, quality = _environment_and_quality(family, name)
         policy = catalog.get("qualities", {}).get(quality)
         sizes = _state_and_action_sizes(family, name)
-        return self.described(
+        return self.catalog_entry(
             name,
             title=family["title"] if policy is None else f"{family['title']}: {policy}",
             description=family["description"],

@@ -27,7 +27,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5File
-from datasets_rl.sources.base import Decision, EpisodeReader
+from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, ColumnSlice, plan_layout, with_explicit_next
 from datasets_rl.sources.jumps import find_jumps
 from datasets_rl.ted.episode import Episode
@@ -86,6 +86,8 @@ class D4RLReader(EpisodeReader):
         ConversionError: If the file is damaged, lacks a column, or its columns contradict each other.
     """
 
+    rules = _TEXTS
+
     def __init__(
         self,
         path: Path,
@@ -109,7 +111,7 @@ class D4RLReader(EpisodeReader):
             raise
         self.steps = self._layout.rows
         self.columns = self._all_columns()
-        self.decisions: list[Decision] = _as_decisions(self._opening)
+        self.counts.update(self._opening)
 
     def __exit__(self, *details: object) -> None:
         self._file.close()
@@ -117,7 +119,8 @@ class D4RLReader(EpisodeReader):
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         del part
-        counts: Counter[str] = Counter()
+        self.counts.clear()
+        self.counts.update(self._opening)
         parts = self._layout.parts
         names = [part.name for part in parts]
         names += [part.following for part in parts if part.following]
@@ -125,39 +128,37 @@ class D4RLReader(EpisodeReader):
         overlap = [part.name for part in parts if part.following]
         run = 0  # rows of the unfinished trajectory in previous blocks
         for block in self._file.blocks(names, rows=max(1, _BLOCK_BYTES // max(row_bytes, 1)), overlap=overlap):
-            ends, truncated = self._find_ends(block, run, counts)
-            self._count_decisions(block, counts)
+            ends, truncated = self._find_ends(block, run)
+            self._count_decisions(block)
             yield from self._split_block(block, run, ends, truncated)
             end_rows = np.flatnonzero(ends)
-            counts["longer-than-time-limit"] += self._count_long_episodes(end_rows, run)
+            self.counts["longer-than-time-limit"] += self._count_long_episodes(end_rows, run)
             run = block.stop - block.start - int(end_rows[-1]) - 1 if len(end_rows) else run + block.stop - block.start
-        self.decisions = _as_decisions(self._opening + counts)
 
-    def _find_ends(self, block: Block, run: int, counts: Counter[str]) -> tuple[_Flags, _Flags]:
+    def _find_ends(self, block: Block, run: int) -> tuple[_Flags, _Flags]:
         """Return the masks of last rows of trajectories and of truncated rows in a block, [T] each.
 
         Args:
             block: The block, of T rows.
             run: Number of rows of the unfinished trajectory in previous blocks.
-            counts: Counts of the decisions, to add to.
         """
         terminated, truncated = (flags[block.start : block.stop] for flags in self._flags)
         jumps, rounded = _jump_masks(block, self._layout.parts, terminated | truncated)
         truncated = truncated | jumps
-        counts["seam-without-flag"] += int(jumps.sum())
-        counts["next-observation-rounded"] += int(rounded.sum())
+        self.counts["seam-without-flag"] += int(jumps.sum())
+        self.counts["next-observation-rounded"] += int(rounded.sum())
         if self._limit is not None:
             cuts = _rows_at_limit(np.flatnonzero(terminated | truncated), len(truncated), run, self._limit)
             truncated[cuts] = True
-            counts["end-by-time-limit"] += len(cuts)
+            self.counts["end-by-time-limit"] += len(cuts)
         if block.stop == self._layout.rows and not (terminated[-1] or truncated[-1]):
             truncated[-1] = True
-            counts["end-without-flag"] += 1
+            self.counts["end-without-flag"] += 1
         ends = terminated | truncated
         outcome = "kept" if any(part.following for part in self._layout.parts) else "unknown"
-        counts[f"final-observation-{outcome}"] += 0 if self._has_explicit_next else int(ends.sum())
-        counts["final-info-unknown"] += int(ends.sum()) if self._has_info else 0
-        counts["both-flags"] += int((terminated & truncated).sum())
+        self.counts[f"final-observation-{outcome}"] += 0 if self._has_explicit_next else int(ends.sum())
+        self.counts["final-info-unknown"] += int(ends.sum()) if self._has_info else 0
+        self.counts["both-flags"] += int((terminated & truncated).sum())
         return ends, truncated
 
     def _count_long_episodes(self, ends: NDArray[np.intp], run: int) -> int:
@@ -165,13 +166,13 @@ class D4RLReader(EpisodeReader):
             return 0
         return int((np.diff(ends, prepend=-1 - run) > self._time_limit).sum())
 
-    def _count_decisions(self, block: Block, counts: Counter[str]) -> None:
+    def _count_decisions(self, block: Block) -> None:
         rows = block.stop - block.start
         for part in self._layout.parts:
             for name in filter(None, (part.name, part.following)):
-                counts["not-finite"] += _count_not_finite(block.columns[name][:rows])
+                self.counts["not-finite"] += _count_not_finite(block.columns[name][:rows])
             if part.column.key == OBSERVATION:
-                counts["zero-observation"] += _count_zero_rows(block.columns[part.name][:rows])
+                self.counts["zero-observation"] += _count_zero_rows(block.columns[part.name][:rows])
 
     def _split_block(self, block: Block, run: int, ends: _Flags, truncated: _Flags) -> Iterator[Episode | EpisodeBatch]:
         """Split a block into trajectories; the arrays of a batch are views of the block.
@@ -349,7 +350,3 @@ def _count_zero_rows(array: _Array) -> int:
     flat = array.reshape(len(array), -1)
     candidates = np.flatnonzero(flat[:, 0] == 0)
     return int((~flat[candidates].any(axis=1)).sum())
-
-
-def _as_decisions(counts: Counter[str]) -> list[Decision]:
-    return [Decision(rule, text, counts[rule]) for rule, text in _TEXTS.items() if counts[rule] > 0]

@@ -61,7 +61,7 @@ class GenDGRL(Source):
     def entry(self, name: str) -> Entry:
         game, category = self._game_and_category(name)
         catalog = self.catalog
-        return self.described(
+        return self.catalog_entry(
             name,
             title=f"Procgen's {game}: {category['title']}",
             description=catalog["description"],

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -30,7 +29,7 @@ from datasets_rl.read.archive import Member, members_of_chunk
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import AGAIN, JoinedStream, fill, unexpected_format
-from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
@@ -77,6 +76,8 @@ class GenDGRLReader(EpisodeReader):
         metadata: `Listing.params`: the selected keys.
     """
 
+    rules = _TEXTS
+
     columns = _COLUMNS
 
     def __init__(self, dataset_id: str, path: Path, games: Mapping[str, bool], metadata: Mapping[str, Any]) -> None:
@@ -84,10 +85,6 @@ class GenDGRLReader(EpisodeReader):
         self._path = path
         self._games = games
         self._kept_keys = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in _COLUMNS])
-        self._counts: Counter[str] = Counter()
-        self.steps = None
-        self.metadata = {}
-        self.decisions: list[Decision] = []
 
     @override
     def specs(self) -> Mapping[str, Any]:
@@ -98,16 +95,13 @@ class GenDGRLReader(EpisodeReader):
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the episodes of the game that begin in a part of the archive; by default all episodes of the game."""
-        self._counts.clear()
+        self.counts.clear()
         for member in members_of_chunk(self._path, *(part or (0, 1))):
             path = PurePosixPath(member.name)
             # An archive of one game may have no folder of that name; files in the folder of another game are skipped.
             if path.name.startswith(".") or not all(self._games.get(folder, True) for folder in path.parts[:-1]):
                 continue
             yield from self._read_episode(path.name, member)
-        self.decisions = [
-            Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
-        ]
 
     def _error(self, name: str, problems: list[str]) -> ConversionError:
         return ConversionError(self._dataset_id, [f"{name}: {problem}" for problem in problems])
@@ -118,7 +112,7 @@ class GenDGRLReader(EpisodeReader):
             raise self._error(name, ["its name is not <time>_<episode>_<length>_<level seed>_<return>.npy"])
         date, time, number, length, seed, total = match.groups()
         if not int(length):
-            self._counts["no-transition"] += 1
+            self.counts["no-transition"] += 1
             return
         try:
             file = _open_arrays(name, member)
@@ -130,10 +124,10 @@ class GenDGRLReader(EpisodeReader):
         steps = len(action)
         if problems := [*_value_problems(action, reward, done.reshape(-1), float(total))]:
             raise self._error(name, problems)
-        self._counts["alien-last-frame"] += 1
-        self._counts["terminated"] += 1
-        self._counts["frames-cast"] += file.stored["observations"][1] != "u"
-        self._counts["flags-cast"] += done.dtype.kind != "b"
+        self.counts["alien-last-frame"] += 1
+        self.counts["terminated"] += 1
+        self.counts["frames-cast"] += file.stored["observations"][1] != "u"
+        self.counts["flags-cast"] += done.dtype.kind != "b"
         ends = done.reshape(-1, 1) == 1
         columns = {
             ACTION: action.astype(np.int64).reshape(steps, 1),

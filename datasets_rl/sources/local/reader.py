@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, compress
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import first_problems, join_names
-from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
 from datasets_rl.sources.jumps import find_jumps
 from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
 from datasets_rl.sources.local.files import ArrayFile, RowReader, join_rows, open_arrays
@@ -90,11 +89,9 @@ class LocalReader(EpisodeReader):
             [first, *(name for name in places if name not in {first, FILE, description.table})]
         )
         self.columns = self._plan.columns
+        self.rules = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {join_names(self._plan.left_out)}"}
         self._kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
-        self.steps = None
         self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
-        self.decisions: list[Decision] = []
-        self._counts: Counter[str] = Counter()
 
     @override
     def specs(self) -> Mapping[str, Any]:
@@ -116,13 +113,13 @@ class LocalReader(EpisodeReader):
             ConversionError: If files do not match the description; the error also names the problems of all following
                 files.
         """
-        self._counts = Counter()
+        self.counts.clear()
         files = part or []
         for index, (name, number) in enumerate(files):
             try:
                 with self._open(name) as file:
                     if is_empty(file, self._description):
-                        self._counts["no-transition"] += 1
+                        self.counts["no-transition"] += 1
                         continue
                     made = self._plan_checked(file)
                     yield from self._read_episodes(file, made, find_episodes(file, made), number)
@@ -130,10 +127,6 @@ class LocalReader(EpisodeReader):
                 problems = [*_problems_with_file(error), *self._problems(files[index + 1 :])]
                 hint = error.remedy or f"correct the files, or {FILE}"
                 raise ConversionError(self._dataset_id, first_problems(problems), hint=hint) from error
-        texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {join_names(self._plan.left_out)}"}
-        self.decisions = [
-            Decision(rule, text, self._counts[rule]) for rule, text in texts.items() if self._counts[rule]
-        ]
 
     def _first_plan(self, names: Sequence[str]) -> Plan:
         """Return the plan of the first file that has a row, because an empty one may not show its columns' types."""
@@ -171,8 +164,8 @@ class LocalReader(EpisodeReader):
         names = [*(part.array for part in parts if part.array), *after.values()]
         block = max(1, _BLOCK_BYTES // max(1, sum(file.arrays[name].row_bytes for name in names)))
         reading = _FileReader(file, parts, after, finals, bounds, block)
-        self._counts += bounds.found
-        self._counts["unwritten-chunks"] += file.unwritten
+        self.counts.update(bounds.found)
+        self.counts["unwritten-chunks"] += file.unwritten
         self._count_decisions(plan, bounds)
         own = np.full(len(bounds.lengths), number) if plan.by == "file" else bounds.numbers
         metadata = {"source": own.astype(np.int64), "file": np.full(len(own), number, np.int64)}
@@ -196,22 +189,20 @@ class LocalReader(EpisodeReader):
                 yield reading.read_piece(episode, rows, labels, continues=last < length)
             episode += 1
         reading.finish()
-        self._counts["not-finite"] += reading.not_finite
-        self._counts["next-observation-rounded"] += int(reading.rounded.sum())
+        self.counts["not-finite"] += reading.not_finite
+        self.counts["next-observation-rounded"] += int(reading.rounded.sum())
 
     def _count_decisions(self, plan: Plan, bounds: EpisodeBounds) -> None:
         if bounds.known is not None:
             ends = bounds.known[bounds.lengths > 0]
-            self._counts["final-observation-kept"] += int(ends.sum())
-            self._counts["final-observation-unknown"] += int((~ends).sum())
+            self.counts["final-observation-kept"] += int(ends.sum())
+            self.counts["final-observation-unknown"] += int((~ends).sum())
         observed = [part.array for part in plan.parts if part.state and part.column.key[0] == OBSERVATION[0]]
         known = bool(plan.following) or all(bounds.extras[name] for name in observed)
         if bounds.known is None:
-            self._counts[f"final-observation-{'kept' if known else 'unknown'}"] += int((bounds.lengths > 0).sum())
-        self._counts["turned"] += sum(bool(part.turn) for part in plan.parts)
-        self._counts["constant-reward"] += len(bounds.terminated) * any(
-            part.constant is not None for part in plan.parts
-        )
+            self.counts[f"final-observation-{'kept' if known else 'unknown'}"] += int((bounds.lengths > 0).sum())
+        self.counts["turned"] += sum(bool(part.turn) for part in plan.parts)
+        self.counts["constant-reward"] += len(bounds.terminated) * any(part.constant is not None for part in plan.parts)
 
 
 class _FileReader:

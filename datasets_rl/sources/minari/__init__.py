@@ -84,7 +84,7 @@ class Minari(Source):
         if not _ID.fullmatch(name):
             raise self.unknown(name)
         facts = self._facts(name)
-        return self.described(
+        return self.catalog_entry(
             name,
             title=facts.get("title", ""),
             description=facts.get("description", ""),
@@ -156,7 +156,7 @@ class Minari(Source):
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         from datasets_rl.sources.minari.reader import MinariReader
 
-        return MinariReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
+        return MinariReader(f"{self.name}/{name}", files, params or {})
 
 
 def minari_cache_folder() -> Path:

@@ -8,7 +8,6 @@ infos          i_0  i_1  i_2  ...  i_T-1  i_T        or T rows, i_1 ... i_T, if 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.remedy import Call, Remedy
-from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
 from datasets_rl.sources.minari.episodes import (
     EpisodeError,
     Hdf5Episodes,
@@ -93,12 +92,12 @@ class MinariReader(EpisodeReader):
         ConversionError: If the files contradict the metadata or each other; the error names every problem.
     """
 
+    rules = _TEXTS
+
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
         self._selection = Selection(episodes=metadata.get("episodes", ""), keys=tuple(metadata.get("keys", ())))
         self._metadata = dict(metadata.get("metadata", {}))
-        self._counts: Counter[str] = Counter()
-        self.decisions: list[Decision] = []
         self._episodes = self._open(files)
         try:
             self.steps = self._stated_steps(metadata)
@@ -177,7 +176,7 @@ class MinariReader(EpisodeReader):
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the episodes with the given numbers; by default the selected episodes of the file."""
-        self._counts = Counter()
+        self.counts.clear()
         numbers = self._episodes.numbers
         selected = part if part is not None else [numbers[row] for row in self._selected_numbers(len(numbers))]
         for number in selected:
@@ -187,11 +186,8 @@ class MinariReader(EpisodeReader):
                 raise self._error(number, error.args) from None
             except ConversionError as error:
                 raise self._error(number, error.problems) from None
-        self._counts["unknown-minari-version"] += int(self._metadata.get("minari_version") not in _VERSIONS)
-        self._counts["space-missing"] += len(self._spaceless)
-        self.decisions = [
-            Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
-        ]
+        self.counts["unknown-minari-version"] += int(self._metadata.get("minari_version") not in _VERSIONS)
+        self.counts["space-missing"] += len(self._spaceless)
 
     def _first_episode(self) -> RawEpisode:
         """Return the first episode that has a step, because an empty one may not show the types of its columns."""
@@ -224,17 +220,17 @@ class MinariReader(EpisodeReader):
 
     def _split(self, raw: RawEpisode) -> Iterator[Episode]:
         if _is_empty(raw):
-            self._counts["no-transition"] += 1
+            self.counts["no-transition"] += 1
             return
         steps = self._check_episode(raw)
         columns = {key: stored for key, stored in raw.columns.items() if key in self._kept_keys}
         flags = [self._read_flag(columns[key], key) for key in _FLAGS]
         ends = flags[0] | flags[1]
-        self._counts["minari-n-plus-one"] += 1
-        self._counts["both-flags"] += int(np.count_nonzero(flags[0] & flags[1]))
-        self._counts["end-without-flag"] += int(not ends[-1])
-        self._counts["flag-inside-episode"] += int(np.count_nonzero(ends[:-1]))
-        self._counts["info-without-reset"] += any(
+        self.counts["minari-n-plus-one"] += 1
+        self.counts["both-flags"] += int(np.count_nonzero(flags[0] & flags[1]))
+        self.counts["end-without-flag"] += int(not ends[-1])
+        self.counts["flag-inside-episode"] += int(np.count_nonzero(ends[:-1]))
+        self.counts["info-without-reset"] += any(
             self._lacks_reset(key, stored, steps) for key, stored in columns.items()
         )
         if not ends[-1]:
@@ -293,12 +289,12 @@ class MinariReader(EpisodeReader):
             return values
         if stored.kind == "jpeg":
             leaf = self._episodes.leaves.get(column.key)
-            self._counts["jpeg" if leaf is None or leaf.image else "jpeg-of-symbols"] += last - first
+            self.counts["jpeg" if leaf is None or leaf.image else "jpeg-of-symbols"] += last - first
         if values.dtype != column.dtype:
-            self._counts["widened"] += last - first
+            self.counts["widened"] += last - first
             values = values.astype(column.dtype)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            self._counts["not-finite"] += int((~np.isfinite(values)).sum())
+            self.counts["not-finite"] += int((~np.isfinite(values)).sum())
         return values
 
     def _read_flag(self, stored: StoredColumn, key: Key) -> NDArray[np.bool_]:
@@ -310,7 +306,7 @@ class MinariReader(EpisodeReader):
             return values
         if not np.isin(values, (0, 1)).all():
             raise EpisodeError(f"{dotted_name(key)} has numbers other than 0 and 1")
-        self._counts["flags-cast"] += len(values)
+        self.counts["flags-cast"] += len(values)
         return np.asarray(values == 1)
 
     @staticmethod

@@ -57,7 +57,7 @@ class OpenML(Source):
                 raise self.unknown(name)
             params = {"name": match["name"], "version": int(match["version"]), **_OTHERS}
         figures, observation, action = (params.pop(key, None) for key in ("figures", "observation", "action"))
-        return self.described(
+        return self.catalog_entry(
             name,
             title=params.get("title", ""),
             description=catalog["description"],

@@ -11,7 +11,6 @@ for the steps. Only a few megabytes of it are in memory at a time.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.arff import ArffFile, Rows
-from datasets_rl.sources.base import Decision, EpisodeReader
+from datasets_rl.sources.base import EpisodeReader
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
@@ -54,6 +53,8 @@ class OpenMLReader(EpisodeReader):
         ConversionError: If the table contradicts the listed columns, or violates its format.
     """
 
+    rules = _TEXTS
+
     def __init__(
         self, dataset_id: str, path: Path, features: Sequence[Mapping[str, str]], recipe: Mapping[str, Any]
     ) -> None:
@@ -63,7 +64,6 @@ class OpenMLReader(EpisodeReader):
         self._drops = recipe["missing"] == "drop"
         self._names = [feature["name"] for feature in features]
         self._target, self._positions = self._positions_by_role(features, recipe.get("target", ""))
-        self._counts: Counter[str] = Counter()
         self._seen = {
             position: np.zeros(len(self._file.attributes[position].allowed) + 1, np.bool_)
             for position in (self._target, *self._positions)
@@ -77,7 +77,6 @@ class OpenMLReader(EpisodeReader):
         self.columns = self._build_columns()
         self.metadata = self._build_metadata()
         self._count_decisions(recipe)
-        self.decisions: list[Decision] = []
 
     @override
     def specs(self) -> Mapping[str, Any]:
@@ -103,11 +102,8 @@ class OpenMLReader(EpisodeReader):
                 }
                 ones = np.ones(len(chosen), np.int64)
                 # If no row is dropped, the number of an episode is that of its row and need not be stored.
-                metadata = {"source": rows.start + chosen} if self._counts["missing-values"] else {}
+                metadata = {"source": rows.start + chosen} if self.counts["missing-values"] else {}
                 yield EpisodeBatch(ones, steps, {}, {}, final_known=ones > 0, metadata=metadata)
-        self.decisions = [
-            Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
-        ]
 
     def _positions_by_role(self, features: Sequence[Mapping[str, str]], target: str) -> tuple[int, list[int]]:
         """Return the positions of the class and of the columns of a sample."""
@@ -154,7 +150,7 @@ class OpenMLReader(EpisodeReader):
                 seen[rows.codes[position][kept]] = True
         if not kept_rows:
             raise ConversionError(self._dataset_id, [f"it has {total:,} rows, of which none has all values"])
-        self._counts["missing-values"] = total - kept_rows
+        self.counts["missing-values"] = total - kept_rows
         return kept_rows
 
     def _kept_rows(self, rows: Rows) -> NDArray[np.bool_]:
@@ -212,7 +208,7 @@ class OpenMLReader(EpisodeReader):
                 with np.errstate(over="ignore", invalid="ignore"):
                     scaler.partial_fit(np.array([self._numeric_values(rows, position, kept) for position in scaled]).T)
         self._mean[: len(scaled)], self._scale[: len(scaled)] = scaler.mean_, scaler.scale_
-        self._counts["constant-column"] = int((scaler.var_ == 0).sum())
+        self.counts["constant-column"] = int((scaler.var_ == 0).sum())
         huge = np.flatnonzero(~(np.isfinite(scaler.mean_) & np.isfinite(scaler.var_)))
         if len(huge):
             names = ", ".join(self._names[scaled[at]] for at in huge[:5])
@@ -277,6 +273,6 @@ class OpenMLReader(EpisodeReader):
         }
 
     def _count_decisions(self, recipe: Mapping[str, Any]) -> None:
-        self._counts["row-is-an-episode"] = self.steps or 0
-        self._counts["missing-is-a-value"] = sum(bool(seen[-1]) for seen in self._seen.values())
-        self._counts["other-class"] = int("target" in recipe)
+        self.counts["row-is-an-episode"] = self.steps or 0
+        self.counts["missing-is-a-value"] = sum(bool(seen[-1]) for seen in self._seen.values())
+        self.counts["other-class"] = int("target" in recipe)

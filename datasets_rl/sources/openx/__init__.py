@@ -84,7 +84,7 @@ class OpenX(Source):
         catalog = self.catalog
         listed = catalog["ids"].get(name, {})
         train = listed.get("splits", {}).get(_TRAIN, {})
-        return self.described(
+        return self.catalog_entry(
             name,
             title=f"{train['episodes']:,} episodes of a robot" if train else "",
             description=catalog["description"],
@@ -139,7 +139,7 @@ class OpenX(Source):
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         from datasets_rl.sources.openx.reader import OpenXReader
 
-        return OpenXReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
+        return OpenXReader(f"{self.name}/{name}", files, params or {})
 
 
 def _newest_version(folder: Folder) -> str | None:

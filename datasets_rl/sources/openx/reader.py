@@ -16,7 +16,6 @@ the option ``last-step=transition`` they are read in the same way.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,14 +82,13 @@ class OpenXReader(EpisodeReader):
         ConversionError: If there is no episode, or the first one is invalid; the error names every problem.
     """
 
+    rules = _TEXTS
+
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
         self._encoded = metadata.get("images") == "encoded"
         self._keeps_last = metadata.get("last") == "transition"
         self._raw = RecordFiles(files, metadata["features"]) if "features" in metadata else ArchiveFiles(files)
-        self._counts: Counter[str] = Counter()
-        self.decisions: list[Decision] = []
-        self.steps = None
         self.metadata = dict(metadata.get("metadata", {}))
         everything: dict[str, Any] = {"first": 0, "count": None, "rows": None, "most": None}
         self._whole = [{"path": path, **everything} for path in sorted(files) if not path.endswith(".json")]
@@ -167,7 +165,7 @@ class OpenXReader(EpisodeReader):
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the episodes of a shard; by default all episodes of the files."""
-        self._counts = Counter()
+        self.counts.clear()
         files = self._whole if part is None else part
         most, yielded = files[-1].get("most"), 0
         for raw in self._raw.episodes(files, self._kept_paths):
@@ -181,18 +179,20 @@ class OpenXReader(EpisodeReader):
                 ) from None
             if yielded == most:
                 break
-        self.decisions = [
-            Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
-        ]
-        self.decisions += [
-            Decision(f"left-out {name}", f"{name} was left out: it has {reason}")
-            for name, reason in sorted(self._raw.left_out.items())
+
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """Decisions of the reader, and one for each field that was left out."""
+        left_out = sorted(self._raw.left_out.items())
+        return [
+            *super().decisions,
+            *(Decision(f"left-out {name}", f"{name} was left out: it has {reason}") for name, reason in left_out),
         ]
 
     def _split(self, raw: RawEpisode) -> Iterator[Episode]:
         columns, steps = raw.columns, raw.steps
         if not steps:
-            self._counts["no-transition"] += 1
+            self.counts["no-transition"] += 1
             return
         marked = bool(self._read_flag(columns, _LAST, steps)[-1]) if _LAST in columns else True
         void = marked and not self._keeps_last
@@ -200,7 +200,7 @@ class OpenXReader(EpisodeReader):
         self._check_alike(raw, columns, steps, rows)
         self._count_decisions(raw, columns, steps, marked=marked)
         if not rows:
-            self._counts["no-transition"] += 1
+            self.counts["no-transition"] += 1
             return
         terminated = np.zeros((rows, 1), np.bool_)
         terminated[-1] = self._read_flag(columns, _TERMINAL, steps)[-1] if _TERMINAL in columns else False
@@ -269,7 +269,7 @@ class OpenXReader(EpisodeReader):
             raise ConversionError(self._dataset_id, problems)
 
     def _count_decisions(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, *, marked: bool) -> None:
-        counts = self._counts
+        counts = self.counts
         counts["rlds-last-step"] += marked and not self._keeps_last
         counts["last-step-kept"] += marked and self._keeps_last
         counts["end-without-flag"] += not marked
@@ -298,14 +298,14 @@ class OpenXReader(EpisodeReader):
         if field.path in {_FIRST, _REWARD}:
             part = part.reshape(len(part), *column.shape)
         if part.dtype.kind == "f" and not np.isfinite(part).all():
-            self._counts["not-finite"] += int((~np.isfinite(part)).sum())
+            self.counts["not-finite"] += int((~np.isfinite(part)).sum())
         if part.dtype == column.dtype:
             return part
         if part.dtype.kind in "iu" and column.dtype.kind == "i" and part.max(initial=0) > np.iinfo(column.dtype).max:
             raise ConversionError(
                 self._dataset_id, [f"{dotted_name(field.path)} has {part.max()}; expected {column.dtype}"]
             )
-        self._counts["widened"] += len(part) * (column.dtype.kind != "b")
+        self.counts["widened"] += len(part) * (column.dtype.kind != "b")
         return part.astype(column.dtype)
 
     def _convert_images(self, field: _Field, values: EpisodeImages, start: int, stop: int) -> Values:
@@ -323,7 +323,7 @@ class OpenXReader(EpisodeReader):
             raise ConversionError(self._dataset_id, [f"{name}: {problem}" for problem in error.problems]) from None
         if field.floats:
             return out.view("<f4").astype(column.dtype, copy=False)
-        self._counts["widened"] += len(out) * (column.dtype != narrow)
+        self.counts["widened"] += len(out) * (column.dtype != narrow)
         return out.astype(column.dtype, copy=False)
 
     def _check_headers(self, encoded: Sequence[memoryview | bytes], column: Column, start: int) -> None:

@@ -55,7 +55,7 @@ class RoboSet(Source):
         task = name.rpartition("/")[2]
         sizes: Mapping[str, int] = catalog["action_sizes"]
         size = next((size for prefix, size in sizes.items() if task.startswith(prefix)), None)
-        return self.described(
+        return self.catalog_entry(
             name,
             title=catalog["ids"][name],
             description=catalog["description"],
@@ -93,7 +93,7 @@ class RoboSet(Source):
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         from datasets_rl.sources.roboset.reader import RoboSetReader
 
-        return RoboSetReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
+        return RoboSetReader(f"{self.name}/{name}", files, params or {})
 
     def _list_files(self, entry: Entry, selection: Selection, upstream: Upstream) -> tuple[str, tuple[Asset, ...]]:
         """Return the revision and the HDF5 files of an id, sorted by path."""

@@ -18,7 +18,6 @@ By step, if the last action is a number: row t has the state, the action taken i
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.read.streams import first_problems
-from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import (
     ACTION,
@@ -110,16 +109,15 @@ class RoboSetReader(EpisodeReader):
             problem.
     """
 
+    rules = _TEXTS
+
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
         self._files = dict(files)
         self._seeds: Mapping[str, int] = metadata.get("seeds") or {
             path: seed for seed, path in enumerate(sorted(files))
         }
-        self.steps = None
         self.metadata = {f"files/{seed}": path for path, seed in self._seeds.items()}
-        self.decisions: list[Decision] = []
-        self._counts: Counter[str] = Counter()
         first = min(files, key=self._seeds.__getitem__)
         with Hdf5File(files[first], threads=1) as file:
             trials = _find_trials(file, first)
@@ -131,11 +129,11 @@ class RoboSetReader(EpisodeReader):
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        self._counts = Counter()
+        self.counts.clear()
         problems: list[str] = []
         for path in sorted(self._files) if part is None else part:
             with Hdf5File(self._files[path]) as file:
-                self._counts["unwritten-chunks"] += file.unwritten
+                self.counts["unwritten-chunks"] += file.unwritten
                 for trial in _find_trials(file, path):
                     try:
                         yield from self._split(trial, self._seeds[path])
@@ -143,9 +141,6 @@ class RoboSetReader(EpisodeReader):
                         problems += [f"{path}: Trial{trial.number}: {problem}" for problem in error.args]
         if problems:
             raise ConversionError(self._dataset_id, first_problems(problems))
-        self.decisions = [
-            Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
-        ]
 
     def _split(self, trial: _Trial, seed: int) -> Iterator[Episode]:
         """Yield the trajectories of a trial, of which there are several if an end flag is set inside it."""
@@ -158,13 +153,13 @@ class RoboSetReader(EpisodeReader):
         by_state = rows > 0 and bool(np.isnan(last_action.astype(np.float64)).all())
         steps = rows - by_state
         if not steps:
-            self._counts["no-transition"] += 1
+            self.counts["no-transition"] += 1
             return
         ends = self._read_end_flags(trial, rows)[by_state:]
-        self._counts["rows-are-states" if by_state else "rows-are-steps"] += 1
-        self._counts["flag-inside-trial"] += int(ends[:-1].sum())
-        self._counts["end-without-flag"] += int(not ends[-1])
-        self._counts["widened"] += any(array.dtype in _WIDER for array in arrays.values())
+        self.counts["rows-are-states" if by_state else "rows-are-steps"] += 1
+        self.counts["flag-inside-trial"] += int(ends[:-1].sum())
+        self.counts["end-without-flag"] += int(not ends[-1])
+        self.counts["widened"] += any(array.dtype in _WIDER for array in arrays.values())
         names = {key: arrays[key].name for key in arrays if key in self._kept_keys or key == ACTION}
         row_bytes = sum(arrays[key].row_bytes for key in names)
         size = max(1, _BLOCK_BYTES // max(row_bytes, 1))
@@ -223,7 +218,7 @@ class RoboSetReader(EpisodeReader):
         if values.dtype != np.bool_:
             if not np.isin(values, (0, 1)).all():
                 raise _TrialError("done has numbers other than 0 and 1")
-            self._counts["flags-cast"] += 1
+            self.counts["flags-cast"] += 1
         return np.asarray(values == 1)
 
     def _array_problems(self, arrays: Mapping[Key, Hdf5Array]) -> Iterator[str]:

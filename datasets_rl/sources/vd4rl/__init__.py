@@ -60,7 +60,7 @@ class VD4RL(Source):
         parts = name.split("/")
         environment, size = catalog["environments"].get(parts[1], ("", None))
         titles = [{**catalog["tasks"], **catalog["words"]}.get(part, part) for part in parts[1:]]
-        return self.described(
+        return self.catalog_entry(
             name,
             title=", ".join(titles),
             description=catalog["description"],
@@ -116,7 +116,7 @@ class VD4RL(Source):
         from datasets_rl.sources.vd4rl.shards import RowFiles
 
         kind = EpisodeFiles if next(iter(files)).endswith(".npz") else RowFiles
-        return kind(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
+        return kind(f"{self.name}/{name}", files, params or {})
 
 
 def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:

@@ -37,7 +37,7 @@ class EpisodeFiles(RowReader):
         for number, path in part or enumerate(sorted(self._files)):
             with NpzFile(self._files[path], path.rpartition("/")[2]) as file:
                 if _is_empty(file):
-                    self.found["no-transition"] += 1
+                    self.counts["no-transition"] += 1
                 else:
                     yield from self._read_episode(number, path, file)
 
@@ -81,12 +81,12 @@ class EpisodeFiles(RowReader):
             ConversionError: If the flags do not describe a single episode, from the first row to the last.
         """
         flags = {name: file.read(name).reshape(-1) for name in _MARKS if name in file.arrays}
-        self.found["flags-one-longer"] += any(len(values) > rows for values in flags.values())
-        self.found["unusual-length"] += rows != USUAL_ROWS
+        self.counts["flags-one-longer"] += any(len(values) > rows for values in flags.values())
+        self.counts["unusual-length"] += rows != USUAL_ROWS
         if "is_terminal" not in flags:
             flags["is_terminal"] = np.arange(rows) == rows - 1
             flags["is_terminal"][-1] = small["discount"].reshape(-1)[-1] == 0
-            self.found["terminal-from-discount"] += 1
+            self.counts["terminal-from-discount"] += 1
         problems = [
             f"{name} has values other than 0 and 1"
             for name, values in flags.items()
@@ -115,10 +115,10 @@ class EpisodeFiles(RowReader):
         if len(idle) == 1 and idle[0]:
             ends[idle - 1] = True
             first = np.arange(len(ends)) == idle[0]
-            self.found["reset-inside-file"] += 1
-            self.found["row-without-step"] += int(idle[0] == 1) + int(idle[0] == len(ends) - 1)
+            self.counts["reset-inside-file"] += 1
+            self.counts["row-without-step"] += int(idle[0] == 1) + int(idle[0] == len(ends) - 1)
         ends[-1] = True
-        self.found["end-without-flag"] += int(np.count_nonzero(ends & ~flags.ends))
+        self.counts["end-without-flag"] += int(np.count_nonzero(ends & ~flags.ends))
         return RowFlags(first, ends, flags.terminal)
 
 

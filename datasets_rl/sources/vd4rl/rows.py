@@ -12,7 +12,6 @@ transition t:  p_t  --a_t-->  r_t, p_t+1          from the rows t and t + 1: 501
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +25,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
-from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
@@ -83,13 +82,11 @@ class RowReader(EpisodeReader):
         ConversionError: If the first file lacks a required array; the error names every problem.
     """
 
+    rules = _TEXTS
+
     def __init__(self, dataset_id: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._dataset_id = dataset_id
         self._files = files
-        self.found: Counter[str] = Counter()
-        self.steps = None
-        self.metadata = {}
-        self.decisions: list[Decision] = []
         self.stored = self._stored_columns(next(iter(files)))
         self.columns = [*self.stored, *_FLAGS]
         self.wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in self.columns])
@@ -101,13 +98,12 @@ class RowReader(EpisodeReader):
 
     @abstractmethod
     def read_part(self, part: Any) -> Iterator[Episode]:
-        """Yield the trajectories of a part, and count the decisions in `found`."""
+        """Yield the trajectories of a part, and count the decisions."""
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        self.found.clear()
+        self.counts.clear()
         yield from self.read_part(part)
-        self.decisions = [Decision(rule, text, self.found[rule]) for rule, text in _TEXTS.items() if self.found[rule]]
 
     @override
     def specs(self) -> Mapping[str, Any]:
@@ -136,10 +132,10 @@ class RowReader(EpisodeReader):
         if values.dtype != column.dtype:
             with np.errstate(over="ignore"):
                 narrow = values.astype(column.dtype)
-            self.found["rounded"] += int(np.count_nonzero((narrow != values) & ~np.isnan(values)))
+            self.counts["rounded"] += int(np.count_nonzero((narrow != values) & ~np.isnan(values)))
             values = narrow
         if values.dtype.kind == "f":
-            self.found["not-finite"] += int(np.count_nonzero(~np.isfinite(values)))
+            self.counts["not-finite"] += int(np.count_nonzero(~np.isfinite(values)))
         return values
 
     def transitions(
@@ -168,7 +164,7 @@ class RowReader(EpisodeReader):
                     states[key] = values[now] if continues else values[start:stop]
                 else:
                     steps[key] = values[then]
-            self.found["action-before-frame"] += stop - start - 1
+            self.counts["action-before-frame"] += stop - start - 1
             yield Episode(steps, states, continues, metadata)
 
 

@@ -49,7 +49,7 @@ class RowFiles(RowReader):
             names = self._keys_by_name(part["file"], file)
             flags = self._read_flags(part["file"], file)
             piece, pieces = part["cut"]
-            self.found["unwritten-chunks"] += file.unwritten if piece == 0 else 0
+            self.counts["unwritten-chunks"] += file.unwritten if piece == 0 else 0
             if not piece and part["before"] is not None:
                 before = closing.enter_context(Hdf5File(self._files[part["before"]]))
                 self._keys_by_name(part["before"], before)
@@ -58,7 +58,7 @@ class RowFiles(RowReader):
                 raise self.conversion_error(part["file"], ["row 0 is not a reset: step_type is not 0"])
             start, stop = _rows_of_shard(file, piece, pieces)
             if part["ends"]:
-                self.found["end-without-flag"] += int(not flags.ends[stop - 1])
+                self.counts["end-without-flag"] += int(not flags.ends[stop - 1])
                 flags.ends[stop - 1] = True
             rows = max(1, BLOCK_BYTES // sum(file.arrays[name].row_bytes for name in names))
             blocks = file.blocks([*names], rows=rows, overlap=[*names], start=start, stop=stop)
