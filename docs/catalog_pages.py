@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from datasets_rl import DatasetInfo, Settings, cite, list_datasets, sources
-from datasets_rl.cli.card import catalog_facts
+from datasets_rl.cli.info_page import catalog_facts
 from datasets_rl.cli.output import size_text
 
 DOCS = Path(__file__).parent

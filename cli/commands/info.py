@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl.errors import ManifestError, NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
-from ..card import card_blocks, card_json, description_facts, figure_text, mixture_result
+from ..info_page import catalog_blocks, catalog_json, description_facts, figure_text, mixture_result
 from ..options import KnownOrMixture, Shell, dataset_arguments, id_or_folder
 from ..output import Block, Facts, Lines, Result, Table, number_text, size_text
 
@@ -98,10 +98,14 @@ def _find_entry(dataset_id: str) -> Entry | None:
 
 
 def _catalog_json(entry: Entry) -> dict[str, Any]:
-    return {**card_json(_card(entry)), "wire_bytes": entry.bytes, **{name: getattr(entry, name) for name in _CATALOG}}
+    return {
+        **catalog_json(_info_of(entry)),
+        "wire_bytes": entry.bytes,
+        **{name: getattr(entry, name) for name in _CATALOG},
+    }
 
 
-def _card(entry: Entry) -> DatasetInfo:
+def _info_of(entry: Entry) -> DatasetInfo:
     from datasets_rl.catalog.listing import DatasetInfo
 
     return DatasetInfo(entry.id, entry, None)
@@ -139,7 +143,7 @@ def _result_blocks(
 ) -> Iterator[Block]:
     if manifest is None or folder is None:
         if entry is not None:
-            yield from card_blocks(shell, _card(entry), name)
+            yield from catalog_blocks(shell, _info_of(entry), name)
         return
     yield Facts(_description_facts(entry, folder), title=name)
     if manifest.known_issues:

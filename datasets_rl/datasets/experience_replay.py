@@ -332,10 +332,10 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
             warnings.warn(UnknownFinalWarning(self.manifest.id, unknown, len(table)), stacklevel=_stack_level())
             _warned.add(key)  # after the call: if a filter turns the warning into an error, it is raised every time
 
-    def show(self, keys: str | Iterable[str | Key]) -> Self:
+    def select(self, keys: str | Iterable[str | Key]) -> Self:
         """Limit batches to some fields, in place: the others are not read. An epoch of the sampler starts anew.
 
-            >>> dataset = load("demo/pendulum").show(["observation", "action"])
+            >>> dataset = load("demo/pendulum").select(["observation", "action"])
 
         A batch with a next observation keeps ``("next", "final_known")``, if the dataset has it. Samplers still find the
         episodes, whatever the fields are.

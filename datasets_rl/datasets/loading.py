@@ -97,7 +97,7 @@ def load(
         selection: The selection to open, for example `Selection(episodes="0:100")`. What it does not specify is that of
             the stored dataset; by default the stored dataset is opened with its own selection. Of a larger stored
             selection, only the requested part is visible; a smaller one is extended by a download.
-        keys: The fields of batches; the others are not read. See `BaseDatasetExperienceReplay.show`. Unlike
+        keys: The fields of batches; the others are not read. See `BaseDatasetExperienceReplay.select`. Unlike
             `Selection(keys=...)`, they do not change what is downloaded.
         device: The device to copy the steps to, where batches are then drawn and gathered; see
             `BaseDatasetExperienceReplay.to`. By default the steps are read from the files.
@@ -165,7 +165,7 @@ def load(
 
 def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> BaseDatasetExperienceReplay:
     if keys is not None:
-        dataset.show(keys)
+        dataset.select(keys)
     return dataset if device is None else dataset.to(device)
 
 

@@ -112,7 +112,7 @@ def load_transitions(
     """
     sampler = RandomSampler(generator=torch.Generator(args.device).manual_seed(args.seed))
     steps = [*transforms, DoubleToFloat()]
-    data = load(args.dataset, sampler=sampler, transform=steps, final_unknown=final_unknown, **selection).show(keys)
+    data = load(args.dataset, sampler=sampler, transform=steps, final_unknown=final_unknown, **selection).select(keys)
     return data if args.device == "cpu" else data.to(args.device)
 
 

@@ -52,7 +52,7 @@ class Ours:
 
     def __init__(self, name: str, dataset: Any, space: Any, args: argparse.Namespace) -> None:
         program = importlib.import_module(f"datasets_rl.recipes.train.{name}")
-        self.agent, self.step = program.Agent(dataset.show(program.KEYS), space, args), 0
+        self.agent, self.step = program.Agent(dataset.select(program.KEYS), space, args), 0
         self.batches: Iterator[Any] = dataset.batches(2 * (ROUNDS + 1) * UPDATES, args.batch_size)
 
     def draw(self) -> Any:

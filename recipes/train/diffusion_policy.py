@@ -49,7 +49,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return windows of the last observations and of the actions from the first of them on."""
     windows = WindowTransform.diffusion_policy(args.horizon, args.observe - 1, args.execute - 1)
     sampler = windows.sampler(generator=torch.Generator().manual_seed(args.seed))
-    return rl.load(args.dataset, sampler=sampler, transform=[DoubleToFloat(), windows], **selection).show(KEYS)
+    return rl.load(args.dataset, sampler=sampler, transform=[DoubleToFloat(), windows], **selection).select(KEYS)
 
 
 class Denoiser(nn.Module):

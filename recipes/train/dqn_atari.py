@@ -77,7 +77,7 @@ class Images:
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return transitions with stacks of four frames."""
     sampler = rl.RandomSampler(generator=torch.Generator().manual_seed(args.seed))
-    data = rl.load(args.dataset, sampler=sampler, final_unknown="drop", **selection).show(KEYS)
+    data = rl.load(args.dataset, sampler=sampler, final_unknown="drop", **selection).select(KEYS)
     if (images := Images(data)).is_frame:
         keys: Any = ["observation", ("next", "observation")]
         data.append_transform(CatFrames(4, images.axis, in_keys=keys, padding="same"))

@@ -55,7 +55,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     data.append_transform(
         SequenceTransform.dt_corl(args.length, mean=states.shift, std=states.scale, reward_scale=return_scale(data))
     )
-    return data.show(KEYS)
+    return data.select(KEYS)
 
 
 def return_scale(dataset: Any) -> float:

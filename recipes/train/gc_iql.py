@@ -47,7 +47,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     generator = torch.Generator().manual_seed(args.seed)
     sampler = GoalSampler(geometric=args.discount, actor_geometric=args.discount, generator=generator)
     data = load(args.dataset, sampler=sampler, transform=DoubleToFloat(), final_unknown="drop", **selection)
-    return data.show(KEYS)
+    return data.select(KEYS)
 
 
 def normalized(width: int) -> list[nn.Module]:

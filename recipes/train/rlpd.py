@@ -47,7 +47,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return the transitions."""
-    return rl.load(args.dataset, transform=DoubleToFloat(), final_unknown="drop", **selection).show(KEYS)
+    return rl.load(args.dataset, transform=DoubleToFloat(), final_unknown="drop", **selection).select(KEYS)
 
 
 def normalized(width: int) -> list[nn.Module]:

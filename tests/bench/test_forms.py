@@ -31,19 +31,19 @@ def repeat(batch_size):
 # At 4096, three quarters of the time are the gather of records, which five of eleven fields need, too.
 @pytest.mark.parametrize(("batch_size", "limit"), [(256, 0.92), (4096, 1.03)])
 def test_five_of_eleven_fields_cost_less_than_all(ours, opened, batch_size, limit, compare, expect):
-    shown = opened().show(FIVE)
+    shown = opened().select(FIVE)
     took = compare(
         {
             "all": lambda: ours.sample(batch_size),
             "sample(keys=)": lambda: ours.sample(batch_size, keys=FIVE),
-            "show": lambda: shown.sample(batch_size),
+            "select": lambda: shown.sample(batch_size),
             "action": lambda: ours.sample(batch_size, keys="action"),
         },
         repeat=repeat(batch_size),
     )
 
     expect(f"five fields of {batch_size} by keys=, of all", took["sample(keys=)"] / took["all"], at_most=limit)
-    expect(f"five fields of {batch_size} by show(), of all", took["show"] / took["all"], at_most=limit)
+    expect(f"five fields of {batch_size} by select(), of all", took["select"] / took["all"], at_most=limit)
     expect(
         f"the action of {batch_size}, of all", took["action"] / took["all"], at_most=0.75 if batch_size == 256 else 1.0
     )

@@ -80,7 +80,7 @@ class TestFields:
         assert names(dataset.sample(keys=keys, include_info=False)) == expected
 
     def test_a_dataset_shows_the_chosen_fields_only(self, folder, dataset):
-        shown = open_dataset(folder, 6).show(["observation", ("next", "reward")])
+        shown = open_dataset(folder, 6).select(["observation", ("next", "reward")])
 
         assert names(shown[:]) == {"observation", "next.reward"}
         assert torch.equal(shown[:]["observation"], dataset[:]["observation"])
@@ -90,13 +90,13 @@ class TestFields:
             shown["action"]
 
     def test_whole_episodes_have_the_chosen_fields(self, folder):
-        shown = open_dataset(folder, 2, split_trajs=True).show("action")
+        shown = open_dataset(folder, 2, split_trajs=True).select("action")
 
         assert names(shown.sample()) == {"action", "mask", "index"}
 
     def test_samplers_and_transforms_of_a_part_of_the_fields_still_find_the_episodes(self, folder):
-        shown = open_dataset(folder, 6, sampler=SliceSampler(slice_len=2)).show(["observation"])
-        stacked = open_dataset(folder, 6, transform=CatFrames(2, -1, ["observation"])).show("observation")
+        shown = open_dataset(folder, 6, sampler=SliceSampler(slice_len=2)).select(["observation"])
+        stacked = open_dataset(folder, 6, transform=CatFrames(2, -1, ["observation"])).select("observation")
         whole = open_dataset(folder, transform=CatFrames(2, -1, ["observation"]))
 
         batch = shown.sample()
@@ -131,9 +131,9 @@ class TestFields:
             with pytest.raises(InvalidArgumentError, match="5 is not a key"):
                 dataset.sample(keys=wrong)
             with pytest.raises(InvalidArgumentError, match="5 is not a key"):
-                dataset.show(wrong)
+                dataset.select(wrong)
         with pytest.raises(UnknownKeyError, match="acton"):
-            dataset.show("acton")
+            dataset.select("acton")
         assert names(dataset[:2]) > {"action", "observation"}
 
     def test_fields_are_chosen_after_the_transforms(self, folder):

@@ -213,8 +213,8 @@ TABLES = [
     ["help", "exit-codes"],
     ["download", "d4rl/hopper-medium-v2", "--dry-run"],
     ["sample", "demo/pendulum"],
-    ["stats", "demo/pendulum"],
-    ["inspect", "demo/pendulum"],
+    ["describe", "demo/pendulum"],
+    ["describe", "demo/pendulum", "-e", "0"],
     ["mix", "demo/pendulum", "demo/pendulum"],
 ]
 RUN_ALL = "import json, sys; from datasets_rl.cli.app import main; [print('$', *words) or main(words) for words in json.loads(sys.argv[1])]"

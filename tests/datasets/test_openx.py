@@ -259,7 +259,7 @@ def test_transforms_and_threads_work_on_a_stream(streamed):
 
 def test_fields_and_devices_need_a_stored_dataset(streamed):
     dataset = streamed(4, slice_len=2)
-    for change in (lambda: dataset.show("action"), lambda: dataset.to("cpu")):
+    for change in (lambda: dataset.select("action"), lambda: dataset.to("cpu")):
         with pytest.raises(InvalidArgumentError, match="is streamed; expected a stored dataset"):
             change()
     batch = dataset.sample(keys=[("action", "world_vector")])

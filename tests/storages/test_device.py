@@ -93,12 +93,12 @@ def test_sampling_is_captured_in_a_cuda_graph(folder):
 
 
 def test_chosen_fields_alone_are_copied(folder):
-    dataset = open_dataset(folder, 6).show(["action", "next.observation"]).to("cpu")
-    bare = open_dataset(folder, 6).show(["action"]).to("cpu")
+    dataset = open_dataset(folder, 6).select(["action", "next.observation"]).to("cpu")
+    bare = open_dataset(folder, 6).select(["action"]).to("cpu")
 
     assert dataset.storage._record_bytes == 24  # 2 and 3 floats, and the mask
     assert bare.storage._record_bytes == 8
-    wide = open_dataset(folder, 6).show(["depth"]).to("cpu")
+    wide = open_dataset(folder, 6).select(["depth"]).to("cpu")
     assert torch.equal(wide.sample(rows=[4, 11])["depth"], open_dataset(folder)[[4, 11]]["depth"])
     assert torch.equal(bare.sample(rows=[4])["action"], open_dataset(folder)[[4]]["action"])
     with pytest.raises(UnknownKeyError, match="depth"):
@@ -130,7 +130,7 @@ def test_what_cannot_be_moved_is_refused_and_nothing_changes(tmp_path, folder):
         dataset.to("cpu")
     assert "'action'" in str(caught.value.hint)
     assert "camera" in dataset.sample().keys()  # noqa: SIM118 - a TensorDict iterates over its steps
-    assert dataset.show(["action", "observation"]).to("cpu").sample().batch_size == (2,)
+    assert dataset.select(["action", "observation"]).to("cpu").sample().batch_size == (2,)
     assert "fields: observation, action, on cpu" in repr(dataset)
     with pytest.raises(InvalidArgumentError, match="device is 'gpu', which torch cannot use here"):
         dataset.to("gpu")

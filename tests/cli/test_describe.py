@@ -1,4 +1,4 @@
-"""``rlds stats`` and ``rlds inspect``."""
+"""``rlds describe``: distributions, and the rows of an episode."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def toy(tmp_path):
 
 @pytest.mark.usefixtures("stored")
 class TestStats:
-    """The command ``rlds stats``."""
+    """``rlds describe ID``."""
 
     def test_the_numbers_are_those_of_the_files(self, rlds, stored):
         rows, episodes = np.load(stored / "rows.npy"), np.load(stored / "episodes.npy")
 
-        document = rlds("stats", DEMO, "--json", "--bins", 10).json
+        document = rlds("describe", DEMO, "--json", "--bins", 10).json
 
         assert document["returns"]["mean"] == pytest.approx(episodes["return"].mean())
         fields = {field["key"]: field for field in document["fields"]}
@@ -47,7 +47,7 @@ class TestStats:
     def test_histograms_fit_the_terminal(self, rlds, monkeypatch, width):
         monkeypatch.setenv("COLUMNS", str(width))
 
-        lines = rlds("stats", DEMO, "--no-color").out.splitlines()
+        lines = rlds("describe", DEMO, "--no-color").out.splitlines()
 
         plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines]
         assert max(map(len, plain)) == width
@@ -56,7 +56,7 @@ class TestStats:
         assert any("observation[2]" in line for line in plain)
 
     def test_a_pipe_gets_labels_and_counts(self, rlds):
-        out = rlds("stats", DEMO, "--keys", "action").out
+        out = rlds("describe", DEMO, "--keys", "action").out
 
         bars = [line.split("\t") for line in out.partition("histogram of returns\n")[2].split("\n\n")[0].splitlines()]
         assert sum(int(count) for _, count in bars) == 75
@@ -64,20 +64,20 @@ class TestStats:
         assert "observation[0]" not in out
 
     def test_issues_and_ends_are_shown(self, rlds, toy):
-        out = rlds("stats", toy).out
+        out = rlds("describe", toy).out
 
         assert "action has 1 value that is NaN, in action[1]" in out
         assert "the final observation of 1 of 3 episodes is unknown" in out
         assert "terminal state\t1\t" in out
         assert "time-out\t2\t" in out
         assert "correlation of time-outs with\nreturn\t+0.7" in out
-        assert rlds("stats", toy, "--quiet").out.splitlines()[0] == "action has 1 value that is NaN, in action[1]"
+        assert rlds("describe", toy, "--quiet").out.splitlines()[0] == "action has 1 value that is NaN, in action[1]"
 
     def test_a_mixture_shows_its_datasets(self, rlds, stored, toy, tmp_path):
         mixture = tmp_path / "mix.toml"
         mixture.write_text(f'[[member]]\ndataset = "{stored}"\n[[member]]\ndataset = "{stored}"\n')
 
-        document = rlds("stats", mixture, "--json", "-k", "action").json
+        document = rlds("describe", mixture, "--json", "-k", "action").json
 
         assert [one["id"] for one in document["datasets"]] == [DEMO, DEMO]
         del toy
@@ -92,7 +92,7 @@ class TestStats:
         ],
     )
     def test_a_wrong_word_is_explained(self, rlds, words, code, text):
-        ran = rlds("stats", *words)
+        ran = rlds("describe", *words)
 
         assert (ran.out, text in ran.err) == ("", True), ran.err
         assert ran.code == code
@@ -100,12 +100,12 @@ class TestStats:
 
 @pytest.mark.usefixtures("stored")
 class TestInspect:
-    """The command ``rlds inspect``."""
+    """``rlds describe ID --episode N``."""
 
     def test_rows_are_shown_one_a_line_and_the_final_observation_last(self, rlds, stored):
         rows, final = np.load(stored / "rows.npy"), np.load(stored / "final.npy")
 
-        ran = rlds("inspect", DEMO, "--episode", 3, "--rows", ":", "--keys", "observation")
+        ran = rlds("describe", DEMO, "--episode", 3, "--rows", ":", "--keys", "observation")
 
         lines = [line.split("\t") for line in ran.out.partition("rows\n")[2].splitlines()]
         assert lines[0] == ["t", "end", "observation"]
@@ -115,14 +115,14 @@ class TestInspect:
         assert lines[-1][1:] == ["final", f"[{' '.join(f'{x:.4g}' for x in final['observation'][3].tolist())}]"]
 
     def test_a_long_episode_shows_both_ends(self, rlds):
-        lines = rlds("inspect", DEMO).out.partition("rows\n")[2].splitlines()[1:]
+        lines = rlds("describe", DEMO, "-e", 0).out.partition("rows\n")[2].splitlines()[1:]
 
         assert [line.split("\t")[0] for line in lines] == [*"01234", "...", *map(str, range(195, 201))]
 
     def test_json_has_all_numbers(self, rlds, stored):
         rows = np.load(stored / "rows.npy")[600:605]
 
-        document = rlds("inspect", DEMO, "-e", 3, "--rows", "0:5", "--json").json
+        document = rlds("describe", DEMO, "-e", 3, "--rows", "0:5", "--json").json
 
         assert (document["length"], document["start"], document["final"]) == (200, 600, None)
         assert [row["row"] for row in document["rows"]] == [600, 601, 602, 603, 604]
@@ -130,16 +130,16 @@ class TestInspect:
         assert [row["info.policy"] for row in document["rows"]] == rows["info.policy"].tolist()
 
     def test_an_unknown_final_observation_is_named(self, rlds, toy):
-        assert rlds("inspect", toy, "-e", -1).out.splitlines()[-1].split("\t")[:2] == ["30", "final"]
-        assert "unknown" in rlds("inspect", toy, "-e", -1).out.splitlines()[-1]
-        assert json.loads(rlds("inspect", toy, "-e", "-1", "--json").out)["final_known"] is False
+        assert rlds("describe", toy, "-e", -1).out.splitlines()[-1].split("\t")[:2] == ["30", "final"]
+        assert "unknown" in rlds("describe", toy, "-e", -1).out.splitlines()[-1]
+        assert json.loads(rlds("describe", toy, "-e", "-1", "--json").out)["final_known"] is False
 
     @pytest.mark.parametrize("width", [80, 40])
     @pytest.mark.usefixtures("terminal")
     def test_every_row_is_a_line_of_the_terminal(self, rlds, monkeypatch, width):
         monkeypatch.setenv("COLUMNS", str(width))
 
-        lines = rlds("inspect", DEMO, "--rows", "0:3", "--no-color").out.splitlines()
+        lines = rlds("describe", DEMO, "--rows", "0:3", "--no-color").out.splitlines()
 
         rows = lines[lines.index("rows") + 2 :][:3]
         assert [line.split()[0] for line in rows] == ["0", "1", "2"]
@@ -157,7 +157,7 @@ class TestInspect:
         ],
     )
     def test_a_wrong_word_is_explained(self, rlds, words, code, text):
-        ran = rlds("inspect", DEMO, *words)
+        ran = rlds("describe", DEMO, "-e", 0, *words)
 
         assert text in ran.err
         assert (ran.out, ran.code) == ("", code)
@@ -165,7 +165,9 @@ class TestInspect:
     def test_a_mixture_is_refused(self, rlds, tmp_path):
         (tmp_path / "mix.toml").write_text("")
 
-        assert "is a mixture\n  why: expected one of its datasets" in rlds("inspect", tmp_path / "mix.toml").err
+        assert (
+            "is a mixture\n  why: expected one of its datasets" in rlds("describe", tmp_path / "mix.toml", "-e", 0).err
+        )
 
 
 def test_info_shows_statistics_and_spaces(rlds, toy):

@@ -1,4 +1,4 @@
-"""The card of a dataset: what its catalog states before a download, and what the members of a mixture have."""
+"""The page of `rlds info`: what the catalog states before a download, and what the members of a mixture have."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _KNOWN = {"exact": "{}", "estimated": "about {}", "recorded": "{}, as recorded"}
 
 
-def card_blocks(shell: Shell, info: DatasetInfo, asked: str) -> Iterator[Block]:
-    """Yield the card of a dataset that is not stored; for a derived dataset, that of the dataset it is made of."""
+def catalog_blocks(shell: Shell, info: DatasetInfo, asked: str) -> Iterator[Block]:
+    """Yield the page of a dataset that is not stored; for a derived dataset, that of the dataset it is made of."""
     is_derived = bool(split_derived(asked)[1])
     title = f"{info.id}, of which {asked} is made" if is_derived else info.id
     yield Facts(catalog_facts(info), title=title)
@@ -83,7 +83,7 @@ def figure_text(info: DatasetInfo, name: str) -> str:
     return f"{_KNOWN[basis.kind].format(number)}{origin}"
 
 
-def card_json(info: DatasetInfo) -> dict[str, Any]:
+def catalog_json(info: DatasetInfo) -> dict[str, Any]:
     """Return what a catalog states, as JSON values."""
     described = info.to_json()
     stated = ("environment", "observation", "action", "steps", "episodes", "basis", "tags")
