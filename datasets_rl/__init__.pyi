@@ -6,10 +6,9 @@ from .datasets import (
     DemoExperienceReplay as DemoExperienceReplay,
     StoredExperienceReplay as StoredExperienceReplay,
     StreamedExperienceReplay as StreamedExperienceReplay,
-    open_dataset as open_dataset,
 )
 from .datasets.flat import gather as gather
-from .datasets.prefixes import load_dataset as load_dataset, register_dataset as register_dataset
+from .datasets.prefixes import register_dataset as register_dataset
 from .build.engines.ray import RayEngine as RayEngine
 from .format.reader import StoredDataset as StoredDataset
 from .catalog.listing import DatasetInfo as DatasetInfo, info as info, list_datasets as list_datasets

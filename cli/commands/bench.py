@@ -74,11 +74,11 @@ def _calls(folder: Path, size: int) -> tuple[str, dict[str, tuple[Callable[[], A
     import numpy as np
 
     from datasets_rl import SliceSampler
-    from datasets_rl.datasets import open_dataset
+    from datasets_rl.datasets import StoredExperienceReplay
     from datasets_rl.transforms import ActionChunkTransform, CatFrames, MultiStepTransform
 
     def opened(**options: Any) -> Any:
-        return open_dataset(folder, batch_size=size, **options)
+        return StoredExperienceReplay(str(folder), batch_size=size, **options)
 
     plain = opened()
     stored = plain.stored

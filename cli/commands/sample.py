@@ -102,11 +102,11 @@ def _open_dataset(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
         from datasets_rl.datasets.mixing import load_mixture
 
         return dataset, Path(dataset), load_mixture(dataset, download=False, home=shell.settings.home)
-    from datasets_rl.datasets import open_dataset
+    from datasets_rl.datasets import StoredExperienceReplay
     from datasets_rl.store import locating
 
     folder = locating.locate(**dataset_arguments(shell, dataset))
-    replay = open_dataset(folder)
+    replay = StoredExperienceReplay(str(folder))
     return replay.manifest.id, folder, replay
 
 

@@ -10,13 +10,10 @@ import importlib
 import sys
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from typing_extensions import Unpack
-
 from datasets_rl import sources
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.datasets.streamed import StreamedExperienceReplay
 from datasets_rl.sources import get_source as get_source
@@ -27,7 +24,6 @@ __all__ = [
     "StoredExperienceReplay",
     "StreamedExperienceReplay",
     "dataset_class",
-    "open_dataset",
 ]
 
 _SUFFIX = "ExperienceReplay"
@@ -63,23 +59,3 @@ def __getattr__(name: str) -> Any:
             if (cls := dataset_class(source.name)).__name__ == name:
                 return cls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def open_dataset(
-    path: Path | str, batch_size: int | None = None, **options: Unpack[DatasetOptions]
-) -> StoredExperienceReplay:
-    """Open the folder of any stored dataset as a replay buffer.
-
-        >>> from datasets_rl import download, open_dataset
-        >>> len(open_dataset(download("demo/pendulum")))
-        15000
-
-    Args:
-        path: The folder of the dataset.
-        batch_size: The default number of steps (with `split_trajs`, episodes) of a batch.
-        **options: The other arguments of `BaseDatasetExperienceReplay`.
-
-    Raises:
-        NotADatasetError: If the folder holds no finished dataset.
-    """
-    return StoredExperienceReplay(str(path), batch_size, **options)

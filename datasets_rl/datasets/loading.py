@@ -14,6 +14,7 @@ from datasets_rl import sources, store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
 from datasets_rl.datasets.experience_replay import BufferOptions, Download
+from datasets_rl.datasets.prefixes import resolve_prefix
 from datasets_rl.datasets.streamed import StreamedExperienceReplay, is_remote_address
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import Sampler
@@ -80,7 +81,8 @@ def load(
         ['action', 'index', 'observation']
 
     Args:
-        dataset_id: An id with its source, ``d4rl/hopper-medium-v2``; the address of a published dataset,
+        dataset_id: An id with its source, ``d4rl/hopper-medium-v2``, which can also be written as in TorchRL,
+            ``d4rl:hopper-medium-v2``; an id with a prefix of `register_dataset`; the address of a published dataset,
             ``hf://user/name@revision``; or the folder of a stored dataset. A folder in the working directory never
             hides an id.
         batch_size: The number of steps (with `split_trajs`, episodes) of a batch, for calls of `sample` without a size.
@@ -114,6 +116,7 @@ def load(
         UnknownKeyError: If the dataset has no field of `keys`.
         FetchError: If a file cannot be fetched from any address.
     """
+    registered, dataset_id = resolve_prefix(dataset_id) if isinstance(dataset_id, str) else (None, dataset_id)
     if is_remote_address(dataset_id):
         dataset: str | Path = str(dataset_id)
         if not streaming:
@@ -137,6 +140,12 @@ def load(
     }
     # Each class has its own defaults, and not every class has every argument.
     arguments = {name: value for name, value in explicit.items() if value is not None} | options
+    if registered is not None:
+        others = {"keys": keys, "device": device, "streaming": streaming}
+        made: TensorDictReplayBuffer = registered(
+            dataset_id, **arguments, **{name: value for name, value in others.items() if value is not None}
+        )
+        return made
     if isinstance(dataset, Path):
         _check_folder(dataset, arguments)
         if streaming:

@@ -28,7 +28,7 @@ from datasets_rl.buffers.keys import Missing
 from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.catalog.mixtures import member_dataset, read_mixture_file
-from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, open_dataset
+from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.naming import make_step
@@ -264,7 +264,7 @@ def _open_member(
     options: dict[str, Any] = {"transform": _make_transforms(member), "sampler": _sampler_from_options(sampler)}
     folder = Path(member.dataset).expanduser()
     if (folder / MANIFEST_FILE).is_file():
-        return open_dataset(folder, **options)
+        return StoredExperienceReplay(str(folder), **options)
     head, name = sources.split_id(member.dataset)
     sources.find(member.dataset)
     if home is not None:

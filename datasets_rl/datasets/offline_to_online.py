@@ -15,7 +15,6 @@ from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.loading import load
-from datasets_rl.datasets.prefixes import load_dataset
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.mixture import MixtureSampler
 from datasets_rl.storages.base import Storage
@@ -87,8 +86,7 @@ class OfflineToOnlineReplayBuffer(Mixture):
     keys of a dataset, such as ``"episode"``; with ``missing="drop"``, batches have those that both have.
 
     Args:
-        offline_dataset: A dataset or any other replay buffer, or the id of a dataset: ``"minari/..."`` for `load`, or
-            ``"minari:..."`` for `load_dataset`.
+        offline_dataset: A dataset or any other replay buffer, or what `load` opens: an id, ``"minari/..."`` or ``"minari:..."``.
         online_storage: The storage of the experience; exactly one of this and `online_capacity` is given.
         online_capacity: Number of steps of a `LazyTensorStorage` for the experience.
         offline_fraction: Share of the dataset in every batch, above 0 and below 1.
@@ -195,7 +193,7 @@ def prefill_replay_buffer(
 
     Args:
         rb: The buffer to write to.
-        dataset: A dataset or any other replay buffer, or the id of a dataset for `load` or `load_dataset`.
+        dataset: A dataset or any other replay buffer, or the id of a dataset for `load`.
         n_samples: Number of steps, chosen at random from torch's global generator; by default all.
         chunk_size: Number of steps that are copied at once.
 
@@ -218,5 +216,4 @@ def _opened(dataset: str | ReplayBuffer, **options: Any) -> ReplayBuffer:
     """Return a dataset, which is opened if it is given by its id."""
     if not isinstance(dataset, str):
         return dataset
-    opened: ReplayBuffer = (load_dataset if ":" in dataset else load)(dataset, **options)
-    return opened
+    return load(dataset, **options)

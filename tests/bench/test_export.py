@@ -17,8 +17,7 @@ from minari.dataset.minari_storage import MinariStorage
 from pyarrow import parquet
 from stored_data import FLAGS, Trajectory, write_dataset
 
-from datasets_rl import downloading
-from datasets_rl.datasets import open_dataset
+from datasets_rl import downloading, load
 from datasets_rl.disk import sync_tree
 from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
@@ -107,7 +106,7 @@ def with_minari(episodes, out):
 
 
 def with_tensordict(stored, out):
-    open_dataset(stored.folder)[:].memmap(str(out))
+    load(stored.folder)[:].memmap(str(out))
 
 
 LIBRARIES = {

@@ -5,7 +5,7 @@ import pytest
 import torch
 from stored_data import FLAGS, Trajectory, trajectory, write_dataset
 
-from datasets_rl import TensorDictReplayBuffer, open_dataset
+from datasets_rl import TensorDictReplayBuffer, load
 from datasets_rl.format.schema import Column
 from datasets_rl.transforms import CatFrames
 
@@ -37,7 +37,7 @@ def test_stacks_of_images(tmp_path, size, case, compare, expect):
     ]
     folder = write_dataset(tmp_path / "toy" / "data", given, columns).folder
     stacks = CatFrames(STACK, dim, ["pixels", ("next", "pixels")])
-    buffer = TensorDictReplayBuffer(storage=open_dataset(folder).storage, transform=stacks, batch_size=count)
+    buffer = TensorDictReplayBuffer(storage=load(folder).storage, transform=stacks, batch_size=count)
     frames, following = (
         np.concatenate([one.states["pixels",][part] for one in given]) for part in (slice(-1), slice(1, None))
     )

@@ -14,7 +14,7 @@ from datasets_rl import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
-    open_dataset,
+    load,
 )
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms import MultiStepTransform, RewardScaling
@@ -36,7 +36,7 @@ def compared(folder, count, batch_size=16, **options):
     """Return the batches of `sample` and those of `batches`, both with the same seed."""
     runs = []
     for as_run in (False, True):
-        dataset = open_dataset(folder, batch_size=batch_size, **{name: make() for name, make in options.items()})
+        dataset = load(folder, batch_size=batch_size, **{name: make() for name, make in options.items()})
         torch.manual_seed(3)
         runs.append(list(dataset.batches(count)) if as_run else [dataset.sample() for _ in range(count)])
     return runs
@@ -63,7 +63,7 @@ def test_a_run_has_the_batches_of_sample(folder, options):
 
 
 def test_a_run_without_a_number_ends_with_the_epoch(folder):
-    dataset = open_dataset(folder, batch_size=16, sampler=SamplerWithoutReplacement())
+    dataset = load(folder, batch_size=16, sampler=SamplerWithoutReplacement())
     for _ in range(2):
         batches = list(dataset.batches())
         assert [len(batch) for batch in batches[:-1]] == [16] * (len(batches) - 1)
@@ -71,7 +71,7 @@ def test_a_run_without_a_number_ends_with_the_epoch(folder):
 
 
 def test_batches_of_a_run_are_written_to_without_changing_each_other(folder):
-    dataset = open_dataset(folder)
+    dataset = load(folder)
     first, second = dataset.batches(2, batch_size=8)
     before = second.clone()
     first["observation"].fill_(7)
@@ -93,7 +93,7 @@ def test_a_ring_buffer_yields_what_it_holds_at_each_batch():
 
 
 def test_priorities_that_a_loop_sets_count_for_its_next_batch(folder):
-    dataset = open_dataset(folder, sampler=PrioritizedSampler(1_000, alpha=1.0, beta=1.0))
+    dataset = load(folder, sampler=PrioritizedSampler(1_000, alpha=1.0, beta=1.0))
     everything = torch.arange(len(dataset))
     dataset.update_priority(everything, torch.full((len(dataset),), 1e-12))
     for number, batch in enumerate(dataset.batches(10, batch_size=4)):
@@ -102,7 +102,7 @@ def test_priorities_that_a_loop_sets_count_for_its_next_batch(folder):
 
 
 def test_a_loader_yields_the_same_batches(folder):
-    dataset = open_dataset(folder, batch_size=16)
+    dataset = load(folder, batch_size=16)
     loaded = list(SampledBatches(dataset, batches=5).loader())
     assert len(loaded) == 5
     assert {len(batch) for batch in loaded} == {16}
@@ -110,9 +110,9 @@ def test_a_loader_yields_the_same_batches(folder):
 
 def test_batches_need_a_size(folder):
     with pytest.raises(InvalidArgumentError, match="no batch size"):
-        next(open_dataset(folder).batches(3))
+        next(load(folder).batches(3))
     with pytest.raises(InvalidArgumentError, match="batch_size is 0"):
-        next(open_dataset(folder).batches(3, batch_size=0))
+        next(load(folder).batches(3, batch_size=0))
 
 
 class _Descending(RandomSampler):

@@ -18,7 +18,7 @@ from datasets_rl import (
     SamplerWithoutReplacement,
     SliceSampler,
     TensorDictReplayBuffer,
-    open_dataset,
+    load,
 )
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError, UnknownKeyError
 from datasets_rl.transforms import CatFrames, RewardScaling
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def dataset(folder):
-    return open_dataset(folder, 6)
+    return load(folder, 6)
 
 
 def written(count=10):
@@ -80,7 +80,7 @@ class TestFields:
         assert names(dataset.sample(keys=keys, include_info=False)) == expected
 
     def test_a_dataset_shows_the_chosen_fields_only(self, folder, dataset):
-        shown = open_dataset(folder, 6).select(["observation", ("next", "reward")])
+        shown = load(folder, 6).select(["observation", ("next", "reward")])
 
         assert names(shown[:]) == {"observation", "next.reward"}
         assert torch.equal(shown[:]["observation"], dataset[:]["observation"])
@@ -90,14 +90,14 @@ class TestFields:
             shown["action"]
 
     def test_whole_episodes_have_the_chosen_fields(self, folder):
-        shown = open_dataset(folder, 2, split_trajs=True).select("action")
+        shown = load(folder, 2, split_trajs=True).select("action")
 
         assert names(shown.sample()) == {"action", "mask", "index"}
 
     def test_samplers_and_transforms_of_a_part_of_the_fields_still_find_the_episodes(self, folder):
-        shown = open_dataset(folder, 6, sampler=SliceSampler(slice_len=2)).select(["observation"])
-        stacked = open_dataset(folder, 6, transform=CatFrames(2, -1, ["observation"])).select("observation")
-        whole = open_dataset(folder, transform=CatFrames(2, -1, ["observation"]))
+        shown = load(folder, 6, sampler=SliceSampler(slice_len=2)).select(["observation"])
+        stacked = load(folder, 6, transform=CatFrames(2, -1, ["observation"])).select("observation")
+        whole = load(folder, transform=CatFrames(2, -1, ["observation"]))
 
         batch = shown.sample()
         assert torch.equal(batch["index"][1::2], batch["index"][::2] + 1)
@@ -105,7 +105,7 @@ class TestFields:
 
     def test_the_mask_of_unknown_observations_stays_with_a_next_observation(self, tmp_path):
         write_dataset(tmp_path, [trajectory(3, known=False), trajectory(2)])
-        dataset = open_dataset(tmp_path, 4)
+        dataset = load(tmp_path, 4)
 
         assert names(dataset.sample(keys=["next.observation"])) == {"next.observation", "next.final_known", "index"}
         assert names(dataset.sample(keys=["action"])) == {"action", "index"}
@@ -137,14 +137,14 @@ class TestFields:
         assert names(dataset[:2]) > {"action", "observation"}
 
     def test_fields_are_chosen_after_the_transforms(self, folder):
-        scaled = open_dataset(folder, 6, transform=[RewardScaling(0, 2), lambda data: data.set("new", data["action"])])
+        scaled = load(folder, 6, transform=[RewardScaling(0, 2), lambda data: data.set("new", data["action"])])
 
         batch = scaled.sample(keys=["next.reward", "new"])
         assert names(batch) == {"next.reward", "new", "index"}
         assert torch.equal(batch["next", "reward"], scaled[batch["index"]]["next", "reward"])
 
     def test_info_that_replaces_fields_is_a_field(self, folder):
-        dataset = open_dataset(folder, 6, sampler=SliceSampler(slice_len=2))
+        dataset = load(folder, 6, sampler=SliceSampler(slice_len=2))
 
         assert "next.truncated" not in names(dataset.sample(keys=["action"]))
         assert dataset.sample(keys=["action", "next.truncated"])["next", "truncated"][1::2].all()
@@ -166,7 +166,7 @@ class TestFields:
 class TestRows:
     @pytest.mark.parametrize("rows", [[3, 0, 11, 3], np.array([3, 0, 11, 3], np.uint8), torch.tensor([3, 0, 11, 3])])
     def test_given_rows_are_those_of_an_index_with_the_transforms(self, folder, rows):
-        dataset = open_dataset(folder, 6, transform=[CatFrames(2, -1, ["observation"]), RewardScaling(0, 2)])
+        dataset = load(folder, 6, transform=[CatFrames(2, -1, ["observation"]), RewardScaling(0, 2)])
 
         batch, info = dataset.sample(rows=rows, return_info=True)
         assert batch["index"].tolist() == info["index"].tolist() == [3, 0, 11, 3]
@@ -174,7 +174,7 @@ class TestRows:
         assert dataset.sample(rows=[]).batch_size == (0,)
 
     def test_the_state_of_the_sampler_does_not_change(self, folder):
-        dataset = open_dataset(folder, 4, sampler=SamplerWithoutReplacement())
+        dataset = load(folder, 4, sampler=SamplerWithoutReplacement())
         seen = []
         for _ in range(3):
             seen += dataset.sample()["index"].tolist()
@@ -249,7 +249,7 @@ class TestForms:
             assert np.array_equal(array, arrays[name])
             assert torch.equal(torch.from_numpy(array), batch[tuple(name.split("."))])
         seen = []
-        open_dataset(dataset.data_path, transform=lambda data: seen.append(data) or data).sample(2, as_="numpy")[
+        load(dataset.data_path, transform=lambda data: seen.append(data) or data).sample(2, as_="numpy")[
             "next.observation"
         ].fill(7)
         assert (seen[0]["next", "observation"] == 7).all()

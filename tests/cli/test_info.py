@@ -38,14 +38,14 @@ def test_a_stored_dataset_shows_its_content(rlds, stored):
 
 
 def test_the_keys_are_those_of_a_batch(rlds, stored):
-    from datasets_rl.datasets import open_dataset
+    from datasets_rl import load
 
     keys = {
         (one["key"], one["dtype"], tuple(one["shape"]))
         for one in rlds("info", "demo/pendulum", "--json").json["stored"]["keys"]
     }
 
-    whole = open_dataset(stored)[:]
+    whole = load(stored)[:]
     leaves = {(".".join(key) if isinstance(key, tuple) else key, leaf) for key, leaf in whole.items(True, True)}
     assert keys == {
         (key, str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)) for key, leaf in leaves if key != "index"

@@ -192,7 +192,7 @@ def home(tmp_path_factory):
 
 def derived(home, tmp_path, steps, name="lights"):
     recipe = Recipe.inline(steps) if isinstance(steps[0], str) else Recipe(steps)
-    return datasets_rl.open_dataset(preprocess(home / "local" / name, recipe, dest=tmp_path / "out"))
+    return datasets_rl.load(preprocess(home / "local" / name, recipe, dest=tmp_path / "out"))
 
 
 def leaves(value, key=()):
@@ -261,9 +261,7 @@ NOT_PLAYED = {"corl_locomotion", "her_sparse", "success_only", "validation_split
 @pytest.mark.parametrize("recipe", sorted({one.name for one in shipped_recipes()} - NOT_PLAYED))
 def test_a_policy_sees_what_a_recipe_of_the_package_stored(recipe, home, tmp_path):
     name = "lights" if recipe in IMAGES else "swing"
-    dataset = datasets_rl.open_dataset(
-        preprocess(home / "local" / name, recipe, dest=tmp_path / "out", max_ram=1 << 30)
-    )
+    dataset = datasets_rl.load(preprocess(home / "local" / name, recipe, dest=tmp_path / "out", max_ram=1 << 30))
     # The seed of an episode is its number: a recipe may drop episodes, and keep their seeds.
     actions = {
         seed: row["action"].numpy()
@@ -367,7 +365,7 @@ def test_several_derivations_apply_in_order_and_a_description_needs_no_dataset(h
         ),
         dest=tmp_path / "second",
     )
-    dataset = datasets_rl.open_dataset(second)
+    dataset = datasets_rl.load(second)
     assert_plays_as_stored(dataset)
 
     description = json.loads(json.dumps(dataset.describe_env()))
@@ -439,8 +437,8 @@ def test_a_merge_of_datasets_with_different_steps_is_refused_and_one_with_the_sa
         preprocess(home / "local" / "lights", Recipe.inline([text]), dest=tmp_path / name)
         for name, text in texts.items()
     )
-    mixed = datasets_rl.open_dataset(preprocess([one, two], Recipe([]), dest=tmp_path / "mixed"))
-    same = datasets_rl.open_dataset(preprocess([one, three], Recipe([]), dest=tmp_path / "same"))
+    mixed = datasets_rl.load(preprocess([one, two], Recipe([]), dest=tmp_path / "mixed"))
+    same = datasets_rl.load(preprocess([one, three], Recipe([]), dest=tmp_path / "same"))
     for dataset in (mixed, same):
         object.__setattr__(dataset.manifest, "metadata", {**dataset.manifest.metadata, "environment": "TestLights-v0"})
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from raw import minari
 from tensordict import TensorDict
 
-from datasets_rl import EpisodeWriter, Recipe, RecordEpisodes, append, download, load, open_dataset, verify
+from datasets_rl import EpisodeWriter, Recipe, RecordEpisodes, append, download, load, verify
 from datasets_rl.errors import ConversionError, InvalidArgumentError, ManifestError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing import preprocess
@@ -238,7 +238,7 @@ def test_merged_datasets_of_different_dtypes(tmp_path):
     append("local/b", transitions(torch.from_numpy(rewards_of("bool"))))
     preprocess([load(name).data_path for name in ("local/a", "local/b")], Recipe([]), dest=tmp_path / "both")
 
-    found = open_dataset(tmp_path / "both")[:]["next", "reward"]
+    found = load(tmp_path / "both")[:]["next", "reward"]
     assert found.dtype == torch.float32
     assert found[:, 0].tolist() == [*NUMBERS["uint8"], *NUMBERS["bool"]]
 

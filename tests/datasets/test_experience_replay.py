@@ -16,8 +16,8 @@ from datasets_rl.datasets import (
     D4RLExperienceReplay,
     DemoExperienceReplay,
     StoredExperienceReplay,
+    load,
     loading,
-    open_dataset,
 )
 from datasets_rl.errors import (
     IntegrityError,
@@ -221,14 +221,14 @@ def test_a_near_miss_of_an_id_names_the_nearest():
 
 def test_any_folder_is_opened_by_its_path(tmp_path):
     write_dataset(tmp_path / "toy", [trajectory(3)])
-    dataset = open_dataset(tmp_path / "toy", batch_size=2)
+    dataset = load(tmp_path / "toy", batch_size=2)
 
     assert tuple(dataset.sample().batch_size) == (2,)
     assert dataset.root == tmp_path
     dataset.delete()
     assert not (tmp_path / "toy").exists()
     with pytest.raises(NotADatasetError):
-        open_dataset(tmp_path / "toy")
+        load(tmp_path / "toy")
 
 
 def test_metadata_is_nested_and_arrays_are_tensors(tmp_path):
@@ -256,7 +256,7 @@ def with_metadata(folder, metadata, files=()):
     document = stored.manifest.to_json() | {"metadata": metadata}
     manifest = Manifest.from_json(document | {"files": [*document["files"], *files]})
     manifest.write(folder)
-    return open_dataset(folder)
+    return load(folder)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_folder_that_holds_more_than_the_dataset_is_not_deleted(tmp_path):
     (tmp_path / "toy" / "notes" / "thesis.tex").write_text("years of work")
 
     with pytest.raises(InvalidArgumentError, match=r"notes/thesis\.tex"):
-        open_dataset(tmp_path / "toy").delete()
+        load(tmp_path / "toy").delete()
 
     assert (tmp_path / "toy" / "notes" / "thesis.tex").read_text() == "years of work"
 
@@ -313,7 +313,7 @@ def test_other_files_in_a_downloaded_dataset_are_kept(tmp_path, act):
         )
 
     assert (folder / "thesis.tex").exists()
-    assert len(open_dataset(folder)) == 15_000
+    assert len(load(folder)) == 15_000
 
 
 def test_a_link_to_a_dataset_is_a_dataset(tmp_path):

@@ -29,7 +29,7 @@ from datasets_rl import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
-    open_dataset,
+    load,
 )
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownFinalWarning, UnknownKeyError
 from datasets_rl.ted.table import EpisodeTable
@@ -85,7 +85,7 @@ def samplers():
 @pytest.mark.parametrize("name", samplers())
 @pytest.mark.parametrize("prefetch", [None, 2], ids=["", "prefetched"])
 def test_every_sampler_gives_the_mask_of_the_rows_that_it_draws(folder, name, prefetch):
-    dataset = open_dataset(folder, sampler=samplers()[name], batch_size=8, prefetch=prefetch)
+    dataset = load(folder, sampler=samplers()[name], batch_size=8, prefetch=prefetch)
     wanted, drawn = torch.tensor(mask_of()), set()
     for _ in range(30):
         batch = dataset.sample()
@@ -103,7 +103,7 @@ def test_every_sampler_gives_the_mask_of_the_rows_that_it_draws(folder, name, pr
 @given(of=shapes, data=st.data())
 def test_any_index_gives_the_same_mask_as_the_column(tmp_path_factory, of, data):
     stored = write_dataset(tmp_path_factory.mktemp("drawn") / "toy", trajectories(of))
-    dataset, wanted = open_dataset(stored.folder), mask_of(of)
+    dataset, wanted = load(stored.folder), mask_of(of)
     rows = data.draw(st.lists(st.integers(-len(wanted), len(wanted) - 1), min_size=1, max_size=9))
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(wanted))] * 2)))
     if all(wanted):
@@ -123,7 +123,7 @@ def test_any_index_gives_the_same_mask_as_the_column(tmp_path_factory, of, data)
 
 
 def test_the_keys_of_batches_do_not_depend_on_what_is_drawn(folder):
-    dataset = open_dataset(folder)
+    dataset = load(folder)
     inside = dataset[:3]
 
     assert inside[MASK].all()
@@ -131,7 +131,7 @@ def test_the_keys_of_batches_do_not_depend_on_what_is_drawn(folder):
 
 
 def test_a_dataset_without_unknown_observations_has_no_mask(complete):
-    dataset = open_dataset(complete, batch_size=4)
+    dataset = load(complete, batch_size=4)
 
     assert MASK not in dataset.sample().keys(True, True)
     assert MASK not in list(dataset.storage.keys())
@@ -139,9 +139,9 @@ def test_a_dataset_without_unknown_observations_has_no_mask(complete):
 
 
 def test_iterating_numpy_selecting_and_whole_trajectories_give_the_mask(folder):
-    dataset = open_dataset(folder, sampler=SamplerWithoutReplacement(shuffle=False), batch_size=16)
-    selected = open_dataset(folder, batch_size=16, transform=SelectTransform("observation", MASK))
-    split = open_dataset(folder, split_trajs=True)[:]
+    dataset = load(folder, sampler=SamplerWithoutReplacement(shuffle=False), batch_size=16)
+    selected = load(folder, batch_size=16, transform=SelectTransform("observation", MASK))
+    split = load(folder, split_trajs=True)[:]
     whole = mask_of()
 
     assert next(iter(dataset))[MASK][:, 0].tolist() == whole
@@ -159,7 +159,7 @@ def elsewhere(dataset, queue):
 
 @pytest.mark.usefixtures("warm_python")
 def test_other_processes_read_it(folder):
-    dataset = open_dataset(folder, batch_size=4)
+    dataset = load(folder, batch_size=4)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     process = context.Process(target=elsewhere, args=(dataset, queue))
@@ -185,18 +185,18 @@ def test_the_specs_have_the_key(tmp_path):
     number = {"kind": "unbounded", "shape": [], "dtype": "int64"}
     specs |= dict.fromkeys(["next.terminated", "next.truncated", "next.done"], flag) | {"episode": number}
     stored = write_dataset(tmp_path / "toy", trajectories(), specs=specs)
-    dataset = open_dataset(stored.folder, batch_size=4)
+    dataset = load(stored.folder, batch_size=4)
 
     assert MASK in from_manifest(stored.manifest).keys(True, True)
     assert dataset.specs.is_in(dataset.sample())
-    assert MASK not in open_dataset(stored.folder, final_unknown="drop").specs.keys(True, True)
+    assert MASK not in load(stored.folder, final_unknown="drop").specs.keys(True, True)
 
 
 def test_a_manifest_that_counts_other_unknown_observations_than_the_table_is_refused(tmp_path):
     stored = write_dataset(tmp_path / "toy", trajectories(), final_unknown=0)
 
     with pytest.raises(IntegrityError, match=r"4 final observations are unknown; the manifest states 0"):
-        _ = open_dataset(stored.folder).episodes
+        _ = load(stored.folder).episodes
 
 
 def kept_by_hand(of, which):
@@ -216,9 +216,9 @@ def test_dropping_removes_exactly_the_transitions_without_a_next_observation(tmp
     kept = kept_by_hand(of, which)
     if not kept:
         with pytest.raises(InvalidArgumentError, match="removes all"):
-            open_dataset(stored.folder, final_unknown=which)
+            load(stored.folder, final_unknown=which)
         return
-    dataset, model = open_dataset(stored.folder, final_unknown=which), Model(trajectories(of))
+    dataset, model = load(stored.folder, final_unknown=which), Model(trajectories(of))
     everything = dataset[:]
 
     assert len(dataset) == len(kept)
@@ -241,7 +241,7 @@ def test_dropping_removes_exactly_the_transitions_without_a_next_observation(tmp
 
 @pytest.mark.parametrize("name", [name for name in samplers() if "slices" not in name])
 def test_every_sampler_draws_from_the_remaining_rows(folder, name):
-    dataset = open_dataset(folder, final_unknown="drop", sampler=samplers()[name], batch_size=8)
+    dataset = load(folder, final_unknown="drop", sampler=samplers()[name], batch_size=8)
     seen = torch.cat([dataset.sample()["next", "observation"] for _ in range(20)])
 
     assert len(dataset) == sum(mask_of())
@@ -249,21 +249,21 @@ def test_every_sampler_draws_from_the_remaining_rows(folder, name):
 
 
 def test_slices_end_where_the_observation_is_known(folder):
-    dataset = open_dataset(folder, final_unknown="drop", sampler=SliceSampler(slice_len=3), batch_size=6)
+    dataset = load(folder, final_unknown="drop", sampler=SliceSampler(slice_len=3), batch_size=6)
 
     assert torch.cat([dataset.sample()["next", "observation"] for _ in range(20)]).all()
 
 
 def test_an_unknown_option_is_refused(folder):
     with pytest.raises(InvalidArgumentError, match="'drop_truncated'"):
-        open_dataset(folder, final_unknown="no")
+        load(folder, final_unknown="no")
 
 
 def opened(folder, **options):
     """Return the warnings that opening a dataset raises."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        open_dataset(folder, **options)
+        load(folder, **options)
     return [one for one in caught if issubclass(one.category, UnknownFinalWarning)]
 
 
@@ -291,13 +291,13 @@ def test_a_filter_that_turns_the_warning_into_an_error_applies_every_time(folder
         with warnings.catch_warnings():
             warnings.simplefilter("error", UnknownFinalWarning)
             with pytest.raises(UnknownFinalWarning):
-                open_dataset(folder)
+                load(folder)
 
 
 @pytest.mark.usefixtures("warm_python")
 def test_a_program_is_warned_on_stderr_at_its_own_line(folder, tmp_path):
     program = tmp_path / "program.py"
-    program.write_text(f"from datasets_rl import open_dataset\nopen_dataset({str(folder)!r})\n")
+    program.write_text(f"from datasets_rl import load\nload({str(folder)!r})\n")
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
 
     assert done.stderr.startswith(f"{program}:2: UnknownFinalWarning: toy/data: ")
@@ -325,17 +325,17 @@ def test_n_step_targets_are_those_of_a_plain_loop_and_never_use_an_unknown_obser
     stored = write_dataset(tmp_path_factory.mktemp("n") / "toy", trajectories(of))
     model, wanted = n_step_by_hand(of, n, 0.5)
     step = MultiStepTransform(n, 0.5)
-    plain_rows = open_dataset(stored.folder)[:]
+    plain_rows = load(stored.folder)[:]
     held = TensorDictReplayBuffer(storage=LazyTensorStorage(len(plain_rows)), transform=step)
     held.extend(plain_rows)
     selected = Compose(
         SelectTransform("observation", ("next", "observation"), ("next", "reward"), ("next", "done")), step
     )
     ways = {
-        "rows of the storage": open_dataset(stored.folder, transform=step)[:],
+        "rows of the storage": load(stored.folder, transform=step)[:],
         "a batch in time": step(plain_rows),
         "a buffer that holds a copy": held[:],
-        "rows without the mask": open_dataset(stored.folder, transform=selected)[:],
+        "rows without the mask": load(stored.folder, transform=selected)[:],
     }
     for way, batch in ways.items():
         assert batch["next", "reward"][:, 0].tolist() == pytest.approx([one[0] for one in wanted], rel=1e-5), way
@@ -353,8 +353,8 @@ def test_n_step_targets_are_those_of_a_plain_loop_and_never_use_an_unknown_obser
 @pytest.mark.parametrize("name", ["random", "slices", "padded slices", "prioritized"])
 def test_n_step_targets_of_drawn_rows_are_those_of_the_rows(folder, name):
     step = MultiStepTransform(3, 0.9)
-    everything = open_dataset(folder, transform=step)[:]
-    dataset = open_dataset(folder, sampler=samplers()[name], transform=step, batch_size=8)
+    everything = load(folder, transform=step)[:]
+    dataset = load(folder, sampler=samplers()[name], transform=step, batch_size=8)
     for _ in range(20):
         batch = dataset.sample()
         for key in ("nonterminal", "steps_to_next_obs", MASK, ("next", "reward"), ("next", "observation")):
@@ -363,14 +363,14 @@ def test_n_step_targets_of_drawn_rows_are_those_of_the_rows(folder, name):
 
 def test_whole_trajectories_have_the_same_targets(folder):
     step = MultiStepTransform(3, 0.9)
-    rows, split = open_dataset(folder, transform=step)[:], open_dataset(folder, transform=step, split_trajs=True)[:]
+    rows, split = load(folder, transform=step)[:], load(folder, transform=step, split_trajs=True)[:]
 
     for key in ("nonterminal", "steps_to_next_obs", ("next", "observation")):
         assert torch.equal(split[key][split["mask"]], rows[key]), key
 
 
 def test_returns_to_go_use_rewards_alone(folder):
-    dataset = open_dataset(folder, transform=Reward2GoTransform(0.5, out_keys=[("to_go",)]))[:]
+    dataset = load(folder, transform=Reward2GoTransform(0.5, out_keys=[("to_go",)]))[:]
     rewards, wanted, start = dataset["next", "reward"][:, 0].tolist(), [], 0
     for steps, _, _ in SHAPES:
         stop = start + steps
@@ -382,7 +382,7 @@ def test_returns_to_go_use_rewards_alone(folder):
 
 def test_the_mask_marks_stacks_under_next_that_end_with_an_unknown_frame(folder):
     both = ["observation", ("next", "observation")]
-    dataset = open_dataset(folder, transform=CatFrames(2, -2, both, [("stack",), ("next", "stack")]))[:]
+    dataset = load(folder, transform=CatFrames(2, -2, both, [("stack",), ("next", "stack")]))[:]
     last = dataset["next", "stack"].reshape(len(dataset), -1)[:, -3:]
 
     assert torch.equal(last.any(-1, keepdim=True), dataset[MASK])
@@ -393,7 +393,7 @@ def test_the_mask_marks_stacks_under_next_that_end_with_an_unknown_frame(folder)
 def test_stacks_of_the_future_use_the_last_known_frame(folder, padding):
     key = ("next", "observation")
     step = CatFrames(3, -2, [key], [("ahead",)], padding=padding, padding_value=-1, future=True)
-    plain_rows = open_dataset(folder)[:]
+    plain_rows = load(folder)[:]
     following, wanted, start = plain_rows[key], [], 0
     for steps, known, _ in SHAPES:
         stop = start + steps
@@ -403,12 +403,12 @@ def test_stacks_of_the_future_use_the_last_known_frame(folder, padding):
             wanted.append(torch.stack([following[at] if at <= last else fill for at in range(row, row + 3)]))
         start = stop
 
-    for batch in (open_dataset(folder, transform=step)[:], step(plain_rows)):
+    for batch in (load(folder, transform=step)[:], step(plain_rows)):
         assert torch.equal(batch["ahead"], torch.stack(wanted))
 
 
 def test_a_mixture_gives_the_mask_to_all_members(folder, complete):
-    mixed = Mixture(open_dataset(complete), open_dataset(folder), batch_size=32)
+    mixed = Mixture(load(complete), load(folder), batch_size=32)
     wanted = torch.tensor(mask_of())
     for _ in range(10):
         batch = mixed.sample()
@@ -419,7 +419,7 @@ def test_a_mixture_gives_the_mask_to_all_members(folder, complete):
 
 
 def test_targets_of_a_mixture_read_the_dataset_of_each_member(folder, complete):
-    members = [open_dataset(one, transform=MultiStepTransform(3, 0.5)) for one in (complete, folder)]
+    members = [load(one, transform=MultiStepTransform(3, 0.5)) for one in (complete, folder)]
     alone = [member[:] for member in members]
     batch = Mixture(*members, batch_size=64).sample()
     for number in (0, 1):
@@ -432,10 +432,8 @@ def test_targets_of_a_mixture_read_the_dataset_of_each_member(folder, complete):
 
 def test_the_keys_of_an_ensemble_do_not_depend_on_the_members_drawn(folder, complete):
     online = TensorDictReplayBuffer(storage=LazyTensorStorage(10))
-    online.extend(open_dataset(complete)[:])
-    ensemble = ReplayBufferEnsemble(
-        open_dataset(complete), open_dataset(folder), online, num_buffer_sampled=1, batch_size=4
-    )
+    online.extend(load(complete)[:])
+    ensemble = ReplayBufferEnsemble(load(complete), load(folder), online, num_buffer_sampled=1, batch_size=4)
     keys = {frozenset(map(str, ensemble.sample().exclude("index").keys(True, True))) for _ in range(30)}
 
     assert len(keys) == 1
@@ -445,14 +443,14 @@ def test_the_keys_of_an_ensemble_do_not_depend_on_the_members_drawn(folder, comp
 
 def test_a_mixture_whose_members_leave_the_mask_out_has_none(folder, complete):
     select = [SelectTransform("observation", ("next", "reward")) for _ in range(2)]
-    members = [open_dataset(one, transform=each) for one, each in zip((folder, complete), select, strict=True)]
+    members = [load(one, transform=each) for one, each in zip((folder, complete), select, strict=True)]
 
     assert MASK not in Mixture(*members, batch_size=4).sample().keys(True, True)
 
 
 def test_a_plain_buffer_keeps_what_it_is_given(folder):
     buffer = ReplayBuffer(storage=LazyTensorStorage(16), batch_size=16)
-    buffer.extend(open_dataset(folder)[:])
+    buffer.extend(load(folder)[:])
 
     assert buffer[:][MASK][:, 0].tolist() == mask_of()
 

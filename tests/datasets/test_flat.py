@@ -9,7 +9,7 @@ import pytest
 import torch
 from stored_data import Column, Model, columns, trajectory, write_dataset
 
-from datasets_rl import Selection, gather, open_dataset
+from datasets_rl import Selection, gather, load
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 
 TRAJECTORIES = [
@@ -25,7 +25,7 @@ ENDS = np.array([0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 1], bool)
 @pytest.fixture
 def dataset(tmp_path):
     write_dataset(tmp_path, TRAJECTORIES)
-    return open_dataset(tmp_path)
+    return load(tmp_path)
 
 
 def expected(layout, model=None, terminated=TERMINATED, ends=ENDS):
@@ -63,7 +63,7 @@ def test_a_dataset_of_nothing_but_time_outs_is_refused(tmp_path):
     write_dataset(tmp_path, [trajectory(1), trajectory(1, seed=1)])
 
     with pytest.raises(InvalidArgumentError, match="timeouts is False, which removes all 2 steps"):
-        open_dataset(tmp_path).as_dict("corl", timeouts=False)
+        load(tmp_path).as_dict("corl", timeouts=False)
 
 
 @pytest.mark.parametrize("layout", ["d4rl", "corl", "ogbench", "rlpd"])
@@ -105,7 +105,7 @@ def test_stored_columns_are_views_whose_changes_stay_private(dataset):
 
 def test_a_part_of_a_dataset_has_its_own_ends(tmp_path):
     write_dataset(tmp_path, TRAJECTORIES)
-    part = open_dataset(tmp_path, selection=Selection(episodes="1:3")).as_dict("ogbench")
+    part = load(tmp_path, selection=Selection(episodes="1:3")).as_dict("ogbench")
 
     assert part["terminals"].tolist() == [1, 0, 0, 0, 0, 1]
     assert np.array_equal(part["observations"], expected("ogbench")["observations"][4:10])
@@ -114,10 +114,10 @@ def test_a_part_of_a_dataset_has_its_own_ends(tmp_path):
 def test_transitions_without_a_known_next_observation_are_left_out(tmp_path):
     """The target of a terminated transition needs no next observation, and D4RL's own layout has none."""
     write_dataset(tmp_path, [trajectory(3, known=False), trajectory(2, known=False, terminated=True)])
-    dataset = open_dataset(tmp_path, final_unknown="keep")
+    dataset = load(tmp_path, final_unknown="keep")
     assert len(dataset.as_dict("corl")["rewards"]) == len(dataset) == 5
     with pytest.warns(UserWarning, match="final"):
-        dataset = open_dataset(tmp_path)
+        dataset = load(tmp_path)
 
     flat = dataset.as_dict("ogbench")
     assert flat["masks"].tolist() == [1, 1, 1, 0]
@@ -141,7 +141,7 @@ def test_other_dtypes_and_nested_observations(tmp_path):
         *columns()[1:],
     ]
     write_dataset(tmp_path, [with_goal(3)], fields)
-    flat = open_dataset(tmp_path).as_dict("corl")
+    flat = load(tmp_path).as_dict("corl")
 
     assert flat["observations"]["state"].dtype == flat["next_observations"]["state"].dtype == np.float32
     assert flat["next_observations"]["pixels"].tolist() == [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
@@ -171,7 +171,7 @@ def test_invalid_arguments_are_refused(dataset, tmp_path):
         with pytest.raises(InvalidArgumentError, match=message):
             dataset.as_dict(*arguments)
     with pytest.raises(InvalidArgumentError, match="whole episodes"):
-        open_dataset(tmp_path, split_trajs=True).as_dict("corl")
+        load(tmp_path, split_trajs=True).as_dict("corl")
 
 
 class TestGather:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from d4rl_files import mujoco
 
-from datasets_rl import Selection, downloading, load, open_dataset, sources
+from datasets_rl import Selection, downloading, load, sources
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, dataset_class
 from datasets_rl.downloading import growth, planning
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError, UnknownKeyError
@@ -182,11 +182,11 @@ def test_without_a_download_a_larger_part_is_refused_with_the_command_that_adds_
 
     for refused in (
         lambda part: D4RLExperienceReplay(NAME, selection=part, download=False),
-        lambda part: open_dataset(folder, selection=part),
+        lambda part: load(folder, selection=part),
     ):
         with pytest.raises(InvalidArgumentError, match=says):
             refused(Selection(keys=("action",)))
-    assert len(open_dataset(folder, selection=FIELDS)) == len(load(folder))
+    assert len(load(folder, selection=FIELDS)) == len(load(folder))
 
 
 def test_load_adds_to_a_part_in_place():

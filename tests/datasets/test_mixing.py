@@ -72,9 +72,9 @@ def test_each_member_has_its_transforms(small):
 
 
 def load_reward(folder):
-    from datasets_rl import open_dataset
+    from datasets_rl import load
 
-    return open_dataset(folder)["next", "reward"]
+    return load(folder)["next", "reward"]
 
 
 def test_a_file_gives_the_same_mixture_as_a_call(small, large, tmp_path):

@@ -86,7 +86,6 @@ FRONT_DOOR = (
     "download",
     "load",
     "normalized_score",
-    "open_dataset",
     "verify",
 )
 """The names that a user meets first; their docstrings have examples with their results."""

@@ -8,7 +8,7 @@ import pytest
 from exports import export_stored, write_images, write_robot
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl.datasets import open_dataset
+from datasets_rl import load as load_dataset
 from datasets_rl.errors import InvalidArgumentError, LossyExportError
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.schema import Column
@@ -80,7 +80,7 @@ def test_d3rlpy_loads_and_samples_it(stored, tmp_path):
     )
     pytest.importorskip("d3rlpy.dataset", reason="pip install --no-deps d3rlpy")
 
-    buffer = open_dataset(stored.folder, final_unknown="keep").to_d3rlpy(tmp_path / "toy.h5", lossy=True)
+    buffer = load_dataset(stored.folder, final_unknown="keep").to_d3rlpy(tmp_path / "toy.h5", lossy=True)
 
     assert buffer.size() == 2
     for episode, one in zip(buffer.episodes, EPISODES, strict=True):
@@ -97,7 +97,7 @@ def test_d3rlpy_sees_discrete_actions(tmp_path):
     pytest.importorskip("d3rlpy.dataset", reason="pip install --no-deps d3rlpy")
     images = write_images(tmp_path / "stored")
 
-    buffer = open_dataset(images.folder).to_d3rlpy(tmp_path / "toy.h5", lossy=True)
+    buffer = load_dataset(images.folder).to_d3rlpy(tmp_path / "toy.h5", lossy=True)
 
     assert buffer.dataset_info.action_space.name == "DISCRETE"
     assert np.array_equal(buffer.episodes[0].observations, images.column(("pixels",))[:3])
@@ -138,7 +138,7 @@ def test_d3rlpy_samples_single_numbers(tmp_path):
     pytest.importorskip("d3rlpy.dataset", reason="pip install --no-deps d3rlpy")
     stored = scalar_dataset(tmp_path / "stored")
 
-    buffer = open_dataset(stored.folder).to_d3rlpy(tmp_path / "toy.h5", lossy=True)
+    buffer = load_dataset(stored.folder).to_d3rlpy(tmp_path / "toy.h5", lossy=True)
 
     assert buffer.transition_count == 2  # of four steps: none of the two last ones
     assert buffer.sample_transition_batch(8).observations.shape == (8, 1)

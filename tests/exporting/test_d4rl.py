@@ -8,8 +8,7 @@ import pytest
 from exports import export_stored, write_robot
 from stored_data import Model, trajectory, write_dataset
 
-from datasets_rl import LocalExperienceReplay
-from datasets_rl.datasets import open_dataset
+from datasets_rl import LocalExperienceReplay, load
 from datasets_rl.errors import InvalidArgumentError, LossyExportError
 from datasets_rl.exporting import Content, plan_export, run_export
 
@@ -79,4 +78,4 @@ def test_the_layout_is_read_back_with_the_final_observations(plain, tmp_path):
     dataset = LocalExperienceReplay("toy", folder=folder, root=tmp_path / "home")
 
     assert np.array_equal(dataset["next", "observation"], Model(EPISODES).column(("next", "observation")))
-    assert np.array_equal(dataset["next", "terminated"], open_dataset(plain.folder)["next", "terminated"])
+    assert np.array_equal(dataset["next", "terminated"], load(plain.folder)["next", "terminated"])

@@ -9,8 +9,7 @@ from exports import equal_bits, export_stored, read_back, write_images, write_ro
 from pyarrow import parquet
 from stored_data import Model, columns, trajectory, write_dataset
 
-from datasets_rl import Selection
-from datasets_rl.datasets import open_dataset
+from datasets_rl import Selection, load
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
@@ -126,7 +125,7 @@ def test_batches_do_not_change_the_export(plain, to, tmp_path, monkeypatch):
 
 
 def test_a_selection_is_exported_as_it_is_shown(plain, tmp_path):
-    dataset = open_dataset(plain.folder, selection=Selection(keys=("action",)), final_unknown="keep")
+    dataset = load(plain.folder, selection=Selection(keys=("action",)), final_unknown="keep")
     folder = dataset.export("hdf5", tmp_path / "fields")
 
     with h5py.File(folder / "data.hdf5") as file:
@@ -146,7 +145,7 @@ def test_a_field_whose_next_values_differ_comes_back(tmp_path):
     def shift(batch):
         return batch.set(("next", "observation"), batch["next", "observation"] + 1)
 
-    derived = open_dataset(stored.folder).preprocess(shift, dest=tmp_path / "derived").stored
+    derived = load(stored.folder).preprocess(shift, dest=tmp_path / "derived").stored
 
     assert ("next", "observation") in derived.schema
     equal_bits(derived, read_back(derived, "hdf5", tmp_path))

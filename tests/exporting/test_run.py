@@ -14,8 +14,7 @@ from exports import export_stored, write_robot
 from stored_data import trajectory, write_dataset
 
 import datasets_rl
-from datasets_rl import disk
-from datasets_rl.datasets import open_dataset
+from datasets_rl import disk, load
 from datasets_rl.errors import (
     DiskFullError,
     InvalidArgumentError,
@@ -166,7 +165,7 @@ def test_a_missing_library_is_named_with_its_pip_line(stored, tmp_path, monkeypa
 
 def test_a_buffer_that_hides_transitions_is_not_exported(stored, tmp_path):
     with pytest.raises(InvalidArgumentError, match="whole episodes are exported"):
-        open_dataset(stored.folder, final_unknown="drop").export("hdf5", tmp_path / "out")
+        load(stored.folder, final_unknown="drop").export("hdf5", tmp_path / "out")
 
 
 def test_a_folder_says_what_it_is_an_export_of(stored, tmp_path):

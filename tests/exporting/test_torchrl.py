@@ -11,7 +11,7 @@ from exports import export_stored, write_robot
 from stored_data import Model, plain, trajectory, write_dataset
 from tensordict import TensorDict
 
-from datasets_rl.datasets import open_dataset
+from datasets_rl import load
 from datasets_rl.exporting import Content, run_export
 
 EPISODES = [trajectory(4, terminated=True), trajectory(1, seed=1, known=False), trajectory(3, seed=2)]
@@ -37,7 +37,7 @@ def test_images_and_nested_keys_are_those_of_the_dataset(tmp_path):
     robot = write_robot(tmp_path / "stored")
     steps = TensorDict.load_memmap(str(export_stored(robot, "torchrl", tmp_path / "out")))
 
-    whole = open_dataset(robot.folder)[:]
+    whole = load(robot.folder)[:]
     for key in whole.keys(include_nested=True, leaves_only=True):
         if key != "task":
             assert torch.equal(steps[key], whole[key]), key
@@ -48,7 +48,7 @@ def test_images_and_nested_keys_are_those_of_the_dataset(tmp_path):
 def test_torchrl_samples_from_it_and_its_storage_loads_it(stored, tmp_path):
     data = pytest.importorskip("torchrl.data", reason="pip install --no-deps torchrl hoptorch")
     folder = tmp_path / "out"
-    buffer = open_dataset(stored.folder, final_unknown="keep").to_torchrl(folder)
+    buffer = load(stored.folder, final_unknown="keep").to_torchrl(folder)
 
     assert buffer.sample(5)["next", "observation"].shape == (5, 3)
     storage = data.LazyMemmapStorage(8)

@@ -18,7 +18,7 @@ import yaml
 from servers import File, Status, serve
 from upstreams import PublicHub, publishing
 
-from datasets_rl import Manifest, Selection, cite, download, load, open_dataset, push, verify
+from datasets_rl import Manifest, Selection, cite, download, load, push, verify
 from datasets_rl.datasets import remote
 from datasets_rl.errors import (
     ConversionError,
@@ -476,7 +476,7 @@ def test_images_texts_and_final_states_are_streamed(monkeypatch, tmp_path):
     with serve({f"/x/{path}": data for path, data in files_of(folder).items()}) as server:
         stream = load(f"{server.url}/x", batch_size=7, streaming=True, shuffle=False)
         streamed = torch.cat(list(stream))
-    stored = open_dataset(folder)
+    stored = load(folder)
     texts = {field.key for field in stored.manifest.schema if field.text}
     assert texts
     assert any(field.encoded for field in stored.manifest.schema)

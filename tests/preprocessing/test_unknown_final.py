@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_data import Model, trajectory, write_dataset
 
-from datasets_rl import Recipe, open_dataset
+from datasets_rl import Recipe, load
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.check import check_rules
 from datasets_rl.transforms import MultiStepTransform
@@ -29,11 +29,11 @@ def trajectories(of):
 def put_through(folder, of, *steps):
     """Write a dataset, apply steps, and open the result."""
     stored = write_dataset(folder / "toy", trajectories(of))
-    open_dataset(stored.folder, final_unknown="keep").preprocess(
+    load(stored.folder, final_unknown="keep").preprocess(
         steps[0] if len(steps) == 1 and not isinstance(steps[0], str) else Recipe.inline(list(steps)),
         dest=folder / "out",
     )
-    return open_dataset(folder / "out", final_unknown="keep")
+    return load(folder / "out", final_unknown="keep")
 
 
 @settings(max_examples=20, deadline=None)

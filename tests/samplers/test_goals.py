@@ -21,7 +21,7 @@ from datasets_rl import (
     PrioritizedSampler,
     SliceSampler,
     TensorDictReplayBuffer,
-    open_dataset,
+    load,
 )
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 
@@ -241,7 +241,7 @@ def test_runs_of_batches_have_the_goals_of_single_batches(tmp_path):
     write_dataset(tmp_path, [trajectory(9), trajectory(6)])
     runs = []
     for single in (True, False):
-        dataset = open_dataset(tmp_path, 4, sampler=GoalSampler(generator=torch.Generator().manual_seed(0)))
+        dataset = load(tmp_path, 4, sampler=GoalSampler(generator=torch.Generator().manual_seed(0)))
         runs.append([dataset.sample() for _ in range(5)] if single else [*dataset.batches(5)])
 
     assert all((one == other).all() for one, other in zip(*runs, strict=True))

@@ -8,7 +8,7 @@ import torch
 from raw.images import encoded, scene
 from stored_data import Column, columns, trajectory, write_dataset
 
-from datasets_rl import SliceSampler, open_dataset
+from datasets_rl import SliceSampler, load
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages.device import DeviceStorage
 from datasets_rl.ted.episode import EncodedImages
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_batches_are_those_of_the_files(folder, device):
-    files, moved = open_dataset(folder), open_dataset(folder).to(device)
+    files, moved = load(folder), load(folder).to(device)
     rows = torch.tensor([11, 0, 3, 9, 9, 4, 10])
 
     batch = moved.sample(rows=rows)
@@ -57,7 +57,7 @@ def test_samplers_and_windows_give_the_same_as_from_the_files(folder, device):
     def opened():
         sampler = SliceSampler(slice_len=2, generator=torch.Generator().manual_seed(0))
         transform = [CatFrames(2, -1, ["observation"]), MultiStepTransform(2, 0.9)]
-        return open_dataset(folder, 8, sampler=sampler, transform=transform)
+        return load(folder, 8, sampler=sampler, transform=transform)
 
     files, moved = opened(), opened().to(device)
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_samplers_and_windows_give_the_same_as_from_the_files(folder, device):
 
 def test_a_batch_depends_on_no_value(folder):
     """On ``meta`` there are no values: whatever waited for one, or took a shape from one, would fail."""
-    dataset = open_dataset(folder, 6).to("meta")
+    dataset = load(folder, 6).to("meta")
 
     for batch in (dataset.sample(), *dataset.batches(3), dataset.sample(keys=["next.image", "action"])):
         assert {leaf.device.type for leaf in batch.values(True, True)} == {"meta"}
@@ -77,7 +77,7 @@ def test_a_batch_depends_on_no_value(folder):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_sampling_is_captured_in_a_cuda_graph(folder):
-    dataset = open_dataset(folder, 6).to("cuda")
+    dataset = load(folder, 6).to("cuda")
     with torch.cuda.stream(torch.cuda.Stream()):
         dataset.sample()
     graph = torch.cuda.CUDAGraph()
@@ -87,26 +87,26 @@ def test_sampling_is_captured_in_a_cuda_graph(folder):
     for _ in range(20):
         graph.replay()
         drawn.append(batch["index"].tolist())
-        assert (batch.cpu() == open_dataset(folder).sample(rows=batch["index"].cpu())).all()
+        assert (batch.cpu() == load(folder).sample(rows=batch["index"].cpu())).all()
 
     assert len(set(map(tuple, drawn))) > 1
 
 
 def test_chosen_fields_alone_are_copied(folder):
-    dataset = open_dataset(folder, 6).select(["action", "next.observation"]).to("cpu")
-    bare = open_dataset(folder, 6).select(["action"]).to("cpu")
+    dataset = load(folder, 6).select(["action", "next.observation"]).to("cpu")
+    bare = load(folder, 6).select(["action"]).to("cpu")
 
     assert dataset.storage._record_bytes == 24  # 2 and 3 floats, and the mask
     assert bare.storage._record_bytes == 8
-    wide = open_dataset(folder, 6).select(["depth"]).to("cpu")
-    assert torch.equal(wide.sample(rows=[4, 11])["depth"], open_dataset(folder)[[4, 11]]["depth"])
-    assert torch.equal(bare.sample(rows=[4])["action"], open_dataset(folder)[[4]]["action"])
+    wide = load(folder, 6).select(["depth"]).to("cpu")
+    assert torch.equal(wide.sample(rows=[4, 11])["depth"], load(folder)[[4, 11]]["depth"])
+    assert torch.equal(bare.sample(rows=[4])["action"], load(folder)[[4]]["action"])
     with pytest.raises(UnknownKeyError, match="depth"):
         dataset["depth"]
 
 
 def test_a_dataset_returns_to_its_files(folder):
-    dataset = open_dataset(folder, 6, collate_fn=lambda data: data.set("mark", data["episode"])).to("cpu")
+    dataset = load(folder, 6, collate_fn=lambda data: data.set("mark", data["episode"])).to("cpu")
     assert isinstance(dataset.storage, DeviceStorage)
     assert "mark" in dataset.sample().keys()  # noqa: SIM118 - a TensorDict iterates over its steps
 
@@ -115,7 +115,7 @@ def test_a_dataset_returns_to_its_files(folder):
 
 
 def test_a_generator_of_another_device_is_named(folder):
-    dataset = open_dataset(folder, 6, generator=torch.Generator()).to("meta")
+    dataset = load(folder, 6, generator=torch.Generator()).to("meta")
     with pytest.raises(InvalidArgumentError, match="the generator is on cpu; expected one on meta"):
         dataset.sample()
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_moved_is_refused_and_nothing_changes(tmp_path, folder):
     one = trajectory(2)
     one.states["camera",] = EncodedImages([encoded(scene(16, 24, 3, seed=step)) for step in range(3)])
     write_dataset(tmp_path, [one], [*columns(), camera])
-    dataset = open_dataset(tmp_path, 2)
+    dataset = load(tmp_path, 2)
     with pytest.raises(InvalidArgumentError, match="camera is stored as PNG or JPEG images") as caught:
         dataset.to("cpu")
     assert "'action'" in str(caught.value.hint)
@@ -135,4 +135,4 @@ def test_what_cannot_be_moved_is_refused_and_nothing_changes(tmp_path, folder):
     with pytest.raises(InvalidArgumentError, match="device is 'gpu', which torch cannot use here"):
         dataset.to("gpu")
     with pytest.raises(InvalidArgumentError, match="whole episodes"):
-        open_dataset(folder, split_trajs=True).to("cpu")
+        load(folder, split_trajs=True).to("cpu")

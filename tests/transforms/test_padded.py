@@ -17,7 +17,7 @@ from datasets_rl import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
-    open_dataset,
+    load,
 )
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing import Recipe
@@ -194,7 +194,7 @@ class TestWholeEpisodes:
     @pytest.mark.parametrize("out_key", [("next", "reward"), ("to_go",)])
     def test_rewards_to_go_are_those_of_each_episode(self, stored, out_key):
         transform = Reward2GoTransform(0.5, out_keys=[out_key])
-        plain, dataset = (open_dataset(stored, split_trajs=True, transform=chosen) for chosen in (None, transform))
+        plain, dataset = (load(stored, split_trajs=True, transform=chosen) for chosen in (None, transform))
         expected = plain[:]["next", "reward"].clone()
         for step in range(3, -1, -1):  # rewards of padding are 0
             expected[:, step] += 0.5 * expected[:, step + 1]
@@ -205,7 +205,7 @@ class TestWholeEpisodes:
         torch.testing.assert_close(batch[out_key], expected[info["index"]])
 
     def test_trajectories_are_numbered_without_their_padding(self, stored):
-        batch = open_dataset(stored, split_trajs=True, transform=TrajCounter())[:]
+        batch = load(stored, split_trajs=True, transform=TrajCounter())[:]
 
         assert batch["traj_count"][..., 0][batch["mask"]].tolist() == [0] * 3 + [1] * 5 + [2]
 
@@ -307,9 +307,9 @@ def test_a_decision_transformer_gets_windows_with_returns_timesteps_and_mask(tmp
     """From a stored dataset to [B, K] windows, compared with a plain loop over the episodes."""
     given = [trajectory(length, terminated=length % 2 == 0) for length in (5, 12, 30, 9)]
     write_dataset(tmp_path / "plain", given)
-    open_dataset(tmp_path / "plain").preprocess(Recipe.inline(["returns_to_go"]), dest=tmp_path / "ready")
+    load(tmp_path / "plain").preprocess(Recipe.inline(["returns_to_go"]), dest=tmp_path / "ready")
     sampler = SliceSampler(slice_len=10, strict_length=False, pad_output=True)
-    dataset = open_dataset(tmp_path / "ready", sampler=sampler, transform=StepCounter(), batch_size=80)
+    dataset = load(tmp_path / "ready", sampler=sampler, transform=StepCounter(), batch_size=80)
 
     starts = [0, 5, 17, 47]
     rewards = [one.steps["next", "reward"][:, 0].astype(np.float64) for one in given]

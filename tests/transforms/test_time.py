@@ -19,7 +19,7 @@ from datasets_rl import (
     ReplayBuffer,
     ReplayBufferEnsemble,
     TensorDictReplayBuffer,
-    open_dataset,
+    load,
 )
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.trajectories import Trajectories
@@ -392,11 +392,11 @@ class TestChunks:
         write_dataset(tmp_path, episodes, [scalar if one.key == scalar.key else one for one in columns()])
         wanted = [[[1, 2], [2, 3], [3, 3]], [[7, 8], [8, 8]]]
 
-        padded = open_dataset(tmp_path, split_trajs=True, transform=ActionChunkTransform(2))[:]
+        padded = load(tmp_path, split_trajs=True, transform=ActionChunkTransform(2))[:]
         for episode, chunks in enumerate(wanted):
             assert padded["vla_action", "chunk"][episode, : len(chunks)].tolist() == chunks
             assert padded["action_is_pad"][episode, len(chunks) - 1].tolist() == [False, True]
-        steps_of_both = open_dataset(tmp_path, transform=ActionChunkTransform(2))[:]
+        steps_of_both = load(tmp_path, transform=ActionChunkTransform(2))[:]
         assert steps_of_both["vla_action", "chunk"].tolist() == wanted[0] + wanted[1]
         rows = ActionChunkTransform(2)(TensorDict({"action": torch.arange(3)}, [3]))
         assert rows["vla_action", "chunk"].tolist() == [[0, 1], [1, 2], [2, 2]]
