@@ -21,7 +21,6 @@ from datasets_rl import downloading, sources, store
 from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.datasets.exports import ExportMethods
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
 from datasets_rl.disk import folder_identity
 from datasets_rl.downloading import growth
@@ -111,7 +110,7 @@ class _Available:
         return tuple(sources.get_source(owner.source).ids()) if owner.source else ()
 
 
-class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
+class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     """A stored dataset as a replay buffer of TED transitions.
 
         >>> from datasets_rl import DemoExperienceReplay
@@ -517,6 +516,38 @@ class BaseDatasetExperienceReplay(ExportMethods, TensorDictReplayBuffer):
         steps = self._step_reader()
         shown = [field.key for field in steps.fields if field.key[0] == ACTION[0] or field.key == NEXT_REWARD]
         return draw(describe(steps, keys=shown))
+
+    def export(
+        self,
+        to: str,
+        out: Path | str | None = None,
+        *,
+        force: bool = False,
+        lossy: bool = False,
+        fps: float | None = None,
+    ) -> Path:
+        """Write the episodes and fields that the dataset shows in the format of another project.
+
+            >>> dataset.export("hdf5", "./pendulum")
+
+        Transforms of batches are not applied. The arguments, the result and the errors are those of `datasets_rl.export`.
+
+        Raises:
+            InvalidArgumentError: If the dataset shows transitions instead of whole episodes, too.
+        """
+        from datasets_rl.exporting import Content, run_export
+        from datasets_rl.settings import Settings
+
+        if self.final_unknown in {"drop", "drop_truncated"}:
+            raise InvalidArgumentError(
+                f"final_unknown is {self.final_unknown!r}: whole episodes are exported, not the transitions that it shows",
+                hint="open the dataset without final_unknown, or preprocess it with the step drop_unknown_final",
+            )
+        rows, fields = self._visible_part(self._stored_steps())
+        whole = len(rows) == len(self.stored)
+        numbers = np.repeat(np.arange(len(self.stored.episodes)), self.stored.episodes.lengths)
+        content = Content(self.stored, None if whole else np.unique(numbers[rows]), fields, fps)
+        return run_export(content, to, out, force=force, lossy=lossy, show=Settings.from_env().progress)
 
     def make_env(self, *, steps: bool = True, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         """Return the Gymnasium environment of the dataset, to evaluate a policy in.

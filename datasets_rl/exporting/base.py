@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -45,14 +45,6 @@ class ExportFormat(ABC):
             target: The temporary path of the file or the folder.
             progress: Counts the steps.
         """
-
-    def open(self, path: Path) -> Any:
-        """Open an export with the library of its project; formats without a library return the path.
-
-        Raises:
-            MissingDependencyError: If the library is not installed.
-        """
-        return path
 
     def check_library(self) -> None:
         """Check that the library that writes the format is installed.

@@ -13,7 +13,6 @@ import h5py
 import numpy as np
 from typing_extensions import override
 
-from datasets_rl.errors import MissingDependencyError
 from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metadata_losses, next_losses
 from datasets_rl.exporting.content import Content, names_of, pixels
 from datasets_rl.progress import Report
@@ -79,12 +78,3 @@ class D3rlpy(ExportFormat):
                 file[f"rewards_{number}"] = pixels(episode.steps[NEXT_REWARD]).astype(np.float32).reshape(steps, 1)
                 file[f"terminated_{number}"] = bool(pixels(episode.steps[NEXT_TERMINATED])[-1, 0])
                 progress(steps)
-
-    @override
-    def open(self, path: Path) -> Any:
-        try:
-            from d3rlpy.dataset import InfiniteBuffer, ReplayBuffer
-        except ImportError as error:
-            raise MissingDependencyError("d3rlpy", "d3rlpy", "opening it as a buffer of d3rlpy") from error
-        with path.open("rb") as stream:
-            return ReplayBuffer.load(stream, InfiniteBuffer())

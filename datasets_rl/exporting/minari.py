@@ -16,7 +16,6 @@ import h5py
 import numpy as np
 from typing_extensions import override
 
-from datasets_rl.errors import MissingDependencyError
 from datasets_rl.exporting.base import ExportFormat, final_losses, metadata_losses, next_losses
 from datasets_rl.exporting.content import Content, names_of, pixels, text_list, with_final_row
 from datasets_rl.exporting.hdf5 import write_images
@@ -76,14 +75,6 @@ class Minari(ExportFormat):
                 progress(len(episode))
         metadata = _metadata(content, jpeg=jpeg, size=(data / "main_data.hdf5").stat().st_size)
         (data / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
-
-    @override
-    def open(self, path: Path) -> Any:
-        try:
-            from minari import MinariDataset
-        except ImportError as error:
-            raise MissingDependencyError("minari", "minari", "opening it as a dataset of Minari") from error
-        return MinariDataset(path / "data")
 
 
 def _arrays(content: Content, episode: Episode) -> Iterator[tuple[str, Any]]:

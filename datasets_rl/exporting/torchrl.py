@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import MissingDependencyError
 from datasets_rl.exporting.base import ExportFormat, metadata_losses
 from datasets_rl.exporting.content import Content, names_of, pixels
 from datasets_rl.format.schema import Field
@@ -64,16 +63,6 @@ class TorchRL(ExportFormat):
             progress(batch.count)
         metadata = {"metadata": {}, "is_pytree": False, "len": content.steps}
         (target / "storage_metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
-
-    @override
-    def open(self, path: Path) -> Any:
-        try:
-            from torchrl.data import TensorDictReplayBuffer, TensorStorage
-        except ImportError as error:
-            raise MissingDependencyError("torchrl", "torchrl", "opening it as a buffer of TorchRL") from error
-        from tensordict import TensorDict
-
-        return TensorDictReplayBuffer(storage=TensorStorage(TensorDict.load_memmap(str(path))))
 
 
 def _columns(content: Content, *, unknown: bool) -> Iterator[tuple[Key, np.dtype[Any], tuple[int, ...]]]:

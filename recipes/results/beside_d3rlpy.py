@@ -3,7 +3,7 @@
     pip install --no-deps d3rlpy gym gym_notices structlog colorama dataclasses-json marshmallow typing_inspect
     python -m datasets_rl.recipes.results.beside_d3rlpy --dataset demo/pendulum
 
-d3rlpy reads the file that `dataset.to_d3rlpy` writes, and normalizes observations, actions and rewards as our programs do.
+d3rlpy reads the file that `dataset.export` writes, and normalizes observations, actions and rewards as our programs do.
 Its `update` is called without its logger and progress bar. Times are the medians of rounds in which both take turns; the
 share of the data is the time of the batches alone.
 """
@@ -70,6 +70,7 @@ class Theirs:
 
     def __init__(self, name: str, dataset: Any, space: Any, args: argparse.Namespace) -> None:
         from d3rlpy import algos, models, preprocessing
+        from d3rlpy.dataset import InfiniteBuffer, ReplayBuffer
 
         ours = importlib.import_module(f"datasets_rl.recipes.train.{name}").Agent(dataset, space, args)
         layers = models.encoders.VectorEncoderFactory(hidden_units=args.hidden)
@@ -98,7 +99,8 @@ class Theirs:
         # d3rlpy reports what it finds in the file on stdout, where the table is printed.
         with TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
             whole = rl.load(args.dataset, final_unknown="keep")
-            self.data = whole.to_d3rlpy(Path(folder, "data.h5"), lossy=True)
+            with whole.export("d3rlpy", Path(folder, "data.h5"), lossy=True).open("rb") as stream:
+                self.data = ReplayBuffer.load(stream, InfiniteBuffer())
         self.algorithm = getattr(algos, f"{config}Config")(**settings).create(device=False)
         self.algorithm.build_with_dataset(self.data)
 

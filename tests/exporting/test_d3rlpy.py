@@ -21,6 +21,14 @@ def stored(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("stored"), EPISODES)
 
 
+def opened(path):
+    """Return an export as a buffer of d3rlpy."""
+    from d3rlpy.dataset import InfiniteBuffer, ReplayBuffer
+
+    with path.open("rb") as stream:
+        return ReplayBuffer.load(stream, InfiniteBuffer())
+
+
 def load(path):
     """Read episodes as `d3rlpy.dataset.io.load` does."""
     episodes = []
@@ -80,7 +88,7 @@ def test_d3rlpy_loads_and_samples_it(stored, tmp_path):
     )
     pytest.importorskip("d3rlpy.dataset", reason="pip install --no-deps d3rlpy")
 
-    buffer = load_dataset(stored.folder, final_unknown="keep").to_d3rlpy(tmp_path / "toy.h5", lossy=True)
+    buffer = opened(load_dataset(stored.folder, final_unknown="keep").export("d3rlpy", tmp_path / "toy.h5", lossy=True))
 
     assert buffer.size() == 2
     for episode, one in zip(buffer.episodes, EPISODES, strict=True):
@@ -97,7 +105,7 @@ def test_d3rlpy_sees_discrete_actions(tmp_path):
     pytest.importorskip("d3rlpy.dataset", reason="pip install --no-deps d3rlpy")
     images = write_images(tmp_path / "stored")
 
-    buffer = load_dataset(images.folder).to_d3rlpy(tmp_path / "toy.h5", lossy=True)
+    buffer = opened(load_dataset(images.folder).export("d3rlpy", tmp_path / "toy.h5", lossy=True))
 
     assert buffer.dataset_info.action_space.name == "DISCRETE"
     assert np.array_equal(buffer.episodes[0].observations, images.column(("pixels",))[:3])
@@ -138,7 +146,7 @@ def test_d3rlpy_samples_single_numbers(tmp_path):
     pytest.importorskip("d3rlpy.dataset", reason="pip install --no-deps d3rlpy")
     stored = scalar_dataset(tmp_path / "stored")
 
-    buffer = load_dataset(stored.folder).to_d3rlpy(tmp_path / "toy.h5", lossy=True)
+    buffer = opened(load_dataset(stored.folder).export("d3rlpy", tmp_path / "toy.h5", lossy=True))
 
     assert buffer.transition_count == 2  # of four steps: none of the two last ones
     assert buffer.sample_transition_batch(8).observations.shape == (8, 1)

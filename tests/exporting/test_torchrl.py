@@ -48,7 +48,8 @@ def test_images_and_nested_keys_are_those_of_the_dataset(tmp_path):
 def test_torchrl_samples_from_it_and_its_storage_loads_it(stored, tmp_path):
     data = pytest.importorskip("torchrl.data", reason="pip install --no-deps torchrl hoptorch")
     folder = tmp_path / "out"
-    buffer = load(stored.folder, final_unknown="keep").to_torchrl(folder)
+    load(stored.folder, final_unknown="keep").export("torchrl", folder)
+    buffer = data.TensorDictReplayBuffer(storage=data.TensorStorage(TensorDict.load_memmap(str(folder))))
 
     assert buffer.sample(5)["next", "observation"].shape == (5, 3)
     storage = data.LazyMemmapStorage(8)
