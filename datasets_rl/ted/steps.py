@@ -21,20 +21,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["split_states", "values_after"]
-
-
-def split_states(states: NDArray[Any], steps: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Split the states of one episode into the states of its rows and its final state.
-
-    Args:
-        states: [T + 1, ...], or [T, ...] if the final state is unknown.
-        steps: Number of transitions, T.
-
-    Returns:
-        The states of the rows, [T, ...], and the final state, [...], or None if it is unknown.
-    """
-    return states[:steps], states[steps] if len(states) > steps else None
+__all__ = ["values_after"]
 
 
 def values_after(rows: Any, final: Any, table: EpisodeTable, start: int, stop: int) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from raw.images import encoded, scene
 from stored_data import columns
 
 from datasets_rl.errors import ConversionError, IntegrityError
-from datasets_rl.format import writer
+from datasets_rl.format import row_sink, writer
 from datasets_rl.format.schema import Column
 from datasets_rl.format.statistics import Moments
 from datasets_rl.format.writer import DatasetWriter
@@ -133,7 +133,7 @@ def test_batches_and_partials_give_the_bytes_of_pieces(shapes, cuts, capacity, t
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "_BLOCK_STEPS", capacity)
-        patch.setattr(writer, "_COPY_BYTES", 300)
+        patch.setattr(row_sink, "_COPY_BYTES", 300)
         whole = written(home / "pieces", pieces, of)
         same(written(home / "parts", parts, of), whole)
         # A batch adds all its texts at once, and therefore in another order.

@@ -16,7 +16,7 @@ from datasets_rl.preprocessing import Recipe
 from datasets_rl.preprocessing.run import preprocess
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import as_key, dotted_name, names_among, spelled_key
-from datasets_rl.ted.steps import split_states, values_after
+from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
 
@@ -81,15 +81,6 @@ def test_lengths_whose_sum_wraps_around_are_refused():
 def test_a_table_without_its_fields_is_refused():
     with pytest.raises(InvalidArgumentError, match=r"lacks the fields .*'return'"):
         EpisodeTable(np.zeros(1, [("start", "<i8"), ("length", "<i8")]))
-
-
-def test_the_last_state_is_split_off_where_it_is_known():
-    states = np.arange(4)
-
-    assert split_states(states, 4)[0].tolist() == [0, 1, 2, 3]
-    assert split_states(states, 4)[1] is None
-    rows, final = split_states(states, 3)
-    assert (rows.tolist(), int(final)) == ([0, 1, 2], 3)
 
 
 @pytest.mark.parametrize("start", range(7))

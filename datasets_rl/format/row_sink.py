@@ -1,0 +1,306 @@
+"""Rows of a dataset on their way to its files: collected in batches, which a thread checks, summarizes and writes.
+
+chunk   |  s_0  s_1  s_2  |  s_0  s_1      columns by field; an episode ends at each of its stops
+batch   ...  full: the thread writes it to rows.npy and the files of wide fields, while the other one is filled
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl import disk
+from datasets_rl.errors import ConversionError
+from datasets_rl.format.manifest import StoredFile
+from datasets_rl.format.npy import NpyStream, unfinished_blocks
+from datasets_rl.format.schema import ROWS_FILE, Field, Schema
+from datasets_rl.format.statistics import Moments, has_statistics
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
+
+_COPY_BYTES = 256 << 10  # fits the cache of a core: copying a file in larger blocks takes nearly twice as long
+_END = np.dtype(np.int64)
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive rows, in the values that are stored."""
+
+    count: int
+    """Number of rows, n."""
+    columns: Mapping[Key, Any]
+    """Values by field, at least [n, ...]: an array, or a list of encoded images."""
+    stops: Sequence[int]
+    """Row after the last row of each episode that ends in the chunk, E of them. Rows after the last stop are of an episode
+    that the next chunk continues."""
+    final_states: Mapping[Key, Any]
+    """Values after the last row of these episodes by shared field, [E, ...]."""
+
+
+class RowSink:
+    """Append-only writer of the rows and final states of a dataset, and of their statistics.
+
+    Args:
+        folder: The folder of the files.
+        schema: The fields.
+        capacity: Number of rows of a batch.
+        name: Name of the dataset, for messages.
+        steps: Total number of rows, if known.
+        written: Rows, episodes, and rows by file that an earlier process wrote and that are kept.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        schema: Schema,
+        capacity: int,
+        *,
+        name: str,
+        steps: int | None,
+        written: tuple[int, int, Mapping[str, int]] | None,
+    ) -> None:
+        self._name = name
+        self._schema = schema
+        self.rows = written[0] if written else 0
+        """Number of rows, on the disk or in a batch."""
+        self.open_return = 0.0
+        """Sum of the rewards of the episode that is not complete, in the rows that were written."""
+        # Double buffering: one batch is filled while the thread checks, summarizes and writes the other.
+        self._batch, self._spare = _Batch(schema, capacity), _Batch(schema, capacity)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
+        self._pending_write: Future[None] | None = None
+        self._returns: list[NDArray[np.float64]] = []
+        self.moments = self._empty_moments()
+        # Moments since the last commit are merged at a commit, so a commit and a partial dataset sum in the same order.
+        self._new_moments = self._empty_moments()
+        self.streams = _open_streams(folder, schema, steps, written)
+        """The open files by name."""
+
+    def _empty_moments(self) -> dict[Key, Moments]:
+        return {field.key: Moments(field.shape) for field in self._schema if has_statistics(field)}
+
+    def append(self, chunk: Chunk, episode: int) -> None:
+        """Append rows; `episode` is the number of the episode of the first one."""
+        taken = ended = 0
+        while taken < chunk.count:
+            batch = self._batch
+            stop = min(taken + batch.capacity - batch.filled, chunk.count)
+            shift = batch.filled - taken
+            for key, values in chunk.columns.items():
+                batch.rows.columns[key][batch.filled : stop + shift] = values[taken:stop]
+            complete = bisect_right(chunk.stops, stop)
+            for key, values in chunk.final_states.items():
+                target = slice(batch.ended, batch.ended + complete - ended)
+                batch.final_states.columns[key][target] = values[ended:complete]
+            stops = chunk.stops[ended:complete]
+            edges = [taken, *stops] if stops and stops[-1] == stop else [taken, *stops, stop]
+            batch.extents += [(start + shift, end - start) for start, end in pairwise(edges)]
+            batch.extent_episodes += range(episode + ended, episode + ended + len(edges) - 1)
+            batch.ends += [end + shift - 1 for end in stops]
+            self.rows += stop - taken
+            taken, ended = stop, complete
+            batch.filled, batch.ended = stop + shift, len(batch.ends)
+            if batch.filled == batch.capacity:
+                self._submit_batch()
+
+    def append_stored(
+        self, folder: Path, rows: Mapping[str, int], renumber: Callable[[str, NDArray[Any]], None]
+    ) -> None:
+        """Append the rows of another sink of the same schema.
+
+        Args:
+            folder: Folder of the other sink.
+            rows: Number of rows of each of its files.
+            renumber: Adapts a block of a file, given its name, in place.
+
+        Raises:
+            IntegrityError: If the folder does not have the rows.
+        """
+        for name, stream in self.streams.items():
+            max_rows = max(1, _COPY_BYTES // stream.item_bytes)
+            for block in unfinished_blocks(folder / name, stream.dtype, stream.shape, rows[name], max_rows):
+                renumber(name, block)
+                stream.append(block)
+        self.rows += rows[ROWS_FILE]
+
+    def patch(self, row: int, states: Mapping[Key, NDArray[Any]]) -> None:
+        """Overwrite wide fields of a row that this process appended, with items [1, ...]."""
+        self._write_pending()
+        for key, state in states.items():
+            self.streams[self._schema[key].file].patch(row, state)
+
+    def drain(self) -> list[NDArray[np.float64]]:
+        """Write all rows; return the returns of the episodes that were completed since the last call, [n] each."""
+        self._write_pending()
+        for key, moments in self.moments.items():
+            moments.merge(self._new_moments[key].state())
+        self._new_moments = self._empty_moments()
+        returns, self._returns = self._returns, []
+        return returns
+
+    def close(self) -> list[StoredFile]:
+        """Close all files, and return their manifest entries."""
+        return [stream.close() for stream in self.streams.values()]
+
+    def discard(self) -> None:
+        """Close all files, complete or not, and stop the thread."""
+        self._thread.shutdown(wait=True)
+        for stream in self.streams.values():
+            stream.discard()
+
+    def _write_pending(self) -> None:
+        self._submit_batch()
+        self._await_write()
+
+    def _submit_batch(self) -> None:
+        """Let the thread write the filled batch, and continue with the spare one."""
+        self._await_write()
+        self._pending_write = self._thread.submit(self._write_batch, self._batch)
+        self._batch, self._spare = self._spare, self._batch
+
+    def _await_write(self) -> None:
+        if self._pending_write is not None:
+            self._pending_write.result()
+            self._pending_write = None
+
+    def _write_batch(self, batch: _Batch) -> None:
+        """Check, summarize and write a batch; runs in the thread."""
+        if not batch.filled:
+            return
+        count = batch.filled
+        columns = batch.rows.columns
+        numbers = np.array(batch.extent_episodes, np.int32)
+        columns[EPISODE][:count] = np.repeat(numbers, [length for _, length in batch.extents])
+        done = columns[NEXT_DONE][:count]
+        np.logical_or(columns[NEXT_TERMINATED][:count], columns[NEXT_TRUNCATED][:count], out=done)
+        self._check_flags(done[:, 0], batch.ends)
+        self._sum_rewards(columns[NEXT_REWARD][:count, 0], batch, numbers)
+        for key, moments in self._new_moments.items():
+            moments.update(columns[key][:count])
+        for name, block in batch.rows.files(count):
+            self.streams[name].append(block)
+        for name, block in batch.final_states.files(batch.ended):
+            self.streams["final.npy" if name == ROWS_FILE else f"final.{name}"].append(block)
+        for field, images in batch.rows.images(count):
+            self._append_images(field.file, field.ends_file, images)
+        for field, images in batch.final_states.images(batch.ended):
+            self._append_images(field.final_file, field.final_ends_file, images)
+        batch.clear()
+
+    def _append_images(self, file: str, ends_file: str, images: Sequence[bytes]) -> None:
+        ends = self.streams[file].rows + np.cumsum([len(image) for image in images], dtype=np.int64)
+        self.streams[file].append(np.frombuffer(b"".join(images), np.uint8))
+        self.streams[ends_file].append(ends)
+
+    def _check_flags(self, done: NDArray[np.bool_], ends: list[int]) -> None:
+        expected = np.zeros(len(done), np.bool_)
+        expected[ends] = True
+        wrong = np.flatnonzero(done != expected)
+        if len(wrong):
+            row = int(wrong[0])
+            problem = "has no flag at its end" if expected[row] else "has an end flag before its end"
+            where = f"row {self.streams[ROWS_FILE].rows + row}"
+            raise ConversionError(self._name, [f"{where}: its episode {problem} (and {len(wrong) - 1} more rows)"])
+
+    def _sum_rewards(self, rewards: NDArray[Any], batch: _Batch, numbers: NDArray[np.int32]) -> None:
+        with np.errstate(invalid="ignore", over="ignore"):  # a NaN or infinite reward gives a NaN or infinite return
+            sums = np.add.reduceat(rewards.astype(np.float64), [start for start, _ in batch.extents])
+        returns = np.zeros(len(batch.ends) + 1)
+        np.add.at(returns, numbers - numbers[0], sums)
+        returns[0] += self.open_return
+        # The last entry belongs to the episode that is still open, if any.
+        self.open_return = float(returns[-1])
+        self._returns.append(returns[:-1])
+
+
+class _Batch:
+    """Buffer for steps, the final states of the episodes that end among them, and the extents of the episodes."""
+
+    def __init__(self, schema: Schema, capacity: int) -> None:
+        shared = [field for field in schema if field.shared]
+        self.capacity = capacity
+        self.rows = _RecordBuffer(schema.narrow, schema.wide, schema.record, capacity)
+        self.final_states = _RecordBuffer(
+            [field for field in shared if not field.wide],
+            [field for field in shared if field.wide],
+            schema.final_record,
+            capacity,
+        )
+        # Start and length of each run of rows of one episode, the number of that episode, and the last row of each
+        # episode that ends in this batch.
+        self.extents: list[tuple[int, int]] = []
+        self.extent_episodes: list[int] = []
+        self.ends: list[int] = []
+        self.filled = self.ended = 0
+
+    def clear(self) -> None:
+        """Empty the batch; its memory is reused."""
+        self.filled = self.ended = 0
+        for extents in (self.extents, self.extent_episodes, self.ends):
+            extents.clear()
+
+
+class _RecordBuffer:
+    """Buffer for `capacity` records and as many items of each wide field."""
+
+    def __init__(
+        self, narrow: Sequence[Field], wide: Sequence[Field], record: np.dtype[np.void], capacity: int
+    ) -> None:
+        self._records = np.zeros(capacity, record)
+        unencoded = [field for field in wide if not field.encoded]
+        self._wide = {field.file: np.zeros((capacity, *field.shape), field.dtype) for field in unencoded}
+        self._images: dict[Field, list[bytes]] = {field: [b""] * capacity for field in wide if field.encoded}
+        self._has_records = bool(narrow)
+        self.columns: dict[Key, Any] = {field.key: self._records[field.name] for field in narrow}
+        self.columns |= {field.key: self._wide[field.file] for field in unencoded}
+        self.columns |= {field.key: images for field, images in self._images.items()}
+
+    def files(self, count: int) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield the name of each array file and its first `count` items."""
+        if self._has_records:
+            yield ROWS_FILE, self._records[:count]
+        for name, items in self._wide.items():
+            yield name, items[:count]
+
+    def images(self, count: int) -> Iterator[tuple[Field, list[bytes]]]:
+        """Yield each field of encoded images with its first `count` images."""
+        for field, images in self._images.items():
+            yield field, images[:count]
+
+
+def _open_streams(
+    folder: Path, schema: Schema, steps: int | None, written: tuple[int, int, Mapping[str, int]] | None
+) -> dict[str, NpyStream]:
+    """Open all files; `written` has the rows, the episodes and, by file, the bytes of images to keep."""
+    rows, ended, image_bytes = written or (None, None, {})
+    with disk.disk_errors(folder):
+        # The window of the last row, the record and the shared fields of the next one, stays inside the file.
+        rows_file = NpyStream(
+            folder / ROWS_FILE, schema.record, expected=steps, written=rows, trailing=schema.record_bytes
+        )
+        streams = {ROWS_FILE: rows_file}
+        if any(field.shared for field in schema.narrow):
+            streams["final.npy"] = NpyStream(folder / "final.npy", schema.final_record, written=ended)
+        for field in schema.wide:
+            if field.encoded:
+                pairs = (
+                    (field.file, field.ends_file, steps, rows),
+                    (field.final_file, field.final_ends_file, None, ended),
+                )
+                for name, ends, expected, kept_rows in pairs[: 1 + field.shared]:
+                    streams[name] = NpyStream(folder / name, field.dtype, written=image_bytes.get(name))
+                    streams[ends] = NpyStream(folder / ends, _END, expected=expected, written=kept_rows)
+                continue
+            streams[field.file] = NpyStream(folder / field.file, field.dtype, field.shape, steps, rows)
+            if field.shared:
+                streams[field.final_file] = NpyStream(
+                    folder / field.final_file, field.dtype, field.shape, written=ended
+                )
+        return streams
