@@ -64,6 +64,8 @@ class ActionScaling(_ActionTransform):
         InvalidArgumentError: If there are several keys, only one of `loc` and `scale` is given, or a scale is 0.
     """
 
+    shown = ("standard_normal",)
+
     loc: Tensor | None
     scale: Tensor | None
 
@@ -167,9 +169,6 @@ class ActionScaling(_ActionTransform):
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         return map_bounds(spec, self.transform_value)
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"standard_normal": self.standard_normal}
-
 
 class FlattenAction(_ActionTransform):
     """Merge consecutive axes of actions into one; `inv` restores them.
@@ -187,6 +186,8 @@ class FlattenAction(_ActionTransform):
     Raises:
         InvalidArgumentError: If an axis is not negative, unless `allow_positive_dim` is set, or the axes are reversed.
     """
+
+    shown = ("first_dim", "last_dim")
 
     def __init__(
         self,
@@ -226,9 +227,6 @@ class FlattenAction(_ActionTransform):
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         return map_bounds(spec, self.transform_value)
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"first_dim": self.first_dim, "last_dim": self.last_dim}
-
 
 class DiscreteActionProjection(Transform):
     """Map one-hot actions of n actions to one-hot vectors of N >= n actions; `inv` maps them back.
@@ -244,6 +242,8 @@ class DiscreteActionProjection(Transform):
     Raises:
         InvalidArgumentError: If `max_actions` is below `num_actions_effective`.
     """
+
+    shown = ("num_actions_effective", "max_actions")
 
     def __init__(
         self,
@@ -277,9 +277,6 @@ class DiscreteActionProjection(Transform):
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         shape = (*spec.shape[:-1], self.max_actions)
         return BoundedTensorSpec(0, 1, shape, spec.device, torch.int64)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"num_actions_effective": self.num_actions_effective, "max_actions": self.max_actions}
 
 
 class ActionDiscretizer(Transform):
@@ -407,6 +404,8 @@ class ActionTokenizerTransform(Transform):
         InvalidArgumentError: If the mode is unknown, or the tokenizer lacks a method.
     """
 
+    shown = ("mode",)
+
     def __init__(
         self,
         tokenizer: Any,
@@ -452,9 +451,6 @@ class ActionTokenizerTransform(Transform):
     def update_specs(self, spec: CompositeSpec) -> None:
         entry = get_entry(spec.zero(), self.in_keys[0])
         spec.set(self.out_keys[0], any_like(self.transform_value(entry)))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"mode": self.mode}
 
 
 def _one_hot_index(value: Tensor) -> Tensor:

@@ -50,6 +50,8 @@ class Advantages(OverSlices):
         value_key: Key of the values of states, [*, 1], at the root and under "next".
     """
 
+    shown = ("gamma", "lmbda")
+
     def __init__(
         self,
         *,
@@ -147,9 +149,6 @@ class Advantages(OverSlices):
         """Set the specs of the results, which are unbounded and have the shape of the rewards."""
         for key in (self.advantage_key, self.value_target_key):
             spec.set(key, any_like(float_rewards(spec[NEXT_REWARD].zero())))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"gamma": self.gamma, "lmbda": self.lmbda}
 
 
 class GAE(Advantages):

@@ -104,6 +104,9 @@ class Transform(nn.Module):
     """Whether the result for a step depends on nothing else of its batch, and on no random numbers: several batches may
     then be transformed at once."""
 
+    shown: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that `repr` shows in addition to the keys."""
+
     _key_arguments: ClassVar[frozenset[str]] = frozenset({"in_keys", "out_keys", "in_keys_inv", "out_keys_inv"})
     """Names of the attributes that hold keys: those of the arguments that the constructors annotate as keys."""
     _dotted: Mapping[str, Any] = {}
@@ -411,8 +414,7 @@ class Transform(nn.Module):
         return f"{type(self).__name__}({', '.join(arguments + (keys if self.in_keys else []))})"
 
     def _repr_arguments(self) -> dict[str, Any]:
-        """Return the arguments that `repr` shows in addition to the keys."""
-        return {}
+        return {name: getattr(self, name) for name in self.shown}
 
 
 def _restorer(module: nn.Module) -> Callable[[], None]:

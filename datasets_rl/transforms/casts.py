@@ -29,6 +29,7 @@ class DTypeCastTransform(Transform):
         out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
+    shown = ("dtype_in", "dtype_out")
     per_step = True
 
     def __init__(
@@ -75,9 +76,6 @@ class DTypeCastTransform(Transform):
         cast: TensorSpec = spec.to(self.dtype_out)
         return cast
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"dtype_in": self.dtype_in, "dtype_out": self.dtype_out}
-
 
 class DoubleToFloat(DTypeCastTransform):
     """Cast float64 to float32; `inv` casts float32 to float64.
@@ -89,6 +87,8 @@ class DoubleToFloat(DTypeCastTransform):
         out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
+    shown = ()
+
     def __init__(
         self,
         in_keys: Keys | None = None,
@@ -97,9 +97,6 @@ class DoubleToFloat(DTypeCastTransform):
         out_keys_inv: Keys | None = None,
     ) -> None:
         super().__init__(torch.float64, torch.float32, in_keys, out_keys, in_keys_inv, out_keys_inv)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {}
 
 
 class DeviceCastTransform(Transform):

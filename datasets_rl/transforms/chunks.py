@@ -40,6 +40,7 @@ class ActionChunkTransform(OverTime):
         InvalidArgumentError: If `chunk_size` is below 1, or `time_dim` is not negative.
     """
 
+    shown = ("chunk_size",)
     per_step = True
 
     def __init__(
@@ -128,6 +129,3 @@ class ActionChunkTransform(OverTime):
         low, high = (torch.stack([bound] * self.chunk_size, axis_index) for bound in bounds)
         spec.set(self.out_keys[0], any_like(low) if bounds_of(action) is None else spec_between(low, high))
         spec.set(self.pad_key, any_like(torch.zeros(*spec.shape, self.chunk_size, dtype=torch.bool)))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"chunk_size": self.chunk_size}

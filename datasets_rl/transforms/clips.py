@@ -31,6 +31,7 @@ class ClipTransform(Transform):
         InvalidArgumentError: If neither limit is given, a limit is not a number, or `low` is not below `high`.
     """
 
+    shown = ("low", "high")
     per_step = True
 
     def __init__(
@@ -61,9 +62,6 @@ class ClipTransform(Transform):
     @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         return clip_bounds(spec, self.low, self.high)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"low": self.low, "high": self.high}
 
 
 def _as_limit(value: Any) -> float | None:

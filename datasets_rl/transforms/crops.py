@@ -31,6 +31,8 @@ class RandomCropTensorDict(Transform):
         InvalidArgumentError: If `sub_seq_len` is below 1.
     """
 
+    shown = ("sub_seq_len", "sample_dim")
+
     def __init__(self, sub_seq_len: int, sample_dim: int = -1, mask_key: NestedKey | None = None) -> None:
         super().__init__()
         if sub_seq_len < 1:
@@ -81,9 +83,6 @@ class RandomCropTensorDict(Transform):
         spec.shape = cropped.shape
         spec.update(cropped)
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"sub_seq_len": self.sub_seq_len, "sample_dim": self.sample_dim}
-
 
 class BurnInTransform(Transform):
     """Run recurrent networks on the first steps of each trajectory to obtain their states for the remaining steps.
@@ -103,6 +102,8 @@ class BurnInTransform(Transform):
     Raises:
         InvalidArgumentError: If `burn_in` is negative.
     """
+
+    shown = ("burn_in",)
 
     def __init__(
         self,
@@ -164,9 +165,6 @@ class BurnInTransform(Transform):
             "the specs of the outputs of the modules of BurnInTransform are unknown",
             hint="transform a batch, and call spec_from_data on the result",
         )
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"burn_in": self.burn_in}
 
 
 def _state_keys(modules: Sequence[Any]) -> list[NestedKey]:

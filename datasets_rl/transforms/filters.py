@@ -48,6 +48,8 @@ class PolicyAgeFilter(Transform):
         InvalidArgumentError: If `max_policy_lag` is negative.
     """
 
+    shown = ("max_policy_lag",)
+
     def __init__(
         self,
         current_version: int | Callable[[], int],
@@ -87,9 +89,6 @@ class PolicyAgeFilter(Transform):
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
         del spec
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"max_policy_lag": self.max_policy_lag}
 
 
 class RemoveEmptySpecs(Transform):

@@ -124,6 +124,8 @@ class Resize(_ImageTransform):
         InvalidArgumentError: If a size is not a positive integer, or the interpolation is unknown.
     """
 
+    shown = ("w", "h", "interpolation")
+
     def __init__(
         self,
         w: int | tuple[int, int],
@@ -175,9 +177,6 @@ class Resize(_ImageTransform):
             return scaled
         return spec_between(bounds[0].min().expand(scaled.shape), bounds[1].max().expand(scaled.shape))
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"w": self.w, "h": self.h, "interpolation": self.interpolation}
-
 
 class Crop(_ImageTransform):
     """Crop a rectangle of images; the area outside of an image is filled with zeros.
@@ -194,6 +193,8 @@ class Crop(_ImageTransform):
     Raises:
         InvalidArgumentError: If a size is not a positive integer, or an image has the other layout.
     """
+
+    shown = ("w", "h", "top", "left")
 
     def __init__(
         self,
@@ -215,9 +216,6 @@ class Crop(_ImageTransform):
         self._check_channels_first(value)
         return _crop(value, self.top, self.left, self.w, self.h)
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"w": self.w, "h": self.h, "top": self.top, "left": self.left}
-
 
 class CenterCrop(_ImageTransform):
     """Crop the center of images; the area outside of an image is filled with zeros.
@@ -232,6 +230,8 @@ class CenterCrop(_ImageTransform):
     Raises:
         InvalidArgumentError: If a size is not a positive integer, or an image has the other layout.
     """
+
+    shown = ("w", "h")
 
     def __init__(
         self,
@@ -250,9 +250,6 @@ class CenterCrop(_ImageTransform):
         self._check_channels_first(value)
         height, width = value.shape[-2:]
         return _crop(value, _center_offset(height, self.w), _center_offset(width, self.h), self.w, self.h)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"w": self.w, "h": self.h}
 
 
 class GrayScale(_ImageTransform):

@@ -69,6 +69,7 @@ class SelectTransform(Transform):
         keep_dones: Whether to keep the flags at the root that end an episode as well.
     """
 
+    shown = ("selected_keys",)
     per_step = True
 
     def __init__(self, *selected_keys: NestedKey, keep_rewards: bool = True, keep_dones: bool = True) -> None:
@@ -91,9 +92,6 @@ class SelectTransform(Transform):
             path = (key,) if isinstance(key, str) else key
             if not any(path[:depth] in kept_paths for depth in range(1, len(path) + 1)):
                 remove_entry(spec, key)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"selected_keys": self.selected_keys}
 
 
 class ExcludeTransform(Transform):

@@ -89,6 +89,7 @@ class MultiStepTransform(OverTime):
         InvalidArgumentError: If `n_steps` is below 1.
     """
 
+    shown = ("n_steps", "gamma")
     per_step = True
 
     def __init__(
@@ -237,9 +238,6 @@ class MultiStepTransform(OverTime):
         spec.set("steps_to_next_obs", BoundedTensorSpec(1, self.n_steps, shape, dtype=torch.int64))
         spec.set("gamma", any_like(torch.zeros(shape)))
         spec.set("nonterminal", any_like(torch.zeros(shape, dtype=torch.bool)))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"n_steps": self.n_steps, "gamma": self.gamma}
 
 
 class MultiStep(MultiStepTransform):

@@ -52,6 +52,8 @@ class NextObservationDelta(Transform):
         InvalidArgumentError: If a dtype is not a floating-point dtype.
     """
 
+    shown = ("delta_dtype",)
+
     def __init__(
         self,
         in_keys: Keys | None = None,
@@ -118,9 +120,6 @@ class NextObservationDelta(Transform):
             if self.drop_delta and delta_key in spec:
                 remove_entry(spec, delta_key)
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"delta_dtype": self.delta_dtype}
-
 
 class NextStateReconstructor(Transform):
     """Write entries under "next" that were not stored: those of the following row of the batch.
@@ -140,6 +139,8 @@ class NextStateReconstructor(Transform):
         fill_value: Value where the next step is not in the batch; for integers, pass a number.
         strict: Whether a missing key is an error; if not, its check is left out.
     """
+
+    shown = ("traj_key",)
 
     def __init__(
         self,
@@ -194,6 +195,3 @@ class NextStateReconstructor(Transform):
     def update_specs(self, spec: CompositeSpec) -> None:
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             spec.set(out_key, any_like(spec[in_key].zero()))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"traj_key": self.traj_key}

@@ -74,6 +74,8 @@ class RNDTransform(Transform):
         reward_clip: Maximum absolute value of a normalized reward.
     """
 
+    shown = ("normalize_obs", "normalize_reward")
+
     def __init__(
         self,
         target_network: nn.Module,
@@ -136,6 +138,3 @@ class RNDTransform(Transform):
     def update_specs(self, spec: CompositeSpec) -> None:
         shape = get_entry(spec.zero(), self.in_keys[0]).shape[:-1]
         spec.set(self.out_keys[0], any_like(torch.zeros(*shape, 1)))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"normalize_obs": self.normalize_obs, "normalize_reward": self.normalize_reward}

@@ -56,6 +56,8 @@ class QChunkTransform(OverTime):
         InvalidArgumentError: If `chunk_size` is below 1 or `at_end` is unknown.
     """
 
+    shown = ("chunk_size", "gamma", "at_end")
+
     def __init__(
         self,
         chunk_size: int,
@@ -212,9 +214,6 @@ class QChunkTransform(OverTime):
         spec.set(NEXT_REWARD, any_like(numbers[..., :1]))
         spec.set("gamma", any_like(numbers[..., 0]))
         spec.set("nonterminal", any_like(numbers[..., 0] > 1))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"chunk_size": self.chunk_size, "gamma": self.gamma, "at_end": self.at_end}
 
 
 def _consecutive(rows: Tensor, after: int, count: int) -> tuple[Tensor, Tensor]:

@@ -136,6 +136,8 @@ class Reward2GoTransform(RewardSums):
         done_key: Key under "next" of the flag that ends an episode.
     """
 
+    shown = ("gamma",)
+
     def __init__(
         self,
         gamma: float | Tensor = 1.0,
@@ -199,9 +201,6 @@ class Reward2GoTransform(RewardSums):
             )
         return batch
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"gamma": self.gamma}
-
 
 class RewardSum(RewardSums):
     """Compute the cumulative reward: the sum of the rewards of an episode up to and including each step.
@@ -242,6 +241,8 @@ class TargetReturn(RewardSums):
         InvalidArgumentError: If the mode is unknown.
     """
 
+    shown = ("target_return", "mode")
+
     def __init__(
         self,
         target_return: float,
@@ -278,9 +279,6 @@ class TargetReturn(RewardSums):
         super().update_specs(spec)
         for out_key in self.out_keys:
             spec.set(under_next(out_key), spec[out_key])
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"target_return": self.target_return, "mode": self.mode}
 
 
 class InTrajectory(OverTime):
@@ -386,6 +384,8 @@ class DensifyReward(OverSlices):
         InvalidArgumentError: If a buffer has drawn a batch in which a step without a flag is not followed by the next one.
     """
 
+    shown = ("discount",)
+
     def __init__(
         self,
         *,
@@ -425,9 +425,6 @@ class DensifyReward(OverSlices):
     @override
     def update_specs(self, spec: CompositeSpec) -> None:
         spec.set(self.out_keys[0], any_like(float_rewards(spec[self.in_keys[0]].zero())))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"discount": self.discount}
 
 
 def _cumulative_sums(rewards: Tensor, ends: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ class RewardClipping(Transform):
         InvalidArgumentError: If neither limit is given.
     """
 
+    shown = ("clamp_min", "clamp_max")
     per_step = True
 
     def __init__(
@@ -57,9 +58,6 @@ class RewardClipping(Transform):
     @override
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         return clip_bounds(map_bounds(spec, float_rewards), self.clamp_min, self.clamp_max)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"clamp_min": self.clamp_min, "clamp_max": self.clamp_max}
 
 
 class BinarizeReward(Transform):
@@ -171,6 +169,8 @@ class SuccessReward(Transform):
         scale: Reward of success.
     """
 
+    shown = ("scale",)
+
     def __init__(
         self, success_key: NestedKey = (NEXT, "success"), reward_key: NestedKey = _REWARD, *, scale: float = 1.0
     ) -> None:
@@ -185,6 +185,3 @@ class SuccessReward(Transform):
     def transformed_spec(self, spec: TensorSpec) -> TensorSpec:
         low, high = sorted((0.0, self.scale))
         return BoundedTensorSpec(low, high, spec.shape, spec.device, torch.get_default_dtype())
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"scale": self.scale}

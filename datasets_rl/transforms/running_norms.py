@@ -52,6 +52,8 @@ class RunningNorm(Transform):
         InvalidArgumentError: If `decay` is not in (0, 1].
     """
 
+    shown = ("decay", "frozen")
+
     names: ClassVar[tuple[str, str, str]]
     """Names of the statistics: those of entry 0 are the buffers ``<name>_0``."""
 
@@ -204,9 +206,6 @@ class RunningNorm(Transform):
         """Return an unbounded spec of floats of the shape of the entry."""
         value = spec.zero()
         return any_like(value if value.is_floating_point() else value.to(torch.get_default_dtype()))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"decay": self.decay, "frozen": self.frozen}
 
 
 class VecNorm(RunningNorm):

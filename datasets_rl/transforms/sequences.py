@@ -66,6 +66,8 @@ class SequenceTransform(RewardSums):
         InvalidArgumentError: If `length` is below 1 or `pad_side` is unknown.
     """
 
+    shown = ("length", "pad_side")
+
     mean: Tensor
     std: Tensor
 
@@ -301,9 +303,6 @@ class SequenceTransform(RewardSums):
             spec.set("dones", any_like(steps))
         spec.set("timesteps", any_like(steps))
         spec.set(MASK, any_like(steps.bool()))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"length": self.length, "pad_side": self.pad_side}
 
 
 def _shifted(values: Tensor, shift: _Shift | None, length: int) -> Tensor:

@@ -48,6 +48,8 @@ class UnsqueezeTransform(_AxesTransform):
         InvalidArgumentError: If `dim` is not negative, unless `allow_positive_dim` is set.
     """
 
+    shown = ("dim",)
+
     def __init__(
         self,
         dim: int,
@@ -69,9 +71,6 @@ class UnsqueezeTransform(_AxesTransform):
     @override
     def invert_value(self, value: Tensor) -> Tensor:
         return value.squeeze(self.dim)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"dim": self.dim}
 
 
 class SqueezeTransform(UnsqueezeTransform):
@@ -104,6 +103,8 @@ class PermuteTransform(_AxesTransform):
         InvalidArgumentError: If `dims` is not a permutation of -n to -1.
     """
 
+    shown = ("dims",)
+
     def __init__(
         self,
         dims: Sequence[int],
@@ -128,9 +129,6 @@ class PermuteTransform(_AxesTransform):
     def invert_value(self, value: Tensor) -> Tensor:
         return _permute(value, self._inverse_dims)
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"dims": self.dims}
-
 
 class FlattenObservation(_AxesTransform):
     """Merge consecutive axes into one.
@@ -145,6 +143,8 @@ class FlattenObservation(_AxesTransform):
     Raises:
         InvalidArgumentError: If an axis is not negative, unless `allow_positive_dim` is set.
     """
+
+    shown = ("first_dim", "last_dim")
 
     def __init__(
         self,
@@ -163,9 +163,6 @@ class FlattenObservation(_AxesTransform):
     def transform_value(self, value: Tensor) -> Tensor:
         return value.flatten(self.first_dim, self.last_dim)
 
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"first_dim": self.first_dim, "last_dim": self.last_dim}
-
 
 class CatTensors(Transform):
     """Concatenate several entries into one.
@@ -180,6 +177,7 @@ class CatTensors(Transform):
         sort: Whether to concatenate the entries in the order of their sorted keys instead of the order of `in_keys`.
     """
 
+    shown = ("dim",)
     per_step = True
 
     def __init__(
@@ -246,9 +244,6 @@ class CatTensors(Transform):
             for key in specs:
                 remove_entry(spec, key)
         spec.set(self.out_keys[0], result)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"dim": self.dim}
 
 
 def _dotted_name(key: NestedKey) -> str:

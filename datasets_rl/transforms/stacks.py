@@ -24,6 +24,8 @@ class ExpandAs(Transform):
         out_key: Key of the result; `in_key` by default.
     """
 
+    shown = ("ref_key",)
+
     def __init__(self, in_key: NestedKey, ref_key: NestedKey, out_key: NestedKey | None = None) -> None:
         super().__init__([in_key], [in_key if out_key is None else out_key])
         self.ref_key = ref_key
@@ -37,9 +39,6 @@ class ExpandAs(Transform):
     def update_specs(self, spec: CompositeSpec) -> None:
         inner, shape = spec[self.in_keys[0]], spec[self.ref_key].shape
         spec.set(self.out_keys[0], inner.rearranged(lambda value: expand_right(value, shape)))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"ref_key": self.ref_key}
 
 
 class Stack(Transform):
@@ -58,6 +57,8 @@ class Stack(Transform):
         InvalidArgumentError: If `dim` is not negative, unless `allow_positive_dim` is set; if only one of `in_key_inv`
             and `out_keys_inv` is given; or if `out_key` is one of `in_keys`.
     """
+
+    shown = ("dim",)
 
     def __init__(
         self,
@@ -122,6 +123,3 @@ class Stack(Transform):
             for key in self.in_keys:
                 remove_entry(spec, key)
         spec.set(self.out_keys[0], result)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"dim": self.dim}

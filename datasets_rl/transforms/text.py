@@ -135,6 +135,8 @@ class Tokenizer(Transform):
         InvalidArgumentError: If the tokenizer is not callable and has no method `encode`.
     """
 
+    shown = ("max_length",)
+
     def __init__(
         self,
         in_keys: Keys,
@@ -219,9 +221,6 @@ class Tokenizer(Transform):
         while tokens and tokens[-1] == self.padding:
             tokens = tokens[:-1]
         return self.tokenizer.decode(tokens, skip_special_tokens=self.skip_special_tokens)
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"max_length": self.max_length}
 
 
 def _nested_lists(tokens: Any) -> Iterator[list[int]]:

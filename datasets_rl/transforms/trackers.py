@@ -28,6 +28,8 @@ class InitTracker(InTrajectory):
         init_key: Key of the mark, bool [*, 1], at the root and under "next".
     """
 
+    shown = ("init_key",)
+
     def __init__(self, init_key: NestedKey = "is_init") -> None:
         super().__init__()
         self.init_key = init_key
@@ -41,9 +43,6 @@ class InitTracker(InTrajectory):
     def update_specs(self, spec: CompositeSpec) -> None:
         for key in (self.init_key, under_next(self.init_key)):
             spec.set(key, any_like(torch.zeros(*spec.shape, 1, dtype=torch.bool)))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"init_key": self.init_key}
 
 
 class TrajCounter(InTrajectory):
@@ -60,6 +59,8 @@ class TrajCounter(InTrajectory):
         repeats: Not used, as in TorchRL.
     """
 
+    shown = ("out_key",)
+
     def __init__(self, out_key: NestedKey = "traj_count", *, repeats: int | None = None) -> None:
         super().__init__()
         del repeats
@@ -75,6 +76,3 @@ class TrajCounter(InTrajectory):
         largest = torch.iinfo(torch.int64).max
         for key in (self.out_key, under_next(self.out_key)):
             spec.set(key, BoundedTensorSpec(0, largest, (*spec.shape, 1), dtype=torch.int64))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"out_key": self.out_key}

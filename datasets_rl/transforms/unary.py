@@ -40,6 +40,8 @@ class UnaryTransform(Transform):
         InvalidArgumentError: If `fn` is not callable, or `in_keys_inv` is given without `inv_fn`.
     """
 
+    shown = ("fn",)
+
     def __init__(
         self,
         in_keys: Keys,
@@ -87,9 +89,6 @@ class UnaryTransform(Transform):
         batch = self.transform_batch(spec.zero())
         for key in self.out_keys:
             spec.set(key, any_like(batch.get(key)))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"fn": self.fn}
 
 
 def items_of(value: Any) -> Any:

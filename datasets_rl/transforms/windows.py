@@ -70,6 +70,8 @@ class WindowTransform(OverTime):
         InvalidArgumentError: If an argument is invalid; the message lists all problems.
     """
 
+    shown = ("windows", "pad")
+
     def __init__(
         self,
         windows: Mapping[Any, Sequence[int]],
@@ -269,9 +271,6 @@ class WindowTransform(OverTime):
             spec.set(entry.out_key, any_like(low) if bounds is None else spec_between(low, high))
             if entry.mask_key is not None:
                 spec.set(entry.mask_key, any_like(torch.zeros(*spec.shape, length, dtype=torch.bool)))
-
-    def _repr_arguments(self) -> dict[str, Any]:
-        return {"windows": self.windows, "pad": self.pad}
 
 
 @dataclass(frozen=True)
