@@ -11,10 +11,18 @@ import torch
 from tensordict import TensorDict
 
 import datasets_rl
+from datasets_rl import transforms
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.transforms import Compose, Transform
 
 HAS_TORCHRL = importlib.util.find_spec("torchrl") is not None
+
+
+def own_names() -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        **{name: getattr(datasets_rl, name) for name in datasets_rl.__all__},
+        **{name: getattr(transforms, name) for name in transforms.__all__ if name not in datasets_rl.__all__},
+    )
 
 
 def torchrl_names() -> types.SimpleNamespace:
@@ -33,7 +41,7 @@ def torchrl_names() -> types.SimpleNamespace:
 )
 def lib(request):
     """The module under test: this library, and TorchRL as the reference."""
-    return datasets_rl if request.param == "datasets_rl" else torchrl_names()
+    return own_names() if request.param == "datasets_rl" else torchrl_names()
 
 
 def steps(count=8):
@@ -183,6 +191,6 @@ class TestHereOnly:
         with pytest.raises(InvalidArgumentError, match="has no inverse"):
             Transform(in_keys_inv=["obs"]).inv(steps())
         with pytest.raises(UnknownKeyError):
-            doubled(datasets_rl, in_keys=["nothing"])(steps())
+            doubled(transforms, in_keys=["nothing"])(steps())
         with pytest.raises(InvalidArgumentError, match=r"\['other'\] are not in_keys"):
-            doubled(datasets_rl, in_keys=["obs"])(other=steps()["obs"])
+            doubled(transforms, in_keys=["obs"])(other=steps()["obs"])
