@@ -167,11 +167,7 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
         return [f"generator is not the state of a torch.Generator; expected {expected.dtype} {list(expected.shape)}"]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of the generator; subclasses call this method first, because it rejects an invalid state.
-
-        Raises:
-            InvalidArgumentError: If the state does not fit; nothing has changed.
-        """
+        """Restore the state of the generator; subclasses call this method first, because it rejects an invalid state."""
         super().load_state_dict(state_dict)
         if "generator" in state_dict:
             self.generator = self.generator or Generator()

@@ -496,17 +496,8 @@ class Storage(Stateful, ABC):
         """Set the counts after all stored data were replaced; no step is torn after this call."""
         self._count(held, written, self.rewrite_count + 1)
 
-    def save(self, path: Path | str) -> None:
-        """Write the state into a folder: an alias of `dumps`."""
-        self.dumps(path)
-
-    def dump(self, path: Path | str) -> None:
-        """Write the state into a folder: an alias of `dumps`."""
-        self.dumps(path)
-
-    def load(self, path: Path | str) -> None:
-        """Restore a state that `dumps` wrote: an alias of `loads`."""
-        self.loads(path)
+    save = dump = Stateful.dumps
+    load = Stateful.loads
 
     def attach(self, buffer: Any) -> None:
         """Register a buffer that reads from this storage; several buffers may register."""
@@ -529,11 +520,7 @@ class ReadOnlyStorage(Storage):
         return True
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Raise: the storage is read-only.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
+        """Raise: the storage is read-only."""
         del set_cursor
         raise InvalidArgumentError(
             f"{self!r} is read-only; cannot write {type(data).__name__} at {cursor!r}",

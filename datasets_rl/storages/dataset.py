@@ -118,15 +118,7 @@ class DatasetStorage(EpisodicStorage):
         return self._length
 
     def get(self, index: Any) -> TensorDict:
-        """Return the transitions at an index, as strict TED.
-
-        Args:
-            index: An integer selects one transition, batch size []; a slice, range, list, mask or index tensor selects
-                a batch of the shape of the index.
-
-        Raises:
-            IndexError: If the index is outside [-N, N).
-        """
+        """Return the transitions at an index in [-N, N), as strict TED, in the shape of the index."""
         rows = as_rows(index, len(self))
         if rows.ndim == 1:
             return self._gather(rows, self._whole)
@@ -317,11 +309,7 @@ class DatasetStorage(EpisodicStorage):
         return key in schema and schema[key].shared
 
     def column(self, key: Key) -> Tensor:
-        """Return one field of all rows, [N, ...]: a view if the file stores the values as returned, else a copy.
-
-        Raises:
-            UnknownKeyError: If there is no such key.
-        """
+        """Return one field of all rows, [N, ...]: a view if the file stores the values as returned, else a copy."""
         stored = self.stored
         if key == NEXT_FINAL_KNOWN and self.masked:
             return self.pick(key, torch.arange(len(self)))

@@ -129,7 +129,7 @@ class LazyTensorStorage(TensorStorage):
         if mapped is not None:
             if self.device is None:
                 self.device = torch.device("cpu")
-            self._use_tables(mapped.structure, mapped.env_shape, mapped.tables)
+            self._use_tables(*mapped)
             self._use_ledger(files.map_ledger(self.slot_count))
 
     def _initialize(self, structure: Structure, env_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
@@ -140,8 +140,7 @@ class LazyTensorStorage(TensorStorage):
     def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
         if self._files is not None:
             self._check_only_tensors("be stored in a memory-mapped file", structure)
-            mapped = self._files.create_tables(structure, env_shape, self._slots_for(env_shape))
-            self._use_tables(mapped.structure, mapped.env_shape, mapped.tables)
+            self._use_tables(*self._files.create_tables(structure, env_shape, self._slots_for(env_shape)))
             self._use_ledger(self._files.map_ledger(self.slot_count))
             return
         shape = (self._slots_for(env_shape), *env_shape)
@@ -233,8 +232,6 @@ class LazyTensorStorage(TensorStorage):
 
     def share(self) -> None:
         """Move the data to shared memory, or reserve shared memory for the first data.
-
-        Processes that receive the storage after this call read and write the same steps.
 
         Raises:
             InvalidArgumentError: If a leaf is not a tensor, or the storage has no data yet and another device.

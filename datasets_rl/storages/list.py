@@ -69,13 +69,9 @@ class ListStorage(Storage):
         """Write objects into slots.
 
         Args:
-            cursor: An integer for one object; a slice, range, list or index tensor [n] for n objects.
+            cursor: The slots, see `Storage.set`.
             data: One object, or n objects.
             set_cursor: Whether the write moves the write index if it is in ring order. A list grows in either case.
-
-        Raises:
-            InvalidArgumentError: If the number of objects differs from the number of slots.
-            IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
         """
         single = is_single_slot(cursor)
         items = [data] if single else self._as_elements(data)

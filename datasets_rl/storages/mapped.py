@@ -37,14 +37,8 @@ _FORMAT = 1
 _SPACE_HINT = "free disk space, choose another scratch_dir, or a smaller max_size"
 
 
-@dataclass(frozen=True, slots=True)
-class MappedTables:
-    """The tables of a storage, in memory that processes share."""
-
-    structure: Structure
-    env_shape: tuple[int, ...]
-    tables: list[Tensor]
-    """Each int64 [slots, *envs, words]."""
+MappedTables = tuple[Structure, tuple[int, ...], list[Tensor]]
+"""The structure of a step, the environment axes, and the tables, each int64 [slots, *envs, words], which processes share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +114,13 @@ class MappedRows:
         with disk.lock(self.folder / _DESCRIPTION_LOCK, str(self.folder)):
             first = self.open_tables(structure)
             if first is not None:
-                problems = first.structure.differences(structure)
-                if problems or env_shape != first.env_shape:
+                problems = first[0].differences(structure)
+                if problems or env_shape != first[1]:
                     raise InvalidArgumentError(
                         f"another process has written data of another structure first: {'; '.join(problems)}"
                     )
                 return first
-            tables = self._map_tables(structure, env_shape, slots)
+            mapped = self._map_tables(structure, env_shape, slots)
             description = {
                 "format": _FORMAT,
                 "max_size": self.max_size,
@@ -136,7 +130,7 @@ class MappedRows:
                 "structure": structure.to_json(),
             }
             disk.write_json(self.folder / _DESCRIPTION, description)
-        return tables
+        return mapped
 
     def _map_tables(self, structure: Structure, env_shape: tuple[int, ...], slots: int) -> MappedTables:
         shape = (slots, *env_shape)
@@ -144,7 +138,7 @@ class MappedRows:
         missing = sum(size * 8 for name, size in files.items() if not (self.folder / name).exists())
         disk.require_free(self.folder, missing, f"{math.prod(shape):,} steps", hint=_SPACE_HINT)
         tables = [_map_file(self.folder / name, size, shape) for name, size in files.items()]
-        return MappedTables(structure, env_shape, tables)
+        return structure, env_shape, tables
 
     def _file_problems(self, files: dict[str, int]) -> list[str]:
         problems = []

@@ -106,12 +106,7 @@ class TensorStorage(Storage):
             raise InvalidArgumentError(
                 f"max_size is {max_size}, but the storage has {list(sizes)} steps; expected {steps}"
             )
-        objects = [leaf.path for leaf in structure.leaves if leaf.dtype is None]
-        if objects:
-            raise InvalidArgumentError(
-                f"the leaves {objects} are not tensors; expected tensors only",
-                hint="use a LazyTensorStorage, which also stores objects",
-            )
+        _check_only_tensors(structure)
         super().__init__(steps, ndim=ndim)
         self._storage: Any = storage
         self._structure, self._env_shape = structure, sizes[1:]
@@ -224,15 +219,12 @@ class TensorStorage(Storage):
         last ones are stored. The first data determines the structure of an element.
 
         Args:
-            cursor: An integer for the data of one slot; a slice, range, list or index tensor [n] for the data of n
-                slots.
+            cursor: The slots, see `Storage.set`.
             data: One element [*envs], or several [n, *envs]; a list of elements is stacked.
-            set_cursor: Whether the write counts. If False, neither the number of slots held nor the write index
-                changes, and any slots may be written.
+            set_cursor: Whether the write counts. If False, any slots may be written.
 
         Raises:
-            InvalidArgumentError: If the data does not match the structure. The message lists all problems, and nothing
-                is written.
+            InvalidArgumentError: If the data does not match the structure; nothing is written.
             IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
         """
         if is_dynamo_compiling():
@@ -245,15 +237,11 @@ class TensorStorage(Storage):
         return register_writer(self._write)
 
     def replace(self, index: Any, data: Any) -> None:
-        """Overwrite stored steps without moving the write index.
+        """Overwrite stored steps without moving the write index, see `Storage.replace`.
 
         Args:
             index: Slots, as for `set`; or a tuple with one index per axis, [slots, *envs].
             data: The steps, of the shape that `get` returns for this index.
-
-        Raises:
-            InvalidArgumentError: If the data does not match the stored structure; nothing is written.
-            IndexError: If a slot does not hold data yet; nothing is written.
         """
         if isinstance(index, tuple) and len(index) > 1:
             self._replace_steps(index, data)
@@ -361,12 +349,7 @@ class TensorStorage(Storage):
 
     def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
         """Add entries of zeros to the TensorDict of the caller, which has none."""
-        objects = [leaf.path for leaf in structure.leaves if leaf.dtype is None]
-        if objects:
-            raise InvalidArgumentError(
-                f"the leaves {objects} are not tensors; expected tensors only",
-                hint="use a LazyTensorStorage, which also stores objects",
-            )
+        _check_only_tensors(structure)
         shape = torch.Size((self.slot_count, *env_shape))
         columns = [
             torch.zeros((*shape, *leaf.shape), dtype=leaf.dtype, device=self.device) for leaf in structure.leaves
@@ -379,11 +362,7 @@ class TensorStorage(Storage):
             column.index_copy_(0, slots.to(column.device), leaf.to(column.device))
 
     def column(self, key: Key) -> Any:
-        """Return one field of all stored rows, [rows, ...], or a TensorDict of the fields under a key, as views.
-
-        Raises:
-            UnknownKeyError: If there is no such key.
-        """
+        """Return one field of all stored rows, [rows, ...], or a TensorDict of the fields under a key, as views."""
         structure, held = self._initialized_structure(), self.filled_count
         leaf_numbers = structure.leaves_under(tuple(key))
         if not leaf_numbers:
@@ -567,11 +546,7 @@ class TensorStorage(Storage):
         ]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state; a full ring that is restored into a larger one starts with its oldest step.
-
-        Raises:
-            InvalidArgumentError: If the state does not fit; nothing has changed.
-        """
+        """Restore a state; a full ring that is restored into a larger one starts with its oldest step."""
         if "hooked" in state_dict:
             self._load_hooked_state(state_dict)
             return
@@ -657,6 +632,15 @@ class TensorStorage(Storage):
     def __repr__(self) -> str:
         held = f"{len(self):,} of {self.max_size:,} steps"
         return f"{type(self).__name__}({held}, {self._structure if self.initialized else 'no data yet'})"
+
+
+def _check_only_tensors(structure: Structure) -> None:
+    objects = [leaf.path for leaf in structure.leaves if leaf.dtype is None]
+    if objects:
+        raise InvalidArgumentError(
+            f"the leaves {objects} are not tensors; expected tensors only",
+            hint="use a LazyTensorStorage, which also stores objects",
+        )
 
 
 def _document_problems(state: Mapping[str, Any], ndim: int) -> list[str]:

@@ -77,11 +77,7 @@ class PaddedTrajectories(ReadOnlyStorage):
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
     ) -> Trajectories:
-        """Raise: the elements are whole trajectories already.
-
-        Raises:
-            InvalidArgumentError: Always.
-        """
+        """Raise: the elements are whole trajectories already."""
         del end_key, traj_key, step_key
         raise InvalidArgumentError(
             "the elements of this storage are whole trajectories, so slices cannot be sampled from it",

@@ -94,11 +94,7 @@ class TensorDictMaxValueWriter(Writer):
         self._ranked_counts = None
 
     def add(self, data: Any) -> int | None:
-        """Write one element if its rank is high enough.
-
-        Returns:
-            The row that was written, or None.
-        """
+        """Write one element if its rank is high enough; return its row, or None."""
         _check_collection(data)
         row = int(self.extend(data.unsqueeze(0)))
         return row if row >= 0 else None

@@ -47,12 +47,8 @@ class RoundRobinWriter(Writer):
         if self.tracks_generations:
             storage.track_generations()
 
+    @override
     def add(self, data: Any) -> int | Tensor:
-        """Write the data of one slot.
-
-        Returns:
-            The row that was written; int64 [envs] if a slot has several rows.
-        """
         storage = self._require_storage()
         slot = storage.write_count % storage.slot_count
         storage.set(slot, data)
@@ -66,8 +62,7 @@ class RoundRobinWriter(Writer):
                 one item per slot. Empty data writes nothing.
 
         Returns:
-            The row of each step, int64 [n * envs]; -1 for steps that were not stored: if the data fills more slots than
-            the capacity, only the last ones are stored.
+            As `Writer.extend`; if the data fills more slots than the capacity, only the last ones are stored.
         """
         storage = self._require_storage()
         if isinstance(data, (range, Iterator)):
