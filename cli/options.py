@@ -330,7 +330,7 @@ def dataset_folders(shell: Shell, text: str) -> list[Path]:
     from datasets_rl.store import locating
 
     if text.endswith(".toml"):
-        from datasets_rl.datasets.mixing import load_mixture
+        from datasets_rl.datasets.open_mixture import load_mixture
 
         mixture = load_mixture(text, download=False, home=shell.settings.home)
         return [mixture[number].data_path for number in range(len(mixture.names))]

@@ -14,7 +14,7 @@ COMMANDS = {
     "download": ("download",),
     "info": ("info",),
     "list_datasets": ("list",),
-    "datasets.mixing.mixture_toml": ("mix",),
+    "catalog.mixture_file.mixture_toml": ("mix",),
     "preprocess": ("preprocess",),
     "push": ("push",),
     "preprocessing.naming.describe_steps": ("preprocess", "--list"),

@@ -20,7 +20,7 @@ from .store import remove as remove
 from .datasets.loading import load as load
 from .format.manifest import Manifest as Manifest
 from .hub.push import Pushed as Pushed, push as push
-from .datasets.mixing import (
+from .datasets.open_mixture import (
     load_mixture as load_mixture,
     mixture as mixture,
 )

@@ -136,9 +136,9 @@ def _content(shell: Shell, dataset: str, fps: float | None) -> Any:
 
 def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:
     """Return the error for a mixture, whose weights and transforms exist only while batches are drawn."""
-    from datasets_rl.catalog.mixtures import mixture_members
+    from datasets_rl.catalog.mixture_file import read_mixture
 
-    words = [str(one.dataset) for one in mixture_members(Path(dataset))]
+    words = [one.dataset for one in read_mixture(Path(dataset))[0]]
     return InvalidArgumentError(
         f"{dataset} is a mixture, whose shares and transforms exist only in batches",
         hint=f"export its members: {shell.rlds('export', *words, '--to', 'FORMAT', '--out', 'DIR')}",

@@ -41,7 +41,7 @@ class Sort(str, enum.Enum):
 
 @dataclass(frozen=True)
 class _Stored:
-    """A stored dataset with everything that it occupies."""
+    """A stored dataset, and the sizes of its raw files and earlier versions."""
 
     info: DatasetInfo
     raw_bytes: int

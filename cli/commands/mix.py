@@ -78,7 +78,8 @@ def run(
       rlds mix demo/pendulum ./mine --weights 9,1 --final-weights 1,9 --anneal 10000 -o mix.toml
     """
     from datasets_rl import disk
-    from datasets_rl.datasets.mixing import Member, mixture, mixture_toml
+    from datasets_rl.catalog.mixture_file import Member, mixture_toml
+    from datasets_rl.datasets.open_mixture import mixture
     from datasets_rl.store import locating
 
     if out is not None:

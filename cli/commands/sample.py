@@ -52,7 +52,7 @@ def run(
     import torch
 
     from datasets_rl import datasets  # noqa: F401 -- they load before the clock starts
-    from datasets_rl.datasets import mixing  # noqa: F401 -- they load before the clock starts
+    from datasets_rl.datasets import open_mixture  # noqa: F401 -- they load before the clock starts
 
     options = {"keys": chosen} if (chosen := read_keys(keys)) else {}
     if seed is not None:
@@ -99,7 +99,7 @@ def run(
 
 def _open_dataset(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
     if dataset.endswith(".toml"):
-        from datasets_rl.datasets.mixing import load_mixture
+        from datasets_rl.datasets.open_mixture import load_mixture
 
         return dataset, Path(dataset), load_mixture(dataset, download=False, home=shell.settings.home)
     from datasets_rl.datasets import StoredExperienceReplay

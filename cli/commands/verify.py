@@ -60,11 +60,11 @@ def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Resu
 
 def _members(datasets: Iterable[str]) -> list[str]:
     """Return datasets, with those of a mixture's file in the place of the file."""
-    from datasets_rl.catalog.mixtures import mixture_members
+    from datasets_rl.catalog.mixture_file import read_mixture
 
     found: list[str] = []
     for one in datasets:
-        members = [str(member.dataset) for member in mixture_members(Path(one))] if one.endswith(".toml") else [one]
+        members = [member.dataset for member in read_mixture(Path(one))[0]] if one.endswith(".toml") else [one]
         found += (member for member in members if member not in found)
     return found
 

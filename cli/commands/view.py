@@ -86,7 +86,7 @@ def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
     from datasets_rl.look.page import Panel
 
     if dataset.endswith(".toml"):
-        from datasets_rl.datasets.mixing import load_mixture
+        from datasets_rl.datasets.open_mixture import load_mixture
 
         mixed = load_mixture(dataset, download=False, home=shell.settings.home)
         shares = mixed.sampler.shares.tolist()

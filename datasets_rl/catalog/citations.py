@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets_rl import sources, store
-from datasets_rl.catalog.mixtures import mixture_members
+from datasets_rl.catalog.mixture_file import read_mixture
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.settings import Settings
@@ -60,7 +60,7 @@ def cite(
     path = Path(dataset).expanduser()
     if path.suffix == ".toml" and path.is_file():
         citations = _merge(
-            one for member in mixture_members(path) for one in cite(member.dataset, root=root, settings=settings)
+            one for member in read_mixture(path)[0] for one in cite(member.dataset, root=root, settings=settings)
         )
     else:
         citations = _merge(_citations(dataset, root, settings))

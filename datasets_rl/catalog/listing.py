@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl import sources, store
-from datasets_rl.catalog.mixtures import mixture_members
+from datasets_rl.catalog.mixture_file import read_mixture
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotADatasetError, UnknownIdError
 from datasets_rl.format.space_summary import ActionKind, Basis, ObservationKind, SpaceSummary, least_known
 from datasets_rl.format.summary import Summary
@@ -437,7 +437,7 @@ def info(dataset: str | Path, *, root: Path | str | None = None, settings: Setti
 
 
 def _mixture_info(path: Path, settings: Settings | None) -> DatasetInfo:
-    members = (Member(info(one.dataset, settings=settings), one.weight) for one in mixture_members(path))
+    members = (Member(info(one.dataset, settings=settings), one.weight) for one in read_mixture(path)[0])
     return DatasetInfo(str(path), None, None, members=tuple(members))
 
 

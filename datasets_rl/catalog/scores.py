@@ -149,13 +149,13 @@ def interquartile_mean(scores: Any, *, confidence: float = 0.95, resamples: int 
             f"confidence is {confidence} and resamples is {resamples}; expected 0 < confidence < 1, and at least 1"
         )
     drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, *values.shape))
-    means = _middle_means(np.take_along_axis(values[None], drawn, axis=1).reshape(resamples, -1))
+    means = _interquartile_means(np.take_along_axis(values[None], drawn, axis=1).reshape(resamples, -1))
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return ScoreInterval(float(_middle_means(values.reshape(1, -1))[0]), float(low), float(high), confidence)
+    return ScoreInterval(float(_interquartile_means(values.reshape(1, -1))[0]), float(low), float(high), confidence)
 
 
-def _middle_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the means of the middle halves of rows [N, M] as [N]."""
+def _interquartile_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the interquartile mean of each row of values [N, M] as [N]."""
     cut = values.shape[1] // 4
     means: NDArray[np.float64] = np.sort(values, axis=1)[:, cut : values.shape[1] - cut].mean(axis=1)
     return means

@@ -111,7 +111,7 @@ def push(
     hub = _Hub.connect(repository, branch or "main", settings)
     identity = disk.folder_identity(folder)
     chunks = _checked_chunks(folder, manifest, settings)
-    existing = hub.prepare(private=private)
+    existing = hub.create_branch(private=private)
     card = dataset_card(manifest, repository) if _CARD not in existing or hub.has_generated_card() else None
     additions = hub.send(folder, manifest, chunks)
     texts = {MANIFEST_FILE: (folder / MANIFEST_FILE).read_text(encoding="utf-8")}
@@ -186,7 +186,7 @@ class _Hub:
             raise PushError(f"hf://{repository}", "no token of the Hugging Face hub was found", hint=_TOKEN)
         return cls(HfApi(endpoint=os.environ.get("HF_ENDPOINT")), repository, branch, settings)
 
-    def prepare(self, *, private: bool) -> list[str]:
+    def create_branch(self, *, private: bool) -> list[str]:
         """Create the repository and the branch if they do not exist, and return the paths of the existing files."""
         where: dict[str, Any] = {"repo_id": self.repository, "repo_type": "dataset"}
         self._persist(lambda: self.api.create_repo(**where, private=private or None, exist_ok=True))

@@ -9,7 +9,7 @@ import torch
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer, load, load_mixture, mixture
-from datasets_rl.datasets.mixing import Member, mixture_toml
+from datasets_rl.catalog.mixture_file import Member, mixture_toml
 from datasets_rl.errors import InvalidArgumentError
 
 tomllib = pytest.importorskip("tomllib")
