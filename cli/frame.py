@@ -17,7 +17,7 @@ from types import ModuleType, TracebackType
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.completion import completion_init
+from typer.completion import completion_init  # type: ignore[attr-defined]  # Typer re-exports it without a mark
 
 from datasets_rl.errors import RecordingWarning, UnknownFinalWarning, UntrustedSettingsWarning
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from typer import completion
+from typer.completion import get_completion_script  # type: ignore[attr-defined]  # Typer re-exports it without a mark
 
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError
@@ -46,7 +46,7 @@ _ZSH_START = """#compdef rlds
 
 def _script_of(shell: str) -> str:
     """Return the script of Typer, which for zsh also starts the completion of zsh."""
-    text = completion.get_completion_script(prog_name="rlds", complete_var=COMPLETE, shell=shell)
+    text = get_completion_script(prog_name="rlds", complete_var=COMPLETE, shell=shell)
     return (_ZSH_START + text.removeprefix("#compdef rlds").lstrip() if shell == "zsh" else text) + "\n"
 
 

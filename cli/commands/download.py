@@ -28,7 +28,7 @@ GROUP = "Get"
 
 
 _SHOWN_URLS = 12
-_DOCUMENT = {
+_DOCUMENT: dict[str, Any] = {
     **dict.fromkeys(("folder", "steps", "episodes", "bytes")),
     "present": False,
     "selection": {},
