@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ from datasets_rl.sources.selection import Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.asset import Folder
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.read.tfds import Schema
 
@@ -153,39 +153,23 @@ def _version_of_path(path: str) -> tuple[int, ...]:
     return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """File of episodes, with the selection of them."""
+def _selected_parts(lengths: Sequence[int], selection: Selection) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number of each file that has selected episodes, and the part of its `Shard` without the path.
 
-    asset: Asset
-    first: int
-    """Number of its first episode."""
-    count: int
-    """Number of episodes in the file."""
-    rows: Sequence[int] | None
-    """Indices of the selected episodes in the file; None for all."""
-
-    @property
-    def reader_part(self) -> dict[str, Any]:
-        """Description for the reader, as part of `Shard.part`."""
-        rows = None if self.rows is None else list(self.rows)
-        return {"path": self.asset.path, "first": self.first, "count": self.count, "rows": rows}
-
-
-def _selected_files(assets: Sequence[Asset], lengths: Sequence[int], selection: Selection) -> Iterator[_File]:
-    """Yield the files that have selected episodes."""
-    total = sum(lengths)
-    selected = read_numbers(selection.episodes, total) if selection.episodes else None
-    at = 0
-    for asset, count, stop in zip(assets, lengths, accumulate(lengths), strict=True):
-        first, rows = stop - count, None
+    Args:
+        lengths: Number of episodes of each file.
+        selection: The selection.
+    """
+    selected = read_numbers(selection.episodes, sum(lengths)) if selection.episodes else None
+    first = 0
+    for number, count in enumerate(lengths):
+        rows = None
         if selected is not None:
-            start = at
-            while at < len(selected) and selected[at] < stop:
-                at += 1
-            rows = [number - first for number in selected[start:at]]
+            inside = slice(bisect_left(selected, first), bisect_left(selected, first + count))
+            rows = [episode - first for episode in selected[inside]]
         if count and rows != []:
-            yield _File(asset, first, count, rows)
+            yield number, {"first": first, "count": count, "rows": rows}
+        first += count
 
 
 def _list_records(
@@ -197,34 +181,33 @@ def _list_records(
     if features is None or described is None:
         raise ConversionError(entry.id, [f"{path} has no dataset_info.json, which states the number of episodes"])
     info, lengths = _parse_info(upstream.text(described), entry, split)
-    files: dict[int, Asset] = {}
-    for file_path, asset in inside.items():
-        match = _RECORDS.fullmatch(file_path)
-        if match is not None and match["split"] == split and int(match["count"]) == len(lengths):
-            files[int(match["number"])] = replace(asset, kind="TFRecord")
-    problems = []
+    matches = {_RECORDS.fullmatch(file_path): asset for file_path, asset in inside.items()}
+    files = {
+        int(match["number"]): replace(asset, kind="TFRecord")
+        for match, asset in matches.items()
+        if match is not None and match["split"] == split and int(match["count"]) == len(lengths)
+    }
     if not files:
-        problems.append(f"{path} has no {len(lengths)} files of the split {split}, which dataset_info.json states")
-    placeholders = [files.get(number, described) for number in range(len(lengths))]
-    chosen = list(_selected_files(placeholders, lengths, selection)) if files else []
-    chosen_starts = {file.first for file in chosen}
-    starts = [stop - count for stop, count in zip(accumulate(lengths), lengths, strict=True)]
-    needed = [number for number, first in enumerate(starts) if first in chosen_starts and lengths[number]]
-    problems += [
-        f"{path} lacks file {number} of the {len(lengths)} files of {split}" for number in needed if number not in files
-    ]
-    if problems:
-        raise ConversionError(entry.id, problems[:20])
+        problem = f"{path} has no {len(lengths)} files of the split {split}, which dataset_info.json states"
+        raise ConversionError(entry.id, [problem])
+    parts = [*_selected_parts(lengths, selection)]
+    missing = [number for number, _ in parts if number not in files]
+    if missing:
+        problems = [f"{path} lacks file {number} of the {len(lengths)} files of {split}" for number in missing[:20]]
+        raise ConversionError(entry.id, problems)
+    chosen = [(files[number], {"path": files[number].path, **part}) for number, part in parts]
     metadata = {"version": path.rpartition("/")[2], "split": split, "upstream": "rlds"}
     metadata |= {name: info[name] for name in ("name", "description") if isinstance(info.get(name), str)}
     citation = info.get("citation")
     from datasets_rl.read.tfds import Schema
 
     schema = Schema(upstream.text(features), features.path)
-    sizes = [file.asset.size or 0 for file in chosen]
     return Listing(
-        (features, described, *(file.asset for file in chosen)),
-        tuple(_shard_of_files(group) for group in group_by_size(chosen, sizes, _SHARD_BYTES)),
+        (features, described, *(asset for asset, _ in chosen)),
+        tuple(
+            Shard(tuple(asset.path for asset, _ in group), [part for _, part in group])
+            for group in group_by_size(chosen, (asset.size or 0 for asset, _ in chosen), _SHARD_BYTES)
+        ),
         common=(features.path, described.path),
         params={**params, "features": features.path, "metadata": metadata},
         keys=_step_keys(schema),
@@ -318,10 +301,6 @@ def _step_bytes(schema: Schema) -> tuple[float, float, float]:
         fetched, decoded = fetched + small, decoded + wide
         encoded += small if leaf.dtype.itemsize == 1 else wide
     return fetched, decoded, encoded
-
-
-def _shard_of_files(group: Sequence[_File]) -> Shard:
-    return Shard(tuple(file.asset.path for file in group), [file.reader_part for file in group])
 
 
 SOURCE = OpenX()
