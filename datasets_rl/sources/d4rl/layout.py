@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array
+from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted_name
 
 FLAGS = ("terminals", "timeouts")
@@ -22,11 +22,6 @@ COLUMN_OF: Mapping[str, Key] = {
     "infos": ("info",),
 }
 """The key for each name that D4RL defines; for datasets in a group of that name, the rest of the path is appended."""
-WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
-    np.dtype(np.uint16): np.dtype(np.int32),
-    np.dtype(np.uint32): np.dtype(np.int64),
-}
-"""Unsigned integer dtypes that torch cannot gather, and the signed dtypes that hold their values."""
 _TOO_WIDE = (np.dtype(np.uint64).str, *({np.dtype(np.longdouble).str} - {np.dtype(np.float64).str}))
 _MANDATORY = ("observations", "actions", "rewards", "terminals")
 _FOLLOWING = "next_observations"

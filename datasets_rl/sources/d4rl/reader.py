@@ -28,8 +28,8 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.sources.base import EpisodeReader
-from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, ColumnSlice, plan_layout, with_explicit_next
-from datasets_rl.sources.jumps import find_jumps
+from datasets_rl.sources.d4rl.layout import FLAGS, ColumnSlice, plan_layout, with_explicit_next
+from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
@@ -170,7 +170,7 @@ class D4RLReader(EpisodeReader):
         rows = block.stop - block.start
         for part in self._layout.parts:
             for name in filter(None, (part.name, part.following)):
-                self.counts["not-finite"] += _count_not_finite(block.columns[name][:rows])
+                self.counts["not-finite"] += count_not_finite(block.columns[name][:rows])
             if part.column.key == OBSERVATION:
                 self.counts["zero-observation"] += _count_zero_rows(block.columns[part.name][:rows])
 
@@ -335,15 +335,6 @@ def _as_column(array: _Array, column: Column) -> _Array:
 
 def _slice_arrays(arrays: Mapping[Key, _Array], rows: slice) -> dict[Key, _Array]:
     return {key: array[rows] for key, array in arrays.items()}
-
-
-def _count_not_finite(array: _Array) -> int:
-    if array.dtype.kind != "f":
-        return 0
-    with np.errstate(all="ignore"):
-        if np.isfinite(array.sum()):
-            return 0
-    return int((~np.isfinite(array)).sum())
 
 
 def _count_zero_rows(array: _Array) -> int:

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import join_names
 from datasets_rl.sources.local.description import Description, Field
 from datasets_rl.sources.local.files import Array, ArrayFile
+from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.keys import (
     ACTION,
     NEXT,
@@ -34,10 +34,6 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-_WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
-    np.dtype(np.uint16): np.dtype(np.int32),
-    np.dtype(np.uint32): np.dtype(np.int64),
-}
 _SUPPORTED = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8"))
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _TURNS: Mapping[str, tuple[int, ...]] = {"": (), "HWC to CHW": (2, 0, 1), "CHW to HWC": (1, 2, 0)}
@@ -163,7 +159,7 @@ def plan_layout(file: ArrayFile, description: Description, known_columns: Sequen
         marks,
         description.alignment,
         tuple(sorted(_unused_arrays(file, fields) - {marks, description.final_known, *finals.values()})),
-        sum(file.arrays[field.array].dtype in _WIDENED for field in fields if field.array),
+        sum(file.arrays[field.array].dtype in WIDENED for field in fields if field.array),
     )
     problems.extend(_following_problems(result, file))
     problems.extend(_column_problems(result.columns, known_columns or result.columns))
@@ -240,7 +236,7 @@ def _column_slice(field: Field, array: Array | None) -> ColumnSlice:
         return ColumnSlice("", Column(key, np.dtype(np.float32), (1,)), constant=field.constant)
     turn = _TURNS[field.layout]
     shape = (1,) if key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
-    dtype = _WIDENED.get(array.dtype, array.dtype)
+    dtype = WIDENED.get(array.dtype, array.dtype)
     column = Column(key, dtype, shape, shared=field.is_state, text=array.text, encoded=array.encoded)
     return ColumnSlice(field.array, column, turn)
 

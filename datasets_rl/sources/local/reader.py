@@ -15,11 +15,11 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import first_problems, join_names
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader
-from datasets_rl.sources.jumps import find_jumps
 from datasets_rl.sources.local.description import FILE, Description, Field, no_episode_numbers_error
 from datasets_rl.sources.local.files import ArrayFile, RowReader, join_rows, open_arrays
 from datasets_rl.sources.local.layout import ColumnSlice, EpisodeBounds, Plan, find_episodes, is_empty, plan_layout
 from datasets_rl.sources.selection import Selection
+from datasets_rl.sources.values import count_not_finite, find_jumps
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
@@ -295,7 +295,8 @@ class _FileReader:
                 shifts = bounds.extra * numbers + bounds.lead
                 values = self._read_shifted(self._rows[part.array], part, rows, shifts, lengths)
                 columns[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
-        self.not_finite += sum(_count_not_finite(values) for values in chain(columns.values(), finals.values()))
+        every = (*columns.values(), *finals.values())
+        self.not_finite += sum(count_not_finite(values) for values in every if isinstance(values, np.ndarray))
         return columns, finals
 
     def _has_final_states(self, part: ColumnSlice) -> bool:
@@ -413,13 +414,6 @@ def _blank(part: ColumnSlice, count: int) -> Any:
 
 def _problems_with_file(error: ConversionError) -> list[str]:
     return [f"{error.name}: {problem}" for problem in error.problems]
-
-
-def _count_not_finite(values: Any) -> int:
-    if values is None or isinstance(values, list) or values.dtype.kind != "f":
-        return 0
-    finite = np.isfinite(values)
-    return 0 if finite.all() else int((~finite).sum())
 
 
 def _spec_of_field(column_slice: ColumnSlice, field: Field) -> dict[str, Any] | None:

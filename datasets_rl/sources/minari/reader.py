@@ -31,16 +31,13 @@ from datasets_rl.sources.minari.episodes import (
 )
 from datasets_rl.sources.minari.spaces import Leaf, leaf_spaces, read_space, spec_document
 from datasets_rl.sources.selection import read_numbers
+from datasets_rl.sources.values import WIDENED, count_not_finite
 from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
 _BLOCK_BYTES = 8 << 20
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
 _VERSIONS = frozenset({"0.4.0", "0.4.1", "0.4.2", "0.4.3", "0.5.0", "0.5.1", "0.5.2", "0.5.3", "0.5.4"})
-_WIDER: Mapping[np.dtype[Any], np.dtype[Any]] = {
-    np.dtype(np.uint16): np.dtype(np.int32),
-    np.dtype(np.uint32): np.dtype(np.int64),
-}
 _METADATA = (
     "env_spec",
     "eval_env_spec",
@@ -293,8 +290,7 @@ class MinariReader(EpisodeReader):
         if values.dtype != column.dtype:
             self.counts["widened"] += last - first
             values = values.astype(column.dtype)
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            self.counts["not-finite"] += int((~np.isfinite(values)).sum())
+        self.counts["not-finite"] += count_not_finite(values)
         return values
 
     def _read_flag(self, stored: StoredColumn, key: Key) -> NDArray[np.bool_]:
@@ -330,7 +326,7 @@ class MinariReader(EpisodeReader):
             lengths |= {steps} if key[0] == "info" else set()
             if stored.length not in lengths:
                 problems.append(f"{dotted_name(key)} has {stored.length:,} rows for {steps:,} steps")
-            shape, dtype = (stored.shape, _WIDER.get(stored.dtype, stored.dtype))
+            shape, dtype = (stored.shape, WIDENED.get(stored.dtype, stored.dtype))
             if not _fits_column(key, shape, dtype, first):
                 problems.append(
                     f"{dotted_name(key)} is {dtype.name} {list(shape)}; "
@@ -356,7 +352,7 @@ def _fits_column(key: Key, shape: tuple[int, ...], dtype: np.dtype[Any], column:
 def _column_of(key: Key, stored: StoredColumn, steps: int) -> Column:
     if key in _FLAGS:
         return Column(key, np.dtype(np.bool_), (1,))
-    dtype = _WIDER.get(stored.dtype, stored.dtype)
+    dtype = WIDENED.get(stored.dtype, stored.dtype)
     if key == NEXT_REWARD:
         return Column(key, dtype, (1,))
     # Old files have additional groups, such as `state`. They are states if they have one more row than the actions.

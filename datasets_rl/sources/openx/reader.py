@@ -30,6 +30,7 @@ from datasets_rl.read import images
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawEpisode, RecordFiles
 from datasets_rl.sources.openx.episodes import Values as RawValues
+from datasets_rl.sources.values import count_not_finite
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
@@ -297,8 +298,7 @@ class OpenXReader(EpisodeReader):
         part = values[start:stop]
         if field.path in {_FIRST, _REWARD}:
             part = part.reshape(len(part), *column.shape)
-        if part.dtype.kind == "f" and not np.isfinite(part).all():
-            self.counts["not-finite"] += int((~np.isfinite(part)).sum())
+        self.counts["not-finite"] += count_not_finite(part)
         if part.dtype == column.dtype:
             return part
         if part.dtype.kind in "iu" and column.dtype.kind == "i" and part.max(initial=0) > np.iinfo(column.dtype).max:

@@ -1,6 +1,6 @@
-"""Detection of episode boundaries: whether the next state of a row equals the state of the following row.
+"""Values of raw files: integers that torch cannot gather, numbers that are not finite, and jumps between rows.
 
-A writer derives both from the same state, but often rounds them differently: a difference of 1e-6 is noise, whereas a
+A jump, whose next state differs from the state of the following row, is the boundary of an episode. A writer derives both from the same state, but often rounds them differently: a difference of 1e-6 is noise, whereas a
 reset changes at least one number by much more. Floats therefore count as equal if
 
     |a - b| <= t * (1 + min(|a|, |b|))        t = max(1e-5, 8 times the spacing of the dtype at 1)
@@ -10,13 +10,29 @@ and NaN equals NaN. Integers and booleans must be equal.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
+    np.dtype(np.uint16): np.dtype(np.int32),
+    np.dtype(np.uint32): np.dtype(np.int64),
+}
+"""Unsigned integer dtypes that torch cannot gather, and the signed dtypes that hold their values."""
 _TOLERANCE = 1e-5
 _SPACINGS = 8
+
+
+def count_not_finite(array: NDArray[Any]) -> int:
+    """Return the number of values that are NaN or infinite."""
+    if array.dtype.kind != "f":
+        return 0
+    with np.errstate(all="ignore"):
+        if np.isfinite(array.sum()):  # then no value is infinite, and no mask is needed
+            return 0
+    return int((~np.isfinite(array)).sum())
 
 
 def find_jumps(
