@@ -324,14 +324,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             index: The index of a batch, ``batch["index"]``, with ``"buffer_ids"`` and ``"index"``.
             priority: One number for all steps, or one per step.
         """
-        rows = index[_INDEX]
-        numbers = expand_as_right(index[_SOURCE], rows)
-        for number, member in enumerate(self._members):
-            selected = numbers == number
-            if selected.any():
-                priorities = priority[selected] if isinstance(priority, Tensor) and priority.ndim else priority
-                with member.lock:
-                    member.sampler.update_priority(rows[selected], priorities, storage=member.storage)
+        is_per_step = isinstance(priority, Tensor) and priority.ndim > 0
+        self._update_members(index, lambda _, selected: priority[selected] if is_per_step else priority)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Update the priorities of the steps of a sampled batch, in the samplers of their buffers.
@@ -345,13 +339,23 @@ class ReplayBufferEnsemble(ReplayBuffer):
         index = data.get(_INDEX, None)
         if index is None:
             raise InvalidArgumentError(f"the batch has no {_INDEX!r}; expected a batch from sample(), with its index")
-        for number, member in enumerate(self._members):
-            selected = index[_SOURCE] == number
+
+        def priority_of(member: ReplayBuffer, selected: Tensor) -> Any:
             priority = data.get(getattr(member, "priority_key", "td_error"), None)
-            if priority is not None and selected.any():
-                priority = priority.reshape(*selected.shape, -1)[selected]
+            return None if priority is None else priority.reshape(*selected.shape, -1)[selected]
+
+        self._update_members(index, priority_of)
+
+    def _update_members(self, index: Any, priority_of: Callable[[ReplayBuffer, Tensor], Any]) -> None:
+        """Update the priorities of each buffer; `priority_of` maps the buffer and a mask of its steps to them."""
+        rows = index[_INDEX]
+        numbers = expand_as_right(index[_SOURCE], rows)
+        for number, member in enumerate(self._members):
+            selected = numbers == number
+            priority = priority_of(member, selected) if selected.any() else None
+            if priority is not None:
                 with member.lock:
-                    member.sampler.update_priority(index[_INDEX][selected], priority, storage=member.storage)
+                    member.sampler.update_priority(rows[selected], priority, storage=member.storage)
 
     def __getitem__(self, index: Any) -> Any:
         """Return a buffer (integer), an ensemble (slice or several numbers), or data of the buffers (tuple)."""

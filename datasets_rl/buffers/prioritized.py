@@ -61,11 +61,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 hint="use ReplayBuffer(sampler=...)",
             )
         problems: list[str] = []
-        storage = build_component(storage, "get", problems)
-        if problems or storage is None:
+        built = build_component(storage, "get", problems)
+        if problems:
             raise InvalidArgumentError("; ".join(problems))
         sampler = PrioritizedSampler(
-            storage.max_size,
+            built.max_size,
             alpha=alpha,
             beta=beta,
             eps=eps,
@@ -74,7 +74,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             device=sampler_device,
             sync=sync,
         )
-        super().__init__(storage=storage, sampler=sampler, **kwargs)
+        super().__init__(storage=built, sampler=sampler, **kwargs)
 
     @property
     def prioritized_sampler(self) -> PrioritizedSampler:

@@ -43,6 +43,16 @@ _NO_ARRAYS = {torch.bfloat16}
 """Dtypes that numpy does not have."""
 
 
+def _forwarded(name: str) -> Any:
+    """Return the method of a client that calls the method of this name of the buffer."""
+
+    def forward(self: RayReplayBufferClient, *arguments: Any) -> Any:
+        return self._call("call", name, *map(_packed, arguments))
+
+    forward.__doc__ = f"Call the method `{name}` of the buffer, see `TensorDictReplayBuffer`."
+    return forward
+
+
 class RayReplayBufferClient:
     """One program's access to a `RayReplayBuffer`; it can be sent to other processes of the cluster.
 
@@ -121,35 +131,14 @@ class RayReplayBufferClient:
         while True:
             yield self.sample()
 
-    def update_priority(self, index: Any, priority: Any) -> None:
-        """Set priorities, as `ReplayBuffer.update_priority`."""
-        self._call("call", "update_priority", _packed(index), _packed(priority))
-
-    def update_tensordict_priority(self, data: Any) -> None:
-        """Set the priorities in a batch, as `TensorDictReplayBuffer.update_tensordict_priority`."""
-        self._call("call", "update_tensordict_priority", _packed(data))
-
-    def __len__(self) -> int:
-        """Return the number of stored steps."""
-        return int(self._call("call", "__len__"))
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._call("call", "__getitem__", _packed(index))
-
-    def __setitem__(self, index: Any, data: Any) -> None:
-        self._call("call", "__setitem__", _packed(index), _packed(data))
-
-    def empty(self) -> None:
-        """Remove all steps."""
-        self._call("call", "empty")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the buffer, as `ReplayBuffer.state_dict`."""
-        return self._call("call", "state_dict")  # type: ignore[no-any-return]  # a call may return anything
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state from `state_dict`."""
-        self._call("call", "load_state_dict", _packed(state_dict))
+    update_priority = _forwarded("update_priority")
+    update_tensordict_priority = _forwarded("update_tensordict_priority")
+    empty = _forwarded("empty")
+    state_dict = _forwarded("state_dict")
+    load_state_dict = _forwarded("load_state_dict")
+    __len__ = _forwarded("__len__")
+    __getitem__ = _forwarded("__getitem__")
+    __setitem__ = _forwarded("__setitem__")
 
     def dumps(self, path: Path | str) -> None:
         """Write the state into a folder that the actor sees."""

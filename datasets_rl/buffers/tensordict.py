@@ -111,23 +111,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
         rows: Any = None,
         as_: BatchForm | None = None,
     ) -> Any:
-        """Sample a batch, or read one of given rows; see `ReplayBuffer.sample`.
+        """Sample a batch, or read one of given rows, see `ReplayBuffer.sample`.
 
-        Args:
-            batch_size: Number of steps, B; by default that of the constructor.
-            return_info: Whether to return the info of the sampler, too.
-            include_info: If False, the batch contains neither the index nor the other info of the sampler. Flags at the
-                ends of slices are then those of the data, before transforms.
-            keys: Fields of the batch; by default all. The index and the other info of the sampler are added.
-            rows: Rows of the batch, integers [B], instead of a random choice.
-            as_: The form of the batch: "tensordict" (the default), "dict", "numpy" or "jax".
-
-        Returns:
-            The batch, or the batch and a dict of info.
-
-        Raises:
-            InvalidArgumentError: If no batch size is given, or the buffer is empty; or if rows are out of range.
-            UnknownKeyError: If a batch has no such field.
+        The index and the other info of the sampler are added to the batch, whatever `keys` name. With
+        ``include_info=False``, the batch contains neither; flags at the ends of slices are then those of the data, before
+        transforms.
         """
         if as_ is not None:
             check_form(as_)
