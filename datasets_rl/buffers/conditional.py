@@ -15,7 +15,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import Key, as_key, dotted_name
 
-__all__ = ["ConditionalUpdate", "ConditionalUpdateResult"]
+__all__ = ["ConditionalUpdateResult", "update_if_present"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,112 +49,91 @@ class ConditionalUpdateResult:
         return self.updated.numel() - self.updated_count - self.version_rejected_count
 
 
-class ConditionalUpdate:
-    """New values for some steps, checked before anything is written.
+def update_if_present(
+    storage: Storage,
+    rows: Tensor,
+    patch: Mapping[Key, Any],
+    live: Tensor,
+    version_key: Any,
+    version: Any,
+    *,
+    require_newer: bool,
+) -> ConditionalUpdateResult:
+    """Overwrite the steps that are still present, see `ReplayBuffer.update_if_present`; all is checked before.
 
     Args:
         storage: The storage of the steps.
         rows: The rows of the steps, int64 [B].
         patch: The new values by key, each [B, ...].
+        live: Which of the steps are still present, bool [B].
         version_key: Field with the version of each step; None for no comparison.
         version: The new version, one number or one per step.
-
-    Raises:
-        UnknownKeyError: If there is no such key.
-        InvalidArgumentError: If a value has another dtype or shape, or only one of `version_key` and `version` is
-            given. The message lists all problems.
+        require_newer: Whether a new version must be above the stored one, or may equal it.
     """
+    problems: list[str] = []
+    if (version_key is None) is not (version is None):
+        problems.append("only one of version_key and version was given; expected both, or neither")
+    if isinstance(version_key, str) and "." in version_key:
+        problems.append(f"Dotted-string version_key {version_key!r}; expected {tuple(version_key.split('.'))!r}")
+    if problems:
+        raise InvalidArgumentError("; ".join(problems))
+    key = None if version_key is None else as_key(version_key)
+    if key in patch:
+        raise InvalidArgumentError(f"version_key {dotted_name(key or ())!r} may not appear in patch")
+    values = {name: _checked(storage, rows, name, value, problems) for name, value in patch.items()}
+    versions = None if key is None else _checked_version(storage, len(rows), key, torch.as_tensor(version), problems)
+    if problems:
+        raise InvalidArgumentError(f"the steps cannot be updated: {'; '.join(problems)}")
+    updated, rejected = live, None
+    if key is not None and versions is not None:
+        updated = live.clone()
+        new = versions[live.to(versions.device)].cpu()
+        updated[live] = _accepted(storage.pick(key, rows[live]).reshape(-1).cpu(), rows[live], new, require_newer)
+        rejected = live & ~updated
+        values[key] = versions.reshape(-1, *storage.column(key).shape[1:])
+    if updated.any():
+        chosen = {name: value[updated.to(value.device)] for name, value in values.items()}
+        overwrite_fields(storage, chosen, rows[updated])
+    return ConditionalUpdateResult(updated, rejected)
 
-    def __init__(
-        self, storage: Storage, rows: Tensor, patch: Mapping[Key, Any], version_key: Any, version: Any
-    ) -> None:
-        problems: list[str] = []
-        if (version_key is None) is not (version is None):
-            problems.append("only one of version_key and version was given; expected both, or neither")
-        if isinstance(version_key, str) and "." in version_key:
-            problems.append(f"Dotted-string version_key {version_key!r}; expected {tuple(version_key.split('.'))!r}")
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
-        self._storage, self._rows = storage, rows
-        self._version_key = None if version_key is None else as_key(version_key)
-        if self._version_key in patch:
-            raise InvalidArgumentError(f"version_key {dotted_name(self._version_key or ())!r} may not appear in patch")
-        self._patch = {key: self._checked(key, value, problems) for key, value in patch.items()}
-        if self._version_key is not None:
-            self._version = self._checked_version(self._version_key, torch.as_tensor(version), problems)
-        if problems:
-            raise InvalidArgumentError(f"the steps cannot be updated: {'; '.join(problems)}")
 
-    def _checked(self, key: Key, value: Any, problems: list[str]) -> Tensor:
-        column: Any = self._storage.column(key)
-        new = torch.as_tensor(value)
-        if not isinstance(column, Tensor):
-            problems.append(f"{dotted_name(key)!r} holds several fields; expected the key of one")
-            return new
-        if new.dtype != column.dtype:
-            problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")
-        shape = (len(self._rows), *column.shape[1:])
-        if new.numel() != torch.Size(shape).numel():
-            problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}; expected {list(shape)}")
-            return new
-        return self._in_row_order(new, column.shape[1:]).reshape(shape)
+def _checked(storage: Storage, rows: Tensor, key: Key, value: Any, problems: list[str]) -> Tensor:
+    """Return the values of a field in the order of the rows; append problems to `problems`."""
+    column: Any = storage.column(key)
+    new = torch.as_tensor(value)
+    if not isinstance(column, Tensor):
+        problems.append(f"{dotted_name(key)!r} holds several fields; expected the key of one")
+        return new
+    if new.dtype != column.dtype:
+        problems.append(f"the value of {dotted_name(key)!r} is {new.dtype}; expected {column.dtype}")
+    shape = (len(rows), *column.shape[1:])
+    if new.numel() != torch.Size(shape).numel():
+        problems.append(f"the value of {dotted_name(key)!r} has shape {list(new.shape)}; expected {list(shape)}")
+        return new
+    # Values may have the shape of the data that was extended, [envs, time, ...]; rows are in order of time.
+    axes = storage.ndim
+    is_data_shaped = axes > 1 and new.shape[axes:] == column.shape[1:] and new.ndim == axes + column.ndim - 1
+    return (new.movedim(axes - 1, 0) if is_data_shaped else new).reshape(shape)
 
-    def _in_row_order(self, new: Tensor, shape: torch.Size) -> Tensor:
-        """Move time to the front of values in the shape of the data that was extended, [envs, time, *shape].
 
-        The rows of an index from `extend` are ordered by time, and then by environment.
-        """
-        axes = self._storage.ndim
-        is_data_shaped = axes > 1 and new.shape[axes:] == shape and new.ndim == axes + len(shape)
-        return new.movedim(axes - 1, 0) if is_data_shaped else new
+def _checked_version(storage: Storage, steps: int, key: Key, version: Tensor, problems: list[str]) -> Tensor:
+    """Return the new version of each step, [B]; append problems to `problems`."""
+    column: Any = storage.column(key)
+    if not isinstance(column, Tensor) or column[:1].numel() != 1:
+        problems.append(f"version_key {dotted_name(key)!r} does not hold one number per step")
+        return version
+    if version.numel() not in {1, steps}:
+        problems.append(f"version has shape {list(version.shape)}; expected one number, or [{steps}]")
+        return version
+    return version.reshape(-1).expand(steps).to(column.dtype)
 
-    def _checked_version(self, key: Key, version: Tensor, problems: list[str]) -> Tensor:
-        column: Any = self._storage.column(key)
-        if not isinstance(column, Tensor) or column[:1].numel() != 1:
-            problems.append(f"version_key {dotted_name(key)!r} does not hold one number per step")
-            return version
-        if version.numel() not in {1, len(self._rows)}:
-            problems.append(f"version has shape {list(version.shape)}; expected one number, or [{len(self._rows)}]")
-            return version
-        return version.reshape(-1).expand(len(self._rows)).to(column.dtype)
 
-    def apply(self, generation: Tensor, current: Tensor, *, require_newer: bool) -> ConditionalUpdateResult:
-        """Overwrite the steps that are still present.
-
-        Args:
-            generation: The generations of their slots when they were sampled, [B].
-            current: The generations now, [B].
-            require_newer: Whether a new version must be above the stored one, or may equal it.
-
-        Raises:
-            InvalidArgumentError: If the number of generations is not that of the steps; nothing is written.
-        """
-        if generation.numel() != len(self._rows):
-            raise InvalidArgumentError(
-                f"there are {generation.numel()} generations for {len(self._rows)} steps; expected one each"
-            )
-        live = (current >= 0) & (current == generation.reshape(-1).to(current.device))
-        live &= self._rows < len(self._storage)
-        updated, rejected, values = live, None, dict(self._patch)
-        if self._version_key is not None:
-            updated = live.clone()
-            updated[live] = self._accepted(self._version_key, live, require_newer=require_newer)
-            rejected = live & ~updated
-            column = self._storage.column(self._version_key)
-            values[self._version_key] = self._version.reshape(-1, *column.shape[1:])
-        if updated.any():
-            chosen = {key: value[updated.to(value.device)] for key, value in values.items()}
-            overwrite_fields(self._storage, chosen, self._rows[updated])
-        return ConditionalUpdateResult(updated, rejected)
-
-    def _accepted(self, key: Key, live: Tensor, *, require_newer: bool) -> Tensor:
-        """Return which of the present steps have an acceptable version, bool [present steps]."""
-        rows, version = self._rows[live], self._version[live.to(self._version.device)].cpu()
-        stored = self._storage.pick(key, rows).reshape(-1).cpu()
-        accepted = version > stored if require_newer else version >= stored
-        # Of several updates of one step, the last one with the highest version wins.
-        steps, step = torch.unique(rows, return_inverse=True)
-        order = torch.argsort(version, stable=True).numpy()
-        winner = np.zeros(len(steps), np.int64)
-        winner[step.numpy()[order]] = order  # of several values for one element, numpy keeps the last
-        return accepted & (torch.from_numpy(winner)[step] == torch.arange(len(rows)))
+def _accepted(stored: Tensor, rows: Tensor, version: Tensor, require_newer: bool) -> Tensor:
+    """Return which of the present steps have an acceptable version, bool [present steps]."""
+    accepted = version > stored if require_newer else version >= stored
+    # Of several updates of one step, the last one with the highest version wins.
+    steps, step = torch.unique(rows, return_inverse=True)
+    order = torch.argsort(version, stable=True).numpy()
+    winner = np.zeros(len(steps), np.int64)
+    winner[step.numpy()[order]] = order  # of several values for one element, numpy keeps the last
+    return accepted & (torch.from_numpy(winner)[step] == torch.arange(len(rows)))

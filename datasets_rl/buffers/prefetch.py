@@ -77,7 +77,7 @@ class Prefetch:
     def next(self) -> tuple[Drawn, Batch]:
         """Return the oldest batch in progress with its sample, and start new ones after it."""
         buffer = self._buffer
-        with buffer.lock:
+        with buffer.lock.reading if buffer.storage.read_only else buffer.lock:
             self._leave_parent()
             while len(self._in_progress) <= self.depth:
                 self.start(buffer.draw(None, ahead=True))

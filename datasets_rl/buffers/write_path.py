@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from datasets_rl.buffers.batch import move_time_first, split_data
 from datasets_rl.buffers.compiled import call_uncompiled
-from datasets_rl.buffers.conditional import ConditionalUpdate, ConditionalUpdateResult
+from datasets_rl.buffers.conditional import ConditionalUpdateResult, update_if_present
 from datasets_rl.buffers.fields import key_of, leaves_by_key, overwrite_fields
 from datasets_rl.buffers.read_path import ReadPath
 from datasets_rl.errors import InvalidArgumentError
@@ -305,6 +305,11 @@ class WritePath(ReadPath):
         with self.lock as lock:
             lock.wait_for_reads()
             rows = storage.ravel(index).reshape(-1)
-            current = writer.generations_of(storage.unravel(rows))
-            update = ConditionalUpdate(storage, rows, leaves_by_key(patch), version_key, version)
-            return update.apply(torch.as_tensor(generation), current, require_newer=require_newer)
+            current, sampled = writer.generations_of(storage.unravel(rows)), torch.as_tensor(generation)
+            if sampled.numel() != len(rows):
+                raise InvalidArgumentError(
+                    f"there are {sampled.numel()} generations for {len(rows)} steps; expected one each"
+                )
+            live = (current >= 0) & (current == sampled.reshape(-1).to(current.device)) & (rows < len(storage))
+            new = leaves_by_key(patch)
+            return update_if_present(storage, rows, new, live, version_key, version, require_newer=require_newer)

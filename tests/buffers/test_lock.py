@@ -199,6 +199,32 @@ def test_an_interrupt_in_the_lock_is_raised_at_the_exit(gate):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_reading_excludes_writers_and_leaves_the_handler_of_interrupts_alone():
+    gate, entered = BufferLock(), threading.Event()
+
+    def enter():
+        with gate:
+            entered.set()
+
+    writer = threading.Thread(target=enter)
+    with gate.reading:
+        handler = signal.getsignal(signal.SIGINT)
+        writer.start()
+        assert not entered.wait(0.05)
+    writer.join(10)
+
+    assert entered.is_set()
+    assert handler is signal.default_int_handler
+
+
+def test_reading_enters_a_lock_that_processes_share_as_a_whole():
+    gate = BufferLock()
+    gate.share()
+
+    assert gate.reading is gate
+    assert BufferLocks([gate]).reading is not gate
+
+
 def test_a_second_interrupt_in_the_lock_is_raised_at_once():
     gate, order = BufferLock(), []
 
