@@ -14,7 +14,6 @@ from tensordict import TensorClass, TensorDict, TensorDictBase
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.returns import float_rewards
 from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.ted.boundaries import DEFAULT_DONE_KEYS, find_start_stop_traj
@@ -53,7 +52,7 @@ class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an
 
         >>> trajectory = rb.query(traj.length >= 50)[0]
         >>> trajectory.observation, trajectory.reward       # [T, ...] each
-        >>> trajectory.length, trajectory.ret
+        >>> trajectory.length, trajectory.total_reward
         >>> trajectory[:10], trajectory["next", "done"]
 
     A name that the steps lack is looked up under "next": `reward` is ``("next", "reward")``. An index of steps gives a
@@ -86,14 +85,9 @@ class Trajectory(_TensorClass):  # type: ignore[misc]  # any attribute may be an
 
     @property
     def total_reward(self) -> Tensor:
-        """Sum of the rewards, a scalar."""
-        return float_rewards(self.reward).sum()
-
-    @property
-    def ret(self) -> float:
-        """Return of the trajectory: the undiscounted sum of its rewards, in float64."""
+        """Return of the trajectory: the undiscounted sum of its rewards, a float64 scalar."""
         rewards: Tensor = self.reward
-        return float(rewards.double().sum())
+        return rewards.double().sum()
 
     def get(self, key: NestedKey, default: Any = None) -> Any:
         """Return the entry of a key; without one, that of the same name under "next"; without both, `default`."""
@@ -270,7 +264,7 @@ class _TrajectoryExpression:
     """Expressions of a query: entries of trajectories by their names or keys.
 
         >>> from datasets_rl import traj
-        >>> rb.query((traj.ret > 100) & (traj.length >= 50))
+        >>> rb.query((traj.total_reward > 100) & (traj.length >= 50))
         >>> rb.query((traj.reward > 10).any() | (traj.step_count.last() > 500))
         >>> rb.query((traj["collector", "traj_ids"] == 3).all())
 
@@ -284,13 +278,8 @@ class _TrajectoryExpression:
         return _Number(lambda item: item.length, "traj.length", frozenset())
 
     @property
-    def ret(self) -> _Number:
-        """The return: the undiscounted sum of the rewards."""
-        return _Number(lambda item: item.ret, "traj.ret", frozenset({"reward"}))
-
-    @property
     def total_reward(self) -> _Number:
-        """The sum of the rewards."""
+        """The return: the undiscounted sum of the rewards."""
         return _Number(lambda item: item.total_reward, "traj.total_reward", frozenset({"reward"}))
 
     def __getattr__(self, name: str) -> _Field:
