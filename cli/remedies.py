@@ -10,7 +10,7 @@ from typing import Any
 from datasets_rl.remedy import Argument, Call
 
 COMMANDS = {
-    "append": ("append",),
+    "append_episodes": ("append",),
     "download": ("download",),
     "info": ("info",),
     "list_datasets": ("list",),
@@ -24,9 +24,7 @@ COMMANDS = {
 
 OPTIONS = {
     "again": ("--again",),
-    "as_": ("--as", "NAME"),
     "batch_size": ("--batch-size", "N"),
-    "dest": ("--out", "DIR"),
     "downloaded": ("--downloaded",),
     "episodes": ("--episodes", "RANGE"),
     "exclude": ("--exclude", "GLOB"),
@@ -47,6 +45,7 @@ OPTIONS = {
     "max_size": ("--max-size", "SIZE"),
     "mirrors": ("--mirror", "URL"),
     "missing": ("--missing", "HOW"),
+    "name": ("--as", "NAME"),
     "no_eval": ("--no-eval",),
     "out": ("--out", "PATH"),
     "recipe": ("--recipe", "NAME"),

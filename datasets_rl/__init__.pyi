@@ -24,7 +24,7 @@ from .datasets.open_mixture import (
     load_mixture as load_mixture,
     mixture as mixture,
 )
-from .recording.append import append as append
+from .recording.append import append_episodes as append_episodes
 from .recording.episode_writer import EpisodeWriter as EpisodeWriter
 from .recording.gymnasium import RecordEpisodes as RecordEpisodes, RecordVectorEpisodes as RecordVectorEpisodes
 from .datasets.offline_to_online import (

@@ -281,7 +281,7 @@ class DiskFullError(DatasetsRLError):
             or Remedy(
                 "make room and run it again to continue, or choose another place with {}, {} or RLDS_HOME",
                 Argument("root"),
-                Argument("dest"),
+                Argument("out"),
             ),
         )
         self.path = Path(path)

@@ -42,7 +42,7 @@ def run(
     """
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.recording.append import append
+    from datasets_rl.recording.append import append_episodes
     from datasets_rl.store import locating
 
     paths = store.dataset_paths(dataset, settings=shell.settings)
@@ -52,10 +52,12 @@ def run(
     complete = all(one.error is None for one in found)
 
     def add(other: str) -> None:
-        append(dataset, locating.locate(**dataset_arguments(shell, other)), again=again, settings=shell.settings)
+        append_episodes(
+            dataset, locating.locate(**dataset_arguments(shell, other)), again=again, settings=shell.settings
+        )
 
     if not episodes:
-        append(dataset, settings=shell.settings)
+        append_episodes(dataset, settings=shell.settings)
     outcomes: Sequence[Outcome[Any]] = apply_to_each(shell, episodes or [], add) if complete else found
     folder = None
     after = steps = 0

@@ -149,7 +149,7 @@ def run(
     together = out is not None and len(datasets) > 1
     items = _output_items(datasets, together=together)
     steps = _read_recipe(recipe, transform or [], merge=together)
-    where = {"dest": out, "as_": as_, "in_place": in_place, "num_frames": num_frames}
+    where = {"out": out, "name": as_, "in_place": in_place, "num_frames": num_frames}
     if dry_run:
         return _dry_run(shell, items, steps, where)
     options = {
@@ -257,7 +257,7 @@ def _preprocess(
     from datasets_rl.preprocessing import preprocess, result_folder
 
     target = result_folder(
-        source, recipe, **{name: options[name] for name in ("dest", "as_", "in_place", "num_frames")}
+        source, recipe, **{name: options[name] for name in ("out", "name", "in_place", "num_frames")}
     )
     before = folder_identity(target)
     folder = preprocess(source, recipe, **options)
@@ -265,7 +265,7 @@ def _preprocess(
     there = "already there, " if made.present else ""
     called = name if made.manifest.id in {name, ""} else made.manifest.id
     of = ""
-    if options["dest"] is not None:
+    if options["out"] is not None:
         called, of = folder.name, f", made of {name}"
     shell.printer.note(f"{called}: {there}{_counts_text(made.manifest)}, {size_text(made.manifest.bytes)}{of}")
     return made

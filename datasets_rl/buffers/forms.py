@@ -1,9 +1,9 @@
 """The choices of one call of `sample`: the rows and the fields of the batch, and its form.
 
-as_="tensordict"    {"observation": ..., "next": {"reward": ...}}    a TensorDict
-as_="dict"          {"observation": ..., "next.reward": ...}         its tensors
-as_="numpy"         {"observation": ..., "next.reward": ...}         arrays of the same memory
-as_="jax"           {"observation": ..., "next.reward": ...}         arrays on the default device of jax
+format="tensordict"    {"observation": ..., "next": {"reward": ...}}    a TensorDict
+format="dict"          {"observation": ..., "next.reward": ...}         its tensors
+format="numpy"         {"observation": ..., "next.reward": ...}         arrays of the same memory
+format="jax"           {"observation": ..., "next.reward": ...}         arrays on the default device of jax
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BatchForm = Literal["tensordict", "dict", "numpy", "jax"]
 
 
 def check_form(form: Any) -> None:
-    """Check the argument `as_` of `sample`.
+    """Check the argument `format` of `sample`.
 
     Raises:
         InvalidArgumentError: If there is no such form.
         MissingDependencyError: If it is "jax", which is not installed.
     """
     if form not in get_args(BatchForm):
-        raise InvalidArgumentError(f"as_ is {form!r}; expected one of {', '.join(map(repr, get_args(BatchForm)))}")
+        raise InvalidArgumentError(f"format is {form!r}; expected one of {', '.join(map(repr, get_args(BatchForm)))}")
     if form == "jax":
         _jax()
 
@@ -51,8 +51,8 @@ def as_form(batch: Any, form: BatchForm) -> Any:
     """
     if not is_tensor_collection(batch):
         raise InvalidArgumentError(
-            f"as_ is {form!r}, and the batch is a {type(batch).__name__}; expected a TensorDict",
-            hint="leave as_ out, or convert the batch in a transform",
+            f"format is {form!r}, and the batch is a {type(batch).__name__}; expected a TensorDict",
+            hint="leave format out, or convert the batch in a transform",
         )
     if form == "tensordict":
         return batch
@@ -88,7 +88,7 @@ def _jax() -> Any:
     try:
         import jax
     except ImportError as error:
-        raise MissingDependencyError("jax", "jax", "sample(as_='jax')") from error
+        raise MissingDependencyError("jax", "jax", "sample(format='jax')") from error
     return jax
 
 

@@ -149,12 +149,12 @@ class ReplayBuffer(WritePath):
         *,
         keys: str | Iterable[str | Key] | None = None,
         rows: Any = None,
-        as_: BatchForm | None = None,
+        format: BatchForm | None = None,  # noqa: A002 -- what users call it
     ) -> Any:
         """Sample a batch, or read one of given rows.
 
             >>> rb.sample(256, keys=["observation", "action", "next.reward"])
-            >>> rb.sample(rows=[0, 4, 4], as_="numpy")["next.reward"]
+            >>> rb.sample(rows=[0, 4, 4], format="numpy")["next.reward"]
 
         Args:
             batch_size: Number of steps, B; by default that of the constructor.
@@ -164,7 +164,7 @@ class ReplayBuffer(WritePath):
                 batch with a next observation keeps ``("next", "final_known")``, if it has it.
             rows: Rows of the batch, integers [B], in the form of ``batch["index"]``, instead of a random choice; the
                 state of the sampler does not change. Rows in the memory of an accelerator are not checked.
-            as_: The form of the batch. "tensordict" is the default. "dict" is a flat dict of tensors by dotted name,
+            format: The form of the batch. "tensordict" is the default. "dict" is a flat dict of tensors by dotted name,
                 ``batch["next.reward"]``, "numpy" one of arrays that share the memory of the batch, and "jax" one of
                 arrays on the default device of jax.
 
@@ -175,10 +175,10 @@ class ReplayBuffer(WritePath):
             InvalidArgumentError: If no batch size is given, or the buffer is empty; or if rows are out of range.
             UnknownKeyError: If a batch has no such field.
         """
-        if as_ is not None:
-            check_form(as_)
+        if format is not None:
+            check_form(format)
         batch, info = self._sample(batch_size, keys, rows)
-        batch = batch if as_ is None else as_form(batch, as_)
+        batch = batch if format is None else as_form(batch, format)
         return (batch, info) if return_info else batch
 
     def _sample(self, batch_size: int | None, keys: Any = None, rows: Any = None) -> tuple[Any, dict[Any, Any]]:

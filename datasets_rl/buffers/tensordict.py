@@ -109,7 +109,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         *,
         keys: str | Iterable[str | Key] | None = None,
         rows: Any = None,
-        as_: BatchForm | None = None,
+        format: BatchForm | None = None,  # noqa: A002 -- what users call it
     ) -> Any:
         """Sample a batch, or read one of given rows, see `ReplayBuffer.sample`.
 
@@ -117,12 +117,12 @@ class TensorDictReplayBuffer(ReplayBuffer):
         ``include_info=False``, the batch contains neither; flags at the ends of slices are then those of the data, before
         transforms.
         """
-        if as_ is not None:
-            check_form(as_)
+        if format is not None:
+            check_form(format)
         batch, info = self._sample(batch_size, keys, rows)
         if include_info is False:
             batch = _without_info(batch, info)
-        batch = batch if as_ is None else as_form(batch, as_)
+        batch = batch if format is None else as_form(batch, format)
         return (batch, info) if return_info else batch
 
     @override

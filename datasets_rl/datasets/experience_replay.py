@@ -745,7 +745,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             mp_start_method: Accepted for compatibility with TorchRL; the processes are separate programs, so that
                 lambdas work, and the script of the caller is not run again.
             num_frames: The number of steps to read, from the first, to try a function.
-            dest: A folder for the result.
+            dest: A folder for the result, as TorchRL names it.
             batched: Whether the function takes a batch of steps, [B].
             per: "step", "batch" or "episode": the input of the function.
             max_ram: The approximate memory in bytes that all processes may use for data.
@@ -797,7 +797,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         self,
         recipe: Callable[[Any], Any] | Recipe | Step | str,
         *,
-        as_: str = "",
+        name: str = "",
         per: Per | None = None,
         batched: bool = False,
         num_workers: int | None = None,
@@ -810,7 +810,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """Derive a separate dataset from this one, unless it exists already, and open it.
 
             >>> normalized = dataset.derive("td3_bc")               # demo/pendulum@td3_bc
-            >>> dataset.derive(fn, per="episode", as_="successes")  # demo/pendulum@successes
+            >>> dataset.derive(fn, per="episode", name="successes")  # demo/pendulum@successes
 
         This dataset is unchanged. The derived one has an id, which `load` and the command line accept. It is computed
         from the whole stored dataset, even if this buffer shows only a selection, and is opened with the defaults of
@@ -818,7 +818,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
         Args:
             recipe: A `Recipe`, its name or file, a `Step`, a `Transform`, or a function as for `preprocess`.
-            as_: The name after the ``@``; by default that of the recipe.
+            name: The name after the ``@``; by default that of the recipe.
             per: "step", "batch" or "episode": the input of a function.
             batched: Whether a function takes a batch of steps, [B].
             num_workers: The number of processes; see `preprocess`.
@@ -835,7 +835,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         from datasets_rl.preprocessing.arguments import PreprocessArguments
 
         call = PreprocessArguments(fn=recipe, per=per, batched=batched, num_workers=num_workers, num_frames=num_frames)
-        return self._derived(call.run(self._path, None, as_=as_, pbar=pbar, max_ram=max_ram, force=force), options)
+        return self._derived(call.run(self._path, None, name=name, pbar=pbar, max_ram=max_ram, force=force), options)
 
     def _derived(self, folder: Path, options: dict[str, Any]) -> BaseDatasetExperienceReplay:
         """Open a dataset that was derived from this one."""

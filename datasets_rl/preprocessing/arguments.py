@@ -50,9 +50,9 @@ class PreprocessArguments:
     def run(
         self,
         folder: Path,
-        dest: Path | None,
+        out: Path | None,
         *,
-        as_: str = "",
+        name: str = "",
         in_place: bool = False,
         pbar: bool,
         max_ram: int | None,
@@ -72,8 +72,8 @@ class PreprocessArguments:
         return preprocess(
             folder,
             self._recipe(steps),
-            dest=dest,
-            as_=as_,
+            out=out,
+            name=name,
             in_place=in_place,
             num_frames=self.num_frames,
             jobs=1 if self.num_workers == 0 else self.num_workers,

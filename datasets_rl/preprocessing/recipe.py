@@ -54,7 +54,7 @@ class Recipe:
         >>> Recipe.of("td3_bc").summary           # a recipe of this package; "my.toml" and "my.py:fn" are your own
         'Observations normalized to mean 0 and standard deviation 1, as in TD3+BC'
         >>> best = Recipe.inline(["keep_top_returns:20", "cast:float16,observation"])
-        >>> len(load("demo/pendulum").derive(best, as_="best").episodes)
+        >>> len(load("demo/pendulum").derive(best, name="best").episodes)
         15
 
     Args:

@@ -2,7 +2,7 @@
 
     dataset  --- transform -->  .work/<id>/partials/*/000000, 000001, ...   any process, any machine, any order
              --- append ----->  .work/<id>/build                            in order; each is then deleted
-             --- publish ---->  <id>@<name>, `dest`, or <id> itself         atomically; in place, `undo` reverts it
+             --- publish ---->  <id>@<name>, `out`, or <id>  itself         atomically; in place, `undo` reverts it
 
 After a kill, a further run resumes: completed partial datasets are kept, and so are appended rows.
 """
@@ -122,11 +122,11 @@ class Preview:
 
 
 def preprocess(
-    folder: Path | str | Sequence[Path | str],
+    dataset: Path | str | Sequence[Path | str],
     recipe: Recipe | str,
     *,
-    dest: Path | str | None = None,
-    as_: str = "",
+    out: Path | str | None = None,
+    name: str = "",
     in_place: bool = False,
     num_frames: int | None = None,
     jobs: int | None = None,
@@ -142,16 +142,16 @@ def preprocess(
     """Transform a dataset by a recipe, by default into a derived dataset next to it, ``<id>@<name of the recipe>``.
 
         >>> preprocess("demo/pendulum", "td3_bc")               # demo/pendulum@td3_bc
-        >>> preprocess(["demo/pendulum", "demo/pendulum@td3_bc"], Recipe([]), dest="both")
+        >>> preprocess(["demo/pendulum", "demo/pendulum@td3_bc"], Recipe([]), out="both")
 
     If the result of the same recipe exists already, its folder is returned, whatever its name.
 
     Args:
-        folder: The id or the folder of a stored dataset, or those of several datasets to merge. After the recipe, merged datasets must have the same fields;
-            a further field, "dataset", has the number of the dataset that each step is from.
+        dataset: The id or the folder of a stored dataset, or those of several to merge. After the recipe, merged datasets
+            must have the same fields; a further field, "dataset", has the number of the dataset that each step is from.
         recipe: The recipe, or what `Recipe.of` reads: its name or its file.
-        dest: A folder for the result; required for several datasets.
-        as_: The name of the derived dataset, after the ``@``; by default that of the recipe.
+        out: A folder for the result; required for several datasets.
+        name: The name of the derived dataset, after the ``@``; by default that of the recipe.
         in_place: Replace the dataset by the result; the replaced version becomes an earlier one, which `undo` restores.
         num_frames: The number of steps to read, from the first; with `in_place`, this requires `force`.
         jobs: The number of processes; by default the number of cores if the dataset is large.
@@ -176,7 +176,7 @@ def preprocess(
         LockedError: If another process did not finish in time.
     """
     settings = settings or Settings.from_env()
-    folder, recipe, dest = _read_arguments(folder, recipe, dest, settings)
+    folder, recipe, out = _read_arguments(dataset, recipe, out, settings)
     folders = _as_folders(folder)
     if in_place:
         locate(folders[0], complete=True)
@@ -184,7 +184,7 @@ def preprocess(
         raise InvalidArgumentError(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
     # Described before it runs: the digest of a function includes its state, which a call may change.
     request = _Request(_manifest_of(folders), recipe.to_json(), num_frames, seed)
-    destination = _resolve_destination(folder, dest, as_, request, in_place=in_place)
+    destination = _resolve_destination(folder, out, name, request, in_place=in_place)
     target = destination.paths
     change_request = [
         "preprocess",
@@ -224,8 +224,8 @@ def result_folder(
     folder: Path | Sequence[Path],
     recipe: Recipe,
     *,
-    dest: Path | None = None,
-    as_: str = "",
+    out: Path | None = None,
+    name: str = "",
     in_place: bool = False,
     num_frames: int | None = None,
     seed: int = 0,
@@ -236,15 +236,15 @@ def result_folder(
         InvalidArgumentError: If the folder contains something else.
     """
     request = _Request(_manifest_of(_as_folders(folder)), recipe.to_json(), num_frames, seed)
-    return _resolve_destination(folder, dest, as_, request, in_place=in_place).paths.folder
+    return _resolve_destination(folder, out, name, request, in_place=in_place).paths.folder
 
 
 def preview(
-    folder: Path | str | Sequence[Path | str],
+    dataset: Path | str | Sequence[Path | str],
     recipe: Recipe | str,
     *,
-    dest: Path | str | None = None,
-    as_: str = "",
+    out: Path | str | None = None,
+    name: str = "",
     in_place: bool = False,
     num_frames: int | None = None,
     seed: int = 0,
@@ -255,11 +255,11 @@ def preview(
     Raises:
         PreprocessError: If a step fails, or no steps of any episode remain.
     """
-    folder, recipe, dest = _read_arguments(folder, recipe, dest, settings)
+    folder, recipe, out = _read_arguments(dataset, recipe, out, settings)
     folders = _as_folders(folder)
     stored = open_datasets([str(path) for path in folders])
     request = _Request(stored.manifest, recipe.to_json(), num_frames, seed)
-    destination = _resolve_destination(folder, dest, as_, request, in_place=in_place)
+    destination = _resolve_destination(folder, out, name, request, in_place=in_place)
     show = (settings or Settings.from_env()).progress
     expected = dry_run_recipe(stored, _fit_recipe(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
     return Preview(
@@ -322,8 +322,8 @@ class _Destination:
 
 def _resolve_destination(
     folder: Path | Sequence[Path],
-    dest: Path | None,
-    as_: str,
+    out: Path | None,
+    name: str,
     request: _Request,
     *,
     in_place: bool,
@@ -333,7 +333,7 @@ def _resolve_destination(
     Raises:
         InvalidArgumentError: If it contains something else, or the arguments name two destinations or none.
     """
-    is_given = {"dest": dest is not None, "as_": bool(as_), "in_place": in_place}
+    is_given = {"out": out is not None, "name": bool(name), "in_place": in_place}
     if sum(is_given.values()) > 1:
         given = [Argument(name) for name, value in is_given.items() if value]
         places = " or ".join(["{}"] * len(given))
@@ -341,8 +341,8 @@ def _resolve_destination(
             "one result has several destinations; expected one", hint=Remedy(f"give {places}", *given)
         )
     folders, base_id = _as_folders(folder), request.manifest.id
-    if dest is not None:
-        target = named_paths(dest.expanduser().resolve(), base_id)
+    if out is not None:
+        target = named_paths(out.expanduser().resolve(), base_id)
         _check_destination(target, folders)
         return _Destination(target, base_id)
     if len(folders) > 1:
@@ -355,10 +355,10 @@ def _resolve_destination(
     if isinstance(folder, Path) and folder.expanduser().is_symlink():
         # Next to the link that the user refers to, where `list` and `load` find the derived dataset.
         base = named_paths(folder.expanduser().absolute(), base_id)
-    name = as_ or derived_name(request.recipe)
-    check_derived_name(name)
-    target = DatasetPaths(base.root, f"{base.name}{DERIVED}{name}")
-    if not as_ and not target.exists:
+    derived = name or derived_name(request.recipe)
+    check_derived_name(derived)
+    target = DatasetPaths(base.root, f"{base.name}{DERIVED}{derived}")
+    if not name and not target.exists:
         same = (paths for paths in derived_paths(base) if request.is_met_by(last_history_entry(paths)))
         target = next(same, target)
     return _Destination(target, f"{base_id}{DERIVED}{target.name[len(base.name) + 1 :]}")
@@ -388,14 +388,14 @@ def _is_present(destination: _Destination, request: _Request) -> bool:
 
 
 def _read_arguments(
-    folder: Path | str | Sequence[Path | str], recipe: Recipe | str, dest: Path | str | None, settings: Settings | None
+    dataset: Path | str | Sequence[Path | str], recipe: Recipe | str, out: Path | str | None, settings: Settings | None
 ) -> tuple[Path | list[Path], Recipe, Path | None]:
     """Return the folders of datasets that are given by their ids, the recipe, and the path of the destination."""
-    one = isinstance(folder, (str, Path))
-    given: list[Path | str] = [folder] if one else list(folder)  # type: ignore[arg-type,list-item]  # by `one`
+    one = isinstance(dataset, (str, Path))
+    given: list[Path | str] = [dataset] if one else list(dataset)  # type: ignore[arg-type,list-item]  # by `one`
     folders = [part if isinstance(part, Path) else locate(part, settings=settings) for part in given]
     recipe = Recipe.of(recipe) if isinstance(recipe, str) else recipe
-    return folders[0] if one else folders, recipe, None if dest is None else Path(dest)
+    return folders[0] if one else folders, recipe, None if out is None else Path(out)
 
 
 def _as_folders(folder: Path | Sequence[Path]) -> list[Path]:
@@ -437,7 +437,7 @@ def _check_loss(stored: Stored, destination: _Destination, request: _Request) ->
     if destination.in_place and request.num_frames is not None and request.num_frames < len(stored):
         raise InvalidArgumentError(
             f"num_frames is {request.num_frames:,}, and the dataset with its {len(stored):,} steps would be replaced",
-            hint=Remedy("name a folder for the result with {}, or proceed anyway with {}", Argument("dest"), _FORCE),
+            hint=Remedy("name a folder for the result with {}, or proceed anyway with {}", Argument("out"), _FORCE),
         )
     history = stored.manifest.history
     if not destination.in_place and history and request.is_recipe_of(history[-1]):
@@ -451,8 +451,8 @@ def _check_loss(stored: Stored, destination: _Destination, request: _Request) ->
             f"{destination.paths.folder} already exists: it holds the result of another recipe or of other data ({name})",
             hint=Remedy(
                 "choose another name with {} or a folder with {}, remove it first, or proceed anyway with {}",
-                Argument("as_"),
-                Argument("dest"),
+                Argument("name"),
+                Argument("out"),
                 _FORCE,
             ),
         )
@@ -508,7 +508,7 @@ class _Preprocessing:
             self.target.root,
             expected.bytes,
             "the preprocessed dataset",
-            hint=Remedy("make room, or give another place with {}", Argument("dest")),
+            hint=Remedy("make room, or give another place with {}", Argument("out")),
         )
         total = min(self.request.num_frames or len(self.stored), len(self.stored))
         if self.jobs is None:

@@ -37,7 +37,7 @@ from datasets_rl.ted.keys import (
     dotted_name,
 )
 
-__all__ = ["append"]
+__all__ = ["append_episodes"]
 
 _BATCH_BYTES = 64 << 20
 _DROPPED = {*ROOT_FLAGS, NEXT_DONE, EPISODE, ("index",)}
@@ -45,7 +45,7 @@ _DROPPED = {*ROOT_FLAGS, NEXT_DONE, EPISODE, ("index",)}
 _STORED_DTYPES = {"u2": np.int32, "u4": np.int64, "u8": np.int64}
 
 
-def append(
+def append_episodes(
     dataset: str,
     episodes: TensorDictBase | str | Path | None = None,
     *,
@@ -55,9 +55,9 @@ def append(
 ) -> Path:
     """Add whole episodes to the end of a dataset of the user's own, in one atomic step; it is created if necessary.
 
-        >>> append("local/hopper", "local/hopper-monday")             # a stored dataset
-        >>> append("local/hopper", env.rollout(1000))                 # a TensorDict in TED
-        >>> append("local/hopper")                                    # what a program recorded before it was killed
+        >>> append_episodes("local/hopper", "local/hopper-monday")             # a stored dataset
+        >>> append_episodes("local/hopper", env.rollout(1000))                 # a TensorDict in TED
+        >>> append_episodes("local/hopper")                                    # what a program recorded before it was killed
 
     Programs that have the dataset open keep the episodes that they see. If the process is killed, the dataset is the
     old one, or it has all episodes. The same call then adds what is missing: a stored dataset is recognized by the digests

@@ -50,8 +50,8 @@ class EpisodeWriter:
         start(s_0)   step(a_0, s_1, r_0, ...)   step(a_1, s_2, r_1, ...)   end()
 
     An episode is safe once its last `step`, or `end`, returns: if the process dies, the next writer of the dataset, or
-    ``append(dataset)``, adds it. `commit` adds all episodes to the dataset in one atomic step, and `close` does so at the end. Processes that
-    have the dataset open keep the episodes that they see; the dataset shows the new ones when it is opened again.
+    ``append_episodes(dataset)``, adds it. `commit` adds all episodes to the dataset in one atomic step, and `close` does
+    so at the end. Processes that have the dataset open keep the episodes that they see; the dataset shows the new ones when it is opened again.
     Several processes may write to one dataset.
 
         >>> with EpisodeWriter("local/pushing") as writer:

@@ -83,7 +83,7 @@ def _pending_text(pending: Sequence[Path]) -> str:
 
 
 def _adding(paths: DatasetPaths) -> Remedy:
-    return Remedy("{} adds them", Call("append", f"{OWN_SOURCE}/{paths.name}"))
+    return Remedy("{} adds them", Call("append_episodes", f"{OWN_SOURCE}/{paths.name}"))
 
 
 def owner_file(recording: Path) -> Path:

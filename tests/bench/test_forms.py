@@ -54,14 +54,14 @@ def test_other_forms_cost_little(ours, batch_size, compare, expect):
     took = compare(
         {
             "tensordict": lambda: ours.sample(batch_size),
-            "dict": lambda: ours.sample(batch_size, as_="dict"),
-            "numpy": lambda: ours.sample(batch_size, as_="numpy"),
+            "dict": lambda: ours.sample(batch_size, format="dict"),
+            "numpy": lambda: ours.sample(batch_size, format="numpy"),
         },
         repeat=repeat(batch_size),
     )
 
     for form in ("dict", "numpy"):
-        expect(f"as_={form!r} of {batch_size}, of a TensorDict", took[form] / took["tensordict"], at_most=1.5)
+        expect(f"format={form!r} of {batch_size}, of a TensorDict", took[form] / took["tensordict"], at_most=1.5)
 
 
 @pytest.mark.parametrize("batch_size", SIZES)

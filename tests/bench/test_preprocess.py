@@ -97,7 +97,7 @@ def test_a_cast_takes_little_more_than_reading_and_writing_the_bytes(tmp_path, s
     recipe = Recipe.inline(["cast:float32,observation"])
 
     def cast(turn):
-        preprocess(stored.folder, recipe, dest=tmp_path / f"cast{turn}", jobs=1)
+        preprocess(stored.folder, recipe, out=tmp_path / f"cast{turn}", jobs=1)
 
     def copied(turn):
         rows = np.array(stored.rows).view(np.uint8)
@@ -134,7 +134,7 @@ def test_two_processes_bring_most_of_what_the_machine_has_for_them(tmp_path, siz
 
     def run(processes, turn):
         engine = size(full=LocalEngine(processes, threads=1), small=None)
-        preprocess(stored.folder, recipe, dest=tmp_path / f"{processes}-{turn}", engine=engine, num_parts=8)
+        preprocess(stored.folder, recipe, out=tmp_path / f"{processes}-{turn}", engine=engine, num_parts=8)
 
     def loop(processes):
         command = [sys.executable, "-c", SLOW, str(len(stored) // processes)]
@@ -152,7 +152,7 @@ def test_two_processes_bring_most_of_what_the_machine_has_for_them(tmp_path, siz
 def memory(small, large, folder, max_ram):
     """MB by which a process grows while it preprocesses a large dataset; mapped files do not count."""
     recipe = Recipe([Function(normed, "batch")])
-    preprocess(small, recipe, dest=folder / "small", jobs=1, max_ram=max_ram)
+    preprocess(small, recipe, out=folder / "small", jobs=1, max_ram=max_ram)
 
     def resident():
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -168,7 +168,7 @@ def memory(small, large, folder, max_ram):
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    preprocess(large, recipe, dest=folder / "large", jobs=1, max_ram=max_ram)
+    preprocess(large, recipe, out=folder / "large", jobs=1, max_ram=max_ram)
     done.set()
     watcher.join()
     return most - idle

@@ -221,7 +221,7 @@ class TestRows:
         rb = TensorDictReplayBuffer(storage=LazyTensorStorage(20), batch_size=4)
         rb.extend(written())
 
-        assert rb.sample(rows=[9, 0], as_="numpy")["next.b"].tolist() == [18.0, 0.0]
+        assert rb.sample(rows=[9, 0], format="numpy")["next.b"].tolist() == [18.0, 0.0]
         with pytest.raises(InvalidArgumentError, match="out of range"):
             rb.sample(rows=[10])
 
@@ -238,10 +238,10 @@ class TestForms:
         torch.manual_seed(0)
         batch = dataset.sample()
         torch.manual_seed(0)
-        tensors = dataset.sample(as_="dict")
+        tensors = dataset.sample(format="dict")
         arrays = {name: leaf.numpy() for name, leaf in tensors.items()}
         torch.manual_seed(0)
-        numbers = dataset.sample(as_="numpy")
+        numbers = dataset.sample(format="numpy")
 
         assert numbers.keys() == arrays.keys() == names(batch)
         for name, array in numbers.items():
@@ -249,15 +249,15 @@ class TestForms:
             assert np.array_equal(array, arrays[name])
             assert torch.equal(torch.from_numpy(array), batch[tuple(name.split("."))])
         seen = []
-        load(dataset.data_path, transform=lambda data: seen.append(data) or data).sample(2, as_="numpy")[
+        load(dataset.data_path, transform=lambda data: seen.append(data) or data).sample(2, format="numpy")[
             "next.observation"
         ].fill(7)
         assert (seen[0]["next", "observation"] == 7).all()
 
     def test_arrays_of_jax_have_the_same_values(self, dataset):
         jax = pytest.importorskip("jax", reason="pip install jax")
-        numbers = dataset.sample(rows=range(12), as_="numpy")
-        arrays = dataset.sample(rows=range(12), as_="jax")
+        numbers = dataset.sample(rows=range(12), format="numpy")
+        arrays = dataset.sample(rows=range(12), format="jax")
 
         assert all(isinstance(array, jax.Array) for array in arrays.values())
         assert all(np.array_equal(arrays[name], numbers[name]) for name in numbers)
@@ -265,19 +265,19 @@ class TestForms:
     def test_without_jax_the_error_says_what_to_install(self, dataset, monkeypatch):
         monkeypatch.setitem(sys.modules, "jax", None)
         with pytest.raises(MissingDependencyError, match="jax") as caught:
-            dataset.sample(as_="jax")
+            dataset.sample(format="jax")
         assert "pip install" in str(caught.value.hint)
 
     def test_the_default_form_has_a_name(self, dataset):
-        batch, info = dataset.sample(as_="tensordict", return_info=True)
+        batch, info = dataset.sample(format="tensordict", return_info=True)
 
         assert names(batch) > {"index", "next.reward"}
         assert torch.equal(batch["index"], info["index"])
 
     def test_other_forms_are_refused(self, dataset):
-        with pytest.raises(InvalidArgumentError, match="as_ is 'tf'; expected one of 'tensordict', 'dict'"):
-            dataset.sample(as_="tf")
+        with pytest.raises(InvalidArgumentError, match="format is 'tf'; expected one of 'tensordict', 'dict'"):
+            dataset.sample(format="tf")
         rb = ReplayBuffer(storage=ListStorage(10), batch_size=4)
         rb.extend([{"a": torch.zeros(1)}] * 4)
         with pytest.raises(InvalidArgumentError, match="the batch is a dict"):
-            rb.sample(as_="numpy")
+            rb.sample(format="numpy")

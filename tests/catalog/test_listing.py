@@ -35,7 +35,7 @@ def test_ids_are_found_by_a_part_or_a_glob(tmp_path, monkeypatch, pattern, sourc
 
 
 def test_stored_datasets_are_listed_with_derived_ones(stored):
-    preprocess(stored, Recipe.inline(["keep_lengths:4"]), as_="long")
+    preprocess(stored, Recipe.inline(["keep_lengths:4"]), name="long")
 
     assert list_datasets(downloaded=True) == [ID, f"{ID}@long"]
     assert list_datasets(source="d4rl", downloaded=True) == []
@@ -120,7 +120,7 @@ def test_the_ids_are_a_list_and_have_descriptions_and_a_table():
 
 
 def test_a_stored_dataset_has_its_own_figures_and_a_derived_one_no_download(stored):
-    preprocess(stored, Recipe.inline(["keep_lengths:4"]), as_="long")
+    preprocess(stored, Recipe.inline(["keep_lengths:4"]), name="long")
     original, derived = list_datasets(downloaded=True).infos
 
     assert (original.steps, original.episodes, original.basis["steps"].kind) == (7, 2, "exact")

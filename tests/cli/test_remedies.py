@@ -106,7 +106,16 @@ def test_every_call_in_a_remedy_is_one_of_a_public_function_and_a_command():
 
 
 def test_every_argument_in_a_remedy_is_one_of_a_public_function_and_an_option():
-    names = ("append", "download", "export", "preprocess", "mixture", "list_datasets", "normalized_score", "Selection")
+    names = (
+        "append_episodes",
+        "download",
+        "export",
+        "preprocess",
+        "mixture",
+        "list_datasets",
+        "normalized_score",
+        "Selection",
+    )
     functions = [function(name) for name in names]
     parameters = {name for one in functions for name in inspect.signature(one).parameters}
     named = {node.args[0].value: place for place, node in made("Argument") if isinstance(node.args[0], ast.Constant)}

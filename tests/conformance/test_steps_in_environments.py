@@ -192,7 +192,7 @@ def home(tmp_path_factory):
 
 def derived(home, tmp_path, steps, name="lights"):
     recipe = Recipe.inline(steps) if isinstance(steps[0], str) else Recipe(steps)
-    return datasets_rl.load(preprocess(home / "local" / name, recipe, dest=tmp_path / "out"))
+    return datasets_rl.load(preprocess(home / "local" / name, recipe, out=tmp_path / "out"))
 
 
 def leaves(value, key=()):
@@ -261,7 +261,7 @@ NOT_PLAYED = {"corl_locomotion", "her_sparse", "success_only", "validation_split
 @pytest.mark.parametrize("recipe", sorted({one.name for one in shipped_recipes()} - NOT_PLAYED))
 def test_a_policy_sees_what_a_recipe_of_the_package_stored(recipe, home, tmp_path):
     name = "lights" if recipe in IMAGES else "swing"
-    dataset = datasets_rl.load(preprocess(home / "local" / name, recipe, dest=tmp_path / "out", max_ram=1 << 30))
+    dataset = datasets_rl.load(preprocess(home / "local" / name, recipe, out=tmp_path / "out", max_ram=1 << 30))
     # The seed of an episode is its number: a recipe may drop episodes, and keep their seeds.
     actions = {
         seed: row["action"].numpy()
@@ -351,7 +351,7 @@ def test_several_derivations_apply_in_order_and_a_description_needs_no_dataset(h
     first = preprocess(
         home / "local" / "lights",
         Recipe.inline(["keep_top_returns:67", "gray_scale:in_keys=[observation.camera]"]),
-        dest=tmp_path / "first",
+        out=tmp_path / "first",
     )
     second = preprocess(
         first,
@@ -363,7 +363,7 @@ def test_several_derivations_apply_in_order_and_a_description_needs_no_dataset(h
                 "normalize:observation.goal",
             ]
         ),
-        dest=tmp_path / "second",
+        out=tmp_path / "second",
     )
     dataset = datasets_rl.load(second)
     assert_plays_as_stored(dataset)
@@ -434,11 +434,11 @@ def test_a_merge_of_datasets_with_different_steps_is_refused_and_one_with_the_sa
         "three": "normalize:observation.goal",
     }
     one, two, three = (
-        preprocess(home / "local" / "lights", Recipe.inline([text]), dest=tmp_path / name)
+        preprocess(home / "local" / "lights", Recipe.inline([text]), out=tmp_path / name)
         for name, text in texts.items()
     )
-    mixed = datasets_rl.load(preprocess([one, two], Recipe([]), dest=tmp_path / "mixed"))
-    same = datasets_rl.load(preprocess([one, three], Recipe([]), dest=tmp_path / "same"))
+    mixed = datasets_rl.load(preprocess([one, two], Recipe([]), out=tmp_path / "mixed"))
+    same = datasets_rl.load(preprocess([one, three], Recipe([]), out=tmp_path / "same"))
     for dataset in (mixed, same):
         object.__setattr__(dataset.manifest, "metadata", {**dataset.manifest.metadata, "environment": "TestLights-v0"})
 
@@ -452,7 +452,7 @@ def test_data_that_is_recorded_in_a_preprocessed_environment_names_its_steps(tmp
     raw = record(gymnasium.make("Pendulum-v1", max_episode_steps=6), "local/raw", tmp_path)
     env = load("local/raw").derive("td3_bc").make_env()
     played = record(env, "local/online", tmp_path)
-    again = load("local/online").derive(Recipe.inline(["normalize:keys=action,scale=2"]), as_="half").make_env()
+    again = load("local/online").derive(Recipe.inline(["normalize:keys=action,scale=2"]), name="half").make_env()
 
     for seed, (observations, actions, rewards) in enumerate(played):
         np.testing.assert_array_equal(again.reset(seed=seed)[0], observations[0])

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from raw import minari
 from tensordict import TensorDict
 
-from datasets_rl import EpisodeWriter, Recipe, RecordEpisodes, append, download, load, verify
+from datasets_rl import EpisodeWriter, Recipe, RecordEpisodes, append_episodes, download, load, verify
 from datasets_rl.errors import ConversionError, InvalidArgumentError, ManifestError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing import preprocess
@@ -140,22 +140,22 @@ def transitions(rewards):
 @EACH
 def test_appended_transitions_and_datasets(dtype):
     rewards = rewards_of(dtype)
-    append("local/a", transitions(torch.from_numpy(rewards)))
+    append_episodes("local/a", transitions(torch.from_numpy(rewards)))
     check("local/a", rewards)
-    append("local/a", "local/a", again=True)
+    append_episodes("local/a", "local/a", again=True)
     check("local/a", rewards, repeats=2)
 
 
 def test_appended_transitions_of_bfloat16():
     rewards = torch.tensor([0.5, -2, 0.25, 0, 4], dtype=torch.bfloat16)
-    append("local/a", transitions(rewards))
+    append_episodes("local/a", transitions(rewards))
 
     check("local/a", rewards.float().numpy())
 
 
 def test_integers_fit_a_dataset_of_floats():
-    append("local/a", transitions(torch.from_numpy(rewards_of("float32"))))
-    append("local/a", transitions(torch.from_numpy(rewards_of("uint8"))))
+    append_episodes("local/a", transitions(torch.from_numpy(rewards_of("float32"))))
+    append_episodes("local/a", transitions(torch.from_numpy(rewards_of("uint8"))))
 
     found = load("local/a")[:]["next", "reward"][:, 0].tolist()
     assert found == [*rewards_of("float32").tolist(), *NUMBERS["uint8"]]
@@ -215,8 +215,8 @@ def with_integers(steps):
 
 @pytest.mark.parametrize("step", [IntegerRewards(), with_integers], ids=["step", "function"])
 def test_recipes_whose_steps_return_integers(step):
-    append("local/a", transitions(torch.from_numpy(rewards_of("float32"))))
-    result = load("local/a").derive(Recipe([step]), as_="b")
+    append_episodes("local/a", transitions(torch.from_numpy(rewards_of("float32"))))
+    result = load("local/a").derive(Recipe([step]), name="b")
 
     rewards = result[:]["next", "reward"]
     assert rewards.dtype == torch.float32
@@ -224,8 +224,8 @@ def test_recipes_whose_steps_return_integers(step):
 
 
 def test_a_cast_leaves_rewards_in_a_dtype_that_sums_can_use():
-    append("local/a", transitions(torch.from_numpy(rewards_of("float32"))))
-    result = load("local/a").derive(Recipe.inline(["cast:float16"]), as_="half")[:]
+    append_episodes("local/a", transitions(torch.from_numpy(rewards_of("float32"))))
+    result = load("local/a").derive(Recipe.inline(["cast:float16"]), name="half")[:]
 
     assert result["observation"].dtype == torch.float16
     assert result["next", "reward"][:, 0].tolist() == rewards_of("float32").tolist()
@@ -234,9 +234,9 @@ def test_a_cast_leaves_rewards_in_a_dtype_that_sums_can_use():
 
 
 def test_merged_datasets_of_different_dtypes(tmp_path):
-    append("local/a", transitions(torch.from_numpy(rewards_of("uint8"))))
-    append("local/b", transitions(torch.from_numpy(rewards_of("bool"))))
-    preprocess([load(name).data_path for name in ("local/a", "local/b")], Recipe([]), dest=tmp_path / "both")
+    append_episodes("local/a", transitions(torch.from_numpy(rewards_of("uint8"))))
+    append_episodes("local/b", transitions(torch.from_numpy(rewards_of("bool"))))
+    preprocess([load(name).data_path for name in ("local/a", "local/b")], Recipe([]), out=tmp_path / "both")
 
     found = load(tmp_path / "both")[:]["next", "reward"]
     assert found.dtype == torch.float32
@@ -247,7 +247,7 @@ def test_integers_that_float32_would_round_are_refused_by_name(tmp_path):
     rewards = np.array([0, 1, 2**24 + 1, 3, 7])
     message = r"next\.reward.*: its int64 values are between 0 and 16,777,217"
     with pytest.raises(ConversionError, match=message):
-        append("local/a", transitions(torch.from_numpy(rewards)))
+        append_episodes("local/a", transitions(torch.from_numpy(rewards)))
     with EpisodeWriter("local/b") as writer:
         writer.start(np.zeros(2))
         with pytest.raises(ConversionError, match="give rewards as float64"):
@@ -257,12 +257,12 @@ def test_integers_that_float32_would_round_are_refused_by_name(tmp_path):
     with pytest.raises(ConversionError, match=message):
         download("local/gripper", from_local=tmp_path)
 
-    append("local/a", transitions(torch.from_numpy(rewards.astype(np.float64))))
+    append_episodes("local/a", transitions(torch.from_numpy(rewards.astype(np.float64))))
     check("local/a", rewards.astype(np.float64))
 
 
 def test_a_manifest_with_integer_rewards_is_refused():
-    append("local/a", transitions(torch.from_numpy(rewards_of("float64"))))
+    append_episodes("local/a", transitions(torch.from_numpy(rewards_of("float64"))))
     folder = load("local/a").data_path
     document = Manifest.read(folder).to_json()
     for field in document["schema"]:

@@ -136,7 +136,7 @@ def test_without_time_outs_the_rows_and_the_factor_are_those_of_corl(tmp_path, m
         assert np.array_equal(ours[name][:count], theirs[name].astype(np.float32)), name
     goes_on = ~theirs["terminals"]
     assert np.array_equal(ours["next_observations"][:count][goes_on], theirs["next_observations"][goes_on])
-    scaled = dataset.derive(Recipe.inline(["drop_timeouts", "scale_by_returns:max_steps=40"]), as_="scaled")
+    scaled = dataset.derive(Recipe.inline(["drop_timeouts", "scale_by_returns:max_steps=40"]), name="scaled")
     flat = scaled.as_dict("corl")
     factor = 1000 / return_range(ours["rewards"], ours["terminals"], 40)
     assert len(flat["rewards"]) == len(ours["rewards"])

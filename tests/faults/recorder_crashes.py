@@ -43,7 +43,7 @@ def work():
 def found():
     """Return the number of episodes of the dataset, whether their values are right, and what is wrong with it."""
     try:
-        datasets_rl.append(ID, root=home / "local")
+        datasets_rl.append_episodes(ID, root=home / "local")
         dataset = datasets_rl.load(ID, root=home / "local", download=False)
     except NotADatasetError:
         return 0, True, []

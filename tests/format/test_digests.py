@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_data import digest_by_hand, ranges_by_hand
 
-from datasets_rl import append, download, verify
+from datasets_rl import append_episodes, download, verify
 from datasets_rl.format.digests import RangeHasher, digest_of_bytes
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing import Recipe, preprocess
@@ -32,11 +32,11 @@ def test_every_writer_of_a_dataset_writes_the_digests_of_its_ranges(how, pendulu
     scaled = tmp_path / "scaled"
     folder = {
         "converted": lambda: pendulum,
-        "preprocessed": lambda: preprocess(pendulum, "td3_bc", dest=scaled),
+        "preprocessed": lambda: preprocess(pendulum, "td3_bc", out=scaled),
         "merged": lambda: preprocess(
-            [pendulum, preprocess(pendulum, "td3_bc", dest=scaled)], Recipe([]), dest=tmp_path / "both"
+            [pendulum, preprocess(pendulum, "td3_bc", out=scaled)], Recipe([]), out=tmp_path / "both"
         ),
-        "appended": lambda: [append("local/own", pendulum, root=tmp_path, again=True) for _ in range(2)][-1],
+        "appended": lambda: [append_episodes("local/own", pendulum, root=tmp_path, again=True) for _ in range(2)][-1],
     }[how]()
 
     assert np.load(folder / "digests.npy").tobytes() == by_hand(folder)

@@ -344,14 +344,14 @@ def test_the_result_of_the_same_recipe_and_data_is_reused(folder, tmp_path):
         return step
 
     for _ in range(2):
-        preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), dest=tmp_path / "out")
+        preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), out=tmp_path / "out")
     made = (tmp_path / "out" / "manifest.json").stat().st_mtime_ns
-    preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), dest=tmp_path / "out")
+    preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), out=tmp_path / "out")
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == made
     with pytest.raises(InvalidArgumentError, match="already exists: it holds the result of another recipe"):
-        preprocess(folder, Recipe([Function(halved)]), dest=tmp_path / "out")
+        preprocess(folder, Recipe([Function(halved)]), out=tmp_path / "out")
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == made
-    preprocess(folder, Recipe([Function(halved)]), dest=tmp_path / "out", force=True)
+    preprocess(folder, Recipe([Function(halved)]), out=tmp_path / "out", force=True)
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns != made
 
     preprocess(folder, Recipe([counted]), in_place=True)
@@ -367,8 +367,8 @@ def test_the_result_of_the_same_recipe_and_data_is_reused(folder, tmp_path):
 def test_the_result_does_not_depend_on_processes_and_partials(folder, tmp_path):
     scale = 3.0
     recipe = Recipe([lambda step: step.set("scaled", step["action"] * scale)])
-    one = preprocess(folder, recipe, dest=tmp_path / "one", num_parts=4)
-    two = preprocess(folder, recipe, dest=tmp_path / "two", num_parts=4, jobs=2)
+    one = preprocess(folder, recipe, out=tmp_path / "one", num_parts=4)
+    two = preprocess(folder, recipe, out=tmp_path / "two", num_parts=4, jobs=2)
 
     assert strict(one).manifest.files == strict(two).manifest.files
     assert strict(one).manifest.statistics == strict(two).manifest.statistics
@@ -405,7 +405,7 @@ def test_random_numbers_of_numpy_and_python_are_the_same_in_any_process(folder, 
 
     recipe = Recipe([noisy])
     one, two = (
-        StoredDataset(preprocess(folder, recipe, dest=tmp_path / str(jobs), jobs=jobs, num_parts=3)) for jobs in (1, 2)
+        StoredDataset(preprocess(folder, recipe, out=tmp_path / str(jobs), jobs=jobs, num_parts=3)) for jobs in (1, 2)
     )
     assert np.array_equal(one.column(("noise",)), two.column(("noise",)))
 

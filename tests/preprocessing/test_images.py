@@ -67,7 +67,7 @@ def image(number, step):
 def test_a_filter_copies_the_bytes_of_images(folder, tmp_path, jobs):
     before = StoredDataset(folder)
     recipe = Recipe.inline(["keep_lengths:4"])
-    came = strict(preprocess(folder, recipe, dest=tmp_path / "out" / "long", jobs=jobs, num_parts=5))
+    came = strict(preprocess(folder, recipe, out=tmp_path / "out" / "long", jobs=jobs, num_parts=5))
 
     assert came.schema[CAMERA].encoded
     assert came.episodes.lengths.tolist() == [4, 6, 5]
@@ -82,7 +82,7 @@ def test_a_filter_copies_the_bytes_of_images(folder, tmp_path, jobs):
 @pytest.mark.parametrize("per", ["step", "batch", "episode"])
 def test_images_that_a_function_does_not_change_stay_encoded(folder, tmp_path, per):
     recipe = Recipe([Function(lambda data: data.set("action", data["action"] * 2), per)])
-    came = strict(preprocess(folder, recipe, dest=tmp_path / "out" / "same", jobs=1))
+    came = strict(preprocess(folder, recipe, out=tmp_path / "out" / "same", jobs=1))
 
     assert came.schema[CAMERA].encoded
     assert bytes(came.map("observation.camera.npy")) == bytes(StoredDataset(folder).map("observation.camera.npy"))
@@ -95,9 +95,7 @@ def test_images_stay_encoded_where_a_function_drops_steps(folder, tmp_path):
     def second_half(data):
         return data[len(data) // 2 :]
 
-    came = strict(
-        preprocess(folder, Recipe([Function(second_half, "episode")]), dest=tmp_path / "out" / "half", jobs=1)
-    )
+    came = strict(preprocess(folder, Recipe([Function(second_half, "episode")]), out=tmp_path / "out" / "half", jobs=1))
 
     assert came.schema[CAMERA].encoded
     assert came.episodes.lengths.tolist() == [2, 1, 3, 3, 2]
@@ -114,7 +112,7 @@ def test_images_that_change_in_a_later_partial_are_stored_as_pixels_everywhere(f
 
     monkeypatch.setattr(dry_run, "_BYTES", 1)
     recipe = Recipe([Function(darker, "episode")])
-    came = strict(preprocess(folder, recipe, dest=tmp_path / "out" / "dark", jobs=jobs, num_parts=5))
+    came = strict(preprocess(folder, recipe, out=tmp_path / "out" / "dark", jobs=jobs, num_parts=5))
 
     assert not came.schema[CAMERA].encoded
     assert np.array_equal(frames(came, 0)[1], image(0, 1))
@@ -133,13 +131,13 @@ def test_datasets_of_pixels_and_of_encoded_images_are_merged(folder, tmp_path):
     looked = preprocess(
         folder,
         Recipe([Function(lambda data: data.set("action", data["action"] + 1), "batch")]),
-        dest=tmp_path / "a" / "b",
+        out=tmp_path / "a" / "b",
     )
-    pixels = preprocess(folder, Recipe([_decode]), dest=tmp_path / "out" / "pixels", jobs=1)
+    pixels = preprocess(folder, Recipe([_decode]), out=tmp_path / "out" / "pixels", jobs=1)
     assert not StoredDataset(pixels).schema[CAMERA].encoded
 
     for number, both in enumerate(([looked, pixels], [pixels, looked])):
-        merged = strict(preprocess(both, Recipe.inline(["keep_lengths:2"]), dest=tmp_path / "out" / f"both{number}"))
+        merged = strict(preprocess(both, Recipe.inline(["keep_lengths:2"]), out=tmp_path / "out" / f"both{number}"))
         assert not merged.schema[CAMERA].encoded
         assert merged.episodes.lengths.tolist() == [4, 6, 5, 3, 4, 6, 5, 3]
         assert np.array_equal(frames(merged, 0), frames(merged, 4) ^ 1)
@@ -179,7 +177,7 @@ def test_a_renamed_field_replaces_a_field_of_the_new_name(folder):
 
 def test_a_transform_that_splits_episodes_keeps_the_right_final_images(folder, tmp_path):
     recipe = Recipe.inline(["step_counter:max_steps=2"])
-    came = strict(preprocess(folder, recipe, dest=tmp_path / "out" / "short", jobs=1))
+    came = strict(preprocess(folder, recipe, out=tmp_path / "out" / "short", jobs=1))
 
     assert came.schema[CAMERA].encoded
     # Every step from the second on ends an episode.
@@ -198,5 +196,5 @@ def test_a_damaged_image_is_reported_with_its_episode_when_it_is_decoded(folder,
     data.flush()
 
     with pytest.raises(PreprocessError, match=r"episode 2, .*image 2 "):
-        preprocess(folder, Recipe.inline(["resize:8"]), dest=tmp_path / "out" / "small", jobs=1)
-    assert preprocess(folder, Recipe.inline(["scale_rewards:2"]), dest=tmp_path / "out" / "copy", jobs=1)
+        preprocess(folder, Recipe.inline(["resize:8"]), out=tmp_path / "out" / "small", jobs=1)
+    assert preprocess(folder, Recipe.inline(["scale_rewards:2"]), out=tmp_path / "out" / "copy", jobs=1)

@@ -43,7 +43,7 @@ def strict(folder):
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_a_merge_has_the_dataset_of_each_step(folders, given, tmp_path, parts):
-    made = strict(preprocess(folders, Recipe.inline(["scale_rewards:2"]), dest=tmp_path / "all", num_parts=parts))
+    made = strict(preprocess(folders, Recipe.inline(["scale_rewards:2"]), out=tmp_path / "all", num_parts=parts))
 
     model = Model([one for several in given for one in several])
     assert made.column(("dataset",)).tolist() == [0] * 5 + [1] * 4 + [2] * 6
@@ -59,7 +59,7 @@ def test_datasets_and_recipes_are_given_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     folder = download("demo/pendulum")
     float32 = preprocess("demo/pendulum", "float32")
-    both = preprocess(["demo/pendulum", "demo/pendulum@float32"], Recipe([]), dest=str(tmp_path / "both"))
+    both = preprocess(["demo/pendulum", "demo/pendulum@float32"], Recipe([]), out=str(tmp_path / "both"))
 
     assert float32 == folder.with_name("pendulum@float32")
     assert preview("demo/pendulum", "float32").folder == float32
@@ -70,7 +70,7 @@ def test_datasets_and_recipes_are_given_by_name(tmp_path, monkeypatch):
 
 def test_a_merge_keeps_the_metadata_and_the_origin_of_each_dataset(folders, tmp_path):
     preprocess(folders[0], Recipe.inline(["normalize"]), in_place=True)
-    made = strict(preprocess(folders, Recipe.inline(["keep_episodes:1:4"]), dest=tmp_path / "all"))
+    made = strict(preprocess(folders, Recipe.inline(["keep_episodes:1:4"]), out=tmp_path / "all"))
 
     manifest = made.manifest
     assert manifest.id == "a/data + b/data + c/data"
@@ -86,22 +86,22 @@ def test_a_merge_keeps_the_metadata_and_the_origin_of_each_dataset(folders, tmp_
 
 def test_a_merge_is_reused_and_its_steps_are_fitted_to_all_datasets(folders, tmp_path):
     recipe = Recipe.inline(["keep_top_returns:20"])
-    folder = preprocess(folders, recipe, dest=tmp_path / "all")
+    folder = preprocess(folders, recipe, out=tmp_path / "all")
     wanted = max(float(StoredDataset(one).episodes["return"].max()) for one in folders)
     assert strict(folder).episodes["return"].tolist() == pytest.approx([wanted])
 
     written = (folder / "manifest.json").stat().st_mtime_ns
-    assert preview(folders, recipe, dest=folder).present
-    preprocess(folders, Recipe.inline(["keep_top_returns:20"]), dest=folder)
+    assert preview(folders, recipe, out=folder).present
+    preprocess(folders, Recipe.inline(["keep_top_returns:20"]), out=folder)
     assert (folder / "manifest.json").stat().st_mtime_ns == written
-    preprocess(folders[:2], recipe, dest=folder, force=True)
+    preprocess(folders[:2], recipe, out=folder, force=True)
     assert (folder / "manifest.json").stat().st_mtime_ns != written
 
 
 @pytest.mark.usefixtures("warm_python")
 def test_several_processes_merge_to_the_same_result(folders, tmp_path):
     recipe = Recipe.inline(["cast:float16,observation"])
-    one, two = (preprocess(folders, recipe, dest=tmp_path / f"{n}", num_parts=3, jobs=n) for n in (1, 2))
+    one, two = (preprocess(folders, recipe, out=tmp_path / f"{n}", num_parts=3, jobs=n) for n in (1, 2))
 
     assert strict(one).manifest.files == strict(two).manifest.files
 
@@ -118,22 +118,22 @@ def test_fields_that_differ_are_named_key_by_key(folders, tmp_path):
         InvalidArgumentError,
         match=r"observation is float32 \[3\] in a/data, float64 \[3\] in d/data; .*reading is missing in a/data, int32 \[2\] in d/data",
     ):
-        preprocess([folders[0], odd], Recipe.inline(["scale_rewards"]), dest=tmp_path / "all")
+        preprocess([folders[0], odd], Recipe.inline(["scale_rewards"]), out=tmp_path / "all")
     assert not (tmp_path / "all").exists()
     alike = Recipe.inline(["select:observation,action,dataset", "cast:float32"])
-    assert len(strict(preprocess([folders[0], odd], alike, dest=tmp_path / "all"))) == 8
+    assert len(strict(preprocess([folders[0], odd], alike, out=tmp_path / "all"))) == 8
 
 
 def test_a_merge_of_a_merge_does_not_lose_the_dataset_of_each_step(folders, tmp_path):
     recipe = Recipe.inline(["scale_rewards:2"])
-    both = preprocess(folders[:2], recipe, dest=tmp_path / "both")
+    both = preprocess(folders[:2], recipe, out=tmp_path / "both")
 
     with pytest.raises(InvalidArgumentError, match=f"{both} has a field dataset already") as raised:
-        preprocess([both, folders[2]], recipe, dest=tmp_path / "all")
+        preprocess([both, folders[2]], recipe, out=tmp_path / "all")
     assert "exclude:dataset" in raised.value.hint
     assert not (tmp_path / "all").exists()
-    plain = preprocess(both, Recipe.inline(["exclude:dataset"]), dest=tmp_path / "plain")
-    made = strict(preprocess([plain, folders[2]], recipe, dest=tmp_path / "all"))
+    plain = preprocess(both, Recipe.inline(["exclude:dataset"]), out=tmp_path / "plain")
+    made = strict(preprocess([plain, folders[2]], recipe, out=tmp_path / "all"))
     assert made.column(("dataset",)).tolist() == [0] * 9 + [1] * 6
 
 
@@ -141,13 +141,13 @@ def test_a_merge_needs_a_destination_and_at_least_one_episode(folders, tmp_path)
     with pytest.raises(InvalidArgumentError, match="the merge of 3 datasets has no destination"):
         preprocess(folders, Recipe.inline(["scale_rewards"]), in_place=True)
     with pytest.raises(PreprocessError, match=r"of the 15 steps of a/data \+ b/data.*: 0 of 5 epi"):
-        preprocess(folders, Recipe.inline(["keep_lengths:6"]), dest=tmp_path / "all")
-    made = strict(preprocess(folders, Recipe.inline(["keep_lengths:5"]), dest=tmp_path / "all"))
+        preprocess(folders, Recipe.inline(["keep_lengths:6"]), out=tmp_path / "all")
+    made = strict(preprocess(folders, Recipe.inline(["keep_lengths:5"]), out=tmp_path / "all"))
     assert made.column(("dataset",)).tolist() == [2] * 5
 
 
 def test_a_dataset_and_its_derived_dataset_are_distinguished_by_their_folders(folders, tmp_path):
-    small = preprocess(folders[0], Recipe.inline(["cast:float16,observation"]), dest=tmp_path / "small")
+    small = preprocess(folders[0], Recipe.inline(["cast:float16,observation"]), out=tmp_path / "small")
 
     with pytest.raises(InvalidArgumentError, match=rf"float32 \[3\] in {folders[0]}, float16 \[3\] in {small}"):
-        preprocess([folders[0], small], Recipe.inline(["scale_rewards:2"]), dest=tmp_path / "all")
+        preprocess([folders[0], small], Recipe.inline(["scale_rewards:2"]), out=tmp_path / "all")

@@ -69,12 +69,12 @@ def files(folder):
 @pytest.fixture(scope="module")
 def wanted(folder, tmp_path_factory):
     """The result of this process without a cluster."""
-    return files(preprocess(folder, changed(), dest=tmp_path_factory.mktemp("here") / "out", num_parts=PARTS))
+    return files(preprocess(folder, changed(), out=tmp_path_factory.mktemp("here") / "out", num_parts=PARTS))
 
 
 @pytest.mark.usefixtures("one_node")
 def test_a_cluster_makes_the_same_bytes_as_this_process(folder, tmp_path, wanted):
-    made = preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=RayEngine())
+    made = preprocess(folder, changed(), out=tmp_path / "out", num_parts=PARTS, engine=RayEngine())
 
     assert files(made) == wanted
     assert not [path for path in tmp_path.rglob("*") if "partials" in path.name]
@@ -90,7 +90,7 @@ def test_an_error_on_a_node_is_raised_here(folder, tmp_path):
     said = []
     for engine in (None, RayEngine()):
         with pytest.raises(PreprocessError) as raised:
-            preprocess(folder, Recipe([fails]), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
+            preprocess(folder, Recipe([fails]), out=tmp_path / "out", num_parts=PARTS, engine=engine)
         said.append((type(raised.value), raised.value.message, raised.value.hint))
 
     assert said[0] == said[1]
@@ -194,7 +194,7 @@ def test_two_attempts_at_a_partial_do_not_interfere(folder, tmp_path, monkeypatc
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=Kept())
+        preprocess(folder, changed(), out=tmp_path / "out", num_parts=PARTS, engine=Kept())
     task = {**tasks[-1], "folder": str(tmp_path / "parts" / "000000")}
     fill = partial.write_episodes
 
@@ -243,7 +243,7 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
         killer = threading.Thread(target=kill)
         killer.start()
         recipe = Recipe([noted, *changed(seconds=0.05).steps])
-        made = preprocess(folder, recipe, dest=tmp_path / "out", num_parts=PARTS, engine=RayEngine(cluster.address))
+        made = preprocess(folder, recipe, out=tmp_path / "out", num_parts=PARTS, engine=RayEngine(cluster.address))
         killer.join()
 
         attempts = [int(path.name.partition(".")[0]) for path in begun.iterdir()]
@@ -271,7 +271,7 @@ def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted,
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         engine = RayEngine(f"ray://127.0.0.1:{port}")
-        made = preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
+        made = preprocess(folder, changed(), out=tmp_path / "out", num_parts=PARTS, engine=engine)
 
         assert files(made) == wanted
         with engine, pytest.raises(InvalidArgumentError, match="does not see"):
@@ -295,7 +295,7 @@ def test_ctrl_c_ends_the_tasks_and_the_next_run_resumes(folder, tmp_path, wanted
         step["norm"] = step["observation"].norm(dim=-1)
         return step.set("action", step["action"].double() / 3)
 
-    preprocess(Path({str(folder)!r}), Recipe([change]), dest=Path({str(tmp_path / "out")!r}), num_parts={PARTS},
+    preprocess(Path({str(folder)!r}), Recipe([change]), out=Path({str(tmp_path / "out")!r}), num_parts={PARTS},
                engine=RayEngine())
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]

@@ -745,7 +745,7 @@ FLAT = {"corl_locomotion", "diffusion_policy", "normalized_observation", "td3_bc
 def test_a_built_in_recipe_writes_a_strict_dataset_for_any_division_into_batches(name, stored, tmp_path):
     recipe = [*Recipe.of("flat_observation").steps] if name in FLAT else []
     recipe += Recipe.of(name).steps
-    one, four = (preprocess(stored, Recipe(recipe), dest=tmp_path / f"{n}", num_parts=n) for n in (1, 4))
+    one, four = (preprocess(stored, Recipe(recipe), out=tmp_path / f"{n}", num_parts=n) for n in (1, 4))
 
     made = StoredDataset(one)
     assert not check_files(one, Report())

@@ -36,10 +36,10 @@ def test_a_dataset_that_is_replaced_during_the_run_is_an_error(folder, tmp_path,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dry_run, "_BYTES", 1)
         with pytest.raises(PreprocessError, match="replaced by another process during the run"):
-            preprocess(folder, recipe, dest=tmp_path / "out", jobs=jobs, num_parts=5)
+            preprocess(folder, recipe, out=tmp_path / "out", jobs=jobs, num_parts=5)
     assert not (tmp_path / "out").exists()
 
-    came = StoredDataset(preprocess(folder, recipe, dest=tmp_path / "out", jobs=jobs, num_parts=5))
+    came = StoredDataset(preprocess(folder, recipe, out=tmp_path / "out", jobs=jobs, num_parts=5))
     assert np.array_equal(came.column(("next", "reward")), StoredDataset(folder).column(("next", "reward")))
 
 
@@ -56,13 +56,13 @@ def test_some_steps_replace_all_only_with_force(folder):
 
 def test_a_result_does_not_replace_another_result(folder, tmp_path):
     preprocess(folder, Recipe.inline(["scale_rewards:2"]), in_place=True)
-    other = preprocess(folder, Recipe.inline(["scale_rewards:3"]), dest=tmp_path / "other")
+    other = preprocess(folder, Recipe.inline(["scale_rewards:3"]), out=tmp_path / "other")
 
     for target in (folder, other):
         before = StoredDataset(target).manifest
         source = other if target == folder else folder
         with pytest.raises(InvalidArgumentError, match="already exists"):
-            preprocess(source, Recipe.inline(["keep_lengths:4"]), dest=target)
+            preprocess(source, Recipe.inline(["keep_lengths:4"]), out=target)
         assert StoredDataset(target).manifest == before
 
 
@@ -74,7 +74,7 @@ def test_partials_do_not_reuse_the_random_numbers_of_the_next_seed(folder, tmp_p
 
     drawn = [
         StoredDataset(
-            preprocess(folder, Recipe([Function(noisy, "batch")]), dest=tmp_path / str(seed), seed=seed, num_parts=5)
+            preprocess(folder, Recipe([Function(noisy, "batch")]), out=tmp_path / str(seed), seed=seed, num_parts=5)
         ).column(("noise",))[:, 0]
         for seed in (0, 1)
     ]
@@ -88,7 +88,7 @@ def test_random_numbers_of_fitting_depend_on_the_seed(folder, tmp_path):
         Recipe([Function(lambda data: data.set("action", torch.rand_like(data["action"])), "batch"), *steps])
         for steps in [Recipe.inline(["normalize:keys=[action]"]).steps] * 2
     ]
-    one, two = (preprocess(folder, recipe, dest=tmp_path / str(n)) for n, recipe in enumerate(recipes))
+    one, two = (preprocess(folder, recipe, out=tmp_path / str(n)) for n, recipe in enumerate(recipes))
 
     assert StoredDataset(one).manifest.files == StoredDataset(two).manifest.files
 
@@ -97,8 +97,8 @@ def test_the_batch_size_is_a_part_of_the_identity_of_a_function(folder, tmp_path
     def centred(data):
         return data.set("action", data["action"] - data["action"].mean())
 
-    three = preprocess(folder, Recipe([Function(centred, "batch", 3)]), dest=tmp_path / "3")
-    ten = preprocess(folder, Recipe([Function(centred, "batch", 10)]), dest=tmp_path / "10")
+    three = preprocess(folder, Recipe([Function(centred, "batch", 3)]), out=tmp_path / "3")
+    ten = preprocess(folder, Recipe([Function(centred, "batch", 10)]), out=tmp_path / "10")
     prints = [StoredDataset(one).manifest.history[-1]["fingerprint"] for one in (three, ten)]
 
     assert prints[0] != prints[1]
@@ -119,12 +119,12 @@ def test_a_resumed_run_keeps_layout_revisions(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(dry_run, "_SECONDS", 0.0)
     recipe = Recipe([Function(late, "episode")])
     with pytest.raises(KeyboardInterrupt):
-        preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
+        preprocess(folder, recipe, out=tmp_path / "out", jobs=1, num_parts=5)
     assert calls.read_text().split() == ["0", "0", "1", "2", "0", "1", "2", "3", "4"]
     found = json.loads((tmp_path / ".work" / "out" / "revisions.json").read_text())
     assert found["unshared"] == [["observation"]]
     calls.write_text("")
-    preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
+    preprocess(folder, recipe, out=tmp_path / "out", jobs=1, num_parts=5)
     assert calls.read_text().split() == ["0", "3", "4"]
 
 
@@ -140,6 +140,6 @@ def test_functions_with_growing_memory_get_small_partials(folder, tmp_path, monk
     monkeypatch.setattr(run, "_PART_CALLS", 5)
     monkeypatch.setattr(run, "_BATCH_CALLS", 2)
     monkeypatch.setattr(run, "write_episodes", fill)
-    preprocess(folder, Recipe([Function(lambda data: data, per)]), dest=tmp_path / "out", jobs=1)
+    preprocess(folder, Recipe([Function(lambda data: data, per)]), out=tmp_path / "out", jobs=1)
 
     assert begun == parts

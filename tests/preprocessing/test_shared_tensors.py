@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 def made(folder, fn, per, **options):
     recipe = Recipe([Function(fn, per, options.pop("most", 0))])
-    return StoredDataset(preprocess(folder, recipe, dest=folder.parent / "made", **options))
+    return StoredDataset(preprocess(folder, recipe, out=folder.parent / "made", **options))
 
 
 class _Counts:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import Recipe, append, download, load, preprocess, undo, verify
+from datasets_rl import Recipe, append_episodes, download, load, preprocess, undo, verify
 from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
@@ -31,8 +31,8 @@ def transitions(rows, steps, ends=()):
 
 def test_transitions_are_added_as_episodes_whose_states_are_stored_once():
     data = transitions(2, 4, ends=[(0, 1)])
-    append("local/a", data)
-    append("local/a", data[0])
+    append_episodes("local/a", data)
+    append_episodes("local/a", data[0])
 
     dataset = load("local/a")
     assert dataset.episodes.lengths.tolist() == [2, 2, 4, 2, 2]
@@ -48,7 +48,7 @@ def test_transitions_are_added_as_episodes_whose_states_are_stored_once():
 def test_next_values_that_no_following_step_repeats_are_stored_apart():
     data = transitions(1, 3)
     data["next", "observation"] = data["next", "observation"] + 0.5
-    append("local/a", data)
+    append_episodes("local/a", data)
 
     dataset = load("local/a")
     assert not dataset.stored.schema[("observation",)].shared
@@ -58,8 +58,8 @@ def test_next_values_that_no_following_step_repeats_are_stored_apart():
 def test_stored_datasets_are_added_to_another_and_to_themselves():
     download("demo/pendulum")
     demo = load("demo/pendulum")
-    append("local/a", "demo/pendulum")
-    append("local/a", "local/a", again=True)
+    append_episodes("local/a", "demo/pendulum")
+    append_episodes("local/a", "local/a", again=True)
 
     dataset = load("local/a")
     assert len(dataset) == 2 * len(demo)
@@ -72,46 +72,46 @@ def test_stored_datasets_are_added_to_another_and_to_themselves():
 
 def test_episodes_with_other_fields_are_refused_and_the_dataset_is_unchanged(tmp_path):
     download("demo/pendulum")
-    append("local/a", transitions(1, 3))
+    append_episodes("local/a", transitions(1, 3))
 
     with pytest.raises(InvalidArgumentError, match=r"action is float32 \[1\]; the dataset has float32 \[2\]"):
-        append("local/a", "demo/pendulum")
+        append_episodes("local/a", "demo/pendulum")
     assert len(load("local/a")) == 3
     assert not (tmp_path / "local" / ".recorded").exists()
 
 
 def test_unknown_datasets_and_data_without_rewards_or_steps_are_refused():
     with pytest.raises(UnknownIdError):
-        append("local/a", "local/b")
+        append_episodes("local/a", "local/b")
     with pytest.raises(InvalidArgumentError, match="expected transitions in TED"):
-        append("local/a", TensorDict({"observation": torch.zeros(3)}, [3]))
+        append_episodes("local/a", TensorDict({"observation": torch.zeros(3)}, [3]))
     with pytest.raises(InvalidArgumentError, match=r"expected \[T\] or \[B, T\]"):
-        append("local/a", TensorDict({}, []))
+        append_episodes("local/a", TensorDict({}, []))
 
 
 def test_a_stored_dataset_is_added_once_under_whatever_name_it_is_given(tmp_path):
     """The same command is repeated after a kill, and the dataset may have been moved or preprocessed in between."""
-    append("local/a", transitions(1, 3))
-    append("local/b", transitions(2, 4))
-    append("local/a", "local/b")
+    append_episodes("local/a", transitions(1, 3))
+    append_episodes("local/b", transitions(2, 4))
+    append_episodes("local/a", "local/b")
     shutil.copytree(tmp_path / "local" / "b", tmp_path / "moved")
 
     for again in ("local/b", tmp_path / "moved", "local/a"):
         with pytest.warns(RecordingWarning, match=r"already: nothing was added\nagain=True adds them again"):
-            append("local/a", again)
+            append_episodes("local/a", again)
     assert load("local/a").episodes.lengths.tolist() == [3, 4, 4]
 
     held = Manifest.read(tmp_path / "local" / "a").recordings
-    preprocess("local/a", Recipe([ScaleRewards(2.0)]), as_="twice")
+    preprocess("local/a", Recipe([ScaleRewards(2.0)]), name="twice")
     preprocess("local/a", Recipe([ScaleRewards(2.0)]), in_place=True)
     assert Manifest.read(tmp_path / "local" / "a@twice").recordings == held
     with pytest.warns(RecordingWarning, match="already"):
-        append("local/a", "local/b")
+        append_episodes("local/a", "local/b")
     with pytest.raises(InvalidArgumentError, match="does not grow"):
-        append("local/a", "local/b", again=True)
+        append_episodes("local/a", "local/b", again=True)
     undo(tmp_path / "local" / "a")
 
-    append("local/a", "local/b", again=True)
-    append("local/a", "local/a", again=True)
+    append_episodes("local/a", "local/b", again=True)
+    append_episodes("local/a", "local/a", again=True)
     assert load("local/a").episodes.lengths.tolist() == [3, 4, 4, 4, 4] * 2
     assert verify("local/a", deep=True).problems == ()

@@ -249,8 +249,8 @@ def test_steps_per_second_and_names_of_elements_are_metadata_that_every_version_
     assert load("local/arm").metadata == expected
     preprocess(tmp_path / "local" / "arm", Recipe([ScaleRewards(2.0)]), in_place=True)
     assert load("local/arm").metadata == expected
-    other = preprocess("local/arm", Recipe([ScaleRewards(3.0)]), as_="other")
-    preprocess([tmp_path / "local" / "arm", other], Recipe([]), dest=tmp_path / "both")
+    other = preprocess("local/arm", Recipe([ScaleRewards(3.0)]), name="other")
+    preprocess([tmp_path / "local" / "arm", other], Recipe([]), out=tmp_path / "both")
     assert load(tmp_path / "both").metadata["0"]["names"] == expected["names"]
     assert is_intact("local/arm")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets_rl import EpisodeWriter, Recipe, append, info, list_datasets, load, preprocess, verify
+from datasets_rl import EpisodeWriter, Recipe, append_episodes, info, list_datasets, load, preprocess, verify
 from datasets_rl.cli.app import main
 from datasets_rl.errors import DatasetsRLError, IntegrityError, NotADatasetError, RecordingWarning
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
@@ -137,11 +137,11 @@ def test_a_command_that_reads_adds_nothing_and_says_what_does(home, capsys):
 
 
 def test_appending_without_others_adds_every_recording_once_and_deletes_it(home):
-    append(ID)
+    append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes()
     assert not (home / "local" / ".recorded").exists()
     before = tree(home)
-    append(ID)
+    append_episodes(ID)
     assert tree(home) == before
 
 
@@ -158,7 +158,7 @@ def test_a_dataset_that_is_not_yet_stored_names_its_recordings(home):
     with pytest.raises(NotADatasetError, match=r"3 recordings(.|\n)*append\('local/toy'\) adds them"):
         load(ID, download=False)
 
-    append(ID)
+    append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes(*STORED)
 
 
@@ -166,10 +166,10 @@ def test_recordings_that_the_dataset_holds_are_deleted_and_not_added_again(home)
     """A process may be killed after it has published the episodes, and before it has deleted the recordings."""
     saved = home.with_name("saved")
     shutil.copytree(home / "local" / ".recorded", saved)
-    append(ID)
+    append_episodes(ID)
     shutil.copytree(saved, home / "local" / ".recorded")
 
-    append(ID)
+    append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes()
     assert not (home / "local" / ".recorded").exists()
 
@@ -221,7 +221,7 @@ def append_despite(fault):
         warnings.simplefilter("always")
         injected = Fault(monkeypatch, *fault)
         try:
-            append(ID)
+            append_episodes(ID)
         except (DatasetsRLError, OSError) as error:
             return injected.count, [str(error)]
     return injected.count, [str(one.message) for one in caught]
@@ -243,7 +243,7 @@ def test_no_read_error_loses_an_episode(home, kind, every):
         assert bool(messages) == bool(waiting), number  # a copy that fails once is tried again
         assert {*stored_episodes(), *waiting} == {*all_episodes()}, number
         assert len(waiting) <= max(map(len, RECORDED)), "the other recordings were not added"
-        append(ID)
+        append_episodes(ID)
         lost += len(all_episodes()) - len(stored_episodes())
         assert sorted(stored_episodes()) == all_episodes(), number
         failed += 1
@@ -302,7 +302,7 @@ def test_a_damaged_line_costs_nothing_but_the_episodes_after_it(home, name, at):
     damaged = tree(folder)
 
     with pytest.raises(IntegrityError) as caught:
-        append(ID)
+        append_episodes(ID)
     assert str(folder) in str(caught.value)
     assert f"line {2 + at} of journal.jsonl" in str(caught.value)
     assert sorted(stored_episodes()) == all_episodes(*RECORDED[1][at:])
@@ -323,7 +323,7 @@ def test_zeros_at_the_end_of_a_journal_are_damage_and_a_torn_line_is_not(home):
         stream.write(bytes(100))
 
     with pytest.raises(IntegrityError, match="line 5 of journal"):
-        append(ID)
+        append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes()
     assert recordings(home) == [zeros]
 
@@ -333,11 +333,11 @@ def test_a_restored_recording_of_which_a_part_was_added_stays(home):
     whole = (folder / "journal.jsonl").read_bytes()
     (folder / "journal.jsonl").write_bytes(whole[:-50] + b"\n")
     with pytest.raises(IntegrityError):
-        append(ID)
+        append_episodes(ID)
     (folder / "journal.jsonl").write_bytes(whole)
 
     with pytest.raises(IntegrityError, match="it is whole now"):
-        append(ID)
+        append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes(302)
     assert seeds_of(folder) == RECORDED[1]
 
@@ -380,7 +380,7 @@ def test_a_damaged_recording_stays_is_named_and_blocks_nothing(home, name, damag
     before = {path: os.lstat(path).st_mode for path in [stays, *stays.rglob("*")]}
 
     with pytest.raises(IntegrityError) as caught:
-        append(ID)
+        append_episodes(ID)
     assert str(stays) in str(caught.value)
     assert sorted(stored_episodes()) == all_episodes(*RECORDED[1])
     assert {path: os.lstat(path).st_mode for path in [stays, *stays.rglob("*")]} == before
@@ -413,7 +413,7 @@ def test_a_link_in_place_of_the_folder_of_recordings_is_not_followed(home, tmp_p
     hidden.symlink_to(others)
 
     with pytest.raises(IntegrityError, match="symbolic link; expected a plain folder"):
-        append(ID)
+        append_episodes(ID)
     assert main(["info", ID]) == 0
     with (
         contextlib.suppress(NotADatasetError),
@@ -431,7 +431,7 @@ def test_files_of_others_beside_recordings_are_never_deleted(home):
     (recordings(home)[0] / "notes.txt").write_text("mine")
 
     with pytest.raises(IntegrityError, match=r"notes\.txt, which no recording has"):
-        append(ID)
+        append_episodes(ID)
     assert (folder / "inner" / "text").read_text() == "mine"
     assert (recordings(home)[0] / "notes.txt").read_text() == "mine"
     assert sorted(stored_episodes()) == all_episodes()
@@ -452,7 +452,7 @@ def test_recordings_of_other_fields_stay_and_the_others_are_added(home):
         writer.close()
 
     with pytest.raises(DatasetsRLError, match=r"do not fit local/toy: .*observation is float64 \[7\]"):
-        append(ID)
+        append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes(*RECORDED[1])
     assert other.with_name(made.name).is_dir()
 
@@ -463,10 +463,10 @@ def test_recorded_episodes_are_not_mixed_into_a_preprocessed_dataset(home):
         preprocess(home / "local" / "toy", Recipe([ScaleRewards(2.0)]), in_place=True)
 
     with pytest.raises(DatasetsRLError, match="a preprocessed dataset does not grow"):
-        append(ID)
+        append_episodes(ID)
     assert len(recordings(home)) == 3
     assert main(["preprocess", ID, "--undo"]) == 0
-    append(ID)
+    append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes()
 
 
@@ -475,6 +475,6 @@ def test_an_episode_without_a_line_is_not_added_and_its_recording_is_deleted(hom
     folder.mkdir()
     (folder / "rows.npy").write_bytes(b"a program was killed when it began")
 
-    append(ID)
+    append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes()
     assert not folder.exists()

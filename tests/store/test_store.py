@@ -65,17 +65,17 @@ def test_a_dataset_is_derived_by_default_and_reused(folder):
 
 
 def test_a_derived_dataset_is_reused_under_its_given_name(folder):
-    made = scaled(folder, 3, as_="big")
+    made = scaled(folder, 3, name="big")
 
     assert scaled(folder, 3) == made == folder.with_name("pendulum@big")
 
 
 def test_the_name_of_another_result_is_refused_without_force(folder):
-    made = scaled(folder, 3, as_="x")
+    made = scaled(folder, 3, name="x")
     with pytest.raises(InvalidArgumentError, match="holds the result of another recipe"):
-        scaled(folder, 4, as_="x")
+        scaled(folder, 4, name="x")
     assert np.isclose(rewards(made), 3 * rewards(folder))
-    scaled(folder, 4, as_="x", force=True)
+    scaled(folder, 4, name="x", force=True)
     assert np.isclose(rewards(made), 4 * rewards(folder))
 
 
@@ -85,12 +85,12 @@ def test_names_that_cannot_be_a_folder_are_refused(folder, name):
         store.dataset_paths(f"{ID}@{name}")
     if name:
         with pytest.raises(InvalidArgumentError, match="cannot name a derived dataset"):
-            scaled(folder, 3, as_=name)
+            scaled(folder, 3, name=name)
 
 
 def test_a_result_has_only_one_destination(folder, tmp_path):
     with pytest.raises(InvalidArgumentError, match="several destinations"):
-        scaled(folder, 3, dest=tmp_path / "out", in_place=True)
+        scaled(folder, 3, out=tmp_path / "out", in_place=True)
 
 
 def test_a_recipe_is_not_applied_to_its_own_result_without_force(folder):
@@ -311,7 +311,7 @@ def test_the_same_command_completes_a_replacement_that_stopped_between_two_renam
 
 
 def test_a_folder_without_an_id_is_recovered_by_a_command_that_writes_it(folder, home, monkeypatch):
-    mine = scaled(folder, 2, dest=home / "else" / "mine")
+    mine = scaled(folder, 2, out=home / "else" / "mine")
     move = disk.move_path
 
     def dies(path, target):
@@ -398,7 +398,7 @@ def test_a_missing_dataset_is_an_error_with_the_command_that_creates_it():
 
 def test_a_dataset_derives_another_and_opens_it(folder):
     dataset = load(ID, batch_size=4)
-    made = dataset.derive(Recipe.inline(["scale_rewards:3"]), as_="x", batch_size=4)
+    made = dataset.derive(Recipe.inline(["scale_rewards:3"]), name="x", batch_size=4)
 
     assert made.dataset_id == "pendulum@x"
     assert np.isclose(rewards(made.data_path), 3 * rewards(folder))
@@ -444,13 +444,13 @@ def test_sweeping_ignores_read_only_folders(tmp_path):
 
 def test_a_merge_needs_no_step_and_names_each_dataset_once(folder, home):
     made = scaled(folder, 3)
-    both = preprocess([folder, made], Recipe([], "merge"), dest=home / "else" / "both")
+    both = preprocess([folder, made], Recipe([], "merge"), out=home / "else" / "both")
 
     assert len(StoredDataset(both)) == 2 * len(StoredDataset(folder))
     with pytest.raises(InvalidArgumentError, match="is named twice"):
-        preprocess([folder, folder], Recipe([], "merge"), dest=Path(home / "else" / "twice"))
+        preprocess([folder, folder], Recipe([], "merge"), out=Path(home / "else" / "twice"))
     with pytest.raises(InvalidArgumentError, match="has no step"):
-        preprocess(folder, Recipe([], "nothing"), dest=home / "else" / "same")
+        preprocess(folder, Recipe([], "nothing"), out=home / "else" / "same")
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,7 @@ def test_a_dataset_derived_from_a_linked_one_is_stored_beside_the_link(folder, h
     folder.rename(elsewhere)
     folder.symlink_to(elsewhere)
 
-    made = load(ID).derive(Recipe.inline(["scale_rewards:3"]), as_="x")
+    made = load(ID).derive(Recipe.inline(["scale_rewards:3"]), name="x")
     assert made.data_path == home / "demo" / "pendulum@x"
     assert locating.locate(f"{ID}@x") == made.data_path
     scaled(folder, 2, in_place=True)
@@ -507,7 +507,7 @@ def test_hidden_folders_of_other_programs_are_not_changed(folder, home, tmp_path
     note = room / mine
     note.parent.mkdir(parents=True)
     note.write_text("mine")
-    out = scaled(folder, 3, dest=room / "out")
+    out = scaled(folder, 3, out=room / "out")
     scaled(out, 2, in_place=True)
     store.undo(out)
     store.settle(store.paths_of(out))
@@ -516,16 +516,16 @@ def test_hidden_folders_of_other_programs_are_not_changed(folder, home, tmp_path
 
 
 def test_a_damaged_derived_dataset_blocks_no_other(folder):
-    made = scaled(folder, 3, as_="x")
+    made = scaled(folder, 3, name="x")
     (made / "manifest.json").write_text("{}")
 
     assert scaled(folder, 4).exists()
-    scaled(folder, 3, as_="x", force=True)
+    scaled(folder, 3, name="x", force=True)
     assert np.isclose(rewards(made), 3 * rewards(folder))
 
 
 def test_a_derived_dataset_is_not_downloaded(folder):
-    scaled(folder, 3, as_="x")
+    scaled(folder, 3, name="x")
     with pytest.raises(InvalidArgumentError, match="cannot be downloaded"):
         download(f"{ID}@x", force=True)
 
@@ -542,7 +542,7 @@ def test_concurrent_sweeps_do_not_fail_a_removal(folder, home):
     other.start()
     try:
         for number in range(40):
-            scaled(folder, 2 + number, as_="x", force=True)
+            scaled(folder, 2 + number, name="x", force=True)
             store.remove(f"{ID}@x")
     finally:
         ends.set()

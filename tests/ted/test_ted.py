@@ -211,7 +211,7 @@ def test_a_jump_at_the_border_of_an_episode_is_reported(tmp_path, row):
 def test_the_best_episodes_of_the_demo_have_no_false_jumps(tmp_path, percent):
     """Upright pendulums hardly move, so the median step is tiny."""
     folder = downloading.download("demo/pendulum", root=tmp_path / "demo")
-    preprocess(folder, Recipe.inline([f"keep_top_returns:{percent}", "normalize"]), dest=tmp_path / "best")
+    preprocess(folder, Recipe.inline([f"keep_top_returns:{percent}", "normalize"]), out=tmp_path / "best")
 
     found = verify(tmp_path / "best", deep=True)
 
