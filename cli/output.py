@@ -360,6 +360,11 @@ def sparkline(counts: Sequence[int]) -> str:
     return "".join("▁▂▃▄▅▆▇█"[(8 * count - 1) // most] if count else "·" for count in counts)
 
 
+def value_text(value: Any) -> str:
+    """Write a value of a field for readers: four digits of a float."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def number_text(value: float | None) -> str:
     """Write a number of a statistic for readers: four digits, three of very large and very small ones; "-" for none."""
     if value is None:

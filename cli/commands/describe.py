@@ -14,7 +14,7 @@ import typer
 from datasets_rl.errors import InvalidArgumentError
 
 from ..options import Shell, StoredOrMixture, dataset_arguments, dataset_folders, read_keys
-from ..output import Bars, Block, Facts, Lines, Result, Table, as_json, number_text, sparkline
+from ..output import Bars, Block, Facts, Lines, Result, Table, as_json, number_text, sparkline, value_text
 
 if TYPE_CHECKING:
     from datasets_rl.look import Description, Distribution, EndStatistics, EpisodeRows, FieldDescription, Row
@@ -253,12 +253,8 @@ def _value_text(value: Any, *, full: bool) -> str:
         return f"{value.dtype} {list(value.shape)}"
     numbers = value.reshape(-1).tolist()
     shown = numbers if full or len(numbers) <= _SHORT else numbers[: _SHORT - 1]
-    texts = [_number_text(number) for number in shown]
+    texts = [value_text(number) for number in shown]
     if len(numbers) == 1:
         return texts[0]
     more = f" ... {len(numbers)}" if len(shown) < len(numbers) else ""
     return f"[{' '.join(texts)}{more}]"
-
-
-def _number_text(number: Any) -> str:
-    return f"{number:.4g}" if isinstance(number, float) else str(number)

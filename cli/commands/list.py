@@ -161,8 +161,7 @@ def _catalog_cells(dataset: DatasetInfo) -> tuple[str, ...]:
         "yes" if dataset.folder is not None else "-",
         _marked(dataset, "bytes", dataset.download_bytes, lambda size: "-" if size is None else size_text(size)),
         _marked(dataset, "steps", dataset.steps, short_count_text),
-        "-" if dataset.observation is None else dataset.observation.short,
-        "-" if dataset.action is None else dataset.action.short,
+        *_space_cells(dataset, piped=False),
         _marked(dataset, "episodes", dataset.episodes, short_count_text),
         dataset.environment or "-",
         _license_text(dataset.license),
@@ -172,18 +171,15 @@ def _catalog_cells(dataset: DatasetInfo) -> tuple[str, ...]:
 
 def _piped_cells(dataset: DatasetInfo) -> tuple[str, ...]:
     """Return the cells of the listing in full, with plain numbers, and how well they are known."""
-    counts = (dataset.download_bytes, dataset.steps, dataset.episodes)
-    size, steps, episodes = ("-" if count is None else str(count) for count in counts)
     issues = count_text(len(dataset.known_issues), "known issue") if dataset.known_issues else ""
     notes = filter(None, (dataset.origin, "deprecated" if dataset.deprecated else "", issues))
     return (
         dataset.id,
         "yes" if dataset.folder is not None else "-",
-        size,
-        steps,
-        "-" if dataset.observation is None else dataset.observation.text,
-        "-" if dataset.action is None else dataset.action.text,
-        episodes,
+        _plain(dataset.download_bytes),
+        _plain(dataset.steps),
+        *_space_cells(dataset, piped=True),
+        _plain(dataset.episodes),
         dataset.environment or "-",
         dataset.license or "-",
         dataset.title,
@@ -222,8 +218,7 @@ def _stored_result(shell: Shell, shown: Sequence[DatasetInfo], total: int, sourc
     }
     _print_totals(shell, stored, sums, unfinished)
     header = ("id", "on disk", "steps", "episodes", "obs", "action", "notes")
-    rows = tuple((*_stored_cells(one.info), "; ".join(one.notes)) for one in stored)
-    piped = tuple((*_stored_piped_cells(one.info), "; ".join(one.notes)) for one in stored)
+    rows, piped = (tuple(_stored_cells(one, piped=to_pipe) for one in stored) for to_pipe in (False, True))
     data = {
         "datasets": [one.to_json() for one in stored],
         "total": total,
@@ -233,25 +228,25 @@ def _stored_result(shell: Shell, shown: Sequence[DatasetInfo], total: int, sourc
     return Result(data, [Table(header, rows, listing=True, piped=piped)], quiet=[one.id for one in shown])
 
 
-def _stored_cells(dataset: DatasetInfo) -> tuple[str, ...]:
+def _stored_cells(stored: _Stored, *, piped: bool) -> tuple[str, ...]:
+    dataset = stored.info
     return (
         dataset.id,
-        size_text(dataset.disk_bytes),
-        short_count_text(dataset.steps),
-        short_count_text(dataset.episodes),
-        "-" if dataset.observation is None else dataset.observation.short,
-        "-" if dataset.action is None else dataset.action.short,
+        _plain(dataset.disk_bytes) if piped else size_text(dataset.disk_bytes),
+        *(_plain(count) if piped else short_count_text(count) for count in (dataset.steps, dataset.episodes)),
+        *_space_cells(dataset, piped=piped),
+        "; ".join(stored.notes),
     )
 
 
-def _stored_piped_cells(dataset: DatasetInfo) -> tuple[str, ...]:
-    counts = (dataset.disk_bytes, dataset.steps, dataset.episodes)
-    return (
-        dataset.id,
-        *("-" if count is None else str(count) for count in counts),
-        "-" if dataset.observation is None else dataset.observation.text,
-        "-" if dataset.action is None else dataset.action.text,
-    )
+def _plain(count: int | None) -> str:
+    return "-" if count is None else str(count)
+
+
+def _space_cells(dataset: DatasetInfo, *, piped: bool) -> tuple[str, ...]:
+    """Return the observation and the action, in full for a pipe."""
+    spaces = (dataset.observation, dataset.action)
+    return tuple("-" if one is None else one.text if piped else one.short for one in spaces)
 
 
 def _print_totals(shell: Shell, stored: Sequence[_Stored], sums: dict[str, int], unfinished: dict[str, int]) -> None:

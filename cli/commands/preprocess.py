@@ -16,7 +16,7 @@ from datasets_rl.errors import DiskFullError, InvalidArgumentError
 from .. import candidates
 from ..errors import exit_code_of
 from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments, make_engine, read_size
-from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
+from ..output import Block, Facts, Lines, Result, Table, count_text, size_text, value_text
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -311,7 +311,7 @@ def _preview_blocks(preview: Preview) -> Iterator[Block]:
     )
     yield Facts(facts, title=preview.id)
     rows = tuple(
-        (one["key"], one["dtype"], str(one["shape"]), one["stored"], ", ".join(map(_short_text, one["values"])))
+        (one["key"], one["dtype"], str(one["shape"]), one["stored"], ", ".join(map(value_text, one["values"])))
         for one in _keys_as_json(preview)
     )
     yield Table(("key", "dtype", "shape", "stored", "first values"), rows, title="keys")
@@ -339,10 +339,6 @@ def _storage_text(column: Column, preview: Preview) -> str:
     if column.shared:
         return "once for t and t + 1"
     return "for t and for t + 1" if column.key in preview.unshared else "once a step"
-
-
-def _short_text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _duration(seconds: float) -> str:

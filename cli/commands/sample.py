@@ -12,7 +12,7 @@ import typer
 from datasets_rl.errors import InvalidArgumentError
 
 from ..options import Shell, StoredOrMixture, dataset_arguments, read_keys
-from ..output import Facts, Result, Table
+from ..output import Facts, Result, Table, value_text
 from .info import unknown_text
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def run(
     each = spent / rounds
     leaves = [_describe_leaf(name, leaf) for name, leaf in _leaves(batch)]
     timing = {"open_s": opened - began, "first_s": first - opened, "sample_s": each, "rounds": rounds}
-    rows = tuple((one["key"], one["dtype"], str(one["shape"]), _short_text(one["values"])) for one in leaves)
+    rows = tuple(
+        (one["key"], one["dtype"], str(one["shape"]), ", ".join(map(value_text, one["values"]))) for one in leaves
+    )
     unknown = _final_unknown(replay)
     facts = (
         ("open", f"{timing['open_s'] * 1e3:.1f} ms"),
@@ -146,8 +148,3 @@ def _leaves(batch: Any) -> Iterator[tuple[str, Tensor]]:
 def _describe_leaf(name: str, leaf: Tensor) -> dict[str, Any]:
     values = leaf.reshape(-1)[:_SHOWN].tolist()
     return {"key": name, "dtype": str(leaf.dtype).removeprefix("torch."), "shape": list(leaf.shape), "values": values}
-
-
-def _short_text(values: list[Any]) -> str:
-    shown = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in values)
-    return ", ".join(shown)

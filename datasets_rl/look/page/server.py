@@ -45,6 +45,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
 }
 _UNCHANGING = "private, max-age=86400, immutable"
 
@@ -150,16 +151,12 @@ def make_application(panels: Sequence[Panel], token: str) -> Starlette:
 
     def data(request: Request) -> Response:
         document = answer(panels, request.path_params["path"], request.query_params)
-        return (
-            _json_response({"error": "this address does not exist"}, 404)
-            if document is None
-            else _json_response(document)
-        )
+        return _missing() if document is None else _json_response(document)
 
     def frame(request: Request) -> Response:
         image = frame_bytes(panels, request.path_params["path"])
         if image is None:
-            return _json_response({"error": "this address does not exist"}, 404)
+            return _missing()
         return Response(image, media_type=media_type(image), headers={"Cache-Control": _UNCHANGING})
 
     def failed(_: Request, error: Exception) -> Response:
@@ -187,6 +184,10 @@ def make_application(panels: Sequence[Panel], token: str) -> Starlette:
     )
 
 
+def _missing() -> Response:
+    return _json_response({"error": "this address does not exist"}, 404)
+
+
 def _json_response(document: Mapping[str, Any], status: int = 200) -> Response:
     from starlette.responses import Response
 
@@ -205,18 +206,13 @@ class _Headers:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from starlette.datastructures import MutableHeaders
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                present = {name.lower() for name, _ in message["headers"]}
-                more = {**_HEADERS, "Cache-Control": "no-store"}
-                message["headers"] = [
-                    *message["headers"],
-                    *(
-                        (name.lower().encode(), value.encode())
-                        for name, value in more.items()
-                        if name.lower().encode() not in present
-                    ),
-                ]
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
