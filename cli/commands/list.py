@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from datasets_rl.sources import source_names
+
 from .. import candidates
 from ..errors import Explanation
 from ..options import Shell, read_size
@@ -75,7 +77,11 @@ def run(
     ] = "",
     source: Annotated[
         str,
-        typer.Option(metavar="NAME", help="List only datasets of this source.", autocompletion=candidates.source_names),
+        typer.Option(
+            metavar="SOURCE",
+            help=f"List only datasets of this source: {', '.join(source_names())}.",
+            autocompletion=candidates.source_names,
+        ),
     ] = "",
     env: Annotated[str, typer.Option(metavar="TEXT", help="Part of the environment's name, or a glob.")] = "",
     kind: Annotated[

@@ -79,3 +79,9 @@ def test_the_help_of_export_names_every_format(rlds):
 
     text = " ".join(rlds("export", "--help").out.split())
     assert f"Format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}." in text
+
+
+def test_the_help_of_list_names_every_source(rlds):
+    from datasets_rl.sources import source_names
+
+    assert f"of this source: {', '.join(source_names())}." in " ".join(rlds("list", "--help").out.split())
