@@ -231,7 +231,7 @@ class CatFrames(OverTime):
                 padding = padding[..., self.N - frames.shape[axis] :].to(frames.device)
                 frames = frames.masked_fill(expand_right(padding, frames.shape), self.padding_value)
             if frames.shape[axis] < self.N:
-                frames = torch.cat([frames, self.tensor(batch, in_key).unsqueeze(axis)], axis)
+                frames = _append_frame(frames, self.tensor(batch, in_key).unsqueeze(axis), axis)
             set_entry(batch, out_key, self._stack_frames(frames, axis))
         if self.mask_key is not None:
             set_entry(batch, self.mask_key, outside)
@@ -289,6 +289,14 @@ class CatFrames(OverTime):
     def _repr_arguments(self) -> dict[str, Any]:
         arguments = {"N": self.N, "dim": self.dim, "padding": self.padding}
         return {**arguments, **({"future": True} if self.future else {})}
+
+
+def _append_frame(frames: Tensor, last: Tensor, axis: int) -> Tensor:
+    """Concatenate the frames before the last one, and the last one."""
+    if frames.dtype is torch.uint8 and type(frames) is Tensor and frames.is_cpu and last.is_cpu:
+        # The threads that torch starts for images wait for each other where those of the decoder have just run.
+        return torch.from_numpy(np.concatenate([frames.numpy(), last.numpy()], axis))
+    return torch.cat([frames, last], axis)
 
 
 def _concatenate_frames(frames: Tensor, axis: int, dim: int) -> Tensor:
