@@ -246,7 +246,7 @@ def _commit_of_dataset(stored: StoredDataset) -> Commit:
     for start in range(0, len(stored), _BLOCK_STEPS):
         for key, one in moments.items():
             one.update(stored.column(key, start, start + _BLOCK_STEPS))
-    rows = {name: len(stored.map(name)) for name in {name for field in stored.schema for name in field.arrays}}
+    rows = {name: len(stored.map(name)) for name in stored.schema.array_files}
     facts = {name: table[name] for name in table.names if name not in _OWN_TABLE_FIELDS - {"source"}}
     return {
         "files": {},

@@ -25,7 +25,7 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.format.manifest import array_file
 from datasets_rl.format.npy import unfinished_blocks
-from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
+from datasets_rl.format.schema import FINAL_FILE, ROWS_FILE, Column, Field, Schema
 from datasets_rl.format.statistics import Moments, has_statistics
 from datasets_rl.format.writer import Commit, schema_of_columns
 from datasets_rl.specs import TensorSpec
@@ -35,7 +35,6 @@ from datasets_rl.ted.table import EPISODE_DTYPE
 DESCRIPTION_FILE = "recording.json"
 JOURNAL_FILE = "journal.jsonl"
 JOURNAL_KEY = "recording"
-_FINAL_FILE = "final.npy"
 _BLOCK_ROWS = 1 << 16
 _READ_BYTES = 1 << 20
 _MAX_COUNT = 1 << 50
@@ -253,18 +252,7 @@ def _text_fields(schema: Schema) -> Iterator[Field]:
 
 def _expected_rows(schema: Schema, steps: int, episodes: int) -> dict[str, int | None]:
     """Return the number of rows of each file of a `DatasetWriter`; None for the bytes of images, which vary."""
-    rows: dict[str, int | None] = {ROWS_FILE: steps}
-    if any(field.shared for field in schema.narrow):
-        rows[_FINAL_FILE] = episodes
-    for field in schema.wide:
-        rows[field.file] = None if field.encoded else steps
-        if field.encoded:
-            rows[field.ends_file] = steps
-        if field.shared:
-            rows[field.final_file] = None if field.encoded else episodes
-        if field.shared and field.encoded:
-            rows[field.final_ends_file] = episodes
-    return rows
+    return {name: None if file.ends else file.count(steps, episodes) for name, file in schema.array_files.items()}
 
 
 def _check_rows(folder: Path, schema: Schema, commit: Commit) -> None:
@@ -289,7 +277,7 @@ def _check_rows(folder: Path, schema: Schema, commit: Commit) -> None:
         _check_codes(folder, block, sizes)
         start += len(block)
     if any(field.shared for field in schema.narrow):
-        for block in unfinished_blocks(folder / _FINAL_FILE, schema.final_record, (), len(ends), _BLOCK_ROWS):
+        for block in unfinished_blocks(folder / FINAL_FILE, schema.final_record, (), len(ends), _BLOCK_ROWS):
             _check_codes(folder, block, sizes)
 
 

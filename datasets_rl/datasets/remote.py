@@ -43,7 +43,6 @@ from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["RemoteShards"]
 
-_FINAL_FILE = "final.npy"
 _BLOCK_BYTES = 4 << 20
 """Bytes of the episodes that are read together; a longer episode is a block of its own."""
 _HEADER_BYTES = 1 << 16
@@ -212,19 +211,16 @@ class RemoteShards(Shards):
         first, last = (int(episode) for episode in self._blocks[shard][[0, -1]])
         rows = int(self.episodes.starts[first]), int(self.episodes.starts[last] + self.episodes.lengths[last])
         states = first, last + 1
-        schema = self.manifest.schema
-        ranges = {ROWS_FILE: rows}
-        if any(field.shared and not field.wide for field in schema):
-            ranges[_FINAL_FILE] = states
+        ranges: dict[str, tuple[int, int]] = {}
         encoded: list[tuple[str, str, int]] = []
-        for field in schema.wide:
-            files = ((field.file, field.ends_file, rows), (field.final_file, field.final_ends_file, states))
-            for name, ends, (start, stop) in files[: 1 + field.shared]:
-                if field.encoded:
-                    encoded.append((name, ends, start))
-                    ranges[ends] = (max(start - 1, 0), stop)  # an image begins at the end of the one before it
-                else:
-                    ranges[name] = (start, stop)
+        for name, file in self.manifest.schema.array_files.items():
+            start, stop = states if file.per == "episode" else rows
+            if not file.ends:
+                ranges[name] = start, stop
+                continue
+            start, stop = ranges[file.ends]
+            encoded.append((name, file.ends, start))
+            ranges[file.ends] = max(start - 1, 0), stop  # an image begins at the end of the one before it
         arrays = self._read_items(ranges, cancel)
         self._check_block(shard, arrays[ROWS_FILE])
         images = {}

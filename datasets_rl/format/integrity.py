@@ -17,7 +17,6 @@ from datasets_rl.format.manifest import (
     read_document,
 )
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.format.statistics import statistics_differences
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.progress import Report
@@ -74,8 +73,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
     )
     arrays = [file for value in manifest.metadata.values() if (file := array_file(value))]
     texts = [field.texts_file for field in stored.schema if field.text]
-    needed = {ROWS_FILE, EPISODES_FILE, *arrays, *texts, *(name for field in stored.schema for name in field.arrays)}
-    needed |= {"final.npy"} if any(field.shared and not field.wide for field in stored.schema) else set()
+    needed = {*stored.schema.array_files, EPISODES_FILE, *arrays, *texts}
     for path in sorted(needed ^ ({entry.path for entry in manifest.files} - {DIGESTS_FILE})):
         yield (
             f"{path} is not among the files"

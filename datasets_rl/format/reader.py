@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,6 @@ from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
 Items: TypeAlias = "NDArray[Any] | ImageColumn"
 T = TypeVar("T")
-_FINAL_FILE = "final.npy"
 _PAUSE, _LEVELS = 0.02, 3
 _ATTEMPTS = 20
 """Maximum number of attempts to open a dataset that is replaced during opening."""
@@ -82,7 +82,7 @@ class StoredDataset:
         if problems:
             raise IntegrityError(str(self.folder), problems)
         self._episodes = map_npy(self.folder / EPISODES_FILE)
-        for name in _array_files(self.manifest):
+        for name in self.schema.array_files:
             self._maps[name] = open_npy(self.folder / name, *self._expected_layout(name))
 
     @property
@@ -186,20 +186,11 @@ class StoredDataset:
 
     def _expected_layout(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Return the expected dtype and shape of an array file."""
-        steps, episodes = self.manifest.steps, self.manifest.episodes
-        if name == ROWS_FILE:
-            return self.schema.record, (steps,)
-        if name == _FINAL_FILE:
-            return self.schema.final_record, (episodes,)
-        for field in self.schema.wide:
-            if name not in field.arrays:
-                continue
-            if name in {field.ends_file, field.final_ends_file}:
-                return np.dtype(np.int64), (steps if name == field.ends_file else episodes,)
-            if field.encoded:
-                ends = self.map(field.ends_file if name == field.file else field.final_ends_file)
-                return field.dtype, (int(ends[-1]),)
-            return field.dtype, (steps if name == field.file else episodes, *field.shape)
+        if file := self.schema.array_files.get(name):
+            count = (
+                int(self.map(file.ends)[-1]) if file.ends else file.count(self.manifest.steps, self.manifest.episodes)
+            )
+            return file.dtype, (count, *file.shape)
         raise InvalidArgumentError(f"{name!r} is not a file of {self.manifest.id}")
 
     def column(self, key: Key, start: int = 0, stop: int | None = None) -> NDArray[Any]:
@@ -324,37 +315,16 @@ def _read_texts(path: Path) -> list[str]:
     return texts
 
 
-def _array_files(manifest: Manifest) -> Iterator[str]:
-    """Yield the names of all array files. End offsets come first, because the size of their images depends on them."""
-    schema = manifest.schema
-    yield ROWS_FILE
-    if any(field.shared and not field.wide for field in schema):
-        yield _FINAL_FILE
-    for field in schema.wide:
-        if field.encoded:
-            yield field.ends_file
-            if field.shared:
-                yield field.final_ends_file
-        yield field.file
-        if field.shared:
-            yield field.final_file
-
-
 def _coverage_problems(manifest: Manifest) -> Iterator[str]:
     """Yield a problem for each required file that the manifest does not list, or lists with too few bytes."""
     schema, steps, episodes = manifest.schema, manifest.steps, manifest.episodes
-    needed = {ROWS_FILE: (steps + 1) * schema.record_bytes, EPISODES_FILE: episodes * EPISODE_DTYPE.itemsize}
-    for field in schema:
-        if field.encoded:
-            needed |= {field.file: 0, field.ends_file: steps * field.min_step_bytes}
-        elif field.wide:
-            needed[field.file] = steps * field.step_bytes
-        if field.text:
-            needed[field.texts_file] = 2
-        if field.shared and field.encoded:
-            needed |= {field.final_file: 0, field.final_ends_file: episodes * field.min_step_bytes}
-        elif field.shared:
-            needed[field.final_file] = episodes * (field.step_bytes if field.wide else schema.final_record_bytes)
+    needed = {
+        name: file.count(steps, episodes) * file.dtype.itemsize * math.prod(file.shape)
+        for name, file in schema.array_files.items()
+    }
+    needed[ROWS_FILE] += schema.record_bytes
+    needed |= {EPISODES_FILE: episodes * EPISODE_DTYPE.itemsize}
+    needed |= {field.texts_file: 2 for field in schema if field.text}
     listed = {entry.path: entry.bytes for entry in manifest.files}
     for name, min_bytes in sorted(needed.items()):
         if listed.get(name, -1) < min_bytes:

@@ -21,12 +21,11 @@ from datasets_rl import disk
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.format.npy import NpyStream, unfinished_blocks
-from datasets_rl.format.schema import ROWS_FILE, Field, Schema
+from datasets_rl.format.schema import FINAL_FILE, ROWS_FILE, Field, Schema
 from datasets_rl.format.statistics import Moments, has_statistics
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 _COPY_BYTES = 256 << 10  # fits the cache of a core: copying a file in larger blocks takes nearly twice as long
-_END = np.dtype(np.int64)
 
 
 @dataclass(slots=True)
@@ -187,7 +186,7 @@ class RowSink:
         for name, block in batch.rows.files(count):
             self.streams[name].append(block)
         for name, block in batch.final_states.files(batch.ended):
-            self.streams["final.npy" if name == ROWS_FILE else f"final.{name}"].append(block)
+            self.streams[FINAL_FILE if name == ROWS_FILE else f"final.{name}"].append(block)
         for field, images in batch.rows.images(count):
             self._append_images(field.file, field.ends_file, images)
         for field, images in batch.final_states.images(batch.ended):
@@ -279,28 +278,16 @@ def _open_streams(
     folder: Path, schema: Schema, steps: int | None, written: tuple[int, int, Mapping[str, int]] | None
 ) -> dict[str, NpyStream]:
     """Open all files; `written` has the rows, the episodes and, by file, the bytes of images to keep."""
-    rows, ended, image_bytes = written or (None, None, {})
+    streams = {}
     with disk.disk_errors(folder):
-        # The window of the last row, the record and the shared fields of the next one, stays inside the file.
-        rows_file = NpyStream(
-            folder / ROWS_FILE, schema.record, expected=steps, written=rows, trailing=schema.record_bytes
-        )
-        streams = {ROWS_FILE: rows_file}
-        if any(field.shared for field in schema.narrow):
-            streams["final.npy"] = NpyStream(folder / "final.npy", schema.final_record, written=ended)
-        for field in schema.wide:
-            if field.encoded:
-                pairs = (
-                    (field.file, field.ends_file, steps, rows),
-                    (field.final_file, field.final_ends_file, None, ended),
-                )
-                for name, ends, expected, kept_rows in pairs[: 1 + field.shared]:
-                    streams[name] = NpyStream(folder / name, field.dtype, written=image_bytes.get(name))
-                    streams[ends] = NpyStream(folder / ends, _END, expected=expected, written=kept_rows)
-                continue
-            streams[field.file] = NpyStream(folder / field.file, field.dtype, field.shape, steps, rows)
-            if field.shared:
-                streams[field.final_file] = NpyStream(
-                    folder / field.final_file, field.dtype, field.shape, written=ended
-                )
-        return streams
+        for name, file in schema.array_files.items():
+            streams[name] = NpyStream(
+                folder / name,
+                file.dtype,
+                file.shape,
+                expected=steps if file.per == "step" else None,
+                written=written and (written[2][name] if file.ends else file.count(*written[:2])),
+                # The window of the last row, the record and the shared fields of the next one, stays inside the file.
+                trailing=schema.record_bytes if name == ROWS_FILE else 0,
+            )
+    return streams

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,12 +30,13 @@ from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS
 from datasets_rl.ted.rewards import reward_dtype
 
 ROWS_FILE = "rows.npy"
+FINAL_FILE = "final.npy"
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
 NAME_BYTES = 200
 """Bytes of the longest dotted key. File names have at most 255 bytes, and the names of a field's files, temporary ones
 included, add up to 40 to its key."""
 _RECORD_ALIGN = 8
-_END_BYTES = 8  # one int64 per image
+_END = np.dtype(np.int64)  # of each encoded image
 _IMAGE_AXES = 3
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
 """Stored dtypes. Wider unsigned integers are missing because torch can neither gather nor write them."""
@@ -67,7 +68,7 @@ class Column:
     @property
     def min_step_bytes(self) -> int:
         """Lower bound for the bytes of one step on disk. It is exact except for encoded images, whose size varies."""
-        return _END_BYTES if self.encoded else self.step_bytes
+        return _END.itemsize if self.encoded else self.step_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Field(Column):
     @property
     def final_file(self) -> str:
         """File with the value after the last action of each episode; only shared fields have one."""
-        return f"final.{self.name}.npy" if self.wide else "final.npy"
+        return f"final.{self.name}.npy" if self.wide else FINAL_FILE
 
     @property
     def ends_file(self) -> str:
@@ -103,14 +104,6 @@ class Field(Column):
     def final_ends_file(self) -> str:
         """File with the end offsets of the encoded images after the last actions; an unknown image has no bytes."""
         return f"final.{self.name}.ends.npy"
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        """Names of all .npy files that hold this field."""
-        final_states = (self.final_file, self.final_ends_file) if self.shared else ()
-        if self.encoded:
-            return (self.file, self.ends_file, *final_states)
-        return (self.file, *final_states[:1])
 
     @property
     def texts_file(self) -> str:
@@ -134,6 +127,24 @@ class Field(Column):
         if self.encoded:
             entry["encoded"] = True
         return entry
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """Array file of a dataset: what one item of it is, and what it has an item for."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    """Shape of one item."""
+    per: Literal["step", "episode", "byte"]
+    """``step`` and ``episode``: one item for each; ``byte``: the bytes of encoded images."""
+    ends: str = ""
+    """For encoded images: the file with their end offsets."""
+
+    def count(self, steps: int, episodes: int) -> int:
+        """Return the number of items; 0 for the bytes of images, whose number only their end offsets state."""
+        return {"step": steps, "episode": episodes, "byte": 0}[self.per]
 
 
 class Schema:
@@ -200,6 +211,22 @@ class Schema:
     def final_record_bytes(self) -> int:
         """Bytes of one record of final.npy."""
         return self.window_bytes - self.record_bytes
+
+    @cached_property
+    def array_files(self) -> Mapping[str, ArrayFile]:
+        """The files of the steps and of the final states, by name; end offsets precede the images that they divide."""
+        files = [ArrayFile(ROWS_FILE, self.record, (), "step")]
+        if any(field.shared for field in self.narrow):
+            files.append(ArrayFile(FINAL_FILE, self.final_record, (), "episode"))
+        for field in self.wide:
+            places: list[tuple[str, str, Literal["step", "episode"]]] = [(field.file, field.ends_file, "step")]
+            places += [(field.final_file, field.final_ends_file, "episode")] if field.shared else []
+            for name, ends, per in places:
+                if field.encoded:
+                    files += [ArrayFile(ends, _END, (), per), ArrayFile(name, field.dtype, (), "byte", ends)]
+                else:
+                    files.append(ArrayFile(name, field.dtype, field.shape, per))
+        return {file.name: file for file in files}
 
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields)

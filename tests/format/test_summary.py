@@ -58,6 +58,7 @@ def test_listing_stored_datasets_imports_no_numpy(tmp_path):
     write_dataset(tmp_path / "demo" / "pendulum", [trajectory(3)], id="demo/pendulum")
     script = f"""
 import sys
+from pathlib import Path
 from datasets_rl import list_datasets
 from datasets_rl.settings import Settings
 found = list_datasets(downloaded=True, settings=Settings(home=Path({str(tmp_path)!r})))
