@@ -18,20 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "SpecDocument", "compact_values", "dtype_name", "is_int64"]
 
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    )
+_INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64")
 }
 """Dtypes by name, without uint16 to uint64, for which torch does not implement comparisons."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -142,20 +131,14 @@ class SpecDocument:
 
     def dtype(self) -> torch.dtype:
         """Return the dtype that the document names in its field `dtype`."""
-        return _DTYPES[
-            self.field(
-                "dtype", lambda value: isinstance(value, str) and value in _DTYPES, f"one of {', '.join(_DTYPES)}"
-            )
-            or "float32"
-        ]
+        expected = f"one of {', '.join(_DTYPES)}"
+        name = self.field("dtype", lambda value: isinstance(value, str) and value in _DTYPES, expected)
+        return _DTYPES[name or "float32"]
 
     def domain(self) -> str | None:
         """Return the field `domain`; `None` for the default domain of the dtype."""
-
-        def valid(value: Any) -> bool:
-            return value is None or (isinstance(value, str) and value in {"continuous", "discrete"})
-
-        domain: str | None = self.field("domain", valid, "continuous or discrete")
+        names = (None, "continuous", "discrete")
+        domain: str | None = self.field("domain", lambda value: value in names, "continuous or discrete")
         return domain
 
     def tensor(self, name: str, dtype: torch.dtype, default: Any = None) -> Tensor | None:

@@ -528,10 +528,8 @@ class LeafSpec(TensorSpec):
             tensor: Tensor = value
             return tensor
         if not isinstance(value, Tensor) or not self._suits(value.shape):
-            raise InvalidArgumentError(
-                "; ".join(self.problems(value)),
-                hint="`project` corrects elements, not types or shapes: `encode` the value first",
-            )
+            hint = "`project` corrects elements, not types or shapes: `encode` the value first"
+            raise InvalidArgumentError("; ".join(self.problems(value)), hint=hint)
         return self._nearest(value)
 
     @override
@@ -734,14 +732,9 @@ def _spec_of_space(
     if space is None:
         return kinds["unbounded"](sizes, device, dtype, domain=domain)
     if isinstance(space, ContinuousBox):
-        return kinds["bounded"](
-            space.low,
-            space.high,
-            sizes,
-            space.low.device if device is None else device,
-            dtype or space.low.dtype,
-            domain=domain,
-        )
+        low, high = space
+        device = low.device if device is None else device
+        return kinds["bounded"](low, high, sizes, device, dtype or low.dtype, domain=domain)
     if isinstance(space, BinaryBox):
         return kinds["binary"](space.n, sizes, device, dtype or torch.int8)
     if isinstance(space, CategoricalBox):
@@ -772,14 +765,12 @@ def without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
 
 def select(tensor: Any, entries: tuple[Any, ...]) -> Any:
     """Index a tensor; unlike in torch, the step of a slice may be negative."""
-    axis, positive = 0, []
-    for entry in entries:
+    axis, positive = 0, list(entries)
+    for number, entry in enumerate(entries):
         if isinstance(entry, slice) and entry.step is not None and entry.step < 0:
             backwards = torch.tensor(range(*entry.indices(tensor.shape[axis])), dtype=torch.int64)
             tensor = tensor[(*(slice(None),) * axis, backwards)]
-            positive.append(slice(None))
-        else:
-            positive.append(entry)
+            positive[number] = slice(None)
         axis += _axes(entry)
     return tensor[tuple(positive)]
 

@@ -572,6 +572,11 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         return rows[0].reshape(-1)
 
     @property
+    @override
+    def space(self) -> Space:
+        return BoxList.from_nvec(self.nvec)
+
+    @property
     def _sizes(self) -> int | Tensor:
         return self.nvec
 

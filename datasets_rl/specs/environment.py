@@ -95,13 +95,10 @@ class _Specs:
         found = [key for key in value.keys(True, True) if key != NEXT and key[0] != NEXT]
         problems = [f"{place}: {_dotted(key)} has no spec" for key in found if key not in known]
         for key, spec in expected.items():
-            item = value.get(key, None)
-            if item is None:
-                problems.append(f"{place}: {_dotted(key)} is missing")
-                continue
+            name, item = f"{place}: {_dotted(key)}", value.get(key, None)
             if not self.check_dtype and isinstance(spec, LeafSpec) and isinstance(item, Tensor):
                 item = item.to(spec.dtype)
-            problems += spec.problems(item, f"{place}: {_dotted(key)}")
+            problems += [f"{name} is missing"] if item is None else spec.problems(item, name)
         return problems
 
 
@@ -140,12 +137,10 @@ def _advanced(following: TensorDictBase, specs: _Specs) -> TensorDictBase:
 
 @contextmanager
 def _seeded(env: Any, seed: int | None) -> Iterator[None]:
-    if seed is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        env.set_seed(seed)
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+            env.set_seed(seed)
         yield
 
 

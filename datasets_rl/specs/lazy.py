@@ -143,7 +143,8 @@ class _Stacked(TensorSpec):
 
     @override
     def cardinality(self) -> float:
-        return _only_count([spec.cardinality() for spec in self._members])
+        count: float = _only_count([spec.cardinality() for spec in self._members])
+        return count
 
     @override
     def enumerate(self, use_mask: bool = False) -> Any:

@@ -102,33 +102,25 @@ def _spec_of_space(space: Any, place: str, problems: list[str], depth: int) -> A
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
         problems.append(f"{place} is a {kind or type(space).__name__}; expected one of {', '.join(_READERS)}")
-        return None
-    if depth > _DEPTH:
+    elif depth > _DEPTH:
         problems.append(f"{place} is nested in {depth} spaces; expected at most {_DEPTH}")
-        return None
-    if kind in {"Dict", "Tuple"}:
-        return _composite_of_space(space, place, problems, depth)
-    try:
-        return reader(space)
-    except InvalidArgumentError as error:
-        problems.append(f"{place}: {error.message}")
-    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
-        problems.append(f"{place} is invalid: {error!r:.200}")
-    return None
-
-
-def _composite_of_space(space: Mapping[str, Any], place: str, problems: list[str], depth: int) -> Any:
-    inner = space.get("subspaces")
-    if isinstance(inner, list):
-        inner = {str(number): subspace for number, subspace in enumerate(inner)}
-    if not isinstance(inner, dict):
+    elif reader is CompositeSpec:
+        inner = space.get("subspaces")
+        if isinstance(inner, list):
+            inner = {str(number): subspace for number, subspace in enumerate(inner)}
+        if isinstance(inner, dict):
+            places = {name: f"{place}[{name!r:.80}]" for name in inner}
+            specs = {name: _spec_of_space(inner[name], places[name], problems, depth + 1) for name in inner}
+            return None if any(spec is None for spec in specs.values()) else CompositeSpec(specs)
         problems.append(f"{place}.subspaces is a {type(inner).__name__}; expected a list or an object of spaces")
-        return None
-    specs = {
-        name: _spec_of_space(subspace, f"{place}[{name!r:.80}]", problems, depth + 1)
-        for name, subspace in inner.items()
-    }
-    return None if any(spec is None for spec in specs.values()) else CompositeSpec(specs)
+    else:
+        try:
+            return reader(space)
+        except InvalidArgumentError as error:
+            problems.append(f"{place}: {error.message}")
+        except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
+            problems.append(f"{place} is invalid: {error!r:.200}")
+    return None
 
 
 def _torch_dtype(space: Mapping[str, Any], default: str) -> torch.dtype:
@@ -173,26 +165,19 @@ def _spec_of_multi_binary(space: Mapping[str, Any]) -> LeafSpec:
     return BinaryDiscreteTensorSpec(shape=[int(size) for size in shape])
 
 
-def _spec_of_text(_: Mapping[str, Any]) -> NonTensorSpec:
-    return NonTensorSpec((), example_data="")
-
-
 _READERS: dict[str, Callable[[Mapping[str, Any]], TensorSpec]] = {
     "Box": _spec_of_box,
-    "Dict": lambda _: CompositeSpec(),
+    "Dict": CompositeSpec,
     "Discrete": _spec_of_discrete,
     "MultiBinary": _spec_of_multi_binary,
     "MultiDiscrete": _spec_of_multi_discrete,
-    "Text": _spec_of_text,
-    "Tuple": lambda _: CompositeSpec(),
+    "Text": lambda _: NonTensorSpec((), example_data=""),
+    "Tuple": CompositeSpec,
 }
 
 
 def to_gymnasium(spec: TensorSpec) -> gymnasium.Space[Any]:
-    """Convert a spec to the Gymnasium space of the values that it encodes.
-
-    Args:
-        spec: Spec of tensors, or a composite of such specs.
+    """Convert a spec of tensors, or a composite of such specs, to the Gymnasium space of the values that it encodes.
 
     Raises:
         InvalidArgumentError: If no space represents the spec, for example a spec with a mask; the message lists all
@@ -209,12 +194,8 @@ def to_gymnasium(spec: TensorSpec) -> gymnasium.Space[Any]:
 def _space_of_spec(spec: Any, place: str, problems: list[str]) -> Any:
     spaces = _gymnasium_spaces()
     if isinstance(spec, CompositeSpec):
-        return spaces.Dict(
-            {
-                name: _space_of_spec(inner, f"{place}.{name}" if place else name, problems)
-                for name, inner in spec.items()
-            }
-        )
+        places = {name: f"{place}.{name}" if place else name for name in spec}
+        return spaces.Dict({name: _space_of_spec(inner, places[name], problems) for name, inner in spec.items()})
     if isinstance(spec, FiniteSpec):
         if spec.mask is not None:
             problems.append(f"{place or 'spec'} has a mask, which spaces do not support")
