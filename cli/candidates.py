@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import re
 from pathlib import Path
 
 import typer
@@ -67,47 +66,11 @@ def recipe_names() -> list[str]:
 
 def step_names() -> list[str]:
     """Return the names of the steps that recipes can name."""
-    folder = _folder("datasets_rl") / "preprocessing"
-    left_out = _literals(folder / "transforms.py")
-    bases = {"Step"} | _descendants(folder, {"Step"})
-    steps = {_snake(name) for name in _descendants(folder / "steps", bases) if name[0] != "_"}
-    library = _folder("datasets_rl") / "transforms"
-    public = _literals(library / "__init__.py")["__all__"] - left_out["_NO_STEPS"]
-    named = {_snake(name.removesuffix("Transform")) for name in _descendants(library, {"Transform"}) & public}
-    return sorted(steps | (named - left_out["SUPERSEDED"]))
+    path = _folder("datasets_rl") / "preprocessing" / "steps" / "__init__.py"
+    (table,) = (node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.AnnAssign))
+    return [*ast.literal_eval(table.value)] if table.value is not None else []
 
 
 def _folder(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     return Path((spec.submodule_search_locations or [""])[0]) if spec is not None else Path()
-
-
-def _descendants(folder: Path, bases: set[str]) -> set[str]:
-    """Return the names of the classes in a folder that have an ancestor with one of these names."""
-    texts = [path.read_text("utf-8") for path in folder.glob("*.py")]
-    parents = {
-        name: set(re.findall(r"\w+", listed))
-        for text in texts
-        for name, listed in re.findall(r"^class (\w+)\(([^)]*)\)", text, re.MULTILINE)
-    }
-    found = set(bases)
-    while more := {name for name, direct in parents.items() if direct & found} - found:
-        found |= more
-    return found - bases
-
-
-def _literals(path: Path) -> dict[str, set[str]]:
-    """Return the texts in the constants of a module; of a dictionary, its keys."""
-    found = {}
-    for node in ast.parse(path.read_text("utf-8")).body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            parts = node.value.keys if isinstance(node.value, ast.Dict) else [node.value]
-            constants = (one for part in parts if part is not None for one in ast.walk(part))
-            texts = {one.value for one in constants if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-            found[getattr(target, "id", "")] = texts
-    return found
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -17,7 +17,8 @@ from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.recipe import parse_inline
-from datasets_rl.preprocessing.transforms import TransformStep, named_transforms
+from datasets_rl.preprocessing.steps import STEPS
+from datasets_rl.preprocessing.transforms import TransformStep, transforms_by_name
 from datasets_rl.remedy import Call, Remedy
 from datasets_rl.samplers import (
     RandomSampler,
@@ -206,8 +207,9 @@ def _make_transform(spec: Any, member: Member) -> Any:
             f'a transform of {member.dataset} is {spec!r}; expected "resize:64", or a table with use = "resize"'
         )
     # Batches are transformed by the transforms themselves, also by those that recipes have as steps of episodes.
-    step: Any = TransformStep.from_arguments if name in named_transforms() else make_step
-    return step(name, positional, named)
+    if name not in STEPS and name in transforms_by_name():
+        return TransformStep.from_arguments(name, transforms_by_name()[name], positional, named)
+    return make_step(name, positional, named)
 
 
 def _sampler_from_options(options: Mapping[str, Any] | None) -> Sampler | None:

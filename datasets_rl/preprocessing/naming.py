@@ -12,13 +12,28 @@ from typing import Any, Literal
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import short_text
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.steps import steps_by_name
-from datasets_rl.preprocessing.transforms import SUPERSEDED, TransformStep, transform_steps
+from datasets_rl.preprocessing.steps import STEPS, step_class
+from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.remedy import Call, Remedy
+from datasets_rl.transforms import Transform
 
 Arguments = tuple[str, Sequence[Any], Mapping[str, Any]]
 """The name of a step, its positional and its keyword arguments."""
 ALL_STEPS = Remedy("{} shows all steps", Call("preprocessing.naming.describe_steps"))
+
+
+_INSTEAD: Mapping[str, str] = {
+    "binarize_reward": "binarize_rewards",
+    "cat_frames": "stack_frames",
+    "cat_tensors": "concatenate",
+    "d_type_cast": "cast",
+    "double_to_float": "cast",
+    "multi_step": "n_step_targets",
+    "observation_norm": "normalize",
+    "reward_clipping": "clip_rewards",
+    "reward_scaling": "scale_rewards",
+}
+"""The names of transforms for which there is a step of whole episodes, with the name of the step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,27 +47,21 @@ class StepDescription:
 
 
 def describe_steps() -> list[StepDescription]:
-    """Return the descriptions of all steps, and of all transforms that recipes can name, sorted by name."""
-    descriptions = [
-        StepDescription(name, ", ".join(_argument_texts(cls)), _summary_of(cls))
-        for name, cls in steps_by_name().items()
+    """Return the descriptions of all steps that recipes can name, sorted by name."""
+    classes = {name: step_class(name) for name in STEPS}
+    return [
+        StepDescription(name, ", ".join(_argument_texts(cls)), (cls.__doc__ or "").partition("\n")[0].removesuffix("."))
+        for name, cls in classes.items()
     ]
-    for name, cls in transform_steps().items():
-        parameters = inspect.signature(cls).parameters.values()
-        text = ", ".join(str(parameter).partition(":")[0] for parameter in parameters)
-        descriptions.append(StepDescription(name, text, _summary_of(cls)))
-    return sorted(descriptions, key=lambda description: description.name)
 
 
-def _summary_of(cls: type) -> str:
-    return (cls.__doc__ or "").partition("\n")[0].removesuffix(".")
-
-
-def _argument_texts(cls: type[Step]) -> Iterator[str]:
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # steps are dataclasses
-        if field.init:
-            default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-            yield field.name if field.default is dataclasses.MISSING else f"{field.name}={default}"
+def _argument_texts(cls: type[Step | Transform]) -> Iterator[str]:
+    if issubclass(cls, Transform):
+        yield from (str(parameter).partition(":")[0] for parameter in inspect.signature(cls).parameters.values())
+        return
+    for field in _fields(cls):
+        default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        yield field.name if field.default is dataclasses.MISSING else f"{field.name}={default}"
 
 
 def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Step:
@@ -66,39 +75,42 @@ def make_step(name: str, positional: Sequence[Any], named: Mapping[str, Any]) ->
     Raises:
         InvalidArgumentError: If there is no such step, or it does not accept these arguments.
     """
-    if name in steps_by_name():
-        cls = steps_by_name()[name]
-        fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]  # steps are dataclasses
-        names = [field.name for field in fields]
-        hints = typing.get_type_hints(cls)
-        if names and _is_tuple_hint(hints[names[0]]) and positional and not isinstance(positional[0], (list, tuple)):
-            positional = [tuple(positional)]
-        required = {field.name for field in fields if field.default is dataclasses.MISSING}
-        arguments = dict(zip(names, positional, strict=False)) | dict(named)
+    if name not in STEPS:
+        similar = [_INSTEAD[name]] if name in _INSTEAD else difflib.get_close_matches(name, STEPS, n=3, cutoff=0.5)
+        meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
+        raise InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
+    cls = step_class(name)
+    if issubclass(cls, Transform):
+        return TransformStep.from_arguments(name, cls, positional, named)
+    fields, hints = _fields(cls), typing.get_type_hints(cls)
+    names = [field.name for field in fields]
+    if names and _is_tuple_hint(hints[names[0]]) and positional and not isinstance(positional[0], (list, tuple)):
+        positional = [tuple(positional)]
+    required = {field.name for field in fields if field.default is dataclasses.MISSING}
+    arguments = dict(zip(names, positional, strict=False)) | dict(named)
+    problems = [
+        f"it has no argument {key!r} (its arguments: {', '.join(names) or 'none'})"
+        for key in arguments.keys() - set(names)
+    ]
+    problems += [f"{key} is missing" for key in sorted(required - arguments.keys())]
+    if len(positional) > len(names):
+        problems.append(f"it was given {short_text(list(positional))}; expected at most {len(names)} arguments")
+    if not problems:
+        arguments = {key: _convert_value(value, hints[key]) for key, value in arguments.items()}
+        forms = {field.name: field.metadata["form"] for field in fields if "form" in field.metadata}
         problems = [
-            f"it has no argument {key!r} (its arguments: {', '.join(names) or 'none'})"
-            for key in arguments.keys() - set(names)
+            f"{key} is {short_text(value)}; expected {forms.get(key) or _type_name(hints[key])}"
+            for key, value in arguments.items()
+            if not _fits_hint(value, hints[key])
         ]
-        problems += [f"{key} is missing" for key in sorted(required - arguments.keys())]
-        if len(positional) > len(names):
-            problems.append(f"it was given {short_text(list(positional))}; expected at most {len(names)} arguments")
-        if not problems:
-            arguments = {key: _convert_value(value, hints[key]) for key, value in arguments.items()}
-            forms = {field.name: field.metadata["form"] for field in fields if "form" in field.metadata}
-            problems = [
-                f"{key} is {short_text(value)}; expected {forms.get(key) or _type_name(hints[key])}"
-                for key, value in arguments.items()
-                if not _fits_hint(value, hints[key])
-            ]
-        if problems:
-            raise InvalidArgumentError("; ".join(problems))
-        return cls(**arguments)
-    if name in transform_steps():
-        return TransformStep.from_arguments(name, positional, named)
-    known = [*steps_by_name(), *transform_steps()]
-    similar = [SUPERSEDED[name]] if name in SUPERSEDED else difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    meant = f" (did you mean {', '.join(similar)}?)" if similar else ""
-    raise InvalidArgumentError(f"there is no step {name!r}{meant}", hint=ALL_STEPS)
+    if problems:
+        raise InvalidArgumentError("; ".join(problems))
+    return cls(**arguments)
+
+
+def _fields(cls: type[Step]) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a step that are its arguments."""
+    return [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]  # steps are dataclasses
 
 
 def _is_tuple_hint(hint: Any) -> bool:

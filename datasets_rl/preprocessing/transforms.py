@@ -22,7 +22,6 @@ from datasets_rl import transforms as library
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step, snake
 from datasets_rl.preprocessing.digests import code_digest
-from datasets_rl.preprocessing.steps import steps_by_name
 from datasets_rl.preprocessing.steps._fields import FIXED, map_fields, rename_fields, require_keys
 from datasets_rl.preprocessing.steps.images import apply_channels_first, image_keys, to_channels_last
 from datasets_rl.preprocessing.tensors import from_tensors, to_tensors
@@ -34,71 +33,18 @@ from datasets_rl.transforms import CatFrames, Reward2GoTransform, Transform, Vec
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _ImageTransform
 
-_NO_STEPS = frozenset(
-    {
-        "ActionDiscretizer",
-        "ActionTokenizerTransform",
-        "BurnInTransform",
-        "Compose",
-        "DecodeVideoTransform",
-        "DensifyReward",
-        "DeviceCastTransform",
-        "FiniteTensorDictCheck",
-        "Hash",
-        "ModuleTransform",
-        "NextObservationDelta",
-        "NextStateReconstructor",
-        "ObservationTransform",
-        "PinMemoryTransform",
-        "PolicyAgeFilter",
-        "QChunkTransform",
-        "RNDTransform",
-        "RandomCropTensorDict",
-        "RandomShift",
-        "RemoveEmptySpecs",
-        "Reward2GoTransform",
-        "SequenceTransform",
-        "SuccessReward",
-        "Tokenizer",
-        "TrajCounter",
-        "Transform",
-        "UnaryTransform",
-        "VecNorm",
-        "VecNormV2",
-        "WindowTransform",
-    }
-)
-"""Transforms that need a model, a function or another object, take text, have no effect on stored data, depend on the order of
-batches, or repeat steps in windows; and those for which there is a step that does the same, such as `returns_to_go` and `success_rewards`."""
-SUPERSEDED: Mapping[str, str] = {
-    "binarize_reward": "binarize_rewards",
-    "cat_frames": "stack_frames",
-    "cat_tensors": "concatenate",
-    "d_type_cast": "cast",
-    "double_to_float": "cast",
-    "multi_step": "n_step_targets",
-    "observation_norm": "normalize",
-    "reward_clipping": "clip_rewards",
-    "reward_scaling": "scale_rewards",
-}
-"""The names of transforms for which there is a step of whole episodes, with the name of the step."""
 _INSTEAD = {Reward2GoTransform: "returns_to_go", VecNorm: "normalize"}
 
 
-def transform_steps() -> Mapping[str, type[Transform]]:
-    """Return the transforms that are steps of recipes, by name: "reward_sum"."""
-    return {name: cls for name, cls in named_transforms().items() if name not in SUPERSEDED}
-
-
 @cache
-def named_transforms() -> Mapping[str, type[Transform]]:
-    """Return the transforms that have no step with their name, by name: "reward_sum", "cat_frames"."""
-    classes = {}
-    for name in library.__all__:
-        cls = getattr(library, name)
-        if inspect.isclass(cls) and issubclass(cls, Transform) and name not in _NO_STEPS:
-            classes[snake(name.removesuffix("Transform"))] = cls
-    return {name: cls for name, cls in sorted(classes.items()) if name not in steps_by_name()}
+def transforms_by_name() -> Mapping[str, type[Transform]]:
+    """Return all transforms by their names in snake case: "reward_sum", "cat_frames"."""
+    classes = {name: getattr(library, name) for name in library.__all__}
+    return {
+        snake(name.removesuffix("Transform")): cls
+        for name, cls in classes.items()
+        if inspect.isclass(cls) and issubclass(cls, Transform)
+    }
 
 
 @dataclass
@@ -119,13 +65,14 @@ class TransformStep(Step):
                 raise InvalidArgumentError(f"{cls.__name__} is for buffers", hint=f"use the step {name}")
 
     @classmethod
-    def from_arguments(cls, name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> TransformStep:
+    def from_arguments(
+        cls, name: str, transform_class: type[Transform], positional: Sequence[Any], named: Mapping[str, Any]
+    ) -> TransformStep:
         """Return the step for the name and the arguments of a transform; dotted keys become nested keys.
 
         Raises:
             InvalidArgumentError: If the transform does not accept the arguments.
         """
-        transform_class = named_transforms()[name]
         keys = {
             key: [tuple(item.split(".")) if isinstance(item, str) else item for item in _as_list(value)]
             for key, value in named.items()

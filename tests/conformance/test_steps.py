@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +20,12 @@ from raw.images import encoded
 
 from datasets_rl.format import images as pictures_module
 from datasets_rl.format.images import EncodedColumn
+from datasets_rl.preprocessing import steps as registry
+from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.functions import concatenate_batches
 from datasets_rl.preprocessing.naming import describe_steps, make_step
 from datasets_rl.preprocessing.recipe import Recipe
-from datasets_rl.preprocessing.steps import steps_by_name
 from datasets_rl.preprocessing.tensors import unshare
-from datasets_rl.preprocessing.transforms import transform_steps
 from datasets_rl.ted.episode_batch import EpisodeBatch
 
 PIXELS = ("pixels",)
@@ -236,7 +239,23 @@ def test_images_that_a_step_does_not_use_are_not_decoded(name, arguments, monkey
 
 
 def test_the_suite_covers_every_step_and_every_transform():
-    assert set(WRITTEN) == {*steps_by_name(), *transform_steps()}
+    assert set(WRITTEN) == registry.STEPS.keys()
+
+
+def test_every_step_of_the_folder_is_in_the_table():
+    modules = [
+        importlib.import_module(f"{registry.__name__}.{one.name}") for one in pkgutil.iter_modules(registry.__path__)
+    ]
+    defined = {
+        cls.use()
+        for module in modules
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and issubclass(cls, Step) and cls.__module__ == module.__name__
+        if not inspect.isabstract(cls)
+    }
+
+    assert defined == {name for name in registry.STEPS if issubclass(registry.step_class(name), Step)}
+    assert list(registry.STEPS) == sorted(registry.STEPS)
 
 
 def test_every_step_is_described_in_one_sentence():
