@@ -323,7 +323,7 @@ class PrioritizedSampler(Sampler):
         if not len(targets):
             return
         limit = self._capacity if storage is None else min(len(storage), self._capacity)
-        if not self._tree.are_valid(targets, values, limit, self._largest_valid_priority(self._alpha, self._eps)):
+        if not self._tree.are_valid(targets, values, limit, _largest_priority(self._alpha, self._eps)):
             _raise_problems(
                 [
                     *_row_problems(rows, -1, limit),
@@ -362,14 +362,10 @@ class PrioritizedSampler(Sampler):
         highest = self._tree.write(rows, priorities, self._eps, self._alpha)
         self._highest = max(self._highest, highest)
 
-    def _largest_valid_priority(self, alpha: float, eps: float) -> float:
-        """Return the largest priority for which the sum of the masses of all rows stays finite."""
-        return _largest_priority(alpha, eps)
-
     def _overflow_problems(self, alpha: float, eps: float, highest: float) -> list[str]:
         """Return a problem if the mass of the largest priority of new rows would overflow."""
         highest = max(highest, 1.0)
-        if self._largest_valid_priority(alpha, eps) >= highest:
+        if _largest_priority(alpha, eps) >= highest:
             return []
         return [f"alpha is {alpha} and eps {eps}: the mass of a priority of {highest:.3g} would be too large"]
 
@@ -377,7 +373,7 @@ class PrioritizedSampler(Sampler):
         """Return a problem if priorities are invalid; a comparison with NaN is False, so NaN is invalid, too."""
         if not len(priorities):
             return []
-        largest = self._largest_valid_priority(alpha, eps)
+        largest = _largest_priority(alpha, eps)
         if float(priorities.min()) >= 0 and float(priorities.max()) <= largest:
             return []
         invalid = (~((priorities >= 0) & (priorities <= largest))).nonzero().flatten()
@@ -445,6 +441,7 @@ class PrioritizedSampler(Sampler):
 
 @lru_cache
 def _largest_priority(alpha: float, eps: float) -> float:
+    """Return the largest priority for which the sum of the masses of all rows stays finite."""
     largest = math.log(sys.float_info.max / (2 * _LIMIT))
     return math.exp(min(largest / alpha, largest) if alpha else largest) - eps
 

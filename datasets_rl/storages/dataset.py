@@ -229,8 +229,8 @@ class DatasetStorage(EpisodicStorage):
             return values if memory_dtype is None else values.to(memory_dtype)
         if key == NEXT_FINAL_KNOWN and self.masked:
             return torch.from_numpy(self.episodes.next_known(wrap_negative_rows(rows, len(self)).numpy())).unsqueeze(1)
-        root_key = key[1:]
-        if key[0] != NEXT or not self._is_shared(root_key):
+        root_key, schema = key[1:], self.schema
+        if key[0] != NEXT or root_key not in schema or not schema[root_key].shared:
             return super().pick(key, rows)
         values = self.pick(root_key, self._next_rows(rows))
         numbers = self.episodes.episode_of(rows.numpy())
@@ -242,13 +242,9 @@ class DatasetStorage(EpisodicStorage):
 
     def _narrow_column(self, key: Key) -> Tensor | None:
         """Return a read-only view of a narrow field, in its stored dtype; None if the field has its own file."""
-        if key not in self._columns:
-            stored = self.stored
-            renamed = key == NEXT_DONE and not self.truncated_as_done
-            if renamed or key not in stored.schema or stored.schema[key].wide:
-                return None
-            self._columns[key] = _as_read_only_tensor(np.asarray(stored.rows[dotted_name(key)]))
-        return self._columns[key]
+        if key not in self._columns and self._is_in_record(key):
+            self._columns[key] = _as_read_only_tensor(np.asarray(self.stored.rows[dotted_name(key)]))
+        return self._columns.get(key)
 
     @override
     def take_next(self, rows: Tensor) -> TensorDict:
@@ -279,7 +275,11 @@ class DatasetStorage(EpisodicStorage):
             rows = wrap_negative_rows(rows, len(self))
             found = self._records.gather_windows(rows, before, length, self._bounds)
         leaves: dict[Key, Tensor] = {}
-        self._views_of_windows(tuple(keys))(found.words, leaves)
+        names = tuple(keys)
+        if names not in self._window_views:
+            slots = [self._slots[key] for key in keys]
+            self._window_views[names] = RowViews(slots, self.schema.record_bytes)
+        self._window_views[names](found.words, leaves)
 
         def rows_at(step: int | Tensor) -> Tensor:
             steps = step if isinstance(step, int) else step.numpy()
@@ -297,16 +297,6 @@ class DatasetStorage(EpisodicStorage):
         schema = self.stored.schema
         renamed = key == NEXT_DONE and not self.truncated_as_done
         return key in schema and not schema[key].wide and not renamed
-
-    def _views_of_windows(self, keys: tuple[Key, ...]) -> RowViews:
-        """Return the views of narrow fields in a record."""
-        if keys not in self._window_views:
-            self._window_views[keys] = RowViews([self._slots[key] for key in keys], self.stored.schema.record_bytes)
-        return self._window_views[keys]
-
-    def _is_shared(self, key: Key) -> bool:
-        schema = self.stored.schema
-        return key in schema and schema[key].shared
 
     def column(self, key: Key) -> Tensor:
         """Return one field of all rows, [N, ...]: a view if the file stores the values as returned, else a copy."""

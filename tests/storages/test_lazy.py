@@ -294,3 +294,11 @@ def test_all_invalid_sizes_are_reported_at_once():
         with pytest.raises(InvalidArgumentError, match=r"max_size is .*; ndim is 0"):
             LazyTensorStorage(size, ndim=0)
     assert LazyTensorStorage(np.int64(3)).max_size == 3
+
+
+def test_a_range_of_slots_may_count_from_the_end_of_the_slots_held():
+    storage = LazyTensorStorage(5)
+    storage.set(range(3), torch.arange(3))
+    storage.set(range(-2, 0), torch.tensor([8, 9]))
+
+    assert storage.get(slice(None)).tolist() == [0, 8, 9]
