@@ -126,11 +126,7 @@ class Description:
             ConversionError: If the document is invalid; the error names every problem.
         """
         problems = list(_key_problems(document, (*_TEXTS, *_LISTS, *_TABLES), ""))
-        values: dict[str, Any] = {}
-        for name in _TEXTS:
-            values[name] = document.get(name, "")
-            if not isinstance(values[name], str):
-                problems.append(f"{name} is {values[name]!r}; expected a string")
+        values: dict[str, Any] = _read_texts(document, _TEXTS, "", problems)
         for name in _LISTS:
             value = document.get(name, [])
             values[name] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else (value,)
@@ -138,19 +134,19 @@ class Description:
                 problems.append(f"{name} is {value!r}; expected a list of strings")
         for name, choices in (("format", (*ENDINGS, "")), ("alignment", (*ALIGNMENTS, ""))):
             problems.extend(_choice_problems(name, values[name], choices))
-        episodes, fields, score = ({} if document.get(name) is None else document[name] for name in _TABLES)
-        for name, table in zip(_TABLES, (episodes, fields, score), strict=True):
+        tables: dict[str, Mapping[str, Any]] = {}
+        for name in _TABLES:
+            table = {} if document.get(name) is None else document[name]
             if not isinstance(table, Mapping):
                 problems.append(f"{name} is {table!r}; expected a table, [{name}]")
-        episodes = episodes if isinstance(episodes, Mapping) else {}
-        by, marks = _read_episodes(episodes, problems)
-        values |= _read_finals(episodes, problems)
-        parsed = tuple(_read_fields(fields if isinstance(fields, Mapping) else {}, (), problems))
-        problems.extend(_nesting_problems(parsed))
-        values["score"] = _read_score(score, problems) if score and isinstance(score, Mapping) else None
+            tables[name] = table if isinstance(table, Mapping) else {}
+        values |= _read_episodes(tables["episodes"], problems)
+        values["fields"] = tuple(_read_fields(tables["fields"], (), problems))
+        problems.extend(_nesting_problems(values["fields"]))
+        values["score"] = _read_score(tables["score"], problems) if tables["score"] else None
         if problems:
             raise ConversionError(dataset_id, [f"{FILE}: {problem}" for problem in problems])
-        return cls(**values, by=by, marks=marks, fields=parsed)
+        return cls(**values)
 
     def data_files(self, paths: Iterable[str], name: str) -> tuple[str, list[str]]:
         """Return the format and the data files, in numeric order: 2 precedes 10.
@@ -248,21 +244,32 @@ def _choice_problems(name: str, value: Any, allowed: Sequence[str]) -> Iterator[
         yield f"{name} is {value!r}; expected one of {', '.join(filter(None, allowed))}"
 
 
-def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> tuple[str, str]:
+def _read_texts(table: Mapping[str, Any], names: Sequence[str], where: str, problems: list[str]) -> dict[str, str]:
+    """Return the texts of these keys, empty for those that are missing or not texts."""
+    values = {name: table.get(name, "") for name in names}
+    wrong = {name: value for name, value in values.items() if not isinstance(value, str)}
+    problems.extend(f"{where}{name} is {value!r}; expected a string" for name, value in wrong.items())
+    return {**values, **dict.fromkeys(wrong, "")}
+
+
+def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
     problems.extend(_key_problems(table, _EPISODES, "episodes."))
-    by, marks = table.get("by", ""), table.get("array", "")
-    if not isinstance(by, str) or not isinstance(marks, str):
-        problems.append(f"episodes.by and episodes.array are {by!r} and {marks!r}; expected strings")
-        return "", ""
+    known = len(problems)
+    values = _read_texts(table, _EPISODES, "episodes.", problems)
+    by, marks = values["by"], values.pop("array")
     problems.extend(_choice_problems("episodes.by", by, (*WAYS, "")))
-    if (by in {"column", "lengths", "ends"}) != bool(marks) and by in (*WAYS, ""):
+    if len(problems) == known and (by in {"column", "lengths", "ends"}) != bool(marks):
         expected = "also episodes.array" if by else "also episodes.by"
         problems.append(
             f"episodes.by = {by!r} takes no array; remove episodes.array"
             if by in {"file", "flags"}
             else f"episodes has {'by' if by else 'array'}; expected {expected}"
         )
-    return by, marks
+    if values["final"] and values["final"].count("{}") != 1:
+        problems.append(f"episodes.final is {values['final']!r}; expected a name with {{}} for that of the state")
+    if values["final_known"] and not values["final"]:
+        problems.append("episodes has final_known; expected also episodes.final")
+    return {**values, "marks": marks}
 
 
 def _read_score(table: Mapping[str, Any], problems: list[str]) -> tuple[float, float, str] | None:
@@ -276,21 +283,6 @@ def _read_score(table: Mapping[str, Any], problems: list[str]) -> tuple[float, f
     elif not low < high:  # type: ignore[operator]  # two numbers
         problems.append(f"score.low is {low} and score.high is {high}; expected a low one below a high one")
     return None if len(problems) > known else (float(low), float(high), origin)  # type: ignore[arg-type]
-
-
-def _read_finals(table: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
-    """Return where the states after the last steps are: the keys ``table``, ``final`` and ``final_known``."""
-    values = {name: table.get(name, "") for name in ("table", "final", "final_known")}
-    problems.extend(
-        f"episodes.{name} is {value!r}; expected a string"
-        for name, value in values.items()
-        if not isinstance(value, str)
-    )
-    if isinstance(values["final"], str) and values["final"] and values["final"].count("{}") != 1:
-        problems.append(f"episodes.final is {values['final']!r}; expected a name with {{}} for that of the state")
-    if values["final_known"] and not values["final"]:
-        problems.append("episodes has final_known; expected also episodes.final")
-    return values
 
 
 def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> Iterator[Field]:
