@@ -323,8 +323,8 @@ class _Reconversion:
         if isinstance(values, EncodedImages):
             return _object_array([bytes(image) for image in values.images])
         if isinstance(values, TextStates):
-            return _object_array(values.vocabulary)[values.codes]
-        return _object_array(vocabulary[key])[values] if key in vocabulary else values
+            return np.asarray(_object_array(values.vocabulary)[values.codes])
+        return np.asarray(_object_array(vocabulary[key])[values] if key in vocabulary else values)
 
     def _stored_values(self, key: Key, start: int, stop: int, *, final: bool = False) -> NDArray[Any]:
         """Return rows, or final states of episodes, like `_as_stored`."""
