@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from oracles import comparison
 from PIL import Image
 from stored_data import FLAGS, Trajectory, Whole, write_dataset
 
-from datasets_rl import downloading, verification
+from datasets_rl import downloading
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
@@ -34,8 +35,7 @@ def read_back(stored: StoredDataset, to: str, folder: Path, **options: Any) -> S
     out = export_stored(stored, to, folder / "exported", lossy=False, **options)
     settings = Settings(home=folder / "home", progress=False, jobs=1)
     made = downloading.download("local/back", from_local=out, settings=settings)
-    found = verification.verify(made, deep=True, settings=settings).problems
-    assert found == (), found
+    assert comparison.deep_problems(made, settings=settings) == []
     return StoredDataset(made)
 
 

@@ -9,9 +9,10 @@ import minari
 import numpy as np
 import pytest
 from exports import equal_bits, export_stored, write_images, write_robot
+from oracles import comparison
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import downloading, verification
+from datasets_rl import downloading
 from datasets_rl.errors import LossyExportError
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.reader import StoredDataset
@@ -106,7 +107,7 @@ def test_the_source_reads_the_same_bits_back(plain, tmp_path):
 
     made = downloading.download("minari/toy/data-v0", from_local=folder, settings=settings)
 
-    assert verification.verify(made, deep=True, settings=settings).problems == ()
+    assert comparison.deep_problems(made, settings=settings) == []
     equal_bits(plain, StoredDataset(made))
 
 

@@ -10,10 +10,11 @@ import pytest
 from exports import export_stored, texts_or_values, write_images, write_robot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import comparison
 from raw.tfrecords import masked, messages
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import Selection, downloading, verification
+from datasets_rl import Selection, downloading
 from datasets_rl.errors import LossyExportError
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.exporting.rlds import varints
@@ -81,7 +82,7 @@ def test_the_source_reads_nested_keys_texts_images_and_doubles_back(known, tmp_p
         "openx/toy", from_local=folder, settings=home, selection=Selection(options={"images": "encoded"})
     )
 
-    assert verification.verify(made, deep=True, settings=home).problems == ()
+    assert comparison.deep_problems(made, settings=home) == []
     back = StoredDataset(made)
     for key in (
         ("observation", "joints"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from d4rl_files import mujoco
+from oracles import comparison
 from servers import File, serve
 
 from datasets_rl import verification
@@ -94,6 +95,7 @@ def test_verify_finds_the_dataset_intact(downloaded):
 
     assert report.problems == ()
     assert any("every converted value" in line for line in report.checked)
+    assert comparison.deep_problems(dataset.data_path) == []
 
 
 def test_padded_trajectories_are_the_episodes_of_the_rollout(downloaded):
