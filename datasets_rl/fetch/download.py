@@ -119,7 +119,7 @@ def json_client(settings: Settings) -> Iterator[Get]:
         from datasets_rl.fetch.transfer import Network
 
         if not opened:
-            opened.append(Network(settings, Limiter(), Report(), {}, CancelToken()))
+            opened.append(Network(settings))
         with waiting(f"waiting for {without_credentials(url)}", show=settings.progress):
             return opened[0].get_json(url, headers)
 
@@ -134,7 +134,7 @@ def size_of_url(url: str, settings: Settings) -> int | None:
     """Return the size in bytes of the file at an address; None if the address does not report it."""
     from datasets_rl.fetch.transfer import Network
 
-    network = Network(settings, Limiter(None), Report(), {}, CancelToken())
+    network = Network(settings)
     try:
         with waiting(f"waiting for {without_credentials(url)}", show=settings.progress):
             file = scheme_of(url).resolve(url, network.ask)

@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.fetch.parallel import CancelToken, Limiter
 from datasets_rl.fetch.schemes import NotServedError, scheme_of, without_credentials
-from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 
 _TIMEOUT_MAX = 10.0
@@ -52,7 +50,7 @@ def probe(url: str, settings: Settings) -> Probe:
     from datasets_rl.fetch.transfer import Network
 
     quick = replace(settings, retries=0, timeout=min(settings.timeout, _TIMEOUT_MAX))
-    network = Network(quick, Limiter(None), Report(), {}, CancelToken())
+    network = Network(quick)
     began = time.perf_counter()
     result = Probe(without_credentials(url), 0.0)
     try:

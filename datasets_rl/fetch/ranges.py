@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from datasets_rl.errors import SWITCH_ON, FetchError, IntegrityError, OfflineError
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.check import WrongFileError
-from datasets_rl.fetch.parallel import Cancelled, CancelToken, Limiter, run_in_parallel
+from datasets_rl.fetch.parallel import Cancelled, CancelToken, run_in_parallel
 from datasets_rl.fetch.schemes import NotServedError, Remote, scheme_of, without_credentials
-from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -90,5 +89,5 @@ class RangeReader:
         from datasets_rl.fetch.transfer import Network
 
         if self._network is None:
-            self._network = Network(self._settings, Limiter(), Report(), {}, CancelToken())
+            self._network = Network(self._settings)
         return self._network

@@ -68,21 +68,21 @@ class _VersionChanged(Exception):
 
 
 class Network:
-    """HTTP client and shared state of the threads of one `fetch`."""
+    """HTTP client and shared state of the threads of one `fetch`; the settings alone suffice for other requests."""
 
     def __init__(
         self,
         settings: Settings,
-        limiter: Limiter,
-        advance: Report,
-        expected: dict[str, int | None],
-        cancel: CancelToken,
+        limiter: Limiter | None = None,
+        advance: Report | None = None,
+        expected: dict[str, int | None] | None = None,
+        cancel: CancelToken | None = None,
     ) -> None:
         self.settings = settings
-        self.limiter = limiter
-        self.advance = advance
-        self.expected = expected
-        self.cancel = cancel
+        self.limiter = limiter or Limiter()
+        self.advance = advance or Report()
+        self.expected = {} if expected is None else expected
+        self.cancel = cancel or CancelToken()
         self._versions: dict[str, str] = {}
         self.client = httpx.Client(
             follow_redirects=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import math
 import mmap
@@ -25,7 +24,6 @@ from datasets_rl.format.manifest import StoredFile
 from datasets_rl.read.npy import read_header
 from datasets_rl.ted.keys import Key, dotted_name
 
-_HASH_BYTES = 1 << 20
 # Linux's value: Python defines the constant only since 3.11, and other systems do not reserve memory.
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _TAKE_ROWS = 1 << 10  # with the pages that the system maps around each row: up to 64 MB
@@ -284,13 +282,3 @@ def take_fields(mapped: NDArray[Any], keys: Sequence[Key], rows: NDArray[np.int6
         if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
             pages.madvise(mmap.MADV_DONTNEED)
     return taken
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 digest of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_HASH_BYTES))
-    with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            digest.update(buffer[:count])
-    return digest.hexdigest()

@@ -186,14 +186,14 @@ def _convert_again(
 
 def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[str]:
     """Yield the raw files that differ from those in the manifest: either the file or the manifest has changed."""
-    from datasets_rl.format.npy import file_sha256
+    from datasets_rl.fetch.partial_download import digest_file
 
     for file in manifest.raw:
         path = files[file.path]
         size = path.stat().st_size
         if size != file.bytes:
             yield f"the raw file {path} is {size:,} bytes; the manifest states {file.bytes:,}"
-        elif (digest := file_sha256(path)) != file.sha256:
+        elif (digest := digest_file(path).hexdigest()) != file.sha256:
             yield f"the raw file {path} has sha256 {digest[:12]}...; the manifest states {file.sha256[:12]}..."
 
 

@@ -22,8 +22,8 @@ from datasets_rl.build.partial import partials_folder
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.parallel import Limiter
+from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.fetch.prefetcher import Prefetcher
-from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Report
@@ -69,7 +69,9 @@ def content(folder):
         del one["url"], one["etag"], one["checked"]
     manifest.pop("revision", None)
     del manifest["digest"]
-    return {path.name: file_sha256(path) for path in folder.glob("*") if path.name != "manifest.json"}, manifest
+    return {
+        path.name: digest_file(path).hexdigest() for path in folder.glob("*") if path.name != "manifest.json"
+    }, manifest
 
 
 class _Death(BaseException):

@@ -49,8 +49,8 @@ from datasets_rl.errors import (
 )
 from datasets_rl.exporting import FORMATS, Content, plan_export
 from datasets_rl.fetch.fetcher import Fetcher
+from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.format.check import check_rules
-from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.look import StepReader, describe, episode_rows
 from datasets_rl.settings import Settings
@@ -212,7 +212,7 @@ def content(folder):
     manifest["raw"].sort(key=lambda one: one["path"])
     manifest["decisions"].sort(key=lambda one: one["rule"])
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "manifest.json"]
-    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}, manifest
+    return {path.relative_to(folder).as_posix(): digest_file(path).hexdigest() for path in files}, manifest
 
 
 def unsharded(manifest):

@@ -22,7 +22,7 @@ from crash import events_below, run_killed_at, run_or_exit
 
 from datasets_rl import downloading, store
 from datasets_rl.errors import DatasetsRLError
-from datasets_rl.format.npy import file_sha256
+from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
@@ -64,7 +64,9 @@ def state():
     try:
         stored = StoredDataset(spot.folder)
         _ = stored.episodes
-        digests = [(path.name, file_sha256(path)) for path in sorted(spot.folder.rglob("*")) if path.is_file()]
+        digests = [
+            (path.name, digest_file(path).hexdigest()) for path in sorted(spot.folder.rglob("*")) if path.is_file()
+        ]
         return "whole", hashlib.sha256(repr(digests).encode()).hexdigest()
     except DatasetsRLError as error:
         return f"broken: {error}", ""

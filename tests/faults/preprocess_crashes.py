@@ -21,7 +21,7 @@ from crash import events_below, run_killed_at, run_or_exit
 
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.errors import DatasetsRLError
-from datasets_rl.format.npy import file_sha256
+from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Function, Recipe, preprocess, undo
 from datasets_rl.settings import Settings
@@ -65,7 +65,9 @@ def work():
 
 def digests():
     """Return the path and the SHA-256 of every file of the dataset."""
-    return sorted((str(path.relative_to(folder)), file_sha256(path)) for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        (str(path.relative_to(folder)), digest_file(path).hexdigest()) for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def found():

@@ -10,7 +10,7 @@ from raw import atari_dqn, d4rl, gen_dgrl, local, minari, openml, openx, roboset
 
 from datasets_rl import Selection, downloading, verification
 from datasets_rl.errors import ConversionError, FetchError, IntegrityError
-from datasets_rl.format.npy import file_sha256
+from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.settings import Settings
 
 CASES = {
@@ -41,7 +41,7 @@ def converted(case, folder, home):
         case.id, from_local=folder, hash_check=False, settings=settings, selection=Selection(options=dict(case.options))
     )
     verification.verify(made, deep=True, settings=settings)
-    return {path.name: file_sha256(path) for path in made.rglob("*.npy")}
+    return {path.name: digest_file(path).hexdigest() for path in made.rglob("*.npy")}
 
 
 def damage(path, dice):

@@ -18,7 +18,7 @@ from raw import local as folders
 import datasets_rl
 from datasets_rl import LocalExperienceReplay, Selection, downloading, verification
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
-from datasets_rl.format.npy import file_sha256
+from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, local
@@ -203,7 +203,7 @@ def test_the_result_does_not_depend_on_the_size_of_reads(case, tmp_path, monkeyp
         made = downloading.download(case.id, from_local=tmp_path / "tree", settings=settings)
         # The last bit of a return depends on the order of summation.
         return {
-            path.name: file_sha256(path)
+            path.name: digest_file(path).hexdigest()
             for path in made.glob("*.npy")
             if path.name not in {"episodes.npy", "digests.npy"}
         }
