@@ -91,7 +91,7 @@ def test_on_a_terminal_the_prompt_goes_to_stderr(rlds, stored, monkeypatch, type
 
     assert ran.code == code
     assert ran.out == ("" if left else "demo/pendulum\n")
-    assert ran.err.startswith("delete demo/pendulum (614.4 kB)? [y/N] ")
+    assert ran.err.startswith("delete demo/pendulum (614.2 kB)? [y/N] ")
     assert stored.exists() is left
 
 
