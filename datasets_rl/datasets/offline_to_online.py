@@ -216,4 +216,5 @@ def _opened(dataset: str | ReplayBuffer, **options: Any) -> ReplayBuffer:
     """Return a dataset, which is opened if it is given by its id."""
     if not isinstance(dataset, str):
         return dataset
-    return load(dataset, **options)
+    opened: ReplayBuffer = load(dataset, **options)
+    return opened

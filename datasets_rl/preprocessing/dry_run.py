@@ -27,7 +27,7 @@ _SAMPLE_BATCHES = 8
 _FEW_STEPS = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DryRun:
     """The result of a recipe for the first episodes, and the estimated result for all of them."""
 
@@ -35,7 +35,7 @@ class DryRun:
     """The first batch of the result."""
     columns: tuple[Column, ...]
     unshared: frozenset[Key]
-    """Fields that are stored separately at t and at t + 1."""
+    """Fields that are stored separately at t and at t + 1, because the recipe treats the two differently."""
     as_many: bool
     """Whether the recipe keeps the number of steps."""
     steps: int
@@ -76,9 +76,9 @@ def dry_run_recipe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Dr
     decoded = {key for batch in batches for key in decoded_keys(batch, columns)}
     columns = [replace(column, encoded=column.encoded and column.key not in decoded) for column in columns]
     return DryRun(
-        batches[0],
-        tuple(columns),
-        frozenset().union(*map(unshared_keys, batches)),
+        sample=batches[0],
+        columns=tuple(columns),
+        unshared=frozenset().union(*map(unshared_keys, batches)),
         as_many=all(sample.steps_read == sum(batch.count for batch in sample.batches) for sample in samples),
         steps=round(sum(sample.scale * batch.count for sample in samples for batch in sample.batches)),
         episodes=round(sum(sample.scale * len(batch) for sample in samples for batch in sample.batches)),

@@ -35,7 +35,7 @@ from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetSummary, DatasetWriter
 from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
-from datasets_rl.preprocessing.dry_run import dry_run_recipe
+from datasets_rl.preprocessing.dry_run import DryRun, dry_run_recipe
 from datasets_rl.preprocessing.merge import (
     Stored,
     check_not_replaced,
@@ -94,8 +94,8 @@ _MIN_PARALLEL_SECONDS = 20.0
 """The duration for which several processes are worth starting: each takes a few seconds to import torch."""
 
 
-@dataclass(frozen=True)
-class Preview:
+@dataclass(frozen=True, kw_only=True)
+class Preview(DryRun):
     """The expected result of a recipe for a dataset, estimated from its first episodes."""
 
     id: str
@@ -105,20 +105,7 @@ class Preview:
     """The folder of the result."""
     present: bool
     """Whether the result exists already."""
-    columns: tuple[Column, ...]
-    unshared: tuple[Key, ...]
-    """Fields that are stored separately at t and at t + 1, because the recipe treats the two differently."""
-    steps: int
-    """The estimated number of steps."""
-    episodes: int
-    """The estimated number of episodes."""
-    bytes: int
-    """The estimated size of the result."""
-    seconds: float
-    """The estimated duration in one process."""
     free_bytes: int
-    sample: EpisodeBatch
-    """The first episodes of the result."""
 
 
 def preprocess(
@@ -263,19 +250,13 @@ def preview(
     show = (settings or Settings.from_env()).progress
     expected = dry_run_recipe(stored, _fit_recipe(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
     return Preview(
+        **vars(expected),
         id=stored.manifest.id,
         recipe=request.recipe,
         fingerprint=request.fingerprint,
         folder=destination.paths.folder,
         present=_is_present(destination, request),
-        columns=expected.columns,
-        unshared=tuple(sorted(expected.unshared)),
-        steps=expected.steps,
-        episodes=expected.episodes,
-        bytes=expected.bytes,
-        seconds=expected.seconds,
         free_bytes=disk.free_bytes(destination.paths.root),
-        sample=expected.sample,
     )
 
 
