@@ -285,6 +285,13 @@ class TensorSpec(metaclass=_SpecType):
             rearrange: Function on tensors. It changes the first `self.ndim` axes and leaves all later axes unchanged.
         """
 
+    def _rearranged_shape(self, rearrange: Rearrange) -> torch.Size:
+        try:
+            moved: torch.Size = rearrange(meta_tensor(self.shape)).shape
+        except (RuntimeError, TypeError) as error:
+            raise InvalidArgumentError(f"{self._named()}: {error}") from None
+        return torch.Size([-1 if _is_any(size) else size for size in moved])
+
     def expand(self, *shape: Any) -> Self:
         """Repeat along axes of size 1 and new leading axes, as `Tensor.expand` does; a new axis may have size -1."""
         ndim, new_shape = self.ndim, parse_shape(*shape)
@@ -582,12 +589,6 @@ class LeafSpec(TensorSpec):
     def rearranged(self, rearrange: Rearrange) -> Self:
         return self._changed(_shape=self._rearranged_shape(rearrange))
 
-    def _rearranged_shape(self, rearrange: Rearrange) -> torch.Size:
-        try:
-            return rearranged_shape(rearrange, self.shape)
-        except (RuntimeError, TypeError) as error:
-            raise InvalidArgumentError(f"{self._named()}: {error}") from None
-
     def _moved_tensor(self, rearrange: Rearrange, tensor: Tensor) -> Tensor:
         """Apply a shape operation to a tensor whose first axes are those of the spec, with size 1 in place of -1."""
         if -1 not in self.shape:
@@ -684,12 +685,6 @@ def meta_tensor(shape: Sequence[int]) -> Tensor:
     """Return a tensor of a shape that takes no memory, to try shape operations on."""
     sizes = tuple(_ANY_SIZE if size == -1 else size for size in shape)
     return torch.zeros((), dtype=torch.bool, device="cpu").expand(sizes)
-
-
-def rearranged_shape(rearrange: Rearrange, shape: Sequence[int]) -> torch.Size:
-    """Return the shape after a shape operation."""
-    moved: torch.Size = rearrange(meta_tensor(shape)).shape
-    return torch.Size([-1 if _is_any(size) else size for size in moved])
 
 
 def resized_tensor(tensor: Tensor, shape: torch.Size) -> Tensor:

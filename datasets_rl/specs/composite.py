@@ -23,7 +23,6 @@ from datasets_rl.specs.base import (
     created_shape,
     meta_tensor,
     parse_shape,
-    rearranged_shape,
 )
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.ted.keys import Key, as_key, dotted_name
@@ -564,10 +563,7 @@ class CompositeSpec(TensorSpec):
 
     @override
     def rearranged(self, rearrange: Rearrange) -> Self:
-        try:
-            shape = rearranged_shape(rearrange, self.shape)
-        except (RuntimeError, TypeError) as error:
-            raise InvalidArgumentError(f"{self._named()}: {error}") from None
+        shape = self._rearranged_shape(rearrange)
         specs = {name: None if spec is None else spec.rearranged(rearrange) for name, spec in self._specs.items()}
         names: Any = self._names
         if names is not None:
@@ -648,7 +644,7 @@ def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
     if spec is None or spec.shape[: len(shape)] == shape:
         return spec
     if isinstance(spec, (CompositeSpec, NonTensorSpec)) and spec.shape == shape[: spec.ndim]:
-        return spec._with_batch_size(shape) if type(spec) is CompositeSpec else _expand_spec(spec, spec.ndim, shape)  # noqa: SLF001  # same class
+        return _with_longer_lead(spec, spec.ndim, shape)
     raise InvalidArgumentError(
         f"{name} has shape {list(spec.shape)}; expected the leading axes {list(shape)} of the composite",
         hint="`expand` the spec to the batch size of the composite",
@@ -659,11 +655,6 @@ def _with_longer_lead(spec: TensorSpec, count: int, shape: torch.Size) -> Tensor
     """Return a spec, whose first `count` axes are those of `shape`, with all axes of `shape` in their place."""
     if type(spec) is CompositeSpec and spec.shape == shape[: spec.ndim]:
         return spec._with_batch_size(shape)  # noqa: SLF001  # same class
-    return _expand_spec(spec, count, shape)
-
-
-def _expand_spec(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
-    """Expand the leading axes of a spec to `shape`; the spec has only the first `count` axes of `shape` yet."""
     ones = (1,) * (len(shape) - count)
     reshaped: TensorSpec = spec.reshape((*spec.shape[:count], *ones, *spec.shape[count:]))
     return reshaped.expand(*shape, *spec.shape[count:])

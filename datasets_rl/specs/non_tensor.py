@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import SpecDocument
-from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, as_device, created_shape, parse_shape, rearranged_shape
+from datasets_rl.specs.base import Lead, Rearrange, TensorSpec, as_device, created_shape, parse_shape
 
 __all__ = ["NonTensorSpec"]
 
@@ -125,11 +125,7 @@ class NonTensorSpec(TensorSpec):
 
     @override
     def rearranged(self, rearrange: Rearrange) -> NonTensorSpec:
-        try:
-            shape = rearranged_shape(rearrange, self.shape)
-        except (RuntimeError, TypeError) as error:
-            raise InvalidArgumentError(f"{self._named()}: {error}") from None
-        return self._resized(shape)
+        return self._resized(self._rearranged_shape(rearrange))
 
     @override
     def _resized(self, shape: torch.Size) -> NonTensorSpec:
