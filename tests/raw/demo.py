@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 from raw.case import Case, Fault
+from raw.make_pendulum import generate_columns
 
 import datasets_rl.sources.demo
-from datasets_rl.sources.demo.make_pendulum import generate_columns
 from datasets_rl.ted.episode import Episode
 
 __all__ = ["CASES"]

@@ -9,10 +9,10 @@ import d4rl_files
 import h5py
 import numpy as np
 import pytest
+from raw import make_pendulum
 
 import datasets_rl.sources.demo
 from datasets_rl.sources import find, get_source
-from datasets_rl.sources.demo import make_pendulum
 
 FILE = Path(datasets_rl.sources.demo.__file__).with_name("pendulum.hdf5")
 

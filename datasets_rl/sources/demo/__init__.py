@@ -1,4 +1,4 @@
-"""Datasets in D4RL's layout that are part of this package and need no network; `make_pendulum` generates them."""
+"""Datasets in D4RL's layout that are part of this package and need no network."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Generate pendulum.hdf5, a dataset of this package: ``python -m datasets_rl.sources.demo.make_pendulum [FILE]``.
+"""Generate pendulum.hdf5, the dataset of `datasets_rl.sources.demo`: ``python tests/raw/make_pendulum.py FILE``.
 
 The dataset has rollouts of Gymnasium's Pendulum-v1 by three policies of different quality, in D4RL's layout. With the
-same versions of Gymnasium, numpy and h5py, the file has the same bytes. Needs ``pip install 'datasets-rl[test]'``.
+same versions of Gymnasium, numpy and h5py, the file has the same bytes.
 """
 
 from __future__ import annotations
@@ -111,4 +111,4 @@ def write_hdf5(path: Path, data: Mapping[str, NDArray[np.generic]]) -> None:
 
 
 if __name__ == "__main__":
-    write_hdf5(Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).with_name("pendulum.hdf5"), generate_columns())
+    write_hdf5(Path(sys.argv[1]), generate_columns())
