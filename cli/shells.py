@@ -38,7 +38,7 @@ _rlds_completion() {
 }
 complete -o default -F _rlds_completion rlds
 """.replace("COMPLETE=", f"{COMPLETE}=")
-"""Typer's own script for bash hands over the words as bash splits them, so that an id with an @ is three words."""
+"""Typer's own script for bash passes the words as bash splits them, and bash splits an id at an @."""
 _ZSH_START = """#compdef rlds
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u }
 """
