@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
-from datasets_rl.read.streams import AGAIN, InputStream, unexpected_format
+from datasets_rl.read.streams import AGAIN, COMPRESSION_MAX, InputStream, unexpected_format
 
 try:
     from isal.igzip import IGzipFile as GzipFile
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MAGIC = b"\x1f\x8b"
 _BUFFER_BYTES = 1 << 18
-_COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
 class GzipReader(InputStream):
@@ -77,7 +76,7 @@ class GzipNpyReader(NpyReader):
             head = stream.read(64)
             if not head.startswith(MAGIC):
                 raise ConversionError(path.name, [unexpected_format(head, "a gzip file")], hint=AGAIN)
-            most = stream.seek(0, io.SEEK_END) * _COMPRESSION_MAX
+            most = stream.seek(0, io.SEEK_END) * COMPRESSION_MAX
             stream.seek(0)
             super().__init__(GzipReader(stream, path.name), path.name, most=most)
             self._closing = closing.pop_all()

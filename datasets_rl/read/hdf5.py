@@ -34,14 +34,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read.streams import AGAIN, first_problems, unexpected_format
+from datasets_rl.read.streams import AGAIN, COMPRESSION_MAX, first_problems, unexpected_format
 from datasets_rl.read.threads import core_count
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-_COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold: data that declares more was never written
 _JOB_BYTES = 1 << 20  # with smaller jobs the threads wait for each other; with larger ones the last one works alone
 _THREADS_MAX = 8
 _DEPTH_MAX = 16
@@ -117,7 +116,7 @@ class Hdf5Array:
         stored = self.dataset.id.get_storage_size()
         item = int(self.dataset.id.get_type().get_size())
         declared = item * math.prod(self.shape)
-        most = stored * (_COMPRESSION_MAX if self.chunks else 1)
+        most = stored * (COMPRESSION_MAX if self.chunks else 1)
         if declared > (max(most, _UNWRITTEN_MAX_BYTES) if self.unwritten else most):
             yield f"{self.name} declares {list(self.shape)}, {declared:,} bytes, but stores {stored:,}"
         elif self.unwritten < 0:

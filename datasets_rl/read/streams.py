@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import io
-import lzma
-import struct
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
@@ -19,20 +14,8 @@ if TYPE_CHECKING:
 _ITEMS_MAX = 20
 _LFS = b"version https://git-lfs"
 AGAIN = Remedy("the file is damaged or truncated: download it again with {}", Argument("force", True))
-DAMAGED = (
-    OSError,
-    RuntimeError,
-    KeyError,
-    ValueError,
-    TypeError,
-    EOFError,
-    struct.error,
-    zlib.error,
-    lzma.LZMAError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-)
-"""Exceptions that numpy, h5py and the standard library raise for a damaged file."""
+COMPRESSION_MAX = 1100
+"""Maximum compression ratio of deflate, which is 1032: data that declares more was never written."""
 
 
 class Readable(Protocol):

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
+from datasets_rl.read.streams import COMPRESSION_MAX
 from datasets_rl.read.tfrecord import Feature, parse_example
 
 Column: TypeAlias = "NDArray[Any] | list[memoryview] | list[str] | list[NDArray[Any]] | Ragged"
@@ -323,7 +324,6 @@ def _decode_strings(leaf: Leaf, strings: Sequence[memoryview]) -> NDArray[Any]:
 
 
 _TENSOR_MAX_BYTES = (1 << 31) - 1
-_COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
 def _decode_shaped(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np.int64]) -> list[NDArray[Any]]:
@@ -351,7 +351,7 @@ def _decompress(string: memoryview, size: int) -> bytes:
     """Decompress a value, to at most one byte more than its expected size."""
     stream = zlib.decompressobj()
     try:
-        data = stream.decompress(string, min(size, len(string) * _COMPRESSION_MAX) + 1)
+        data = stream.decompress(string, min(size, len(string) * COMPRESSION_MAX) + 1)
     except zlib.error as error:
         raise _FeatureError(f"cannot be decompressed: {error}") from error
     if not stream.eof and len(data) <= size:

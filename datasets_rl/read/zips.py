@@ -18,14 +18,21 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.gz import GzipReader
-from datasets_rl.read.streams import AGAIN, InputStream, JoinedStream, StreamSpan, first_problems, unexpected_format
+from datasets_rl.read.streams import (
+    AGAIN,
+    COMPRESSION_MAX,
+    InputStream,
+    JoinedStream,
+    StreamSpan,
+    first_problems,
+    unexpected_format,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
 MAGIC = b"PK\x03\x04"
 _EMPTY = b"PK\x05\x06"
-_COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 _GZIP_HEAD = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _UTF8 = 0x800
 _LOCAL = struct.Struct("<4s2xH18xHH")
@@ -147,7 +154,7 @@ def _entry_problems(entry: zipfile.ZipInfo, members: Mapping[str, ZipMember]) ->
         yield "is encrypted"
     if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         yield f"is compressed with method {entry.compress_type}; expected 0 or 8 (deflate)"
-    most = entry.compress_size * (_COMPRESSION_MAX if entry.compress_type == zipfile.ZIP_DEFLATED else 1)
+    most = entry.compress_size * (COMPRESSION_MAX if entry.compress_type == zipfile.ZIP_DEFLATED else 1)
     if entry.file_size > most:
         yield f"declares {entry.file_size:,} bytes; its {entry.compress_size:,} stored bytes can have at most {most:,}"
 
