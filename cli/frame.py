@@ -159,7 +159,7 @@ def _note_warning(
         shell.printer.note(f"{text}{remedy and f': {remedy}'}")
 
 
-_HELP = """Download, verify, inspect, preprocess and sample offline-RL datasets.
+_HELP = """Download, verify, describe, preprocess and sample offline-RL datasets.
 
 \b
 Examples:
