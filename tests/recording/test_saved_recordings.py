@@ -118,7 +118,7 @@ def all_episodes(*without):
 
 def test_a_command_that_reads_adds_nothing_and_says_what_does(home, capsys):
     before = tree(home)
-    with pytest.warns(RecordingWarning, match=r"3 recordings .*\n.*append\('local/toy'\) adds them"):
+    with pytest.warns(RecordingWarning, match=r"3 recordings .*\n.*append_episodes\('local/toy'\) adds them"):
         assert len(load(ID)) == 3
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RecordingWarning)
@@ -155,7 +155,7 @@ def test_a_writer_adds_what_dead_programs_recorded(home):
 
 def test_a_dataset_that_is_not_yet_stored_names_its_recordings(home):
     shutil.rmtree(home / "local" / "toy")
-    with pytest.raises(NotADatasetError, match=r"3 recordings(.|\n)*append\('local/toy'\) adds them"):
+    with pytest.raises(NotADatasetError, match=r"3 recordings(.|\n)*append_episodes\('local/toy'\) adds them"):
         load(ID, download=False)
 
     append_episodes(ID)
