@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._numbers import without_repeats
-
-if TYPE_CHECKING:
-    from datasets_rl.specs.base import TensorSpec
 
 __all__ = ["KINDS", "SpecDocument", "compact_values", "dtype_name", "is_int64"]
 
@@ -26,7 +23,7 @@ _DTYPES: dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _DEPTH = 64
 """Maximum nesting depth of composites: a document may be nested deeper than Python's recursion limit."""
-KINDS: dict[str, type[TensorSpec]] = {}
+KINDS: dict[str, Any] = {}
 """Spec classes by `kind`, their identifier in a document; each class registers itself."""
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
@@ -150,7 +147,7 @@ class SpecDocument:
             self.report(name, value, f"numbers of {dtype}, in lists of the same length")
             return None
 
-    def spec(self) -> TensorSpec | None:
+    def spec(self) -> Any:
         """Read the object as a spec; return `None` if it does not describe one."""
         if self._depth > _DEPTH:
             self.report("", "nested too deeply", f"at most {_DEPTH} nested objects")
@@ -168,12 +165,12 @@ class SpecDocument:
         ]
         return spec
 
-    def specs(self, name: str) -> list[TensorSpec | None]:
+    def specs(self, name: str) -> list[Any]:
         """Return a field that is a list of specs."""
         items = self.field(name, lambda value: isinstance(value, list) and bool(value), "a list of specs") or []
         return [self._inner(item, f"{name}[{number}]").spec() for number, item in enumerate(items)]
 
-    def spec_map(self, name: str) -> dict[str, TensorSpec | None]:
+    def spec_map(self, name: str) -> dict[str, Any]:
         """Return a field that is an object of specs by key; null becomes `None`."""
         items = self.field(name, lambda value: isinstance(value, dict), "an object of specs") or {}
         return {

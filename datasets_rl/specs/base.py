@@ -7,21 +7,18 @@ import math
 import operator
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import KINDS, SpecDocument, dtype_name
 from datasets_rl.specs._errors import AxisError, NotInSpecError, NotSupportedBySpecError, WrongDtypeError
 from datasets_rl.specs._numbers import without_repeats
 from datasets_rl.specs.space import BinaryBox, BoxList, CategoricalBox, ContinuousBox, Space
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["DEVICE_TYPING", "LeafSpec", "TensorSpec"]
 
@@ -723,22 +720,21 @@ def _spec_of_space(
 ) -> Any:
     """Return the spec of a space; see `TensorSpec`."""
     sizes = parse_shape(shape)
-    kinds: dict[str, Any] = KINDS  # their constructors differ
     if space is None:
-        return kinds["unbounded"](sizes, device, dtype, domain=domain)
+        return KINDS["unbounded"](sizes, device, dtype, domain=domain)
     if isinstance(space, ContinuousBox):
         low, high = space
         device = low.device if device is None else device
-        return kinds["bounded"](low, high, sizes, device, dtype or low.dtype, domain=domain)
+        return KINDS["bounded"](low, high, sizes, device, dtype or low.dtype, domain=domain)
     if isinstance(space, BinaryBox):
-        return kinds["binary"](space.n, sizes, device, dtype or torch.int8)
+        return KINDS["binary"](space.n, sizes, device, dtype or torch.int8)
     if isinstance(space, CategoricalBox):
         one_hot = dtype == torch.bool and sizes[-1:] == (space.n,)
-        return kinds["one_hot" if one_hot else "discrete"](space.n, sizes, device, dtype or torch.int64)
+        return KINDS["one_hot" if one_hot else "discrete"](space.n, sizes, device, dtype or torch.int64)
     if isinstance(space, BoxList):
         nvec = space.nvec()
         one_hot = dtype == torch.bool and nvec.ndim == 1 and sizes[-1:] == (int(nvec.sum()),)
-        return kinds["multi_one_hot" if one_hot else "multi_discrete"](nvec, sizes, device, dtype or torch.int64)
+        return KINDS["multi_one_hot" if one_hot else "multi_discrete"](nvec, sizes, device, dtype or torch.int64)
     raise InvalidArgumentError(
         f"space is a {type(space).__name__}; expected a ContinuousBox, CategoricalBox, BinaryBox, BoxList or None"
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDict, is_tensor_collection
 from torch import Generator
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.notebook import facts_html
@@ -26,9 +26,6 @@ from datasets_rl.specs.base import (
 )
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.ted.keys import Key, as_key, dotted_name
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["CompositeSpec"]
 
