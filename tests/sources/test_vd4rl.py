@@ -13,7 +13,7 @@ import torch
 from oracles import comparison
 from raw.vd4rl import CASES, EPISODES_64, EPISODES_84, Rollout, as_npz, roll, write_npz, write_shards
 
-from datasets_rl import Selection, VD4RLExperienceReplay, downloading
+from datasets_rl import Selection, VD4RLExperienceReplay, downloading, verification
 from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
@@ -230,6 +230,25 @@ def test_consecutive_files_can_be_selected_and_cut_episodes_at_their_ends(rows, 
     assert comparison.deep_problems(stored.folder) == []
     with pytest.raises(InvalidArgumentError, match=r"1\.hdf5 is excluded, but an episode may continue in it"):
         convert(HDF5, exclude=("1.hdf5",))
+
+
+def test_a_deep_verification_lists_the_folder_of_which_files_were_selected(place, convert):
+    """Their numbers are those in the folder; if it has other files since, the selection means other episodes."""
+    for number in range(4):
+        write_npz(place, as_npz(counted(5, 10 * number)), number)
+    stored = convert(episodes="2:")
+
+    found = verification.verify(stored.folder, deep=True)
+
+    assert stored.episodes["source"].tolist() == [2, 3]
+    assert found.problems == ()
+    assert found.checked[-1].startswith("every converted value against")
+
+    write_npz(place, as_npz(counted(5)), 4)
+    found = verification.verify(stored.folder, deep=True)
+
+    assert found.problems == ()
+    assert any(text.startswith("not compared with raw files: ") for text in found.checked)
 
 
 def test_episodes_of_row_files_are_counted_over_all_files(rows, convert):
