@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ class DTypeCastTransform(Transform):
         out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
-    shown = ("dtype_in", "dtype_out")
+    shown: ClassVar[tuple[str, ...]] = ("dtype_in", "dtype_out")
     per_step = True
 
     def __init__(
