@@ -404,8 +404,6 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         self.data_cls = None
         self.step_mdp_static = False
 
-    __len__ = _Stacked.__len__
-
     def _stack_values(self, values: list[Any], lead: Sequence[int]) -> Any:
         return LazyStackedTensorDict.maybe_dense_stack(values, len(lead) + self.dim)
 
@@ -478,8 +476,6 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         self._locked = locked
         for spec in self._members:
             spec._lock(locked, recurse=recurse)  # noqa: SLF001  # same class
-
-    type_check = _Stacked.type_check
 
     @override
     def clone(self) -> Any:
