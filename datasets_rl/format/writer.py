@@ -175,14 +175,18 @@ class DatasetWriter:
         def coded(columns: Mapping[Key, Any]) -> dict[Key, Any]:
             return {key: codes[key][values] if key in codes else values for key, values in columns.items()}
 
+        def stored(key: Key, column: Any) -> Any:
+            # Encoded images of a field of pixels are decoded when they are copied.
+            return _as_stored(column) if self.schema[key].encoded else column
+
         columns = coded({**episodes.steps, **episodes.states})
         known = episodes.final_known
         final_states = {key: zero_unknown_states(values, known) for key, values in coded(episodes.final_states).items()}
         chunk = Chunk(
             episodes.count,
-            {key: _as_stored(column) for key, column in columns.items()},
+            {key: stored(key, column) for key, column in columns.items()},
             np.cumsum(episodes.lengths).tolist(),
-            {key: _as_stored(column) for key, column in final_states.items()},
+            {key: stored(key, column) for key, column in final_states.items()},
         )
         self._sink.append(chunk, len(self._log))
         metadata = {name: values.copy() for name, values in episodes.metadata.items()}
