@@ -11,12 +11,11 @@ import torch
 from d4rl_files import mujoco
 from stored_data import trajectory, write_dataset
 
-from datasets_rl import downloading, store, verification
+from datasets_rl import downloading, load, store, verification
 from datasets_rl.datasets import (
     D4RLExperienceReplay,
     DemoExperienceReplay,
     StoredExperienceReplay,
-    load,
     loading,
 )
 from datasets_rl.errors import (
