@@ -17,6 +17,7 @@ COMMANDS = {
     "catalog.mixture_file.mixture_toml": ("mix",),
     "preprocess": ("preprocess",),
     "push": ("push",),
+    "store.use": ("use",),
     "preprocessing.naming.describe_steps": ("preprocess", "--list"),
     "settings.trust_project": ("config", "trust"),
 }

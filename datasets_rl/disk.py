@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import errno
 import glob
-import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,13 +35,8 @@ except ImportError:  # Windows
 
 MANIFEST_FILE = "manifest.json"
 """The file that is written last: a folder without it is not a dataset."""
-RECORDED_FOLDER = ".recorded"
-"""The folder of recordings, next to the datasets."""
-
-WORK_FOLDER = ".work"
-"""The folder of unfinished builds, owner files and recorded changes, next to the datasets."""
-VERSIONS_FOLDER = ".versions"
-"""The folder of earlier versions, next to the datasets."""
+TRASH_NAME = re.compile("trash-[0-9a-f]{32}")
+"""The name of a folder that is being deleted."""
 _NESTED_LEVELS = ("*/", "*/*/", "*/*/*/")
 """The levels below a folder at which a dataset may be stored whose id has slashes."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -85,7 +80,7 @@ def write_bytes(target: Path, content: bytes, *, keep: Path | None = None, hint:
         DiskFullError: If there is no space left.
     """
     free_temporary_files(target.parent, target.name)
-    temporary = target.with_name(f".{target.name}.{_process_name()}.tmp")
+    temporary = target.with_name(f".{target.name}@{process_name()}.tmp")
     try:
         with disk_errors(target.parent, hint=hint), temporary.open("wb") as stream:
             stream.write(content)
@@ -101,24 +96,21 @@ def write_bytes(target: Path, content: bytes, *, keep: Path | None = None, hint:
 
 
 def check_nesting(folder: Path) -> None:
-    """Check that a dataset would not contain another one, nor be inside one.
+    """Check that a folder that a command writes is not inside a version of a dataset, and has none inside it.
 
     Otherwise verifying, replacing or removing one of them would affect the other.
 
-    Args:
-        folder: The folder in which the dataset is to be stored; it may exist.
-
     Raises:
-        InvalidArgumentError: If a parent folder is a dataset, or a folder below is one while `folder` itself is not.
+        InvalidArgumentError: If a parent folder is a version, or a folder below is one while `folder` itself is not.
     """
-    outer = next((parent for parent in folder.resolve().parents if _is_dataset(parent)), None)
+    outer = next((parent for parent in folder.resolve().parents if is_version(parent)), None)
     if outer is not None:
         raise InvalidArgumentError(
             f"{folder} is inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
         )
     if not (folder / MANIFEST_FILE).exists():
         manifests = chain.from_iterable(folder.glob(f"{levels}{MANIFEST_FILE}") for levels in _NESTED_LEVELS)
-        inner = next((path.parent for path in manifests if _is_dataset(path.parent)), None)
+        inner = next((path.parent for path in manifests if is_version(path.parent)), None)
         if inner is not None:
             raise InvalidArgumentError(
                 f"{folder} has a dataset inside it: {inner}",
@@ -126,7 +118,7 @@ def check_nesting(folder: Path) -> None:
             )
 
 
-def _is_dataset(folder: Path) -> bool:
+def is_version(folder: Path) -> bool:
     """Return whether a folder has a manifest of this package; other programs use the same file name."""
     try:
         return "format_version" in json.loads((folder / MANIFEST_FILE).read_bytes())
@@ -137,8 +129,8 @@ def _is_dataset(folder: Path) -> bool:
 def free_temporary_files(folder: Path, name: str = "*") -> None:
     """Delete the temporary files of processes that died in `write_text`."""
     pattern = f"{glob.escape(name.rstrip('*'))}{'*' * name.endswith('*')}"
-    for path in folder.glob(f".{pattern}.*.tmp"):
-        if _is_of_dead_process(path.name.removesuffix(".tmp")):
+    for path in folder.glob(f".{pattern}@*.tmp"):
+        if is_abandoned(path, path.name.removesuffix(".tmp")):
             path.unlink(missing_ok=True)
 
 
@@ -233,36 +225,6 @@ def publish_folder(build: Path, target: Path) -> None:
     if not target.exists():
         move_path(build, target)
     remove_tree(build)
-
-
-def replace_folder(build: Path, target: Path, former: Path) -> None:
-    """Replace a folder by a finished one, atomically where the file system can exchange two names.
-
-    Args:
-        build: The finished folder; after an exchange, the replaced one.
-        target: The folder to replace. It need not exist, and may be empty.
-        former: The path to which the replaced folder is moved where names cannot be exchanged.
-    """
-    if (target / MANIFEST_FILE).is_file():
-        if exchange_folders(build, target):
-            return
-        move_path(target, former)
-    elif target.is_dir():
-        target.rmdir()
-    move_path(build, target)
-
-
-def folder_identity(folder: Path) -> str | None:
-    """Return the identity of the dataset in a folder, the SHA-256 of its manifest; None if there is no dataset.
-
-    The manifest has the digest of every file, so that equal identities mean equal bytes.
-    """
-    path = folder / MANIFEST_FILE
-    try:
-        # Reading a named pipe would block, so only a regular file counts as a manifest.
-        return hashlib.sha256(path.read_bytes()).hexdigest() if is_plain_file(path) else None
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 _KINDS = {
@@ -414,37 +376,31 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-TRASH_FOLDER = ".rlds-trash"
-"""The folder of files that are being deleted, next to the datasets."""
-
-
-def discard(path: Path, root: Path) -> None:
+def discard(path: Path, root: Path, *, unless: Callable[[], bool] | None = None) -> None:
     """Delete a file or a folder that others may be opening, and the parent folders below `root` that become empty.
 
-    It is first renamed, atomically, into the trash folder of `root`. Files that cannot be deleted now, because another
-    process has them open or deletes them too, are left to `empty_trash`.
+    It is first renamed, atomically, to ``trash-<random>`` in `root`. What cannot be deleted now, because another process
+    has it open or deletes it too, is left to `empty_trash`.
 
     Args:
         path: The file or folder; it need not exist.
         root: A folder above it, on the same file system; no folder between the two may be a link.
+        unless: Called once it has the new name. If this returns True, it gets its name back, and stays.
 
     Raises:
         IntegrityError: If the path is not below the root, or a link is between them; nothing is deleted then.
     """
-    trash = root / TRASH_FOLDER
-    trashed = trash / uuid4().hex
-    while os.path.lexists(path):
-        check_kind(trash, folder=True)
-        trash.mkdir(exist_ok=True)
-        try:
-            _rename_below(path, trashed, root)
-        except FileNotFoundError:
-            continue  # another process has just deleted the empty trash folder
-        with suppress(OSError):
-            sync_file(path.parent)
-            remove_tree(trashed, root)
-            trash.rmdir()
-        break
+    if not os.path.lexists(path):
+        return
+    trash = root / f"trash-{uuid4().hex}"
+    with suppress(FileNotFoundError):  # another process has just deleted it
+        _rename_below(path, trash, root)
+    if unless is not None and unless():
+        _rename_below(trash, path, root)
+        return
+    with suppress(OSError):
+        sync_file(path.parent)
+        remove_tree(trash, root)
     remove_empty_parents(path, root)
 
 
@@ -457,6 +413,15 @@ def _rename_below(path: Path, target: Path, root: Path) -> None:
             os.rename(path.name, target.name, src_dir_fd=above, dst_dir_fd=folder)
 
 
+def empty_trash(folder: Path) -> None:
+    """Delete what dead processes left when they deleted something of a folder."""
+    with suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208 - the paths of a link's entries are never used
+            if TRASH_NAME.fullmatch(name):
+                with suppress(OSError):  # another process deletes it
+                    remove_tree(folder / name, folder)
+
+
 def remove_empty_parents(path: Path, root: Path) -> None:
     """Delete the folders between a path and the root that are empty."""
     with suppress(OSError):
@@ -464,19 +429,6 @@ def remove_empty_parents(path: Path, root: Path) -> None:
             if parent == root or root not in parent.parents:
                 return
             parent.rmdir()
-
-
-def empty_trash(trash: Path) -> None:
-    """Delete a trash folder and the files that dead processes left in it.
-
-    Raises:
-        IntegrityError: If it is a link.
-    """
-    with suppress(OSError):
-        for name in os.listdir(trash):  # noqa: PTH208 - the paths of a link's entries are never used
-            with suppress(OSError):  # another process deletes it
-                remove_tree(trash / name, trash.parent)
-        trash.rmdir()
 
 
 def tree_bytes(path: Path) -> int:
@@ -520,264 +472,206 @@ def disk_errors(path: Path, *, hint: str | Remedy = "") -> Iterator[None]:
 def lock(
     path: Path, name: str, *, wait: float = 3600.0, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Hold a lock between processes for the duration of the block: a file that names its owner.
+    """Hold a lock between processes for the duration of the block, so that they do not do the same work twice.
 
-    The owner file contains the PID and the host of its owner, and is created atomically with this content. If the owner
-    was a process of this host that died, in this container or another one, or if the file names no owner, the lock is
-    taken over at once. If the owner is of another host, this waits: some network file systems do not share locks
-    between hosts.
+    It is a lock of the library filelock, which the system releases when its holder dies. Locks of network file systems
+    may lie, so that what is right on the disk must never depend on one.
 
     Args:
-        path: The owner file; its folder is created.
+        path: The file of the lock, which names its holder; it is created, with its folder, and deleted at the end.
         name: The name of the locked resource, for messages.
-        wait: Seconds to wait for another owner.
-        waiting: Called once with the name of the owner if this has to wait.
+        wait: Seconds to wait for another holder.
+        waiting: Called once with the name of the holder if this has to wait.
 
     Raises:
         LockedError: If another process still holds the lock after `wait` seconds.
         IntegrityError: If the path is not a plain file.
+        DiskFullError: If there is no room for the file.
     """
-    deadline = time.monotonic() + wait
-    for claim in path.parent.glob(f"{glob.escape(path.name)}.*"):
-        _free_claim(claim)
-    while (handle := _create_owner_file(path)) is None:
-        if not os.path.lexists(path):
-            continue  # its owner has just released it
-        if time.monotonic() >= deadline:
-            raise LockedError(name, _read_owner(path), path)
-        if waiting is not None:
-            waiting(_read_owner(path))
-            waiting = None
-        time.sleep(0.05)
-    _HELD.add(handle)
+    import filelock
+
+    check_kind(path, folder=False)
+    held = filelock.FileLock(path)
+    with disk_errors(path):
+        try:
+            _acquire(held, path, 0.0)
+        except filelock.Timeout:
+            if waiting is not None:
+                waiting(_holder(path))
+            try:
+                _acquire(held, path, wait)
+            except filelock.Timeout:
+                raise LockedError(name, _holder(path), path) from None
     try:
+        with suppress(OSError):
+            path.write_text(_this_process())
         yield
     finally:
-        if handle in _HELD:  # False in a forked child
-            with suppress(OSError):
-                if os.path.samestat(path.stat(), os.fstat(handle)):
-                    path.unlink()
-            _HELD.remove(handle)
-            os.close(handle)
+        # Deleted while it is held: whoever waits for it sees that the file is gone, and creates another one.
+        with suppress(OSError):
+            path.unlink()
+        held.release()
 
 
-def free_owner_files(folder: Path, *, dry_run: bool = False) -> list[Path]:
-    """Delete the owner files in a folder whose process is dead, except in a dry run; return those with a live owner."""
-    for path in sorted(folder.glob(f"*{_CLAIM}")) if not dry_run else ():
-        _free_claim(path)
-    owners = filter(is_plain_file, sorted(folder.glob("*.lock")))
-    return [path for path in owners if not _free_if_dead(path, dry_run=dry_run)]
+def _acquire(held: Any, path: Path, seconds: float) -> None:
+    for attempt in range(_MAX_ATTEMPTS):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(
+                os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
+            )  # filelock waits where it cannot create it
+            held.acquire(timeout=seconds, poll_interval=0.05)
+        except FileNotFoundError:  # another process has just deleted the empty folder
+            if attempt == _MAX_ATTEMPTS - 1:
+                raise
+        else:
+            return
 
 
-def _free_claim(path: Path) -> None:
-    """Delete a temporary owner file of a dead process."""
-    if path.name.endswith(_CLAIM) and _is_of_dead_process(path.name.removesuffix(_CLAIM)):
-        path.unlink(missing_ok=True)
+_MAX_ATTEMPTS = 20
 
 
-_HELD: set[int] = set()
-"""The file descriptors of the owner files of this process."""
+def _this_process() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _close_inherited_locks() -> None:
-    """Close the owner files in a forked child, which would otherwise hold the locks after the death of its parent."""
-    while _HELD:
-        os.close(_HELD.pop())
+def _holder(path: Path) -> str:
+    """Return the name of the process that holds a lock."""
+    with suppress(OSError, IntegrityError):
+        return read_plain(path).decode(errors="replace")[:_MAX_NAME] or "another process"
+    return "another process"
+
+
+_MAX_NAME = 200
+_IDLE_SECONDS = 600.0
+"""Seconds after which a claim of another host that has not grown is abandoned."""
+_CLAIM = re.compile(r".*@(?P<host>[A-Za-z0-9_]+)-(?P<pid>\d+)(\.\d+)?")
+_CLAIMED: set[str] = set()
+"""The real paths of the folders that this process has claimed."""
+
+
+def _forget_claims() -> None:
+    _CLAIMED.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_inherited_locks)
-
-_CLAIM = ".claim"
-_MAX_ATTEMPTS = 20
-_TORN_SECONDS = 2.0
+    os.register_at_fork(after_in_child=_forget_claims)
 
 
-def _create_owner_file(path: Path) -> int | None:
-    """Create the owner file of this process, and return its file descriptor; None if a live process has the lock."""
-    if os.path.lexists(path) and not _free_if_dead(path):
-        return None
-    content = "\n".join(
-        [str(os.getpid()), socket.gethostname(), str(process_start_time(os.getpid())), *machine_identity(), ""]
-    ).encode()
-    claim = path.with_name(f"{path.name}.{uuid4().hex[:8]}.{_process_name()}{_CLAIM}")
-    handle = _create_claim(claim, path)
-    created = False
-    try:
-        if fcntl is not None:
-            # The system releases this lock when the process dies, also for processes in other containers, whose PIDs
-            # cannot be looked up.
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(handle, content)
-        created = _link_claim(claim, path)
-    except OSError as error:
-        raise _disk_error(error, path) from error
-    finally:
-        claim.unlink(missing_ok=True)
-        if not created:
-            os.close(handle)
-    return handle if created else None
-
-
-def _create_claim(claim: Path, path: Path) -> int:
-    """Create a file beside a lock, and return its file descriptor."""
-    attempt = 1
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(claim, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-        except OSError as error:
-            # Another process may have deleted the empty folder in between; in /proc, nothing can ever be created.
-            if not isinstance(error, FileNotFoundError) or attempt == _MAX_ATTEMPTS:
-                raise _disk_error(error, path) from error
-            attempt += 1
-
-
-def _link_claim(claim: Path, path: Path) -> bool:
-    """Link a temporary file to the name of the owner file atomically; return False if that name exists."""
-    try:
-        os.link(claim, path)
-    except (FileExistsError, FileNotFoundError):
-        return False
-    except OSError as error:
-        if error.errno not in _NO_EXCHANGE | {errno.EMLINK, errno.EXDEV}:
-            raise
-        # Without hard links an empty file reserves the name first; a process that dies in between leaves it empty.
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-        except FileExistsError:
-            return False
-        os.replace(claim, path)
-    return True
-
-
-def _disk_error(error: OSError, path: Path) -> Exception:
-    if error.errno in _FULL:
-        return DiskFullError(path, None, free_bytes(path), os.strerror(error.errno or 0))
-    return error
-
-
-def may_be_owned(path: Path) -> bool:
-    """Return whether the process of an owner file may be alive, without locking or changing the file.
-
-    Of a process on another host, or in another container, this cannot be known: it may be.
-    """
-    try:
-        content, written = read_plain(path), path.lstat().st_mtime
-    except (IntegrityError, OSError):
-        return False
-    lines = content.decode(errors="replace").splitlines()
-    if [*lines[1:2], *lines[3:5]] not in ([], [socket.gethostname(), *machine_identity()]):
-        return True
-    return bool(content) and _is_alive(content, written)
-
-
-def _free_if_dead(path: Path, *, dry_run: bool = False) -> bool:
-    """Delete an owner file whose process is dead; return whether the file is gone, or would be in a dry run."""
-    try:
-        with os.fdopen(_open_plain(path), "rb") as stream:
-            # The lock is held by a live owner, or by another process that is about to delete the file.
-            if _is_held(stream.fileno()) or _is_alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime):
-                return False
-            if dry_run:
-                return True
-            # Another process may have replaced the file since it was opened.
-            if fcntl is not None:
-                if os.path.samestat(path.stat(), os.fstat(stream.fileno())):
-                    path.unlink()
-                return True
-        path.unlink()
-    except FileNotFoundError:
-        pass
-    return True
-
-
-def _is_held(handle: int) -> bool:
-    """Return whether another process holds the lock of a file; if not, this process locks it until it is closed."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # the file system has no locks
-        pass
-    return False
-
-
-def _is_alive(content: bytes, written: float) -> bool:
-    """Return whether the owner named in an owner file may be alive, given that no process holds the file's lock.
-
-    same kernel and PID namespace     the PID is looked up
-    same kernel or host name          dead, because the lock is free
-    another host                      alive, because it cannot be checked
-    """
-    lines = content.decode(errors="replace").splitlines()
-    if len(lines) < 2 or not lines[0].isdigit():
-        return 0 <= time.time() - written < _TORN_SECONDS
-    this_machine = machine_identity()
-    if (lines[3:5] or this_machine) == this_machine and lines[1] == socket.gethostname():
-        start_time = process_start_time(int(lines[0]))
-        return start_time is not None and (len(lines) < 3 or lines[2] in {start_time, ""})
-    return lines[3:4] != this_machine[:1] and lines[1] != socket.gethostname()
+def process_name() -> str:
+    """Return the name of this process in the names of its files: its host and its PID."""
+    return f"{_host()}-{os.getpid()}"
 
 
 @cache
-def machine_identity() -> list[str]:
-    """Return the boot id of this kernel and the PID namespace of this process; an unknown one is an empty string."""
-    boot_id, pid_namespace = "", ""
-    with suppress(OSError):
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with suppress(OSError):
-        pid_namespace = str(Path("/proc/self/ns/pid").readlink())
-    return [boot_id, pid_namespace]
+def _host() -> str:
+    return re.sub("[^A-Za-z0-9_]", "_", socket.gethostname())[:64] or "host"
 
 
-def _process_name() -> str:
-    """Return a name of this process that is unique among hosts and containers."""
-    machine_id = hashlib.sha256(" ".join([socket.gethostname(), *machine_identity()]).encode()).hexdigest()[:8]
-    return f"{machine_id}-{os.getpid()}"
+def claims_of(folder: Path) -> list[Path]:
+    """Return a folder, if it exists, and its claims by any process, sorted."""
+    pattern = f"{glob.escape(folder.name)}@*"
+    return [path for path in (folder, *sorted(folder.parent.glob(pattern))) if os.path.lexists(path)]
 
 
-def _is_of_dead_process(name: str) -> bool:
-    """Return whether a file name ends with the name of a dead process of this host."""
-    machine_id, _, pid = name.rpartition(".")[2].rpartition("-")
-    this_machine_id = _process_name().partition("-")[0]
-    return machine_id == this_machine_id and pid.isdigit() and process_start_time(int(pid)) is None
+def claim(folder: Path) -> Path:
+    """Take a folder for this process: rename it, or what a dead process took, to ``<name>@<host>-<pid>``.
 
-
-def process_start_time(pid: int) -> str | None:
-    """Return the start time of a process of this host, which distinguishes it from later processes with the same PID.
+    Two processes that claim the same folder never get the same one, whatever locks they hold.
 
     Returns:
-        The start time in clock ticks since boot; None if there is no such process or if it is a zombie; "" where the
-        system does not report start times.
+        The claimed folder; a new one if there is nothing to take. `release` gives it back.
+
+    Raises:
+        IntegrityError: If the folder is not a plain folder, or has a link, a pipe or the like inside it.
     """
-    with suppress(FileNotFoundError, ProcessLookupError):
-        # The program name, in parentheses, may contain any character; the state is the field after it.
-        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return None if state in "ZX" else fields[18]
-    if Path("/proc/self/stat").exists():
-        return None
-    return "" if _exists(pid) else None
+    base = folder.with_name(f"{folder.name}@{process_name()}")
+    names = chain([base.name], (f"{base.name}.{number}" for number in count(1)))
+    own = next(path for path in map(base.with_name, names) if os.path.realpath(path) not in _CLAIMED)
+    for candidate in filter(is_abandoned, claims_of(folder)):
+        check_plain_tree(candidate)
+        if candidate != own:
+            try:
+                os.rename(candidate, own)  # noqa: PTH104 - the name must be free, except for an empty folder
+            except OSError:  # another process was faster
+                continue
+        break
+    own.mkdir(parents=True, exist_ok=True)
+    _CLAIMED.add(os.path.realpath(own))
+    return own
 
 
-def _exists(pid: int) -> bool:
-    if sys.platform == "win32":  # on Windows os.kill ends the process for every signal
-        import ctypes
+def release(claimed: Path, folder: Path | None = None) -> Path:
+    """Give a claimed folder back, under its former name or that of `folder`; return its path.
 
-        handle = ctypes.windll.kernel32.OpenProcess(0x1000, 0, pid)
-        if handle:
-            ctypes.windll.kernel32.CloseHandle(handle)
-        return bool(handle)
+    Where another folder has that name by now, it keeps the name of the claim.
+    """
+    _CLAIMED.discard(os.path.realpath(claimed))
+    target = folder or claimed.with_name(unclaimed_name(claimed))
+    try:
+        os.rename(claimed, target)  # noqa: PTH104 - the name must be free, except for an empty folder
+    except OSError:
+        return claimed
+    sync_file(target.parent)
+    return target
+
+
+def unclaimed_name(path: Path) -> str:
+    """Return the name of a folder without that of the process that claimed it."""
+    name, mark, process = path.name.rpartition("@")
+    return name if mark and _CLAIM.fullmatch(f"@{process}") else path.name
+
+
+def is_abandoned(path: Path, name: str = "") -> bool:
+    """Return whether no process uses what is named after a process, or whether it names none.
+
+    Of this host the process is looked up. Of another one it cannot be: its file or folder is abandoned if it has not
+    grown for ten minutes.
+
+    Args:
+        path: The file or folder.
+        name: The name that ends with that of the process; by default the name of the path.
+    """
+    claimed = _CLAIM.fullmatch(name or path.name)
+    if claimed is None:
+        return True
+    if claimed["host"] == _host() and os.name != "nt":
+        pid = int(claimed["pid"])
+        return os.path.realpath(path) not in _CLAIMED if pid == os.getpid() else not _is_running(pid)
+    return time.time() - _last_change(path) > _IDLE_SECONDS
+
+
+def _last_change(path: Path) -> float:
+    try:
+        return max(item.lstat().st_mtime for item in (path, *path.rglob("*")))
+    except FileNotFoundError:  # something was deleted meanwhile
+        return time.time()
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a process of this host is running; a dead one whose parent has not waited for it is not."""
     try:
         os.kill(pid, 0)
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except ProcessLookupError:
         return False
-    except PermissionError:
-        pass
-    return True
+    except (PermissionError, FileNotFoundError):  # it is of another user, or the system has no /proc
+        return True
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def check_plain_tree(path: Path) -> None:
+    """Check that a folder of this package, and everything below it, is a plain folder or a plain file.
+
+    Raises:
+        IntegrityError: If there is a link, a pipe, a socket or a device.
+    """
+    check_kind(path, folder=True)
+    for folder, folders, files in os.walk(path):
+        for name in folders:
+            check_kind(Path(folder, name), folder=True)
+        for name in files:
+            check_kind(Path(folder, name), folder=False)
 
 
 class FileLock:
@@ -825,10 +719,3 @@ class FileLock:
         # The functions are arguments because the names of a module may be gone when the interpreter exits.
         if self._process == getpid():
             close(self._handle)
-
-
-def _read_owner(path: Path) -> str:
-    process, host = "unknown", socket.gethostname()
-    with suppress(OSError, ValueError, IntegrityError):
-        process, host, *_ = read_plain(path).decode(errors="replace").splitlines()
-    return f"process {process} on {host}"

@@ -9,11 +9,11 @@ from pathlib import Path
 class Server:
     """A server process that has imported every module and forks a child process for each command.
 
-    `python` is the path of the Python that runs it.
+    `python` is the path of the Python that runs it; with `lying`, every lock always succeeds.
     """
 
-    def __init__(self, python=sys.executable):
-        program = [python, str(Path(__file__).with_name("faults") / "fork_server.py")]
+    def __init__(self, python=sys.executable, *, lying=False):
+        program = [python, str(Path(__file__).with_name("faults") / "fork_server.py"), *["lying"] * lying]
         self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, argv, home, fatal=0):

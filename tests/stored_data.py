@@ -16,6 +16,7 @@ from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.store import version_folder
 from datasets_rl.ted.episode import Episode
 
 __all__ = [
@@ -204,8 +205,20 @@ def write_dataset(
     return StoredDataset(folder)
 
 
+def store_dataset(
+    folder: Path, trajectories: Sequence[Trajectory], of: Sequence[Column] | None = None, **manifest: Any
+) -> StoredDataset:
+    """Store trajectories as the first version of the dataset in a folder, which commands can change; see `write_dataset`."""
+    write_dataset(folder / "version", trajectories, of, **manifest)
+    version = folder / f"0001-{Manifest.read(folder / 'version').digest[:8]}"
+    (folder / "version").rename(version)
+    (folder / "CURRENT").write_text(f"{version.name}\n")
+    return StoredDataset(folder)
+
+
 def write_manifest_with_digest(folder: Path, document: dict[str, Any] | None = None) -> None:
     """Write a manifest with the digest that FORMAT.md specifies, so that its content passes as intact."""
+    folder = version_folder(folder)
     document = json.loads((folder / "manifest.json").read_text()) if document is None else document
     content = {name: value for name, value in document.items() if name != "digest"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -230,6 +243,7 @@ def reseal(folder: Path, document: dict[str, Any] | None = None) -> None:
         folder: The dataset.
         document: The content of the manifest; by default the one in the folder.
     """
+    folder = version_folder(folder)
     document = json.loads((folder / "manifest.json").read_text()) if document is None else document
     digests = []
     for entry in sorted(document["files"], key=lambda entry: entry["path"]):

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ import pytest
 from stored_data import trajectory, write_dataset
 
 from datasets_rl import disk
-from datasets_rl.errors import DiskFullError, LockedError
+from datasets_rl.errors import DiskFullError, IntegrityError, LockedError
 
 HOLDER = """
 import sys, time
@@ -144,10 +143,18 @@ def test_a_discarded_folder_is_never_incomplete(tmp_path, monkeypatch):
     """A reader that lists the path during the deletion finds the complete folder or none."""
     target = folder_of(tmp_path / "target", "old")
     seen = []
-    monkeypatch.setattr(disk, "remove_tree", lambda path, _: seen.append((path.parent.name, target.exists())))
+    monkeypatch.setattr(disk, "remove_tree", lambda path, _: seen.append((path.name, target.exists())))
     disk.discard(target, tmp_path)
 
-    assert seen == [(disk.TRASH_FOLDER, False)]
+    ((name, exists),) = seen
+    assert (bool(disk.TRASH_NAME.fullmatch(name)), exists) == (True, False)
+
+
+def test_what_is_needed_after_all_gets_its_name_back(tmp_path):
+    target = folder_of(tmp_path / "target", "old")
+    disk.discard(target, tmp_path, unless=lambda: not target.exists())
+
+    assert texts(tmp_path) == {"target/manifest.json": "old", "target/deep/file": "old"}
 
 
 def test_discarding_nothing_does_nothing(tmp_path):
@@ -242,7 +249,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, holder):
     assert (tmp_path / "x.lock").exists()
 
     with disk.lock(tmp_path / "x.lock", "d4rl/x", wait=5):
-        assert (tmp_path / "x.lock").read_text().startswith(f"{os.getpid()}\n")
+        assert (tmp_path / "x.lock").read_text().startswith(f"process {os.getpid()} on ")
     assert not (tmp_path / "x.lock").exists()
 
 
@@ -265,27 +272,10 @@ def test_a_lock_is_released_when_the_work_fails(tmp_path):
     assert not (tmp_path / "a" / "x.lock").exists()
 
 
-@pytest.mark.parametrize("content", ["", "4711", "no number\n\n", "x" * 100])
-def test_an_owner_file_without_an_owner_is_taken_over_in_seconds(tmp_path, content):
-    """Such files are left by power cuts and by file systems without hard links."""
-    lock = tmp_path / "x.lock"
-    lock.write_text(content)
-    began = time.monotonic()
+def test_a_file_that_no_process_has_locked_locks_nothing(tmp_path):
+    (tmp_path / "x.lock").write_text(f"process {os.getpid()} on here")
 
-    with disk.lock(lock, "d4rl/x", wait=20):
-        assert time.monotonic() - began < 4
-    os.utime(tmp_path)
-    lock.write_text(content)
-    os.utime(lock, (time.time() - 60, time.time() - 60))
-    with disk.lock(lock, "d4rl/x", wait=0):
-        pass
-
-
-def test_a_lock_with_a_reused_process_id_is_taken_over(tmp_path):
-    lock = tmp_path / "x.lock"
-    lock.write_text(f"{os.getpid()}\n{socket.gethostname()}\n1\n")
-
-    with disk.lock(lock, "d4rl/x", wait=0):
+    with disk.lock(tmp_path / "x.lock", "d4rl/x", wait=0):
         pass
 
 
@@ -310,16 +300,9 @@ def test_a_forked_child_does_not_hold_the_lock_of_its_dead_parent(tmp_path):
         parent.stdout.close()
 
 
-def test_a_lock_of_another_host_is_respected(tmp_path):
-    (tmp_path / "x.lock").write_text("1\nnode3\n77\n")
-
-    with pytest.raises(LockedError, match="process 1 on node3"), disk.lock(tmp_path / "x.lock", "d4rl/x", wait=0):
-        pytest.fail("two owners")
-
-
 def test_of_many_processes_that_find_a_dead_owner_one_takes_the_lock(tmp_path):
     lock, log = tmp_path / "x.lock", tmp_path / "log"
-    lock.write_text(f"{2**22 + 1}\n{socket.gethostname()}\n1\n")
+    lock.write_text("process 1 on here")
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom datasets_rl import disk\n"
         "for _ in range(40):\n"
@@ -336,12 +319,78 @@ def test_of_many_processes_that_find_a_dead_owner_one_takes_the_lock(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
-def test_claims_of_dead_processes_are_deleted_and_living_owners_reported(tmp_path, holder):
-    holder(tmp_path / "held.lock", 60)
-    (tmp_path / "dead.lock").write_text(f"{2**22 + 1}\n{socket.gethostname()}\n1\n")
-    (tmp_path / f"dead.lock.abcdef01.{disk._process_name().partition('-')[0]}-{2**22 + 1}.claim").touch()
-    (tmp_path / f"theirs.lock.abcdef01.0123abcd-{2**22 + 1}.claim").touch()
+def claim_of(folder, process):
+    """Put a folder with a file under the name of its claim by a process."""
+    return folder_of(folder.with_name(f"{folder.name}@{process}"), process)
 
-    assert disk.free_owner_files(tmp_path) == [tmp_path / "held.lock"]
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["held.lock", f"theirs.lock.abcdef01.0123abcd-{2**22 + 1}.claim"]
+
+HOST = disk.process_name().rpartition("-")[0]
+DEAD = f"{HOST}-{2**22 + 1}"
+
+
+def test_a_folder_is_claimed_by_one_process_and_given_back(tmp_path):
+    folder_of(tmp_path / "build", "work")
+    claimed = disk.claim(tmp_path / "build")
+
+    assert claimed.name == f"build@{disk.process_name()}"
+    assert texts(claimed)["deep/file"] == "work"
+    assert not disk.is_abandoned(claimed)
+    other = disk.claim(tmp_path / "build")
+    assert (other != claimed, list(other.iterdir())) == (True, [])
+    other.rmdir()
+    assert disk.release(claimed) == tmp_path / "build"
+    assert texts(tmp_path) == {"build/manifest.json": "work", "build/deep/file": "work"}
+
+
+@pytest.mark.parametrize(
+    ("process", "seconds", "taken"),
+    [
+        (DEAD, 0, True),
+        (f"{HOST}-{os.getpid()}", 0, True),  # of an earlier process with this number
+        (f"{HOST}-1", 0, False),
+        ("node3-77", 0, False),
+        ("node3-77", 500, False),
+        ("node3-77", 700, True),
+        ("node3-77.1", 700, True),
+    ],
+)
+def test_the_claim_of_a_dead_process_is_taken_over_and_that_of_another_host_if_it_does_not_grow(
+    tmp_path, process, seconds, taken
+):
+    left = claim_of(tmp_path / "build", process)
+    for path in [left, *left.rglob("*")]:
+        os.utime(path, (time.time() - seconds,) * 2)
+
+    assert disk.is_abandoned(left) is taken
+    claimed = disk.claim(tmp_path / "build")
+    assert (claimed / "deep" / "file").exists() is taken
+    disk.release(claimed)
+
+
+def test_a_forked_child_does_not_take_what_its_parent_has_claimed(tmp_path):
+    claimed = disk.claim(tmp_path / "build")
+    child = os.fork()
+    if not child:
+        os._exit(int(disk.is_abandoned(claimed)))
+    assert os.waitpid(child, 0)[1] == 0
+    disk.release(claimed)
+
+
+@pytest.mark.parametrize("inside", ["", "manifest.json"])
+def test_what_has_a_link_in_it_is_not_claimed(tmp_path, inside):
+    outside = folder_of(tmp_path / "outside", "mine")
+    if inside:
+        (folder_of(tmp_path / "build", "x") / "link").symlink_to(outside / inside)
+    else:
+        (tmp_path / "build").symlink_to(outside)
+    with pytest.raises(IntegrityError, match="it is a symbolic link"):
+        disk.claim(tmp_path / "build")
+    assert texts(outside)["deep/file"] == "mine"
+
+
+def test_temporary_files_of_dead_processes_alone_are_deleted(tmp_path):
+    for process in (DEAD, f"{HOST}-1", "node3-77"):
+        (tmp_path / f".a.json@{process}.tmp").touch()
+    disk.free_temporary_files(tmp_path)
+
+    assert {path.name for path in tmp_path.iterdir()} == {f".a.json@{HOST}-1.tmp", ".a.json@node3-77.tmp"}

@@ -203,26 +203,25 @@ def _source_option(name: str, of: Sequence[tuple[str, Option]]) -> inspect.Param
 
 
 def _download(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Downloaded:
-    from datasets_rl import downloading, sources, store
-    from datasets_rl.downloading import growth
+    from datasets_rl.downloading.run import run_download
+    from datasets_rl.downloading.target import Target
     from datasets_rl.format.manifest import Manifest
 
-    dataset_id, selection = sources.split_address(dataset_id, options["selection"])
-    options = {**options, "selection": selection}
-    place = store.dataset_paths(dataset_id, settings=options["settings"])
+    choices = dict(options)
+    selection, settings = choices.pop("selection"), choices.pop("settings")
+    replaces = options["force"] or options["raw_only"]
     try:
-        anew = options["force"] or options["raw_only"] or not place.exists
-        present = not anew and growth.grown_selection(place.folder, options["selection"]) is None
-        folder = downloading.download(dataset_id, **options)
+        target = Target.find(dataset_id, selection, settings=settings, replaces=replaces)
+        found = run_download(target, settings, **choices)
     except IntegrityError as error:
         if options["from_local"] is not None:
             edited = ", or accept this one with --no-hash-check" if options["hash_check"] else ""
             error.hint = f"give another file with --from-local{edited}"
         raise
     if options["raw_only"]:
-        return _Downloaded(folder, present=False, manifest=None)
-    got = _Downloaded(folder, present=present, manifest=Manifest.read(folder))
-    _note_result(shell, dataset_id, got)
+        return _Downloaded(found.folder, present=False, manifest=None)
+    got = _Downloaded(found.folder, present=found.present, manifest=Manifest.read(found.folder))
+    _note_result(shell, target.id, got)
     return got
 
 

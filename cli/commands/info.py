@@ -221,9 +221,11 @@ def _version_chain(folder: Path) -> list[dict[str, Any]]:
     """Return the chain of versions that `rlds preprocess --undo` steps back through; empty if there is one only."""
     from datasets_rl import store
 
-    earlier = store.versions(store.paths_of(folder))
-    chain = enumerate([*(one.folder for one in earlier), folder], 1) if earlier else ()
-    return [{"number": number, "folder": path, **_version_facts(path)} for number, path in chain]
+    found, current = store.versions_of(store.paths_of(folder)), store.version_folder(folder).name
+    return [
+        {"number": one.number, "folder": one.folder, "current": one.name == current, **_version_facts(one.folder)}
+        for one in (found if len(found) > 1 else ())
+    ]
 
 
 def _version_facts(folder: Path) -> dict[str, Any]:

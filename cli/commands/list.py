@@ -206,13 +206,14 @@ def _license_text(license_: str) -> str:
 
 
 def _stored_result(shell: Shell, shown: Sequence[DatasetInfo], total: int, source: str) -> Result:
-    from datasets_rl import disk, store
+    from datasets_rl import store
+    from datasets_rl.store.usage import kept_bytes
 
     stored = []
     for one in shown:
         paths = store.paths_of(one.folder) if one.folder is not None else None
-        raw, versions = (0, 0) if paths is None else (disk.tree_bytes(paths.raw), disk.tree_bytes(paths.versions))
-        stored.append(_Stored(one, raw, versions))
+        kept = None if paths is None else kept_bytes(paths)
+        stored.append(_Stored(one, *((0, 0) if kept is None else (kept.raw, kept.versions))))
     unfinished = {} if total != len(shown) else dict(_unfinished(shell, source, {one.id for one in shown}))
     sums = {
         "disk_bytes": sum(one.info.disk_bytes or 0 for one in stored),
@@ -275,41 +276,22 @@ def _print_totals(shell: Shell, stored: Sequence[_Stored], sums: dict[str, int],
 
 def _unfinished(shell: Shell, source: str, stored: set[str]) -> Iterator[tuple[str, int]]:
     """Yield the datasets that are not stored, but of which files are there: interrupted downloads, and raw files."""
-    from datasets_rl import disk, sources
+    from datasets_rl import disk, sources, store
 
-    names = (source,) if source else sources.source_names()
-    for name in names:
-        root = shell.settings.home / name
-        for one in sorted({*_names_of_work(root), *_names_of_raw(root, name)}):
-            paths = _paths(root, one)
-            size = sum(map(disk.tree_bytes, (paths.raw, paths.work)))
-            if f"{name}/{one}" not in stored and not paths.exists and size:
-                yield f"{name}/{one}", size
+    for name in (source,) if source else sources.source_names():
+        for paths in store.dataset_places(shell.settings.home / name):
+            size = sum(map(disk.tree_bytes, _resumable(paths)))
+            if f"{name}/{paths.name}" not in stored and not paths.exists and size:
+                yield f"{name}/{paths.name}", size
 
 
-def _paths(root: Path, name: str) -> DatasetPaths:
-    from datasets_rl.store import DatasetPaths
+def _resumable(paths: DatasetPaths) -> Iterator[Path]:
+    """Yield what a command would complete: builds with a journal or fetched files, and raw files."""
+    from datasets_rl import disk
 
-    return DatasetPaths(root, name)
-
-
-def _names_of_work(root: Path) -> Iterator[str]:
-    from urllib.parse import unquote
-
-    from datasets_rl.disk import WORK_FOLDER
-
-    for folder in (root / WORK_FOLDER).glob("*"):
-        # Without a journal nothing can be completed: the next command deletes the folder.
-        if (folder / "journal.jsonl").exists():
-            yield unquote(folder.name)
-
-
-def _names_of_raw(root: Path, source: str) -> Iterator[str]:
-    from datasets_rl import sources
-
-    # The names of raw folders may have slashes, so that only known ids are recognized.
-    if _paths(root, "x").raw.parent.is_dir():
-        yield from (one for one in sources.get_source(source).ids() if _paths(root, one).raw.is_dir())
+    yield from disk.claims_of(paths.raw)
+    # Without a journal nothing can be completed.
+    yield from (folder for folder in paths.builds() if (folder / "journal.jsonl").exists())
 
 
 def _report_no_match(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -163,7 +162,7 @@ def run(
     found = apply_to_each(
         shell,
         items,
-        lambda one: _preprocess(shell, one, _find_folders(shell, items[one], complete=in_place), steps, options),
+        lambda one: _preprocess(shell, one, _find_folders(shell, items[one]), steps, options),
     )
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
@@ -179,10 +178,10 @@ def _output_items(datasets: list[str], *, together: bool) -> dict[str, list[str]
     return {" + ".join(datasets): datasets} if together else {one: [one] for one in datasets}
 
 
-def _find_folders(shell: Shell, datasets: list[str], *, complete: bool = False) -> Path | list[Path]:
+def _find_folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
     from datasets_rl.store import locating
 
-    found = [locating.locate(**dataset_arguments(shell, one), complete=complete) for one in datasets]
+    found = [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
     return found if len(found) > 1 else found[0]
 
 
@@ -228,11 +227,9 @@ def _undo(shell: Shell, datasets: list[str]) -> Result:
     from datasets_rl.preprocessing import undo
     from datasets_rl.store import locating
 
-    reported = ExitStack()
-
     def back(one: str) -> Path:
-        folder = undo(locating.locate(**dataset_arguments(shell, one), complete=True), reported=reported)
-        manifest, number = Manifest.read(folder), len(store.versions(store.paths_of(folder))) + 1
+        folder = undo(locating.locate(**dataset_arguments(shell, one)))
+        manifest, number = Manifest.read(folder), store.Version(store.version_folder(folder)).number
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
         shell.printer.note(f"{one}: version {number} is back, {_counts_text(manifest)}, made by {made or 'a recipe'}")
         return folder
@@ -245,23 +242,24 @@ def _undo(shell: Shell, datasets: list[str]) -> Result:
         [Lines(tuple(folders))],
         quiet=folders,
         code=combined_exit_code([one.code for one in found]),
-        then=reported.close,
     )
 
 
 def _preprocess(
     shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]
 ) -> _Derived:
-    from datasets_rl.disk import folder_identity
+    from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import preprocess, result_folder
 
     target = result_folder(
         source, recipe, **{name: options[name] for name in ("out", "name", "in_place", "num_frames")}
     )
-    before = folder_identity(target)
+    before = store.current_version(store.DatasetPaths(target.parent, target.name))
     folder = preprocess(source, recipe, **options)
-    made = _Derived(folder, present=before == folder_identity(folder), manifest=Manifest.read(folder))
+    made = _Derived(
+        folder, present=before == store.Version(store.version_folder(folder)), manifest=Manifest.read(folder)
+    )
     there = "already there, " if made.present else ""
     called = name if made.manifest.id in {name, ""} else made.manifest.id
     of = ""

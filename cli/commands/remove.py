@@ -53,7 +53,7 @@ def run(
     """
     from datasets_rl import store
 
-    found = apply_to_each(shell, ids, lambda one: _stored_files(shell, one, dry_run=dry_run))
+    found = apply_to_each(shell, ids, lambda one: _stored_files(shell, one))
     total = sum(one.value.bytes for one in found if one.value)
     if dry_run or total == 0:
         return _result(found, removed=False, dry_run=dry_run)
@@ -70,17 +70,15 @@ def run(
     return _result([next(deleted) if one.value else one for one in found], removed=True, dry_run=False)
 
 
-def _stored_files(shell: Shell, dataset_id: str, *, dry_run: bool) -> _StoredFiles:
-    from datasets_rl import disk, store
+def _stored_files(shell: Shell, dataset_id: str) -> _StoredFiles:
+    from datasets_rl import store
 
     if isinstance(folder := id_or_folder(dataset_id), Path):
         raise InvalidArgumentError(
             f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_removal_hint(shell, folder)
         )
     paths = store.dataset_paths(dataset_id, settings=shell.settings)
-    if not paths.folders and not dry_run:  # a command that was killed may have removed it, and left its record
-        store.settle(paths)
-    return _StoredFiles(str(paths.folder), sum(map(disk.tree_bytes, paths.folders)))
+    return _StoredFiles(str(paths.folder), paths.bytes())
 
 
 def _removal_hint(shell: Shell, folder: Path) -> str:

@@ -1,15 +1,14 @@
 """Recordings: finished episodes on the disk that are not yet a part of their dataset.
 
-    <root>/.recorded/<name>/<run>/        rows.npy, ..., recording.json, journal.jsonl
-    <root>/.recorded/<name>/<run>.lock    the owner file: the process that records
+    <dataset>/recorded/<id>@<host>-<pid>/     rows.npy, ..., recording.json, journal.jsonl; of the process in its name
 
 An episode is safe from the death of its process once its line is in the journal. A recording becomes a part of the
-dataset when a new version, with its episodes at the end, replaces the dataset:
+dataset when a version with its episodes at the end is published:
 
     episodes  ->  rows  ->  line of the journal  ->  new version = dataset + recordings  ->  recordings are deleted
 
-The manifest of the new version lists the ids of its recordings, so that a recording which a killed process did not delete is
-not added again.
+The manifest of the new version lists the ids of its recordings, so that a recording which a killed process did not
+delete is not added again.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Recording:
     """The recording of one process, which appends finished episodes to it.
 
     Args:
-        folder: A folder that does not exist yet. Its name is the id of the recording.
+        folder: An empty folder. Its name, without that of the process that claimed it, is the id of the recording.
         columns: The columns of a step.
         name: The id of the dataset.
         description: What the manifest of a new dataset states in addition: ``specs``, ``metadata`` and
@@ -82,7 +81,6 @@ class Recording:
 
     def __init__(self, folder: Path, columns: Sequence[Column], name: str, description: Mapping[str, Any]) -> None:
         self.folder = folder
-        folder.mkdir(parents=True)
         self._writer = DatasetWriter(folder, columns, name=name)
         self._checksums = Checksums(folder)
         self._journal = Journal(folder / JOURNAL_FILE, JOURNAL_KEY)
@@ -90,7 +88,7 @@ class Recording:
         schema = self._writer.schema.to_json()
         disk.write_json(
             folder / DESCRIPTION_FILE,
-            {"id": folder.name, "dataset": name, "schema": schema, "description": dict(description)},
+            {"id": disk.unclaimed_name(folder), "dataset": name, "schema": schema, "description": dict(description)},
         )
 
     def append(self, episode: Episode) -> None:

@@ -316,7 +316,7 @@ def _read_description(folder: Path) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
-        return _parse_description(data, folder.name)
+        return _parse_description(data, disk.unclaimed_name(folder))
     except (AttributeError, InvalidArgumentError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise _damaged(folder, f"{DESCRIPTION_FILE} is damaged: {error}") from error
 

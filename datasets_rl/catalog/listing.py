@@ -432,7 +432,9 @@ def info(dataset: str | Path, *, root: Path | str | None = None, settings: Setti
             raise
         return DatasetInfo(entry.id, entry, None)
     summary = Summary.read(folder)
-    versions = tuple(version.folder for version in store.versions(store.paths_of(folder)))
+    current = store.version_folder(folder)
+    others = (version.folder for version in store.versions_of(store.paths_of(folder)))
+    versions = tuple(version for version in others if version.name != current.name)
     return DatasetInfo(summary.id, entry, folder, summary, versions)
 
 

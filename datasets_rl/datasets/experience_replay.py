@@ -22,9 +22,9 @@ from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
-from datasets_rl.disk import folder_identity
-from datasets_rl.downloading import growth
+from datasets_rl.downloading import stored_selection
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnknownFinalWarning
+from datasets_rl.format.current import version_folder
 from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
@@ -251,7 +251,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             try:
                 return self._visible_steps()
             except IntegrityError:
-                if attempt == _ATTEMPTS or folder_identity(self._path) == self.stored.identity:
+                if attempt == _ATTEMPTS or version_folder(self._path.resolve()) == self.stored.folder:
                     raise
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
@@ -269,7 +269,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 full_id, force=download == "force", selection=self._asked, as_stored=True, **where
             )
         folder = locating.locate(full_id, root=root, settings=settings)
-        growth.check_contains(folder, self._asked)
+        stored_selection.check_contains(folder, self._asked)
         return folder
 
     def _settings(self) -> Settings:

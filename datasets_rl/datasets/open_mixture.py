@@ -13,8 +13,8 @@ from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.catalog.mixture_file import Member, read_mixture
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
-from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.current import is_dataset
 from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.recipe import parse_inline
 from datasets_rl.preprocessing.steps import STEPS
@@ -153,7 +153,7 @@ def _open_member(
 ) -> BaseDatasetExperienceReplay:
     options: dict[str, Any] = {"transform": _make_transforms(member), "sampler": _sampler_from_options(sampler)}
     folder = Path(member.dataset).expanduser()
-    if (folder / MANIFEST_FILE).is_file():
+    if is_dataset(folder):
         return StoredExperienceReplay(str(folder), **options)
     head, name = sources.split_id(member.dataset)
     sources.find(member.dataset)

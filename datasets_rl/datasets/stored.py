@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from datasets_rl import store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
-from datasets_rl.downloading import growth
+from datasets_rl.downloading import stored_selection
 from datasets_rl.store import locating
 
 
@@ -21,7 +21,7 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         del root, download
         folder = locating.locate(Path(dataset_id))
-        growth.check_contains(folder, self._asked)
+        stored_selection.check_contains(folder, self._asked)
         return folder
 
     @property

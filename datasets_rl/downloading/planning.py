@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.build.engines import useful_job_count
-from datasets_rl.downloading.growth import grown_selection
+from datasets_rl.downloading.stored_selection import grown_selection
+from datasets_rl.downloading.target import Target
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
-from datasets_rl.store import DatasetPaths, dataset_paths
+from datasets_rl.store import current_version
+from datasets_rl.store.publish import build_folder, canonical
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -30,11 +32,14 @@ _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be op
 class DownloadRequest:
     """The arguments of one download; see `download`."""
 
-    entry: Entry
-    """The catalog entry of the dataset."""
-    paths: DatasetPaths
+    target: Target
     settings: Settings
+    raw: Path
+    """The folder of the raw files."""
+    upstream: Path
+    """The file with the upstream's description of its files, which need not exist."""
     selection: Selection = field(default_factory=Selection)
+    """The selection that will be stored."""
     force: bool = False
     from_local: Path | str | None = None
     mirrors: tuple[str, ...] = ()
@@ -43,6 +48,11 @@ class DownloadRequest:
     """Limits the total rate of all connections."""
     keep_raw: bool = False
     raw_only: bool = False
+
+    @property
+    def entry(self) -> Entry:
+        """The catalog entry of the dataset."""
+        return self.target.entry
 
     @property
     def local(self) -> Path | None:
@@ -95,26 +105,33 @@ def plan(
     from datasets_rl.fetch import remaining_bytes
 
     settings = settings or Settings.from_env()
-    dataset_id, selection = sources.split_address(dataset_id, selection or Selection())
-    paths = dataset_paths(dataset_id, root=root, settings=settings)
-    entry = sources.checked_entry(dataset_id, selection)
-    replaced = force or raw_only or not paths.exists
-    growing = None if replaced else grown_selection(paths.folder, selection)
+    target = Target.find(dataset_id, selection, root=root, settings=settings, replaces=force or raw_only)
+    target.check_downloadable(force=force, raw_only=raw_only)
+    paths, stored = target.paths, target.stored
+    growing = None if stored is None else grown_selection(stored, paths.folder, target.selection)
     request = DownloadRequest(
-        entry, paths, settings, growing or selection, force, from_local, tuple(mirrors), keep_raw=keep_raw
+        target,
+        settings,
+        _abandoned(paths.raw),
+        _abandoned(build_folder(paths, download_request(target, growing), current_version(paths))) / "upstream.json",
+        growing or target.selection,
+        force,
+        from_local,
+        tuple(mirrors),
+        keep_raw=keep_raw,
     )
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         listing = find_files(request, aside=Path(aside))
     raw_bytes = _sum_sizes(asset.size for asset in listing.assets)
-    raw_bytes = entry.bytes if raw_bytes is None else raw_bytes
+    raw_bytes = target.entry.bytes if raw_bytes is None else raw_bytes
     choices = {} if raw_only else _stored_bytes(listing, raw_bytes, request.selection)
     stored_bytes = next(iter(choices.values()), None)
-    wire = 0 if from_local is not None else remaining_bytes(listing.assets, paths.raw)
+    wire = 0 if from_local is not None else remaining_bytes(listing.assets, request.raw)
     return Plan(
-        id=entry.id,
+        id=target.entry.id,
         folder=paths.folder,
         assets=listing.assets,
-        present=paths.exists and not force and growing is None,
+        present=stored is not None and growing is None,
         wire_bytes=wire,
         stored_bytes=stored_bytes,
         peak_bytes=None if wire is None else _peak_bytes(request, listing, wire, stored_bytes or 0),
@@ -122,6 +139,16 @@ def plan(
         selection=request.selection,
         choices=choices if len(choices) > 1 else {},
     )
+
+
+def download_request(target: Target, growing: Selection | None) -> str:
+    """Return the request of a download, as canonical JSON: equal for calls that make the same dataset."""
+    return canonical({"download": target.entry.id, "selection": (growing or target.selection).to_json()})
+
+
+def _abandoned(folder: Path) -> Path:
+    """Return a folder that a dead process has claimed, under the name of its claim; else the path itself."""
+    return next(filter(disk.is_abandoned, disk.claims_of(folder)), folder)
 
 
 def list_upstream_ids(source: str, *, settings: Settings | None = None) -> Sequence[str]:
@@ -152,15 +179,15 @@ def find_files(request: DownloadRequest, *, aside: Path | None = None) -> Listin
             f"{request.local} does not exist; expected a raw file, or a folder of them",
             hint=Remedy("correct {}", Argument("from_local")),
         )
-    paths, origin = request.paths, sources.get_source(request.entry.source)
+    origin = sources.get_source(request.entry.source)
     bases = () if request.local is not None else (*request.mirrors, *request.settings.mirrors.get(origin.name, ()))
-    upstream_file = paths.upstream
+    upstream_file = request.upstream
     if aside is not None:
         upstream_file = aside / "upstream.json"
-        if paths.upstream.is_file() and not request.force:
-            shutil.copyfile(paths.upstream, upstream_file)
+        if request.upstream.is_file() and not request.force:
+            shutil.copyfile(request.upstream, upstream_file)
     upstream = Upstream(
-        aside or paths.raw,
+        aside or request.raw,
         upstream_file,
         settings=request.settings,
         mirrors=bases,
@@ -179,15 +206,15 @@ def require_disk_space(request: DownloadRequest, listing: Listing) -> None:
     """
     from datasets_rl.fetch import remaining_bytes
 
-    wire = remaining_bytes(listing.assets, request.paths.raw)
+    wire = remaining_bytes(listing.assets, request.raw)
     if not wire or request.from_local is not None:
         return
     if request.raw_only:
-        disk.require_free(request.paths.root, wire, "the download")
+        disk.require_free(request.target.paths.root, wire, "the download")
         return
     stored = _stored_bytes(listing, _sum_sizes(asset.size for asset in listing.assets), request.selection)
     needed = _peak_bytes(request, listing, wire, next(iter(stored.values()), 0))
-    disk.require_free(request.paths.root, needed, "the download and the converted dataset")
+    disk.require_free(request.target.paths.root, needed, "the download and the converted dataset")
 
 
 def _sum_sizes(sizes: Iterable[int | None]) -> int | None:
@@ -206,7 +233,9 @@ def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection)
 
 def _peak_bytes(request: DownloadRequest, listing: Listing, wire: int, stored_bytes: int) -> int:
     """Return the maximum of the additional bytes on the disk at any time during the download."""
-    return _peak_raw_bytes(request, listing, wire) + max(0, stored_bytes - disk.tree_bytes(request.paths.build))
+    return _peak_raw_bytes(request, listing, wire) + max(
+        0, stored_bytes - disk.tree_bytes(request.upstream.with_name("version"))
+    )
 
 
 def _peak_raw_bytes(request: DownloadRequest, listing: Listing, wire: int) -> int:

@@ -5,38 +5,31 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datasets_rl import sources
+from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.downloading.growth import check_contains, check_episodes, grown_selection
-from datasets_rl.downloading.planning import DownloadRequest, find_files, require_disk_space
-from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.downloading.planning import DownloadRequest, download_request, find_files, require_disk_space
+from datasets_rl.downloading.stored_selection import check_contains, check_episodes, grown_selection
+from datasets_rl.downloading.target import Target
+from datasets_rl.errors import ConversionError, InvalidArgumentError, ManifestError, UnknownKeyError
 from datasets_rl.fetch.upstream import ANSWERS_FILE
 from datasets_rl.progress import report
-from datasets_rl.remedy import Argument, Call, Remedy
+from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection
-from datasets_rl.store import (
-    DatasetPaths,
-    check_folder,
-    check_own_files,
-    dataset_paths,
-    has_unfinished_change,
-    is_present,
-    last_history_entry,
-    settle,
-    transaction,
-)
+from datasets_rl.store import DatasetPaths, Version, current_version
 from datasets_rl.store.locating import locate, warn_of_recordings
+from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
 
 if TYPE_CHECKING:
     from datasets_rl.build.engines import Engine
     from datasets_rl.fetch.fetcher import Fetcher
-    from datasets_rl.sources import Listing
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.sources import Listing, Selection
 
 
 def download(
@@ -59,7 +52,9 @@ def download(
     """Download a dataset: fetch its raw files, check and convert them, and publish the result.
 
         >>> from datasets_rl import download
-        >>> sorted(file.name for file in download("demo/pendulum").iterdir())
+        >>> from datasets_rl.store import version_folder
+        >>> folder = download("demo/pendulum")
+        >>> sorted(file.name for file in version_folder(folder).iterdir())
         ['digests.npy', 'episodes.npy', 'final.npy', 'manifest.json', 'rows.npy']
 
     Repeating an interrupted call resumes it. A dataset that is stored already is unchanged.
@@ -100,66 +95,145 @@ def download(
         DiskFullError: If the disk has too little space.
         LockedError: If another process did not finish in time.
     """
+    settings = settings or Settings.from_env()
+    target = Target.find(dataset_id, selection, root=root, settings=settings, replaces=force or raw_only)
+    return run_download(
+        target,
+        settings,
+        force=force,
+        from_local=from_local,
+        mirrors=mirrors,
+        hash_check=hash_check,
+        keep_raw=keep_raw,
+        raw_only=raw_only,
+        limit_rate=limit_rate,
+        as_stored=as_stored,
+        engine=engine,
+        wait=wait,
+    ).folder
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """The result of a download."""
+
+    folder: Path
+    """The folder of the dataset, or of its raw files."""
+    present: bool
+    """Whether it was stored before."""
+
+
+def run_download(
+    target: Target,
+    settings: Settings,
+    *,
+    force: bool = False,
+    from_local: Path | str | None = None,
+    mirrors: Sequence[str] = (),
+    hash_check: bool = True,
+    keep_raw: bool = False,
+    raw_only: bool = False,
+    limit_rate: int | None = None,
+    as_stored: bool = False,
+    engine: Engine | None = None,
+    wait: float = 3600.0,
+) -> Downloaded:
+    """Download a target; see `download`. With `force` or `raw_only`, the target must be found with `replaces`."""
     from datasets_rl.fetch.parallel import Limiter
 
-    settings = settings or Settings.from_env()
-    dataset_id, selection = sources.split_address(dataset_id, selection or Selection())
-    paths = dataset_paths(dataset_id, root=root, settings=settings)
-    if sources.split_derived(dataset_id)[1]:
-        if force or raw_only:
-            raise InvalidArgumentError(
-                f"{dataset_id} was derived from another dataset, and cannot be downloaded",
-                hint=Remedy("`{}` makes it again", Call("preprocess", ..., force=True)),
-            )
-        folder = locate(dataset_id, root=root, settings=settings)
-        check_contains(folder, selection)
-        return folder
+    paths = target.paths
+    target.check_downloadable(force=force, raw_only=raw_only)
+    if target.is_derived:
+        folder = locate(target.id, root=paths.root)
+        check_contains(folder, target.selection)
+        return Downloaded(folder, present=True)
     warn_of_recordings(paths)
-    is_stored = paths.exists and not force and not raw_only and not has_unfinished_change(paths)
-    # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all of them.
-    entry = sources.checked_entry(dataset_id, replace(selection, episodes="") if is_stored else selection)
-    if is_stored and grown_selection(paths.folder, selection, as_stored=as_stored) is None:
-        settle(paths)
+    if target.stored is not None and _missing(target, as_stored=as_stored) is None:
         if from_local is not None:
-            _check_files_unchanged(DownloadRequest(entry, paths, settings, from_local=from_local))
-        check_episodes(paths.folder, selection)
-        return paths.user_path
-    check_folder(paths)
-    if paths.exists and not raw_only:
-        check_own_files(paths.folder)
-    identity = ["download", dataset_id, selection.to_json(), as_stored, force, hash_check, keep_raw, raw_only]
-    with transaction(
-        paths, dataset_id, identity, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")
-    ) as change:
-        if paths.exists and not raw_only and (change.finished or not force):
-            if (larger := grown_selection(paths.folder, selection, as_stored=as_stored)) is None:
-                return paths.user_path
-            selection, keep_raw = larger, keep_raw or _keeps_raw(paths)
-        request = DownloadRequest(
-            entry,
-            paths,
-            settings,
-            selection,
-            force,
-            from_local,
-            tuple(mirrors),
-            hash_check,
-            Limiter(limit_rate),
-            keep_raw,
-            raw_only,
-        )
-        listing = _find_files(request)
-        if raw_only:
-            return _fetch_raw(request, listing)
-        if listing.copied is not None:
-            _copy(request, listing)
-            keep_raw = False
-        else:
-            _convert(request, listing, engine)
-        # A version that was preprocessed in place cannot be downloaded again, so it is kept.
-        given = request.local is not None and request.local.is_relative_to(paths.raw)
-        change.publish(keep=bool(last_history_entry(paths)), drop=() if keep_raw or given else (paths.raw,))
-    return paths.user_path
+            _check_files_unchanged(_request_without_files(target, settings, from_local))
+        check_episodes(paths.folder, target.selection)
+        return Downloaded(paths.folder, present=True)
+    paths.check_changeable()
+    with locked(paths, target.id, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
+        selection = target.selection
+        if not force and not raw_only:
+            # Another process may have stored it meanwhile.
+            target = target.read_again()
+            growing = None if target.stored is None else _missing(target, as_stored=as_stored)
+            if target.stored is not None and growing is None:
+                return Downloaded(paths.folder, present=True)
+            selection = growing or selection
+        request_text, parent = download_request(target, selection), _current_version(paths, force=force)
+        if not raw_only and point_to_published(paths, request_text, parent):
+            return Downloaded(paths.folder, present=False)
+        with building(paths, request_text, parent) as build, _claimed_raw(paths, from_local) as raw:
+            keep_raw = keep_raw or (target.stored is not None and _has_files(raw, target.stored))
+            request = DownloadRequest(
+                target,
+                settings,
+                raw,
+                build.upstream,
+                selection,
+                force,
+                from_local,
+                tuple(mirrors),
+                hash_check,
+                Limiter(limit_rate),
+                keep_raw,
+                raw_only,
+            )
+            listing = _find_files(request, build)
+            if raw_only:
+                folder = _fetch_raw(request, listing)
+                return Downloaded(paths.raw if folder == raw else folder, present=False)
+            if listing.copied is not None:
+                _copy(request, listing, build)
+                keep_raw = False
+            else:
+                _convert(request, listing, engine, build)
+            # A version that was preprocessed in place cannot be downloaded again, so it is kept.
+            publish(build, supersedes=parent is not None and not _was_preprocessed(parent))
+            if not keep_raw and raw != paths.raw:
+                disk.discard(raw, paths.folder)
+    return Downloaded(paths.folder, present=False)
+
+
+def _current_version(paths: DatasetPaths, *, force: bool) -> Version | None:
+    try:
+        return current_version(paths)
+    except ManifestError:
+        if force:
+            return None
+        raise
+
+
+def _missing(target: Target, *, as_stored: bool) -> Selection | None:
+    """Return the selection to which the stored dataset must grow; None if it is large enough."""
+    if target.stored is None:
+        return target.selection
+    return grown_selection(target.stored, target.paths.folder, target.selection, as_stored=as_stored)
+
+
+def _was_preprocessed(version: Version) -> bool:
+    try:
+        return bool(version.manifest.history)
+    except ManifestError:  # what is damaged can only be replaced
+        return False
+
+
+@contextmanager
+def _claimed_raw(paths: DatasetPaths, from_local: Path | str | None) -> Iterator[Path]:
+    """Claim the folder of the raw files; if the user has named it as the place of raw files, it is only read."""
+    if from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(paths.raw):
+        yield paths.raw
+        return
+    raw = disk.claim(paths.raw)
+    try:
+        yield raw
+    finally:
+        with suppress(OSError):
+            raw.rmdir()  # if it is empty
+        disk.release(raw)
 
 
 def stored_folder(
@@ -185,17 +259,20 @@ def stored_folder(
             which the dataset was converted.
     """
     settings = settings or Settings.from_env()
-    dataset_id, selection = sources.split_address(dataset_id, selection)
-    paths = dataset_paths(dataset_id, root=root, settings=settings)
-    if sources.split_derived(dataset_id)[1] or not is_present(paths):
+    target = Target.find(dataset_id, selection, root=root, settings=settings)
+    if target.is_derived or target.stored is None or _missing(target, as_stored=True) is not None:
         return None
-    entry = sources.checked_entry(dataset_id, replace(selection, episodes=""))
-    if grown_selection(paths.folder, selection, as_stored=True) is not None:
-        return None
-    warn_of_recordings(paths)
+    warn_of_recordings(target.paths)
     if from_local is not None:
-        _check_files_unchanged(DownloadRequest(entry, paths, settings, from_local=from_local))
-    return paths.user_path
+        _check_files_unchanged(_request_without_files(target, settings, from_local))
+    return target.paths.folder
+
+
+def _request_without_files(target: Target, settings: Settings, from_local: Path | str) -> DownloadRequest:
+    """Return a request that only compares the user's raw files with those of the stored dataset."""
+    return DownloadRequest(
+        target, settings, target.paths.raw, target.paths.raw / "upstream.json", from_local=from_local
+    )
 
 
 def _check_files_unchanged(request: DownloadRequest) -> None:
@@ -208,8 +285,9 @@ def _check_files_unchanged(request: DownloadRequest) -> None:
         listing = find_files(request, aside=Path(aside))
     if not all(asset.urls[0].startswith("file:") for asset in listing.assets):
         return  # files of an upstream, which do not change
-    manifest = Manifest.read(request.paths.folder)
-    converted_at = (request.paths.folder / MANIFEST_FILE).stat().st_mtime
+    version = request.target.paths.version
+    manifest = Manifest.read(version)
+    converted_at = (version / MANIFEST_FILE).stat().st_mtime
     recorded = {file.path: file for file in manifest.raw}
     changed = []
     for asset in listing.assets:
@@ -230,25 +308,22 @@ def _check_files_unchanged(request: DownloadRequest) -> None:
         )
 
 
-def _keeps_raw(paths: DatasetPaths) -> bool:
-    """Return whether the raw files of a stored dataset were kept."""
-    from datasets_rl.format.manifest import Manifest
-
-    return all((paths.raw / file.path).is_file() for file in Manifest.read(paths.folder).raw)
+def _has_files(raw: Path, manifest: Manifest) -> bool:
+    """Return whether a folder has the raw files of a dataset: they were kept."""
+    return all((raw / file.path).is_file() for file in manifest.raw)
 
 
 def _warn(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
 
 
-def _find_files(request: DownloadRequest) -> Listing:
+def _find_files(request: DownloadRequest, build: Build) -> Listing:
     """Return the files to fetch, for which the disk has enough space."""
-    paths = request.paths
-    if not paths.build.exists():
-        # Without a build, the journal and the upstream's description are of a dataset that is finished.
-        paths.journal.unlink(missing_ok=True)
+    if not build.version.exists():
+        # Without rows, the journal and the upstream's description are of a dataset that is finished.
+        build.journal.unlink(missing_ok=True)
         if request.force:
-            paths.upstream.unlink(missing_ok=True)
+            build.upstream.unlink(missing_ok=True)
     listing = find_files(request)
     require_disk_space(request, listing)
     return listing
@@ -258,7 +333,7 @@ def _make_fetcher(request: DownloadRequest) -> Fetcher:
     from datasets_rl.fetch.fetcher import Fetcher
 
     return Fetcher(
-        request.paths.raw,
+        request.raw,
         request.settings,
         label=request.entry.id,
         local=request.local,
@@ -270,19 +345,19 @@ def _make_fetcher(request: DownloadRequest) -> Fetcher:
 
 def _fetch_raw(request: DownloadRequest, listing: Listing) -> Path:
     """Fetch the raw files, and return their folder."""
-    first, raw = _make_fetcher(request).fetch(listing.assets)[0].path, request.paths.raw
+    first, raw = _make_fetcher(request).fetch(listing.assets)[0].path, request.raw
     return raw if first.is_relative_to(raw) else first.parent
 
 
-def _copy(request: DownloadRequest, listing: Listing) -> None:
+def _copy(request: DownloadRequest, listing: Listing, build: Build) -> None:
     """Fetch the files of a dataset that was published in the stored format, into the folder of the build."""
     from datasets_rl.build.copying import CopyJob, copy_stored
 
     job = CopyJob(listing.entry or request.entry, listing, request.selection)
-    copy_stored(job, _make_fetcher(request), request.paths.build, work=request.paths.work)
+    copy_stored(job, _make_fetcher(request), build.version, work=build.work)
 
 
-def _convert(request: DownloadRequest, listing: Listing, engine: Engine | None) -> None:
+def _convert(request: DownloadRequest, listing: Listing, engine: Engine | None, build: Build) -> None:
     """Fetch and convert the raw files into the folder of the build."""
     from datasets_rl.build.conversion import ConversionJob, convert
 
@@ -292,8 +367,8 @@ def _convert(request: DownloadRequest, listing: Listing, engine: Engine | None) 
             convert(
                 job,
                 _make_fetcher(request),
-                request.paths.build,
-                work=request.paths.work,
+                build.version,
+                work=build.work,
                 engine=engine,
                 settings=request.settings,
                 keep_raw=request.keep_raw,
@@ -308,6 +383,6 @@ def _convert(request: DownloadRequest, listing: Listing, engine: Engine | None) 
             kept = "the fetched files are kept, and are not fetched again"
             error.hint = Remedy("{} {}", error.remedy, kept) if error.remedy else kept
         raise
-    if request.keep_raw and request.paths.upstream.is_file():
+    if request.keep_raw and request.upstream.is_file():
         # A later verification needs the list of all files, of which only the selected ones are kept.
-        shutil.copyfile(request.paths.upstream, request.paths.raw / ANSWERS_FILE)
+        shutil.copyfile(request.upstream, request.raw / ANSWERS_FILE)

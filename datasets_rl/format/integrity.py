@@ -7,6 +7,7 @@ from pathlib import Path
 
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.check import Problems
+from datasets_rl.format.current import version_folder
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_ranges, range_digests
 from datasets_rl.format.manifest import (
     MANIFEST_FILE,
@@ -96,6 +97,7 @@ def check_files(folder: Path, report: Report) -> list[str]:
         NotADatasetError: If the folder has no manifest.
         ManifestError: If the manifest is not valid.
     """
+    folder = version_folder(folder)
     folder = folder.resolve()
     manifest = Manifest.read(folder)
     problems: list[str] = []

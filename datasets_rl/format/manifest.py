@@ -149,6 +149,10 @@ class Manifest:
     and "selection" of its manifest; empty for a dataset that was made here."""
     recordings: tuple[str, ...] = ()
     """Ids of the recordings and of the appended datasets whose episodes it holds, in order: none is added twice."""
+    request: str = ""
+    """What made this version, as canonical JSON: the same request on the same parent finds it; empty for a copy."""
+    parent: str = ""
+    """Digest of the manifest of the version that this one was made of, or replaced; empty for the first one."""
 
     @property
     def files_digest(self) -> str:
@@ -193,6 +197,8 @@ class Manifest:
             **({"history": [dict(entry) for entry in self.history]} if self.history else {}),
             **({"copied_from": dict(self.copied_from)} if self.copied_from else {}),
             **({"recordings": list(self.recordings)} if self.recordings else {}),
+            **({"request": self.request} if self.request else {}),
+            **({"parent": self.parent} if self.parent else {}),
         }
 
     @classmethod
@@ -359,10 +365,12 @@ _PLAIN_KEYS = (
     "revision",
     "score",
     "copied_from",
+    "request",
+    "parent",
 )
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _TYPES: Sequence[tuple[tuple[str, ...], type, str]] = (
-    (("id", "converter", "license", "citation", "homepage", "revision"), str, "text"),
+    (("id", "converter", "license", "citation", "homepage", "revision", "request", "parent"), str, "text"),
     (("statistics", "specs", "metadata", "selection", "score", "copied_from"), dict, "an object"),
 )
 _LISTS: Sequence[tuple[str, type, str]] = (

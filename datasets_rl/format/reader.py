@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
@@ -15,8 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER, WORK_FOLDER, folder_identity
-from datasets_rl.errors import DatasetsRLError, IntegrityError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.current import in_current_version
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, take_fields
@@ -28,21 +27,16 @@ from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
 Items: TypeAlias = "NDArray[Any] | ImageColumn"
 T = TypeVar("T")
-_PAUSE, _LEVELS = 0.02, 3
-_ATTEMPTS = 20
-"""Maximum number of attempts to open a dataset that is replaced during opening."""
-_LOOKS = 2
-"""How often a version is in none of its places before it counts as deleted: an undo moves it back to an earlier one."""
 
 
 class StoredDataset:
-    """Dataset in a folder on disk: manifest, N rows, episode table.
+    """Version of a dataset on disk: manifest, N rows, episode table.
 
     Opening checks the size of every file against the manifest and memory-maps all arrays. Later reads return the opened
-    version, even if another version replaces the folder.
+    version, even if another one becomes the current one.
 
     Args:
-        folder: The dataset's folder.
+        folder: The dataset's folder, whose current version is opened; or the folder of any version.
 
     Raises:
         NotADatasetError: If the folder has no manifest.
@@ -52,28 +46,11 @@ class StoredDataset:
 
     def __init__(self, folder: Path) -> None:
         # The folder may be a link to another disk; links within the folder are rejected.
-        self.folder = folder.resolve()
-        for attempt in range(_ATTEMPTS):
-            state = _folder_state(self.folder)
-            self.identity = folder_identity(self.folder)
-            try:
-                self._open()
-            except DatasetsRLError:
-                # Without a work folder, no process replaces the dataset, so a retry would fail again.
-                changing = any((root / WORK_FOLDER).is_dir() for root in self.folder.parents[:_LEVELS])
-                gone = self.identity is None and changing
-                if (_folder_state(self.folder) == state and not gone) or attempt == _ATTEMPTS - 1:
-                    raise
-                time.sleep(_PAUSE)
-                continue
-            # If the state changed, the opened files may belong to two versions.
-            if _folder_state(self.folder) == state:
-                return
-        raise IntegrityError(
-            str(self.folder), [f"it was replaced during each of {_ATTEMPTS} attempts to open it"], hint="open it again"
-        )
+        in_current_version(folder.resolve(), self._open)
 
-    def _open(self) -> None:
+    def _open(self, version: Path) -> None:
+        self.folder = version
+        """The folder of the opened version."""
         self.manifest = Manifest.read(self.folder)
         self._maps: dict[str, np.memmap[Any, Any]] = {}
         self._images: dict[str, ImageColumn] = {}
@@ -141,10 +118,10 @@ class StoredDataset:
         return self.open_file(name, lambda path: copy_on_write(path, mapped)) if writable else mapped
 
     def open_file(self, name: str, opener: Callable[[Path], T]) -> T:
-        """Open a file of the opened version, even if another version has replaced the folder.
+        """Open a file of the opened version.
 
         Args:
-            name: Path within the dataset.
+            name: Path within the version.
             opener: Opens the file at the given path.
 
         Returns:
@@ -153,36 +130,14 @@ class StoredDataset:
         Raises:
             IntegrityError: If this version has been deleted.
         """
-        # An old version moves on in this order, except that an undo moves it back: hence the second look.
-        places = ("", f"{WORK_FOLDER}/*/build", f"{VERSIONS_FOLDER}/*/*-{(self.identity or '')[:12]}")
-        looks = 0
-        for _ in range(_ATTEMPTS):
-            found = False
-            for folder in (path for place in places for path in self._folders_in(place)):
-                before = _folder_state(folder)
-                if folder_identity(folder) != self.identity:
-                    continue
-                with suppress(FileNotFoundError):
-                    opened = opener(folder / name)
-                    if _folder_state(folder) == before:
-                        return opened
-                found = True
-            looks += not found
-            if looks == _LOOKS:
-                break
-        raise IntegrityError(
-            str(self.folder),
-            ["another version replaced it, and the opened version was deleted"],
-            hint="open it again",
-        )
-
-    def _folders_in(self, place: str) -> Iterator[Path]:
-        """Yield the folders that match a pattern below any parent folder; for an empty pattern, this folder."""
-        if not place:
-            yield self.folder
-            return
-        for root in self.folder.parents:
-            yield from root.glob(place)
+        try:
+            return opener(self.folder / name)
+        except FileNotFoundError:
+            raise IntegrityError(
+                str(self.folder),
+                ["another version replaced it, and the opened version was deleted"],
+                hint="open it again",
+            ) from None
 
     def _expected_layout(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Return the expected dtype and shape of an array file."""
@@ -272,35 +227,22 @@ class StoredDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         # The receiving process maps the files again; the operating system shares the pages.
-        return {"folder": self.folder, "identity": self.identity}
+        return {"folder": self.folder, "digest": self.manifest.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.folder, self.identity = state["folder"], state["identity"]
-        where = self.open_file(MANIFEST_FILE, lambda path: path.parent)
-        opened = StoredDataset(where)
-        if opened.identity != self.identity:
+        self.folder = state["folder"]
+        self.open_file(MANIFEST_FILE, Path.stat)
+        self._open(self.folder)
+        if self.manifest.digest != state["digest"]:
             raise IntegrityError(
                 str(self.folder),
                 ["another version replaced it while it was sent to this process"],
                 hint="open it again",
             )
-        self.__dict__.update({**opened.__dict__, "folder": self.folder})
 
     def __repr__(self) -> str:
         manifest = self.manifest
         return f"StoredDataset({manifest.id}: {manifest.steps:,} steps, {manifest.episodes:,} episodes, {self.folder})"
-
-
-def _folder_state(folder: Path) -> tuple[int, ...]:
-    """Return inodes and times, which differ after the folder was renamed or replaced by another one.
-
-    A rename sets the ``st_ctime_ns`` of a folder, so that it differs even if an undo has restored the same version.
-    """
-    try:
-        status, manifest = folder.stat(), (folder / MANIFEST_FILE).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    return status.st_ino, status.st_ctime_ns, manifest.st_ino, manifest.st_ctime_ns
 
 
 def _read_texts(path: Path) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ManifestError, NotADatasetError
+from datasets_rl.format.current import in_current_version
 from datasets_rl.format.space_summary import SpaceSummary, summarize_action, summarize_states
-from datasets_rl.remedy import Call, Remedy
 
 __all__ = ["Summary", "read_document"]
 
@@ -81,22 +81,24 @@ class Summary:
 
 
 def read_document(folder: Path) -> Any:
-    """Return the JSON value in the manifest file of a stored dataset, without validating it.
+    """Return the JSON value in the manifest file of the current version of a dataset, without validating it.
 
     Raises:
         NotADatasetError: If the folder has no manifest.
         ManifestError: If the file cannot be read, is not JSON, or has more than 256 MiB.
     """
-    path = folder / MANIFEST_FILE
+    return in_current_version(folder, _read_document)
+
+
+def _read_document(version: Path) -> Any:
+    path = version / MANIFEST_FILE
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
             raise ManifestError(str(path), [f"it is not a regular file of at most {_MAX_BYTES:,} bytes"])
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(
-            folder, hint=Remedy("`{}` shows the stored datasets", Call("list_datasets", downloaded=True))
-        ) from None
+        raise NotADatasetError(version) from None
     except OSError as error:
         raise ManifestError(str(path), [f"it cannot be read: {error}"]) from error
     except (ValueError, RecursionError) as error:

@@ -21,7 +21,7 @@ from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from datasets_rl import disk, store
+from datasets_rl import store
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import SWITCH_ON, IntegrityError, OfflineError, PushError
 from datasets_rl.fetch import fetch
@@ -104,12 +104,11 @@ def push(
     """
     settings = settings or Settings.from_env()
     repository, branch = repository_of(address)
-    folder = locating.locate(store.id_or_path(dataset), root=root, settings=settings)
+    folder = store.version_folder(locating.locate(store.id_or_path(dataset), root=root, settings=settings))
     manifest = _published_manifest(folder)
     if settings.offline:
         raise OfflineError(address, hint=SWITCH_ON)
     hub = _Hub.connect(repository, branch or "main", settings)
-    identity = disk.folder_identity(folder)
     chunks = _checked_chunks(folder, manifest, settings)
     existing = hub.create_branch(private=private)
     card = dataset_card(manifest, repository) if _CARD not in existing or hub.has_generated_card() else None
@@ -117,8 +116,6 @@ def push(
     texts = {MANIFEST_FILE: (folder / MANIFEST_FILE).read_text(encoding="utf-8")}
     texts |= {CHUNKS_FILE: json.dumps(chunks.to_json(), indent=1) + "\n"} if chunks.files else {}
     texts |= {} if card is None else {_CARD: card}
-    if disk.folder_identity(folder) != identity:
-        raise PushError(address, "another process replaced the dataset", hint=_AGAIN)
     kept = {addition.path_in_repo for addition in additions} | texts.keys()
     outdated = [path for path in existing if path not in kept and MANIFEST_FILE in existing and _is_own(path)]
     commit = hub.commit(additions, texts, outdated, message or f"Push {manifest.id} with datasets-rl")

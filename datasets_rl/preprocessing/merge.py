@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
@@ -100,17 +100,6 @@ Stored = StoredDataset | MergedDataset
 def member_datasets(stored: Stored) -> Sequence[StoredDataset]:
     """Return the datasets of a merge, or the one dataset itself."""
     return stored.members if isinstance(stored, MergedDataset) else [stored]
-
-
-def check_not_replaced(manifests: Sequence[Manifest], digests: Sequence[str]) -> None:
-    """Check that the files of datasets are those with which a run started.
-
-    Raises:
-        PreprocessError: If another process replaced one of the datasets.
-    """
-    for manifest, digest in zip(manifests, digests, strict=True):
-        if manifest.files_digest != digest:
-            raise PreprocessError(f"{manifest.id} was replaced by another process during the run", hint="run it again")
 
 
 def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:

@@ -23,7 +23,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocessing.batches import episode_batches
-from datasets_rl.preprocessing.merge import MergedDataset, check_not_replaced, member_datasets, open_datasets
+from datasets_rl.preprocessing.merge import MergedDataset, open_datasets
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import unshare, unshared_keys
 from datasets_rl.progress import Report
@@ -40,9 +40,7 @@ class Task:
     """The description of a partial dataset to write, as JSON values, which any process can receive."""
 
     dataset: Sequence[str]
-    """The folders of the datasets to read, in order; more than one for a merge."""
-    digests: Sequence[str]
-    """The digest of the files of each dataset, by which a replacement during the run is detected."""
+    """The folders of the versions to read, in order; more than one for a merge."""
     recipe: str
     """The file with the pickled recipe, written by the process that submits the task."""
     folder: str
@@ -80,7 +78,6 @@ def make_partial_dataset(task: Mapping[str, Any], report: Report) -> dict[str, A
     """
     job = Task(**task)
     stored = open_datasets(job.dataset)
-    check_not_replaced([member.manifest for member in member_datasets(stored)], job.digests)
     recipe: Recipe = cloudpickle.loads(Path(job.recipe).read_bytes())  # written by the process that submits the task
     columns = writer_columns(Schema.from_json(list(job.schema)))
     with seeded_random(job.seed):

@@ -1,8 +1,8 @@
 """Preprocessing: a dataset is transformed by a recipe into partial datasets, which are appended and then published.
 
-    dataset  --- transform -->  .work/<id>/partials/*/000000, 000001, ...   any process, any machine, any order
-             --- append ----->  .work/<id>/build                            in order; each is then deleted
-             --- publish ---->  <id>@<name>, `out`, or <id>  itself         atomically; in place, `undo` reverts it
+    dataset  --- transform -->  build-<request>/partials/*/000000, 000001, ...   any process, any machine, any order
+             --- append ----->  build-<request>/version                          in order; each is then deleted
+             --- publish ---->  <id>@<name>, `out`, or <id> itself              atomically; in place, `undo` reverts it
 
 After a kill, a further run resumes: completed partial datasets are kept, and so are appended rows.
 """
@@ -38,7 +38,6 @@ from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
 from datasets_rl.preprocessing.dry_run import DryRun, dry_run_recipe
 from datasets_rl.preprocessing.merge import (
     Stored,
-    check_not_replaced,
     member_datasets,
     merged_manifest,
     open_datasets,
@@ -56,22 +55,17 @@ from datasets_rl.progress import Report, report
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.sources import DERIVED
-from datasets_rl.store import (
-    DatasetPaths,
+from datasets_rl.store import DatasetPaths, Version, current_version, undo
+from datasets_rl.store.locating import (
     check_derived_name,
-    check_folder,
-    check_own_files,
     derived_paths,
-    discard_work,
-    has_unfinished_change,
     last_history_entry,
+    locate,
     named_paths,
     paths_of,
-    settle,
-    transaction,
-    undo,
 )
-from datasets_rl.store.locating import locate
+from datasets_rl.store.publish import Build, building, canonical, locked, point_to_published, publish
+from datasets_rl.store.versions import parent_of
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
@@ -139,12 +133,13 @@ def preprocess(
         recipe: The recipe, or what `Recipe.of` reads: its name or its file.
         out: A folder for the result; required for several datasets.
         name: The name of the derived dataset, after the ``@``; by default that of the recipe.
-        in_place: Replace the dataset by the result; the replaced version becomes an earlier one, which `undo` restores.
+        in_place: Make the result the current version of the dataset; `undo` makes the former version current again.
         num_frames: The number of steps to read, from the first; with `in_place`, this requires `force`.
         jobs: The number of processes; by default the number of cores if the dataset is large.
         max_ram: The approximate memory in bytes that all processes may use for data.
         engine: The engine that writes the partial datasets; by default processes of this machine.
-        force: Replace an existing result, or another dataset with its name; apply the recipe to its own result.
+        force: Replace an existing result, or another dataset with its name. In place, a recipe that was applied last is
+            applied again to the version that it was applied to before; to apply a recipe twice, name it twice.
         seed: The seed of functions that draw random numbers, which depend on it and on the partial dataset alone.
         threads: The number of torch threads in each process.
         num_parts: The number of partial datasets; by default each has about 64 MB.
@@ -165,46 +160,58 @@ def preprocess(
     settings = settings or Settings.from_env()
     folder, recipe, out = _read_arguments(dataset, recipe, out, settings)
     folders = _as_folders(folder)
-    if in_place:
-        locate(folders[0], complete=True)
     if not recipe.steps and len(folders) == 1:
         raise InvalidArgumentError(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
     # Described before it runs: the digest of a function includes its state, which a call may change.
     request = _Request(_manifest_of(folders), recipe.to_json(), num_frames, seed)
     destination = _resolve_destination(folder, out, name, request, in_place=in_place)
     target = destination.paths
-    change_request = [
-        "preprocess",
-        request.recipe,
-        num_frames,
-        seed,
-        force,
-        "in place" if in_place else request.fingerprint,
-    ]
-    settled = not target.work.exists() and not has_unfinished_change(target)
-    if settled and not force and _is_present(destination, request):
-        settle(target)
+    if not force and _is_present(destination, request):
         return target.folder
-    repeatable = not (in_place and force)
-    with transaction(target, str(target.folder), change_request, wait=wait, repeatable=repeatable) as change:
-        if change.finished or (not force and _is_present(destination, request)):
+    target.check_changeable()
+    with locked(target, str(target.folder), wait=wait):
+        if not force and _is_present(destination, request):
             return target.folder
+        parent = current_version(target)
+        if in_place and parent is not None:
+            # The same recipe again is made of what it was made of before, never of its own result.
+            is_repeated = request.is_recipe_of(last_history_entry(target))
+            parent = _input_of(target, parent) if is_repeated else parent
+            folders = [parent.folder]
         stored = open_datasets([str(path) for path in folders])
         if not force:
             _check_loss(stored, destination, request)
-        if target.exists:
-            check_own_files(target.folder)
         request = replace(request, manifest=stored.manifest)
-        run = _Preprocessing(stored, recipe, request, destination, max_ram, jobs, threads, num_parts)
-        try:
-            run.make(engine, settings)
-            check_not_replaced([Manifest.read(path) for path in folders], run.digests)
-        except PreprocessError:
-            # The recipe does not work, so that its partial results will not be used.
-            discard_work(target)
-            raise
-        change.publish(keep=in_place)
+        request_text = canonical({"preprocess": request.fingerprint})
+        if point_to_published(target, request_text, parent):
+            return target.folder
+        with building(target, request_text, parent) as made:
+            try:
+                run = _Preprocessing(stored, recipe, request, destination, made, max_ram, jobs, threads, num_parts)
+                run.make(engine, settings)
+            except PreprocessError:
+                # The recipe does not work, so that its partial results will not be used.
+                disk.remove_tree(made.work, target.folder)
+                raise
+            # The same result again: nothing of the former one is lost.
+            same = not in_place and last_history_entry(target).get("fingerprint") == request.fingerprint
+            publish(made, supersedes=same)
     return target.folder
+
+
+def _input_of(target: DatasetPaths, version: Version) -> Version:
+    """Return the version of which the current version was made.
+
+    Raises:
+        InvalidArgumentError: If it was pruned.
+    """
+    parent = parent_of(target, version)
+    if parent is None:
+        raise InvalidArgumentError(
+            f"{target.folder} cannot be made again: the version that it was made of was pruned",
+            hint="download the dataset again, or name the recipe twice to apply it to its own result",
+        )
+    return parent
 
 
 def result_folder(
@@ -400,7 +407,7 @@ def _check_destination(target: DatasetPaths, folders: Sequence[Path]) -> None:
             f"{target.folder} is the folder of the dataset itself",
             hint="name another folder, or preprocess it in place",
         )
-    check_folder(target)
+    target.check_changeable()
     if target.exists and not Manifest.read(target.folder).history:
         raise InvalidArgumentError(
             f"{target.folder} already exists: it holds a dataset that is not the result of a recipe, which is not replaced",
@@ -464,6 +471,7 @@ class _Preprocessing:
     recipe: Recipe
     request: _Request
     destination: _Destination
+    unfinished: Build
     max_ram: int | None
     jobs: int | None
     threads: int
@@ -482,8 +490,7 @@ class _Preprocessing:
             self.recipe, self.stored, self.request.num_frames, self.request.seed, show=settings.progress
         )
         expected = dry_run_recipe(self.stored, recipe.copy(), self.request.num_frames)
-        self.target.work.mkdir(parents=True, exist_ok=True)
-        revisions = _LayoutRevisions.read(self.target.work / "revisions.json", self.request.fingerprint)
+        revisions = _LayoutRevisions.read(self.unfinished.work / "revisions.json", self.request.fingerprint)
         revisions.unshared |= expected.unshared
         disk.require_free(
             self.target.root,
@@ -517,11 +524,6 @@ class _Preprocessing:
         """Return the size of a step in bytes, before or after the recipe, whichever is larger."""
         return max(step_bytes(self.stored.schema), step_bytes(schema))
 
-    @cached_property
-    def digests(self) -> list[str]:
-        """The digest of the files of each dataset that is read."""
-        return [member.manifest.files_digest for member in member_datasets(self.stored)]
-
     def _make_tasks(self, schema: Schema, unshared: set[Key]) -> list[dict[str, Any]]:
         """Return a task for each partial dataset; `_build` sets the paths of the folder and of the recipe."""
         lengths = self.stored.episodes.lengths
@@ -543,7 +545,6 @@ class _Preprocessing:
         for number, (first, stop) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
             task = Task(
                 dataset=folders,
-                digests=self.digests,
                 recipe="",
                 folder="",
                 first=first,
@@ -587,10 +588,10 @@ class _Preprocessing:
         Returns:
             None; or, if the layout does not fit the values, the revision of the layout with which to start over.
         """
-        build_folder, manifest = self.target.build, self.stored.manifest
+        build_folder, manifest = self.unfinished.version, self.stored.manifest
         fitted = {name: np.asarray(value).tolist() for name, value in recipe.fitted.items()}
         key = hashlib.sha256(json.dumps([self.request.fingerprint, fitted, tasks]).encode()).hexdigest()
-        partials = partials_folder(self.target.work / "partials", key)
+        partials = partials_folder(self.unfinished.work / "partials", key)
         recipe_file = partials / "recipe.bin"
         if engine is not None and len(tasks) > 1:
             recipe_file.write_bytes(recipe.pickled())
@@ -598,7 +599,7 @@ class _Preprocessing:
             {**task, "folder": str(partials / f"{number:06}"), "recipe": str(recipe_file)}
             for number, task in enumerate(tasks)
         ]
-        journal = Journal(self.target.journal, key)
+        journal = Journal(self.unfinished.journal, key)
         journal.roll_back(build_folder)
         build_folder.mkdir(parents=True, exist_ok=True)
         commits = [entry["commit"] for entry in journal.entries]

@@ -6,33 +6,31 @@ import os
 import re
 import stat
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
 
 from datasets_rl import disk
 from datasets_rl.build.recordings import write_joined
 from datasets_rl.build.saved_recording import DESCRIPTION_FILE, JOURNAL_FILE, SavedRecording
-from datasets_rl.errors import DatasetsRLError, DiskFullError, IntegrityError, LockedError
+from datasets_rl.errors import DatasetsRLError, DiskFullError, IntegrityError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.store import SHORT_WAIT, DatasetPaths, Transaction, transaction
-from datasets_rl.store.locating import owner_file
+from datasets_rl.store import DatasetPaths, current_version, versions_of
+from datasets_rl.store.publish import SHORT_WAIT, Build, building, canonical, locked, publish, remove_if_empty
 
-__all__ = ["Kept", "add_abandoned_recordings", "add_recordings", "held_ids", "remove_empty_folders"]
+__all__ = ["Kept", "add_abandoned_recordings", "add_recordings", "held_ids"]
 
 _Reasons: TypeAlias = "dict[Path, DatasetsRLError | OSError]"
 Kept: TypeAlias = "Mapping[Path, DatasetsRLError | OSError]"
 """The folders of recordings that stay on the disk, each with the reason."""
-_OWNER_FILES = (".lock", ".claim")
 _OWN_FILE = re.compile(
     rf"{re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)}|.+\.npy"
-    rf"|\.({re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)})\..+\.tmp"
+    rf"|\.({re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)})@.+\.tmp"
 )
 
 
 def add_recordings(paths: DatasetPaths, dataset_id: str, folders: Sequence[Path], *, wait: float = 3600.0) -> Kept:
-    """Add the episodes of recordings to a dataset, by a new version that replaces it, and delete the recordings.
+    """Add the episodes of recordings to a dataset, by a new version of it, and delete the recordings.
 
     A recording that cannot be read or does not fit stays, and the others are added. Of one that is partly damaged, the
     episodes before the damage are added, and the recording stays. What the dataset holds is not added again.
@@ -60,12 +58,24 @@ def add_recordings(paths: DatasetPaths, dataset_id: str, folders: Sequence[Path]
             kept[folder] = error
     _add(paths, [recording for recording in saved.values() if recording is not None], wait, kept)
     held = held_ids(paths)
+    is_safe = _is_certainly_current(paths)
     for folder in saved.keys() - kept.keys():
         if problem := _reason_to_keep(folder, saved[folder], held):
             kept[folder] = IntegrityError(str(folder), [problem], hint="move the folder away, or delete it")
-        else:
-            disk.discard(folder, paths.root)
+        elif is_safe or saved[folder] is None:
+            disk.discard(folder, paths.folder)
     return kept
+
+
+def _is_certainly_current(paths: DatasetPaths) -> bool:
+    """Return whether no other process can publish a version without the episodes of the current one.
+
+    One that works without the lock, made of an earlier version, would have a build or a version beside this one. Then
+    the recordings stay; the next command that adds recordings finds their ids in the manifest, or adds them again.
+    """
+    current = current_version(paths)
+    is_last = current is None or paths.has_no_pointer or versions_of(paths)[-1:] == [current]
+    return is_last and all(map(disk.is_abandoned, paths.builds()))
 
 
 def _reason_to_keep(folder: Path, recording: SavedRecording | None, held: Collection[str]) -> str:
@@ -93,21 +103,21 @@ def held_ids(paths: DatasetPaths) -> frozenset[str]:
     return frozenset(Manifest.read(paths.folder).recordings if paths.exists else ())
 
 
-def _add(
-    paths: DatasetPaths,
-    recordings: Sequence[SavedRecording],
-    wait: float,
-    kept: _Reasons,
-) -> None:
+def _add(paths: DatasetPaths, recordings: Sequence[SavedRecording], wait: float, kept: _Reasons) -> None:
     """Add recordings in one version; if that fails because of one of them, in versions of fewer recordings."""
     if not recordings:
         return
-    request = ["append", *sorted(recording.id for recording in recordings)]
-    with transaction(paths, paths.name, request, wait=wait) as change:
+    paths.check_changeable()
+    with locked(paths, paths.name, wait=wait):
         held = {entry.partition(":")[0] for entry in held_ids(paths)}
         new = [recording for recording in recordings if recording.id not in held]
-        stored = StoredDataset(paths.folder) if paths.exists and new else None
-        error = _publish(change, stored, new)
+        parent = current_version(paths)
+        if not new:
+            return
+        request = canonical({"append": [recording.entry for recording in new]})
+        with building(paths, request, parent) as build:
+            disk.remove_tree(build.version, paths.folder)
+            error = _publish(build, None if parent is None else StoredDataset(parent.folder), new)
     if error is None:
         return
     if len(recordings) == 1:
@@ -119,23 +129,19 @@ def _add(
 
 
 def _publish(
-    change: Transaction, stored: StoredDataset | None, recordings: Sequence[SavedRecording]
+    build: Build, stored: StoredDataset | None, recordings: Sequence[SavedRecording]
 ) -> DatasetsRLError | OSError | None:
-    """Replace a dataset by one with the episodes of recordings; return the error if one of these cannot be added."""
-    if not recordings:
-        return None
-    build = change.paths.build
-    disk.remove_tree(change.paths.work, change.paths.root)
-    build.mkdir(parents=True)
+    """Publish a dataset with the episodes of recordings; return the error if one of these cannot be added."""
+    build.version.mkdir()
     try:
-        write_joined(build, stored, recordings)
+        write_joined(build.version, stored, recordings)
     except DiskFullError:
-        disk.remove_tree(change.paths.work, change.paths.root)
+        disk.remove_tree(build.work, build.paths.folder)
         raise
     except (DatasetsRLError, OSError) as error:
-        disk.remove_tree(change.paths.work, change.paths.root)
+        disk.remove_tree(build.work, build.paths.folder)
         return error
-    change.publish()
+    publish(build, supersedes=True)
     return None
 
 
@@ -159,27 +165,10 @@ def add_abandoned_recordings(paths: DatasetPaths, dataset_id: str) -> Kept:
         LockedError: If another process is changing the dataset.
         OSError: If the folder of the recordings cannot be read.
     """
-    for folder in (paths.recorded.parent, paths.recorded):
-        disk.check_kind(folder, folder=True)
+    disk.check_kind(paths.recorded, folder=True)
     if not paths.recorded.exists():
         return {}
-    disk.free_owner_files(paths.recorded)
-    unlockable: _Reasons = {}
-    with ExitStack() as held:
-        abandoned = []
-        for folder in sorted(path for path in paths.recorded.iterdir() if not path.name.endswith(_OWNER_FILES)):
-            try:
-                held.enter_context(disk.lock(owner_file(folder), folder.name, wait=0))
-                abandoned.append(folder)
-            except LockedError:  # a process is recording
-                continue
-            except (IntegrityError, OSError) as error:
-                unlockable[folder] = error
-        kept = add_recordings(paths, dataset_id, abandoned, wait=SHORT_WAIT) if abandoned else {}
-    remove_empty_folders(paths)
-    return {**unlockable, **kept}
-
-
-def remove_empty_folders(paths: DatasetPaths) -> None:
-    """Delete the folder of the recordings of a dataset, if no process uses it."""
-    disk.remove_empty_parents(paths.recorded / "recording", paths.root)
+    abandoned = [folder for folder in sorted(paths.recorded.iterdir()) if disk.is_abandoned(folder)]
+    kept = add_recordings(paths, dataset_id, abandoned, wait=SHORT_WAIT) if abandoned else {}
+    remove_if_empty(paths)
+    return kept

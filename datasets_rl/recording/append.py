@@ -99,7 +99,7 @@ def append_episodes(
     if identity and target.holds(identity):
         if not again:
             warnings.warn(_held_warning(dataset, episodes), stacklevel=2)
-            return target.paths.user_path
+            return target.paths.folder
         identity = ""
     target.check_grows()
     target.check_columns(columns)
@@ -114,7 +114,7 @@ def append_episodes(
         raise
     finally:
         target.close()
-    return target.paths.user_path
+    return target.paths.folder
 
 
 def _append_recorded(dataset: str, root: Path | str | None, settings: Settings | None) -> Path:

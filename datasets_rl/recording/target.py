@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,11 +13,12 @@ from datasets_rl.build.recordings import Recording, column_differences
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, RecordingWarning
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column
-from datasets_rl.recording.adding import add_abandoned_recordings, add_recordings, remove_empty_folders
+from datasets_rl.recording.adding import add_abandoned_recordings, add_recordings
 from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths
-from datasets_rl.store.locating import OWN_SOURCE, owner_file
+from datasets_rl.store.layout import OWN_SOURCE
+from datasets_rl.store.publish import remove_if_empty
 
 __all__ = ["Target", "paths_of_own"]
 
@@ -66,9 +66,6 @@ class Target:
         self._description = description
         self._recording: Recording | None = None
         self._finished: list[Path] = []
-        self._held = ExitStack()
-        if store.has_unfinished_change(self.paths):
-            store.complete_changes(self.paths)
         try:
             self._warn_of(add_abandoned_recordings(self.paths, self.id).values())
         except (DatasetsRLError, OSError) as error:
@@ -117,11 +114,11 @@ class Target:
         """
         if self._recording is None:
             folder = self.paths.recorded / (recording_id or uuid4().hex)
-            self._held.enter_context(disk.lock(owner_file(folder), self.id))
             # Another process may have recorded the same episodes, and died since.
-            if error := add_recordings(self.paths, self.id, [folder]).get(folder):
+            abandoned = list(filter(disk.is_abandoned, disk.claims_of(folder)))
+            for error in add_recordings(self.paths, self.id, abandoned).values():
                 raise error
-            self._recording = Recording(folder, columns, self.id, self._description)
+            self._recording = Recording(disk.claim(folder), columns, self.id, self._description)
         return self._recording
 
     def end_recording(self) -> None:
@@ -145,20 +142,20 @@ class Target:
             self._finished = [folder for folder in self._finished if folder in kept]
             for error in kept.values():
                 raise error
-            self._held.close()
-            remove_empty_folders(self.paths)
+            remove_if_empty(self.paths)
             self.stored = Manifest.read(self.paths.folder) if self.paths.exists else None
 
     def drop(self) -> None:
         """Delete what was recorded since the last commit."""
         self.end_recording()
         for folder in self._finished:
-            disk.remove_tree(folder, self.paths.root)
+            disk.discard(folder, self.paths.folder)
         self._finished.clear()
-        self._held.close()
-        remove_empty_folders(self.paths)
+        disk.remove_empty_parents(self.paths.recorded / "recording", self.paths.root)
 
     def close(self) -> None:
         """Release the recordings; the next writer of the dataset adds the remaining episodes."""
         self.end_recording()
-        self._held.close()
+        for folder in self._finished:
+            disk.release(folder)
+        self._finished.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from datasets_rl.rlhf.stored import FORMAT_VERSION, TOKENS_FILE, TokenWriter, op
 from datasets_rl.rlhf.texts import content_digest, load_texts, source_identity
 from datasets_rl.rlhf.tokenizers import load_tokenizer, tokenizer_digest
 from datasets_rl.settings import Settings
-from datasets_rl.store import DatasetPaths
 
 __all__ = ["TokenizedDatasetLoader"]
 
@@ -116,14 +115,12 @@ class TokenizedDatasetLoader:
         """
         recipe = self._recipe()
         paths = self._paths(recipe)
-        leftovers = (paths.work, paths.lock, paths.trash)
+        leftovers = (paths.work, paths.lock)
         if not (paths.folder / TOKENS_FILE).is_file() or any(path.exists() for path in leftovers):
-            with disk.lock(paths.lock, paths.name):
+            with disk.lock(paths.lock, str(paths.folder)):
                 if not (paths.folder / TOKENS_FILE).is_file():
                     self._build(paths, recipe)
                 _remove_leftovers(paths)
-            with suppress(OSError):
-                paths.lock.parent.rmdir()
         return open_tokens(paths.folder)
 
     def _recipe(self) -> dict[str, Any]:
@@ -141,11 +138,11 @@ class TokenizedDatasetLoader:
             "pre_tokenization_hook": None if hook is None else code_digest(hook),
         }
 
-    def _paths(self, recipe: Mapping[str, Any]) -> DatasetPaths:
+    def _paths(self, recipe: Mapping[str, Any]) -> _Paths:
         root = Settings.from_env().home / "rlhf" if self.root_dir is None else Path(self.root_dir)
         path = Path(self.dataset_name)
         names = map(_as_folder_name, ((path.resolve() if path.exists() else path).name, self.split))
-        return DatasetPaths(root, "/".join([*names, f"{self.max_length}-{_digest(recipe)[:12]}"]))
+        return _Paths(root.joinpath(*names, f"{self.max_length}-{_digest(recipe)[:12]}"))
 
     def _load_dataset(self, cache: Path) -> Any:
         """Return the rows to tokenize, a `datasets.Dataset`."""
@@ -162,7 +159,7 @@ class TokenizedDatasetLoader:
             )
         return dataset
 
-    def _build(self, paths: DatasetPaths, recipe: Mapping[str, Any]) -> None:
+    def _build(self, paths: _Paths, recipe: Mapping[str, Any]) -> None:
         dataset = self._load_dataset(paths.work / "cache")
         content = content_digest(dataset)
         journal = Journal(paths.journal, _digest([recipe, content]))
@@ -243,17 +240,38 @@ class TokenizedDatasetLoader:
             columns = {key: values[mask] for key, values in columns.items()}
         folder = Path(data_dir).absolute().joinpath(*names)
         _check_replaceable(folder)
-        paths = DatasetPaths(folder.parent, folder.name)
+        paths = _Paths(folder)
         with disk.lock(paths.lock, str(folder)):
             disk.remove_tree(paths.work)
             paths.build.mkdir(parents=True)
             write_tokens(paths.build, columns)
             disk.publish_folder(paths.build, folder)
             _remove_leftovers(paths)
-        with suppress(OSError):
-            paths.lock.parent.rmdir()
         stored = open_tokens(folder).auto_batch_size_(batch_dims)
         return TensorDict({names: stored}, batch_size=[]) if names else stored
+
+
+@dataclass(frozen=True)
+class _Paths:
+    """The folder of a tokenized dataset, and the hidden paths beside it while it is built."""
+
+    folder: Path
+
+    @property
+    def work(self) -> Path:
+        return self.folder.with_name(f".{self.folder.name}.work")
+
+    @property
+    def build(self) -> Path:
+        return self.work / "build"
+
+    @property
+    def journal(self) -> Path:
+        return self.work / "journal.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder.with_name(f".{self.folder.name}.lock")
 
 
 def _digest(value: Any) -> str:
@@ -266,10 +284,9 @@ def _as_folder_name(text: str) -> str:
     return f"%2E{name[1:]}" if name.startswith(".") else name
 
 
-def _remove_leftovers(paths: DatasetPaths) -> None:
+def _remove_leftovers(paths: _Paths) -> None:
     """Delete the unfinished files of a dataset that is complete."""
-    disk.discard(paths.work, paths.root)
-    disk.empty_trash(paths.trash)
+    disk.remove_tree(paths.work)
 
 
 def _has_numbers(dataset: Any, name: str) -> bool:

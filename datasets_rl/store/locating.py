@@ -1,71 +1,238 @@
-"""The folder of a dataset, by its id or path, and the recordings that are not yet a part of it."""
+"""Where datasets are on this disk: the folder of an id, the id of a folder, and all that are stored."""
 
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from datasets_rl import disk, sources
-from datasets_rl.disk import MANIFEST_FILE, RECORDED_FOLDER, WORK_FOLDER
-from datasets_rl.errors import NotADatasetError, RecordingWarning
+from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError, RecordingWarning, UnknownIdError
+from datasets_rl.format.current import CURRENT_FILE, is_dataset
 from datasets_rl.remedy import Call, Remedy
 from datasets_rl.settings import Settings
-from datasets_rl.store import DatasetPaths, complete_changes, dataset_paths, is_half_stored, is_present, paths_of
+from datasets_rl.sources import DERIVED
+from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, walk
 
-__all__ = ["OWN_SOURCE", "locate", "owner_file", "pending_recordings", "warn_of_recordings"]
+__all__ = [
+    "OWN_SOURCE",
+    "check_derived_name",
+    "dataset_paths",
+    "dataset_places",
+    "derived_paths",
+    "find_paths",
+    "id_or_path",
+    "last_history_entry",
+    "locate",
+    "named_paths",
+    "paths_of",
+    "pending_recordings",
+    "source_folders",
+    "stored_folders",
+    "warn_of_recordings",
+]
 
-OWN_SOURCE = "local"
-"""The source of the user's own datasets: only these grow by recordings."""
+_DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 
 
-def locate(
-    dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None, complete: bool = False
-) -> Path:
+def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetPaths:
+    """Return the paths of a dataset, which need not exist yet.
+
+    Args:
+        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``, or of a derived dataset,
+            ``demo/pendulum@td3_bc``.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
+
+    Raises:
+        UnknownIdError: If there is no such id.
+        InvalidArgumentError: If the name of the derived dataset is not valid, or the name of the dataset looks like an
+            entry in the folder of another one.
+    """
+    entry = sources.find(dataset_id)
+    base, derived = sources.split_derived(dataset_id)
+    mark = dataset_id[len(base) : len(base) + 1]
+    if mark:
+        check_derived_name(derived)
+    check_name(entry.name)
+    if root is None:
+        root = (settings or Settings.from_env()).home / entry.source
+    return DatasetPaths(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
+
+
+def check_derived_name(name: str) -> None:
+    """Check the name of a derived dataset: the characters after the ``@`` in its id.
+
+    Raises:
+        InvalidArgumentError: If the name cannot be part of a folder's name.
+    """
+    if invalid := [part for part in name.split(DERIVED) if not _DERIVED_NAME.fullmatch(part)]:
+        raise InvalidArgumentError(
+            f"{invalid[0]!r} cannot name a derived dataset; expected at most 100 letters, digits and any of ._+,=- , "
+            "and not a number",
+            hint="choose another name",
+        )
+
+
+def id_or_path(dataset: str | Path) -> str | Path:
+    """Distinguish a path, such as the folder of a dataset, from an id.
+
+    Args:
+        dataset: An id or a path. A folder in the working directory never hides a known id.
+
+    Returns:
+        A path, or the id unchanged.
+    """
+    path = Path(dataset).expanduser()
+    if isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~")):
+        return path
+    with suppress(UnknownIdError):
+        sources.find(dataset)
+        return dataset
+    # Unlike the method of Path, this is False for a name that is too long for the file system.
+    return path if dataset and os.path.exists(path) else dataset  # noqa: PTH110 - see above
+
+
+def paths_of(folder: Path) -> DatasetPaths:
+    """Return the paths of the dataset in a folder; the root is that of its id if the folder is named after the id.
+
+    Raises:
+        NotADatasetError: If the folder is the root of a file system.
+    """
+    from datasets_rl.format.manifest import Manifest
+
+    folder = folder.expanduser().resolve()
+    if folder == folder.parent:
+        raise NotADatasetError(folder, "it is the root of a file system")
+    with suppress(NotADatasetError, ManifestError):
+        return named_paths(folder, Manifest.read(folder).id)
+    return DatasetPaths(folder.parent, folder.name)
+
+
+def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
+    """Return the paths of a dataset in a folder.
+
+    If the path of the folder ends with the name in the id, which may contain slashes, the root is the folder above the
+    whole name; else it is the parent folder.
+    """
+    name = dataset_id.partition("/")[2]
+    if name and folder.as_posix().endswith(f"/{name}"):
+        return DatasetPaths(folder.parents[name.count("/")], name)
+    return DatasetPaths(folder.parent, folder.name)
+
+
+def source_folders(home: Path) -> list[Path]:
+    """Return the folders of the sources below the folder of all datasets, sorted."""
+    return sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != ".")
+
+
+def dataset_places(root: Path) -> Iterator[DatasetPaths]:
+    """Yield the paths of everything below the folder of a source that has a dataset, or something of one, sorted."""
+    for folder in walk(root):
+        if folder != root:
+            yield DatasetPaths(root, folder.relative_to(root).as_posix())
+
+
+def stored_folders(home: Path) -> Iterator[Path]:
+    """Yield the folder of every finished dataset below a home folder, sorted."""
+    for root in source_folders(home):
+        for paths in dataset_places(root):
+            if any(os.path.lexists(paths.folder / name) for name in (CURRENT_FILE, MANIFEST_FILE)):
+                yield paths.folder
+
+
+def derived_paths(base: DatasetPaths) -> list[DatasetPaths]:
+    """Return the paths of the datasets that were derived from a dataset, sorted."""
+    parent = base.folder.parent
+    prefix = f"{base.folder.name}{DERIVED}"
+    names = sorted(path.name for path in parent.iterdir() if path.name.startswith(prefix)) if parent.is_dir() else []
+    candidates = [DatasetPaths(base.root, f"{base.name}{name.removeprefix(base.folder.name)}") for name in names]
+    return [paths for paths in candidates if paths.exists]
+
+
+def last_history_entry(paths: DatasetPaths) -> Mapping[str, Any]:
+    """Return the last entry in the history of a dataset; an empty one if it is not stored, or not preprocessed."""
+    from datasets_rl.format.manifest import Manifest
+
+    with suppress(NotADatasetError, ManifestError):  # a damaged dataset is not the result of any run
+        return next(reversed(Manifest.read(paths.folder).history), {})
+    return {}
+
+
+def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:
     """Return the folder of a finished dataset, given by its id or by its folder; nothing on the disk is changed.
 
     Args:
         dataset: The id or the folder.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         settings: The settings; by default those of the environment.
-        complete: For commands that write the dataset: if it is missing because a process was killed between two
-            renames, the change of that process is completed.
 
     Raises:
         UnknownIdError: If there is no such id, or (`NotADatasetError`) the folder has no finished dataset.
+        ManifestError: If the file that names its current version is damaged.
     """
     as_path = Path(dataset).expanduser()
-    if isinstance(dataset, Path) or (root is None and _has_manifest(as_path)):
-        if not _is_present_folder(as_path, complete=complete):
-            raise _not_a_folder_error(as_path)
-        if any((root / RECORDED_FOLDER).is_dir() for root in as_path.absolute().parents):
-            warn_of_recordings(paths_of(as_path))
-        return as_path.absolute()
+    if isinstance(dataset, Path) or (root is None and is_dataset(as_path)):
+        return _locate_folder(as_path.absolute())
     base, derived = sources.split_derived(dataset)
     paths = dataset_paths(dataset, root=root, settings=settings)
-    if not _is_present(paths, complete=complete):
-        if derived:
-            make = Call("preprocess", Call("locate", base), recipe=...)
-            raise NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
-        if pending := pending_recordings(paths):
-            raise NotADatasetError(paths.folder, _pending_text(pending), hint=_adding(paths))
-        raise NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
+    if not paths.exists:
+        raise _missing_error(paths, base, derived)
     warn_of_recordings(paths)
-    return paths.user_path
+    return paths.folder
+
+
+def find_paths(
+    dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None
+) -> DatasetPaths:
+    """Return the paths of a dataset, given by its id or by its folder, whether or not one of its versions is current.
+
+    Raises:
+        UnknownIdError: If there is no such id.
+        NotADatasetError: If the folder has nothing of a dataset.
+    """
+    if isinstance(dataset, str):
+        return dataset_paths(dataset, root=root, settings=settings)
+    paths = paths_of(dataset)
+    if not paths.entries() and not paths.has_no_pointer:
+        raise _not_a_folder_error(dataset)
+    return paths
+
+
+def _locate_folder(folder: Path) -> Path:
+    if not is_dataset(folder):
+        raise _not_a_folder_error(folder)
+    if (folder / "recorded").is_dir():
+        warn_of_recordings(paths_of(folder))
+    return folder
+
+
+def _missing_error(paths: DatasetPaths, base: str, derived: str) -> NotADatasetError:
+    if os.path.lexists(paths.current):
+        _ = paths.version  # raises the error about a damaged pointer
+    if derived:
+        make = Call("preprocess", Call("locate", base), recipe=...)
+        return NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
+    if pending := pending_recordings(paths):
+        return NotADatasetError(paths.folder, _pending_text(pending), hint=_adding(paths))
+    return NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
 
 
 def pending_recordings(paths: DatasetPaths) -> list[Path]:
     """Return the folders of the recordings of a dataset whose process is dead, sorted.
 
-    Their episodes are not yet a part of the dataset. Only names and owner files are read, nothing is locked or changed,
-    and links are ignored.
+    Their episodes are not yet a part of the dataset. Only names are read, nothing is changed, and links are ignored.
     """
     try:
-        folders = disk.plain_folders(paths.recorded, paths.root)
+        folders = disk.plain_folders(paths.recorded, paths.folder)
     except OSError:
         return []
-    return [folder for folder in folders if not disk.may_be_owned(owner_file(folder))]
+    return [folder for folder in folders if disk.is_abandoned(folder)]
 
 
 def warn_of_recordings(paths: DatasetPaths) -> None:
@@ -86,45 +253,9 @@ def _adding(paths: DatasetPaths) -> Remedy:
     return Remedy("{} adds them", Call("append_episodes", f"{OWN_SOURCE}/{paths.name}"))
 
 
-def owner_file(recording: Path) -> Path:
-    """Return the owner file of the process that writes a recording."""
-    return recording.with_name(f"{recording.name}.lock")
-
-
 def _not_a_folder_error(path: Path) -> NotADatasetError:
-    if not os.path.exists(path):  # noqa: PTH110 - see `_has_manifest`
+    if not os.path.exists(path):  # noqa: PTH110 - unlike the method of Path, False for a name that is too long
         return NotADatasetError(path, "it does not exist")
     if path.suffix == ".toml" and path.is_file():
         return NotADatasetError(path, "it is a file, as of a mixture", hint="name one of its datasets")
     return NotADatasetError(path)
-
-
-def _has_manifest(folder: Path) -> bool:
-    # Unlike the method of Path, this is False for a name that is too long for the file system.
-    return os.path.isfile(folder / MANIFEST_FILE)  # noqa: PTH113 - see above
-
-
-def _is_present_folder(folder: Path, *, complete: bool) -> bool:
-    if _has_manifest(folder):
-        return True
-    # Without a work folder no change was ever recorded.
-    if not any(os.path.isdir(root / WORK_FOLDER) for root in folder.absolute().parents):  # noqa: PTH112 - see above
-        return False
-    try:
-        return _is_present(paths_of(folder), complete=complete)
-    except OSError:  # a name that no file can have
-        return False
-
-
-def _is_present(paths: DatasetPaths, *, complete: bool) -> bool:
-    if is_present(paths):
-        return True
-    if complete:
-        complete_changes(paths)
-    elif is_half_stored(paths):
-        raise NotADatasetError(
-            paths.folder,
-            "the process that was storing it was killed before it was done",
-            hint="run the command of that process again, which completes the change",
-        )
-    return paths.exists

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from urllib.parse import unquote
 
-from datasets_rl import disk, sources, store
-from datasets_rl.disk import RECORDED_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, WORK_FOLDER
-from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, UnknownIdError
-from datasets_rl.store import RAW_FOLDER, STREAM_FOLDER, DatasetPaths
+from datasets_rl import disk
+from datasets_rl.disk import MANIFEST_FILE, TRASH_NAME
+from datasets_rl.errors import ManifestError
+from datasets_rl.format.current import VERSION_NAME, read_current
+from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
+from datasets_rl.store.locating import dataset_places, source_folders
 
 _PARTIAL = (".part", ".part.json")
 
@@ -26,13 +24,13 @@ class Kept:
     dataset: int = 0
     """The current version; 0 if there is none."""
     versions: int = 0
-    """Earlier versions."""
+    """Other versions."""
     raw: int = 0
     """Upstream files that are complete."""
     unfinished: int = 0
     """Builds, partial downloads, and recordings that are not a part of the dataset yet."""
     earlier: int = 0
-    """The number of earlier versions."""
+    """The number of other versions."""
 
     @property
     def bytes(self) -> int:
@@ -64,64 +62,46 @@ class Inventory:
 
 def take_inventory(home: Path) -> Inventory:
     """Return what a folder of datasets holds; nothing is changed."""
-    found: dict[str, Kept] = {}
-
-    def kept(root: Path, name: str) -> Kept:
-        return found.setdefault(f"{root.name}/{name}", Kept(f"{root.name}/{name}"))
-
-    for folder in store.stored_folders(home):
-        with suppress(ValueError):
-            relative = folder.relative_to(home)
-            kept(home / relative.parts[0], "/".join(relative.parts[1:])).dataset = disk.tree_bytes(folder)
     inventory = Inventory(home, bytes=disk.tree_bytes(home), free=disk.free_bytes(home))
     for path in (home / STREAM_FOLDER, *home.glob(f"*/{STREAM_FOLDER}")):
         inventory.streams += disk.tree_bytes(path) if path.is_dir() else 0
-    for root in store.source_folders(home):
-        names = {_flat(root, one.partition("/")[2]): one.partition("/")[2] for one in found if _is_below(one, root)}
-        for path in disk.plain_folders(root / VERSIONS_FOLDER, root):
-            one = kept(root, names.get(path.name, unquote(path.name)))
-            one.versions += disk.tree_bytes(path)
-            one.earlier += len(disk.plain_folders(path, root))
-        for path in (
-            name for hidden in (WORK_FOLDER, RECORDED_FOLDER) for name in disk.plain_folders(root / hidden, root)
-        ):
-            if size := disk.tree_bytes(path):
-                kept(root, names.get(path.name, unquote(path.name))).unfinished += size
-        for name, size, is_partial in _raw_files(root, frozenset(names.values())):
-            one = kept(root, name)
-            one.unfinished += size * is_partial
-            one.raw += size * (not is_partial)
-        inventory.trash += disk.tree_bytes(root / TRASH_FOLDER) if (root / TRASH_FOLDER).exists() else 0
-    inventory.datasets = [found[name] for name in sorted(found)]
+    for root in source_folders(home):
+        for paths in dataset_places(root):
+            kept = kept_bytes(paths)
+            inventory.datasets += [kept] if kept.bytes else []
+            trash = [path for path in paths.entries() if TRASH_NAME.fullmatch(path.name)]
+            inventory.trash += sum(map(disk.tree_bytes, trash))
+    inventory.datasets.sort(key=lambda kept: kept.id)
     return inventory
 
 
-def _is_below(dataset_id: str, root: Path) -> bool:
-    return dataset_id.partition("/")[0] == root.name
-
-
-def _flat(root: Path, name: str) -> str:
-    return DatasetPaths(root, name).work.name
-
-
-def _raw_files(root: Path, stored: frozenset[str]) -> Iterator[tuple[str, int, bool]]:
-    """Yield the dataset, the size, and whether it is incomplete, of each upstream file of a source."""
-    raw = root / RAW_FOLDER
-    for folder, _, files in () if raw.is_symlink() else os.walk(raw):
-        parts = Path(folder).relative_to(raw).parts
-        for file in files:
-            size = Path(folder, file).lstat().st_size
-            yield _dataset_of(root.name, parts, stored), size, file.endswith(_PARTIAL)
-
-
-@cache
-def _dataset_of(source: str, parts: tuple[str, ...], stored: frozenset[str]) -> str:
-    """Return the name of the dataset that a folder of upstream files belongs to, which may contain slashes."""
-    for stop in range(len(parts), 0, -1):
-        name = "/".join(parts[:stop])
-        if name in stored:
-            return name
-        with suppress(UnknownIdError, InvalidArgumentError, DatasetsRLError):
-            sources.find(f"{source}/{name}")
-            return name
-    return parts[0] if parts else ""
+def kept_bytes(paths: DatasetPaths) -> Kept:
+    """Return what is on the disk of one dataset."""
+    kept = Kept(f"{paths.root.name}/{paths.name}")
+    if paths.has_no_pointer:
+        kept.dataset = disk.tree_bytes(paths.folder)
+        return kept
+    try:
+        current = read_current(paths.folder)
+    except ManifestError:
+        current = None
+    for path in disk.plain_folders(paths.folder, paths.folder):
+        size = disk.tree_bytes(path)
+        if VERSION_NAME.fullmatch(path.name):
+            if path.name == current:
+                kept.dataset = size + disk.tree_bytes(paths.current)
+            elif disk.is_plain_file(path / MANIFEST_FILE):
+                kept.versions += size
+                kept.earlier += 1
+        elif path == paths.recorded or path.name.startswith("build-"):
+            kept.unfinished += size
+        elif disk.unclaimed_name(path) == paths.raw.name:
+            partial = sum(
+                Path(folder, file).lstat().st_size
+                for folder, _, files in os.walk(path)
+                for file in files
+                if file.endswith(_PARTIAL)
+            )
+            kept.raw += size - partial
+            kept.unfinished += partial
+    return kept

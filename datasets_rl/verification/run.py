@@ -15,9 +15,10 @@ from datasets_rl.errors import (
     MissingDependencyError,
     UnknownIdError,
 )
+from datasets_rl.format.current import VERSION_NAME
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
-from datasets_rl.store import DatasetPaths
+from datasets_rl.store import DatasetPaths, version_folder
 from datasets_rl.store.locating import locate
 
 if TYPE_CHECKING:
@@ -73,11 +74,12 @@ def verify(
 
     settings = settings or Settings.from_env()
     folder = locate(dataset, root=root, settings=settings)
-    manifest = Manifest.read(folder)
-    findings = check_manifest(folder)
+    version = version_folder(folder)
+    manifest = Manifest.read(version)
+    findings = check_manifest(version)
     checked = ["the digest of the manifest"] * (not findings.remarks)
     with report(f"checking {manifest.id}", manifest.bytes, show=settings.progress) as advance:
-        broken = check_files(folder, advance)
+        broken = check_files(version, advance)
     findings.problems += broken
     checked.append(f"size and digest of {len(manifest.files)} files")
     if manifest.file(DIGESTS_FILE) is None:
@@ -87,7 +89,7 @@ def verify(
     if manifest.unverified:
         findings.remarks.append(manifest.unverified)
     if deep and not broken:
-        _check_deeply(folder, findings, checked, settings)
+        _check_deeply(version, findings, checked, settings)
     return Verification(
         id=manifest.id,
         folder=folder,
@@ -100,13 +102,13 @@ def verify(
     )
 
 
-def _check_deeply(folder: Path, findings: Problems, checked: list[str], settings: Settings) -> None:
+def _check_deeply(version: Path, findings: Problems, checked: list[str], settings: Settings) -> None:
     from datasets_rl.format.check import check_rules
     from datasets_rl.format.integrity import check_content
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.specs.infer import from_manifest, misfits_of_columns
 
-    stored = StoredDataset(folder)
+    stored = StoredDataset(version)
     manifest = stored.manifest
     violations = check_rules(stored.schema, stored.episodes, stored.column)
     findings.problems += violations.problems
@@ -119,12 +121,10 @@ def _check_deeply(folder: Path, findings: Problems, checked: list[str], settings
         checked.append("every value against the specs")
     except ManifestError as error:
         findings.problems += error.problems
-    _check_against_upstream(stored, folder, findings, checked, settings)
+    _check_against_upstream(stored, findings, checked, settings)
 
 
-def _check_against_upstream(
-    stored: StoredDataset, folder: Path, findings: Problems, checked: list[str], settings: Settings
-) -> None:
+def _check_against_upstream(stored: StoredDataset, findings: Problems, checked: list[str], settings: Settings) -> None:
     """Compare a dataset with the catalog, and with its raw files if they are available."""
     from datasets_rl.format.manifest import converter_version
     from datasets_rl.verification.reconversion import ENTRY_FIELDS, entry_differences
@@ -151,7 +151,7 @@ def _check_against_upstream(
             f"it was written by datasets-rl {manifest.converter or 'of an unknown version'}, and this is "
             f"{converter_version()}: what the manifest states is not compared with what this version would state"
         )
-    files = raw_files(manifest, folder)
+    files = raw_files(manifest, stored.folder)
     changed = [] if files is None else [*_raw_differences(manifest, files)]
     findings.problems += changed
     if files is None:
@@ -173,7 +173,7 @@ def _convert_again(
     label = f"converting the raw files of {manifest.id} again"
     try:
         with report(label, manifest.steps, unit=" steps", show=settings.progress) as advance:
-            findings.problems += reconversion_differences(stored, files, _raw_folder(manifest, stored.folder), advance)
+            findings.problems += reconversion_differences(stored, files, _raw_folder(stored.folder), advance)
     except (FetchError, MissingDependencyError) as error:
         checked.append(f"not compared with raw files: {error.message}")
         return False
@@ -197,13 +197,13 @@ def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[
             yield f"the raw file {path} has sha256 {digest[:12]}...; the manifest states {file.sha256[:12]}..."
 
 
-def raw_files(manifest: Manifest, folder: Path) -> Mapping[str, Path] | None:
-    """Return the paths of the raw files of the dataset in a folder, or None unless all of them are available.
+def raw_files(manifest: Manifest, version: Path) -> Mapping[str, Path] | None:
+    """Return the paths of the raw files of a version of a dataset, or None unless all of them are available.
 
     They are available if they were kept, or if the dataset was converted from local files that still exist.
     """
     available: dict[str, Path] = {}
-    raw = _raw_folder(manifest, folder)
+    raw = _raw_folder(version)
     for file in manifest.raw:
         kept = None if raw is None else raw / file.path
         path = kept if kept is not None and kept.is_file() else _path_in_place(file.url)
@@ -213,13 +213,10 @@ def raw_files(manifest: Manifest, folder: Path) -> Mapping[str, Path] | None:
     return available or None
 
 
-def _raw_folder(manifest: Manifest, folder: Path) -> Path | None:
-    """Return the folder where the raw files of a dataset are if they were kept; None outside of a folder of datasets."""
-    name = manifest.id.partition("/")[2]
-    if not folder.as_posix().endswith(f"/{name}"):
-        return None
-    raw = DatasetPaths(folder.parents[name.count("/")], name).raw
-    return raw if raw.is_dir() else None
+def _raw_folder(version: Path) -> Path | None:
+    """Return the folder where the raw files of a version are if they were kept."""
+    raw = DatasetPaths(version.parent.parent, version.parent.name).raw
+    return raw if VERSION_NAME.fullmatch(version.name) and raw.is_dir() else None
 
 
 def _path_in_place(url: str) -> Path | None:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import threading
-from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -29,6 +28,7 @@ from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import minari
+from datasets_rl.store import version_folder
 
 NAME = "test/things/drawn-v3"
 ID = f"minari/{NAME}"
@@ -64,6 +64,7 @@ def get(raw, tmp_path):
 
 def content(folder):
     """Return the digest of every file, and the manifest without the fields that depend on the run."""
+    folder = version_folder(folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     for one in manifest["raw"]:
         del one["url"], one["etag"], one["checked"]
@@ -133,10 +134,10 @@ def test_a_killed_conversion_resumes_after_the_last_shard(get, monkeypatch):
 
 def test_a_truncated_line_of_the_journal_is_written_again(get, dies_at, tmp_path):
     whole = content(get("whole"))
-    journal = tmp_path / "home" / "minari" / ".work" / quote(NAME, safe="") / "journal.jsonl"
     dies_at(4)
     with pytest.raises(_Death):
         get()
+    journal = next((tmp_path / "home" / "minari" / NAME).glob("build-*")) / "journal.jsonl"
     text = journal.read_text()
     journal.write_text(text[: len(text) - 30])
 
@@ -149,7 +150,8 @@ def test_a_journal_without_its_rows_is_ignored(get, dies_at, tmp_path):
     dies_at(3)
     with pytest.raises(_Death):
         get()
-    (tmp_path / "home" / "minari" / ".work" / quote(NAME, safe="") / "build" / "rows.npy").write_bytes(b"")
+    build = next((tmp_path / "home" / "minari" / NAME).glob("build-*"))
+    (build / "version" / "rows.npy").write_bytes(b"")
 
     assert content(get()) == whole
 
@@ -297,7 +299,7 @@ def test_raw_files_are_deleted_when_their_rows_are_stored_and_never_exist_all_at
     raw, get, tmp_path, monkeypatch, jobs
 ):
     seen = []
-    place = tmp_path / "home" / "minari" / ".raw"
+    place = tmp_path / "home" / "minari" / NAME
     drop = Fetcher.drop
 
     def watched(*arguments):
@@ -333,7 +335,7 @@ def test_raw_files_are_kept_on_request_and_compared(raw, get, tmp_path, monkeypa
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         folder = get(from_local=None, keep_raw=True)
 
-    assert len([*(tmp_path / "home" / "minari" / ".raw").rglob("*.parquet")]) == 20
+    assert len([*(tmp_path / "home" / "minari" / NAME / "raw").rglob("*.parquet")]) == 20
     report = verification.verify(folder, deep=True)
     assert report.problems == ()
     assert "every converted value against" in report.checked[-1]

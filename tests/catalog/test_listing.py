@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from stored_data import columns, trajectory, write_dataset
+from stored_data import columns, store_dataset, trajectory
 
 from datasets_rl import info, list_datasets
 from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownIdError
 from datasets_rl.preprocessing import Recipe, preprocess
+from datasets_rl.store import version_folder
 
 ID = "demo/pendulum"
 
@@ -15,7 +16,7 @@ ID = "demo/pendulum"
 @pytest.fixture
 def stored(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
-    write_dataset(tmp_path / "demo" / "pendulum", [trajectory(4, seed=1), trajectory(3, seed=2)], columns(), id=ID)
+    store_dataset(tmp_path / "demo" / "pendulum", [trajectory(4, seed=1), trajectory(3, seed=2)], columns(), id=ID)
     return tmp_path / "demo" / "pendulum"
 
 
@@ -130,7 +131,7 @@ def test_a_stored_dataset_has_its_own_figures_and_a_derived_one_no_download(stor
 
 
 def test_a_damaged_dataset_is_listed_as_such(stored):
-    (stored / "manifest.json").write_text("{}")
+    (version_folder(stored) / "manifest.json").write_text("{}")
     (found,) = list_datasets(downloaded=True).infos
 
     assert (found.damaged, found.origin) == (True, "damaged")

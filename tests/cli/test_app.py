@@ -15,12 +15,12 @@ import pytest
 import typer
 
 import datasets_rl.cli
-from datasets_rl import downloading
 from datasets_rl.cli.app import main
 from datasets_rl.cli.commands import GROUPS, command_names, subcommand_names
 from datasets_rl.cli.frame import make_command
 from datasets_rl.cli.help_page import split_help
 from datasets_rl.cli.options import Shell
+from datasets_rl.downloading import run
 from datasets_rl.errors import FetchError
 
 ALL_COMMANDS = [
@@ -267,7 +267,7 @@ def test_an_interrupt_ends_with_130_and_prints_the_command_that_continues(rlds, 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(downloading, "download", interrupted)
+    monkeypatch.setattr(run, "run_download", interrupted)
 
     ran = rlds("download", "demo/pendulum", "--mirror", "http://lab/a b")
 
@@ -279,7 +279,7 @@ def test_a_system_error_is_reported_without_a_traceback(rlds, monkeypatch):
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied", "/data")
 
-    monkeypatch.setattr(downloading, "download", refused)
+    monkeypatch.setattr(run, "run_download", refused)
 
     ran = rlds("download", "demo/pendulum")
 
@@ -331,14 +331,14 @@ def test_an_internal_error_is_reported_in_lines_and_ends_with_1(tmp_path):
 
 
 def test_failed_items_are_reported_and_the_others_are_done(rlds, home, monkeypatch):
-    download = downloading.download
+    download = run.run_download
 
-    def failing(dataset_id, **options):
-        if dataset_id.startswith("d4rl"):
+    def failing(target, settings, **options):
+        if target.id.startswith("d4rl"):
             raise PermissionError(13, "Permission denied", "/data")
-        return download(dataset_id, **options)
+        return download(target, settings, **options)
 
-    monkeypatch.setattr(downloading, "download", failing)
+    monkeypatch.setattr(run, "run_download", failing)
 
     ran = rlds("download", "d4rl/hopper-medium-v2", "demo/pendulum", "--json")
 
@@ -352,7 +352,7 @@ def test_a_single_failed_item_gives_its_own_code(rlds, monkeypatch):
     def failing(*_, **__):
         raise FetchError("a.hdf5", [("http://a/", "status 404")])
 
-    monkeypatch.setattr(downloading, "download", failing)
+    monkeypatch.setattr(run, "run_download", failing)
 
     ran = rlds("download", "demo/pendulum")
 

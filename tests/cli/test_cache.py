@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from datasets_rl import disk
+from datasets_rl.store import version_folder
 from datasets_rl.store.usage import take_inventory
 
 
@@ -15,12 +16,12 @@ from datasets_rl.store.usage import take_inventory
 def full(stored, home):
     """A home with a version, a derived dataset, raw files, partial downloads, builds, trash and a foreign file."""
     shutil.copytree(stored, home / "demo" / "pendulum@twice")
-    shutil.copytree(stored, home / "demo" / ".versions" / "pendulum" / "0001-abc")
+    shutil.copytree(version_folder(stored), stored / "0002-0123abcd")
     for name, size in (
-        ("demo/.raw/pendulum/pendulum.hdf5", 1000),
-        ("minari/.raw/D4RL/door/expert-v2/data/main.hdf5.part", 2000),
-        ("minari/.raw/D4RL/door/expert-v2/data/main.hdf5.part.json", 10),
-        ("d4rl/.work/hopper-medium-v2/journal.jsonl", 300),
+        ("demo/pendulum/raw/pendulum.hdf5", 1000),
+        ("minari/D4RL/door/expert-v2/raw/data/main.hdf5.part", 2000),
+        ("minari/D4RL/door/expert-v2/raw/data/main.hdf5.part.json", 10),
+        ("d4rl/hopper-medium-v2/build-01234567/journal.jsonl", 300),
         ("notes.txt", 5),
     ):
         path = home / name
@@ -35,12 +36,10 @@ def test_ls_shows_what_is_kept_of_each_dataset(rlds, full):
     rows = {one["id"]: one for one in shown["datasets"]}
     assert list(rows) == ["d4rl/hopper-medium-v2", "demo/pendulum", "demo/pendulum@twice", "minari/D4RL/door/expert-v2"]
     one = rows["demo/pendulum"]
-    assert (
-        one["dataset"]
-        == one["versions"]
-        == rows["demo/pendulum@twice"]["dataset"]
-        == disk.tree_bytes(full / "demo" / "pendulum")
-    )
+    pointer = len("0001-01234567\n")
+    size = disk.tree_bytes(version_folder(full / "demo" / "pendulum"))
+    assert one["versions"] == size
+    assert one["dataset"] == rows["demo/pendulum@twice"]["dataset"] == size + pointer
     assert (one["earlier"], one["raw"], one["unfinished"]) == (1, 1000, 0)
     assert rows["minari/D4RL/door/expert-v2"]["unfinished"] == 2010
     assert rows["d4rl/hopper-medium-v2"]["unfinished"] == 300
@@ -49,7 +48,7 @@ def test_ls_shows_what_is_kept_of_each_dataset(rlds, full):
 
 
 def test_ls_counts_what_dead_processes_were_deleting(full):
-    path = full / "demo" / disk.TRASH_FOLDER / "x" / "rows.npy"
+    path = full / "demo" / "pendulum" / f"trash-{0:032x}" / "rows.npy"
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(40))
 
@@ -100,14 +99,14 @@ def test_shards_of_streams_are_counted_and_deleted_unless_a_stream_is_open(rlds,
 def test_prune_of_named_datasets_leaves_the_others(rlds, full):
     rlds("cache", "prune", "--raw", "demo/pendulum", "--yes")
 
-    assert not (full / "demo" / ".raw").exists()
-    assert (full / "minari" / ".raw").exists()
+    assert not (full / "demo" / "pendulum" / "raw").exists()
+    assert (full / "minari" / "D4RL" / "door" / "expert-v2" / "raw").exists()
 
 
 def test_verify_checks_everything_that_is_stored_and_finds_a_flipped_bit_in_an_earlier_version(rlds, full):
     whole = rlds("cache", "verify", "--json")
     assert (whole.code, len(whole.json["datasets"])) == (0, 3)
-    damaged = full / "demo" / ".versions" / "pendulum" / "0001-abc" / "rows.npy"
+    damaged = full / "demo" / "pendulum" / "0002-0123abcd" / "rows.npy"
     data = bytearray(damaged.read_bytes())
     data[-1] ^= 1
     damaged.write_bytes(data)

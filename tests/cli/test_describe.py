@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from stored_data import trajectory, write_dataset
 
+from datasets_rl.store import version_folder
+
 DEMO = "demo/pendulum"
 
 
@@ -31,7 +33,7 @@ class TestStats:
     """``rlds describe ID``."""
 
     def test_the_numbers_are_those_of_the_files(self, rlds, stored):
-        rows, episodes = np.load(stored / "rows.npy"), np.load(stored / "episodes.npy")
+        rows, episodes = np.load(version_folder(stored) / "rows.npy"), np.load(version_folder(stored) / "episodes.npy")
 
         document = rlds("describe", DEMO, "--json", "--bins", 10).json
 
@@ -103,7 +105,7 @@ class TestInspect:
     """``rlds describe ID --episode N``."""
 
     def test_rows_are_shown_one_a_line_and_the_final_observation_last(self, rlds, stored):
-        rows, final = np.load(stored / "rows.npy"), np.load(stored / "final.npy")
+        rows, final = np.load(version_folder(stored) / "rows.npy"), np.load(version_folder(stored) / "final.npy")
 
         ran = rlds("describe", DEMO, "--episode", 3, "--rows", ":", "--keys", "observation")
 
@@ -120,7 +122,7 @@ class TestInspect:
         assert [line.split("\t")[0] for line in lines] == [*"01234", "...", *map(str, range(195, 201))]
 
     def test_json_has_all_numbers(self, rlds, stored):
-        rows = np.load(stored / "rows.npy")[600:605]
+        rows = np.load(version_folder(stored) / "rows.npy")[600:605]
 
         document = rlds("describe", DEMO, "-e", 3, "--rows", "0:5", "--json").json
 

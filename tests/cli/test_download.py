@@ -9,11 +9,13 @@ import pytest
 from servers import Status, serve
 
 import datasets_rl.sources.demo
-from datasets_rl import disk, downloading, sources
+from datasets_rl import disk, sources
 from datasets_rl.cli.commands import download as command
+from datasets_rl.downloading import run
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.sources import Selection
+from datasets_rl.store import version_folder
 
 RAW = importlib.resources.files(datasets_rl.sources.demo).joinpath("pendulum.hdf5")
 
@@ -28,8 +30,9 @@ def test_it_prints_the_folder_to_stdout_and_the_rest_to_stderr(rlds, home):
 
 
 def test_known_issues_are_reported_even_if_the_dataset_exists(rlds, stored):
-    manifest = (stored / "manifest.json").read_text()
-    (stored / "manifest.json").write_text(manifest.replace('"known_issues": []', '"known_issues": ["the seam is odd"]'))
+    path = version_folder(stored) / "manifest.json"
+    manifest = path.read_text()
+    path.write_text(manifest.replace('"known_issues": []', '"known_issues": ["the seam is odd"]'))
 
     ran = rlds("download", "demo/pendulum")
 
@@ -38,12 +41,13 @@ def test_known_issues_are_reported_even_if_the_dataset_exists(rlds, stored):
 
 
 def test_an_existing_dataset_is_not_changed_unless_forced(rlds, stored):
-    before = (stored / "rows.npy").stat().st_mtime_ns
+    before = version_folder(stored)
 
     assert rlds("download", "demo/pendulum", "--json").json["datasets"][0]["present"] is True
-    assert (stored / "rows.npy").stat().st_mtime_ns == before
+    assert version_folder(stored) == before
     assert rlds("download", "demo/pendulum", "--force", "--json").json["datasets"][0]["present"] is False
-    assert (stored / "rows.npy").stat().st_mtime_ns > before
+    assert version_folder(stored) != before
+    assert not before.exists()
 
 
 def test_a_repeated_id_is_downloaded_once(rlds):
@@ -57,7 +61,7 @@ def test_a_mirror_is_tried_first_and_recorded(rlds, home):
     raw = Manifest.read(home / "demo" / "pendulum").raw[0]
     assert ran.code == 0
     assert raw.url == f"{server.url}/lab/pendulum.hdf5"
-    assert (home / "demo" / ".raw" / "pendulum" / "pendulum.hdf5").read_bytes() == RAW.read_bytes()
+    assert (home / "demo" / "pendulum" / "raw" / "pendulum.hdf5").read_bytes() == RAW.read_bytes()
 
 
 def test_a_mirror_without_the_file_is_skipped(rlds, home):
@@ -124,15 +128,18 @@ def test_raw_only_converts_nothing(rlds, home):
     with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
         ran = rlds("download", "demo/pendulum", "--raw-only", "--mirror", server.url)
 
-    assert ran.out == f"{home / 'demo' / '.raw' / 'pendulum'}\n"
-    assert not (home / "demo" / "pendulum").exists()
+    assert ran.out == f"{home / 'demo' / 'pendulum' / 'raw'}\n"
+    assert [path.name for path in (home / "demo" / "pendulum").iterdir()] == ["raw"]
 
 
 def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeypatch):
     asked = {}
-    monkeypatch.setattr(
-        downloading, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home
-    )
+
+    def noted(target, settings, **options):
+        asked.update(options, settings=settings, id=target.id, selection=target.selection)
+        return run.Downloaded(home, present=False)
+
+    monkeypatch.setattr(run, "run_download", noted)
 
     rlds("download", "demo/pendulum", "--raw-only", "--engine", "ray", "--address", "ray://head:10001")
     assert type(asked["engine"]).__name__ == "RayEngine"
@@ -144,9 +151,12 @@ def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeyp
 
 def test_options_reach_the_download(rlds, home, monkeypatch):
     asked = {}
-    monkeypatch.setattr(
-        downloading, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home
-    )
+
+    def noted(target, settings, **options):
+        asked.update(options, settings=settings, id=target.id, selection=target.selection)
+        return run.Downloaded(home, present=False)
+
+    monkeypatch.setattr(run, "run_download", noted)
 
     rlds(
         "download",
@@ -294,7 +304,7 @@ def test_the_option_root_is_repeated_in_suggested_commands(rlds, tmp_path, store
     assert f"next: {again}download demo/pendulum" in rlds("sample", "demo/pendulum", "--root", root).err
     assert f"`{again}list` shows every id" in rlds("--root", root, "download", "d4rl/nothing", "d4rl/neither").err
     assert f"not downloaded; {again}download demo/pendulum" in rlds("info", "demo/pendulum", "--root", root).out
-    (stored / "rows.npy").write_bytes(b"")
+    (version_folder(stored) / "rows.npy").write_bytes(b"")
     assert (
         f"next: rlds --root {stored.parents[1]} download demo/pendulum --force"
         in rlds("verify", "demo/pendulum", "--root", stored.parents[1]).out

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from stored_data import trajectory, write_dataset
 
+from datasets_rl.store import version_folder
+
 
 def test_an_id_that_is_not_stored_shows_what_the_catalog_knows(rlds):
     ran = rlds("info", "d4rl/hopper-medium-v0")
@@ -53,7 +55,7 @@ def test_the_keys_are_those_of_a_batch(rlds, stored):
 
 
 def test_statistics_are_those_of_the_episodes(rlds, stored):
-    table = np.load(stored / "episodes.npy")
+    table = np.load(version_folder(stored) / "episodes.npy")
 
     shown = rlds("info", "demo/pendulum", "--json").json["stored"]["statistics"]
 
@@ -71,7 +73,7 @@ def test_a_folder_anywhere_is_described_by_its_manifest(rlds, stored, tmp_path):
 
 
 def test_a_folder_with_an_id_outside_of_the_catalogs_is_described(rlds, stored, tmp_path):
-    manifest = json.loads((stored / "manifest.json").read_text())
+    manifest = json.loads((version_folder(stored) / "manifest.json").read_text())
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "manifest.json").write_text(
         json.dumps({**manifest, "id": "lab/mine", "known_issues": ["it is ours"]})
@@ -86,7 +88,7 @@ def test_a_folder_with_an_id_outside_of_the_catalogs_is_described(rlds, stored, 
 
 def test_the_manifest_takes_precedence_over_the_catalog(rlds, stored):
     """They differ for another upstream of the same id, or for user files."""
-    manifest = json.loads((stored / "manifest.json").read_text())
+    manifest = json.loads((version_folder(stored) / "manifest.json").read_text())
     said = {
         "known_issues": ["a joint was loose"],
         "license": "ours",
@@ -94,7 +96,7 @@ def test_the_manifest_takes_precedence_over_the_catalog(rlds, stored):
         "homepage": "https://us",
         "time_limit": 7,
     }
-    (stored / "manifest.json").write_text(json.dumps({**manifest, **said}))
+    (version_folder(stored) / "manifest.json").write_text(json.dumps({**manifest, **said}))
 
     out = rlds("info", "demo/pendulum").out
 
@@ -118,7 +120,7 @@ def test_a_folder_without_a_dataset_is_not_reported_as_an_unknown_id(rlds, tmp_p
 
 
 def test_an_invalid_manifest_is_an_integrity_error(rlds, stored):
-    (stored / "manifest.json").write_text("{}")
+    (version_folder(stored) / "manifest.json").write_text("{}")
 
     assert rlds("info", "demo/pendulum").code == 5
 

@@ -13,6 +13,7 @@ import pytest
 
 from datasets_rl import settings
 from datasets_rl.sources.local.description import FILE
+from datasets_rl.store import version_folder
 
 LONG = "x" * 300
 LIMITED = """
@@ -174,13 +175,13 @@ def npz(tmp_path):
 @pytest.mark.parametrize(
     ("first", "second"), [("local/x", "local/x/y"), ("local/x/y", "local/x"), ("local/x", "local/x/y/z")]
 )
-def test_a_dataset_inside_another_one_is_refused_both_ways(rlds, npz, first, second):
+def test_a_dataset_may_be_inside_the_folder_of_another_one(rlds, npz, first, second):
     assert rlds("download", first, "--from-local", npz).code == 0
-    ran = rlds("download", second, "--from-local", npz)
+    assert rlds("download", second, "--from-local", npz).code == 0
 
-    assert (ran.code, marks(ran)) == (2, ["rlds:", "why:", "next:"])
-    assert "dataset inside it" in ran.err or "is inside a dataset" in ran.err
-    assert rlds("verify", first).code == 0
+    assert {one["id"] for one in rlds("list", "--downloaded", "--json").json["datasets"]} == {first, second}
+    assert rlds("remove", first, "--yes").code == 0
+    assert rlds("verify", second).code == 0
 
 
 def test_a_user_file_instead_of_a_folder_is_refused_with_a_remedy(rlds, npz):
@@ -199,11 +200,12 @@ def test_a_destination_below_a_file_names_that_file_and_no_internal_folder(rlds,
     assert ran.err.startswith(f"rlds: {tmp_path / 'file'} cannot be used\n  why: Not a directory\n  next: ")
 
 
-def test_a_result_inside_a_dataset_is_refused(rlds, stored):
-    ran = rlds("preprocess", "demo/pendulum", "-t", "returns_to_go", "-o", stored / "more")
+def test_a_result_inside_a_version_is_refused(rlds, stored):
+    version = version_folder(stored)
+    ran = rlds("preprocess", "demo/pendulum", "-t", "returns_to_go", "-o", version / "more")
 
     assert (ran.code, marks(ran)) == (2, ["rlds:", "why:", "next:"])
-    assert f"is inside a dataset\n  why: {stored}" in ran.err
+    assert f"is inside a dataset\n  why: {version}" in ran.err
     assert rlds("verify", "demo/pendulum").code == 0
 
 

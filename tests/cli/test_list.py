@@ -14,6 +14,7 @@ from upstreams import hub
 
 from datasets_rl import sources
 from datasets_rl.cli.output import size_text
+from datasets_rl.store import version_folder
 
 
 def ids(ran):
@@ -127,8 +128,7 @@ def test_a_stored_dataset_outside_of_the_catalogs_is_listed(rlds, stored):
 
 
 def test_unfinished_and_foreign_folders_are_not_listed_as_stored(rlds, home):
-    (home / "demo" / ".work" / "pendulum" / "build").mkdir(parents=True)
-    (home / "demo" / "pendulum").mkdir()
+    (home / "demo" / "pendulum" / "build-01234567" / "version").mkdir(parents=True)
     (home / "notes.txt").write_text("mine")
 
     assert ids(rlds("list", "--downloaded")) == []
@@ -239,13 +239,14 @@ def test_on_a_narrow_terminal_the_last_columns_are_left_out(rlds, monkeypatch, w
 
 def test_what_is_stored_is_listed_with_all_that_it_occupies(rlds, stored):
     rlds("preprocess", "demo/pendulum", "-t", "keep_top_returns:50", "--as", "best")
-    raw = stored.parent / ".raw" / "pendulum"
+    raw = stored / "raw"
     raw.mkdir(parents=True)
     (raw / "pendulum.hdf5").write_bytes(b"0" * 2_000_000)
     ran, document = rlds("list", "--downloaded"), rlds("list", "--downloaded", "--json").json
     rows = [line.split("\t") for line in ran.out.splitlines()]
     bytes_on_disk = [
-        sum(one.stat().st_size for one in place.glob("*.npy")) for place in (stored, stored.with_name("pendulum@best"))
+        sum(one.stat().st_size for one in version_folder(place).glob("*.npy"))
+        for place in (stored, stored.with_name("pendulum@best"))
     ]
 
     assert [row[:4] for row in rows] == [
@@ -277,7 +278,7 @@ def test_a_part_and_earlier_versions_are_named(rlds, tmp_path):
 
 
 def test_interrupted_downloads_and_raw_files_alone_are_reported(rlds, home):
-    work, raw = home / "minari" / ".work" / "lab%2Fnew-v1", home / "d4rl" / ".raw" / "pen-human-v1"
+    work, raw = home / "minari" / "lab" / "new-v1" / "build-01234567", home / "d4rl" / "pen-human-v1" / "raw"
     work.mkdir(parents=True)
     raw.mkdir(parents=True)
     (work / "journal.jsonl").write_text("0" * 100)

@@ -45,7 +45,7 @@ def test_a_missing_dataset_needs_no_yes_and_is_not_an_error(rlds):
 
 
 def test_unfinished_files_are_deleted(rlds, home):
-    part = home / "demo" / ".raw" / "pendulum" / "pendulum.hdf5.part"
+    part = home / "demo" / "pendulum" / "raw" / "pendulum.hdf5.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 1000)
 
@@ -57,7 +57,7 @@ def test_unfinished_files_are_deleted(rlds, home):
 def test_earlier_versions_are_counted_and_deleted(rlds, home, stored, left):
     rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1", "--in-place")
     if left != "both":
-        disk.remove_tree(stored)
+        (stored / "CURRENT").unlink()
     size = disk.tree_bytes(home)
 
     would = rlds("remove", "demo/pendulum", "--dry-run", "--json").json["datasets"][0]

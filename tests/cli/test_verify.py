@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from stored_data import reseal, write_manifest_with_digest
 
+from datasets_rl.store import version_folder
+
 
 def flip(path, at):
     data = bytearray(path.read_bytes())
@@ -45,7 +47,7 @@ def test_deep_checks_more(rlds):
 
 @pytest.mark.parametrize("name", ["rows.npy", "final.npy", "episodes.npy"])
 def test_a_flipped_bit_is_found_and_ends_with_5(rlds, stored, name):
-    flip(stored / name, -1)
+    flip(version_folder(stored) / name, -1)
 
     ran = rlds("verify", "demo/pendulum")
 
@@ -55,7 +57,7 @@ def test_a_flipped_bit_is_found_and_ends_with_5(rlds, stored, name):
 
 
 def test_a_missing_file_is_found(rlds, stored):
-    (stored / "final.npy").unlink()
+    (version_folder(stored) / "final.npy").unlink()
 
     assert rlds("verify", "demo/pendulum").code == 5
 
@@ -68,7 +70,7 @@ def test_a_folder_can_be_verified(rlds, stored, tmp_path):
 
 def test_damaged_datasets_among_several_are_named_and_the_code_is_1(rlds, stored, tmp_path):
     shutil.copytree(stored, tmp_path / "copy")
-    flip(tmp_path / "copy" / "rows.npy", -1)
+    flip(version_folder(tmp_path / "copy") / "rows.npy", -1)
 
     ran = rlds("verify", "demo/pendulum", tmp_path / "copy", "demo/nothing", "--json")
 
@@ -81,9 +83,9 @@ def test_damaged_datasets_among_several_are_named_and_the_code_is_1(rlds, stored
 
 def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
     """The digests match the changed values, as after a faulty conversion."""
-    rows = np.load(stored / "rows.npy")
+    rows = np.load(version_folder(stored) / "rows.npy")
     rows["next.truncated"][3] = True
-    np.save(stored / "rows.npy", rows)
+    np.save(version_folder(stored) / "rows.npy", rows)
     reseal(stored)
 
     assert rlds("verify", "demo/pendulum").code == 0
@@ -92,7 +94,7 @@ def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
 
 def test_values_outside_of_their_spec_are_found_by_deep(rlds, stored):
     """The pendulum's actions are in [-2, 2], so they violate a spec with tighter bounds."""
-    manifest = json.loads((stored / "manifest.json").read_text())
+    manifest = json.loads((version_folder(stored) / "manifest.json").read_text())
     manifest["raw"] = []  # otherwise the spec would be compared with that of the upstream
     manifest["specs"]["action"] = {"kind": "bounded", "dtype": "float32", "shape": [1], "low": -2.0, "high": 2.0}
     write_manifest_with_digest(stored, manifest)
@@ -122,7 +124,7 @@ def test_an_empty_argument_is_wrong_usage_and_a_missing_folder_is_reported_as_mi
 
 
 def test_a_damaged_dataset_has_no_list_of_checks_and_a_remedy(rlds, stored):
-    (stored / "final.npy").unlink()
+    (version_folder(stored) / "final.npy").unlink()
 
     out = rlds("verify", "demo/pendulum").out
 
@@ -133,7 +135,7 @@ def test_a_damaged_dataset_has_no_list_of_checks_and_a_remedy(rlds, stored):
 def test_the_remedy_for_a_damaged_copy_is_about_the_copy(rlds, stored, tmp_path):
     """Replacing the intact dataset of the same id would not repair the copy."""
     copy = shutil.copytree(stored, tmp_path / "copy")
-    flip(copy / "rows.npy", -1)
+    flip(version_folder(copy) / "rows.npy", -1)
 
     out = rlds("verify", copy).out
 
@@ -142,14 +144,14 @@ def test_the_remedy_for_a_damaged_copy_is_about_the_copy(rlds, stored, tmp_path)
 
 
 def test_a_dataset_given_by_its_folder_has_the_remedy_of_its_id(rlds, stored):
-    flip(stored / "rows.npy", -1)
+    flip(version_folder(stored) / "rows.npy", -1)
 
     assert "next: rlds download demo/pendulum --force" in rlds("verify", stored).out
 
 
 @pytest.mark.parametrize("words", [["verify"], ["info"]])
 def test_values_without_an_upstream_digest_are_reported_in_one_line(rlds, stored, words):
-    manifest = json.loads((stored / "manifest.json").read_text())
+    manifest = json.loads((version_folder(stored) / "manifest.json").read_text())
     manifest["raw"] = [{**one, "checked": "recorded"} for one in manifest["raw"]]
     before = rlds(*words, "demo/pendulum").out
     write_manifest_with_digest(stored, manifest)
@@ -178,7 +180,7 @@ def test_values_of_the_source_that_are_not_finite_are_counted_and_no_problem(rld
     assert converted.code == 0
     assert "action: 3 values of the source are NaN or infinite, and kept" in converted.err
     assert "3 values of action" in rlds("info", "local/mine").out
-    manifest = home / "local" / "mine" / "manifest.json"
+    manifest = version_folder(home / "local" / "mine") / "manifest.json"
     statistics = json.loads(manifest.read_text())["statistics"]
     assert statistics["action"]["not_finite"] == [2, 1]
     assert "not_finite" not in statistics["observation"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 
 import pytest
 
 from datasets_rl import disk
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.store import version_folder
 
 SCALE = ("-t", "scale_rewards:3")
 
@@ -75,12 +75,31 @@ def test_info_shows_the_chain_of_versions_and_undo_shortens_it(rlds, stored):
     ran = rlds("preprocess", "demo/pendulum", "--undo")
     assert ran.code == 2
     assert "has no earlier version" in ran.err
-    assert rlds("info", "demo/pendulum", "--json").json["versions"] == []
+    chain = rlds("info", "demo/pendulum", "--json").json["versions"]
+    assert [(one["number"], one["current"]) for one in chain] == [(1, True), (2, False), (3, False)]
+
+
+def test_use_makes_any_version_current_and_undo_the_one_that_it_was_made_of(rlds, stored):
+    for recipe in ("keep_top_returns:50", "scale_rewards:3"):
+        rlds("preprocess", "demo/pendulum", "-t", recipe, "--in-place")
+    names = sorted(path.name for path in stored.iterdir() if path.name != "CURRENT")
+
+    for version, number in ((1, 1), (names[2], 3)):
+        ran = rlds("use", "demo/pendulum", version)
+        assert (ran.code, ran.out) == (0, f"{stored}\n")
+        assert f"version {number} is current" in ran.err
+        assert (stored / "CURRENT").read_text() == f"{names[number - 1]}\n"
+    assert rlds("use", stored, "--undo", "--json").json["version"] == names[1]
+    for words in ([], ["1", "--undo"], ["7"]):
+        assert rlds("use", "demo/pendulum", *words).code == 2
+    (stored / "CURRENT").write_text("nothing")
+    assert "next: rlds use" in rlds("info", "demo/pendulum").err
+    assert rlds("use", "demo/pendulum", 1).code == 0
 
 
 def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
     rlds("preprocess", "demo/pendulum", *SCALE, "--in-place")
-    build = home / "d4rl" / ".work" / "ant"
+    build = home / "d4rl" / "ant-medium-v2" / "build-01234567"
     build.mkdir(parents=True)
     (build / "journal.jsonl").write_text("x" * 100)
 
@@ -98,20 +117,23 @@ def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
 
 @pytest.mark.skipif(os.name == "nt", reason="processes")
 def test_cache_prune_deletes_files_of_dead_processes_and_other_commands_do_not(rlds, stored):
-    work, trash = stored.parent / ".work", stored.parent / disk.TRASH_FOLDER
-    dead = 2**22 + 1
-    (trash / "abc").mkdir(parents=True)
-    (trash / "abc" / "rows.npy").write_text("x")
-    work.mkdir()
-    (work / "pendulum.lock").write_text(f"{dead}\n{socket.gethostname()}\n1\n")
-    place = disk._process_name().partition("-")[0]
-    (work / f"pendulum.lock.0123abcd.{place}-{dead}.claim").write_text("")
-    (work / f".pendulum.change-1.{place}-{dead}.tmp").write_text("")
-    (work / "gone" / "build").mkdir(parents=True)
+    dead = f"{disk.process_name().rpartition('-')[0]}-{2**22 + 1}"
+    trash = stored / f"trash-{0:032x}"
+    trash.mkdir()
+    (trash / "rows.npy").write_text("x")
+    (stored / ".lock").write_text("")
+    (stored / f".CURRENT@{dead}.tmp").write_text("")
+    build = stored / f"build-01234567@{dead}"
+    (build / "version").mkdir(parents=True)
+    (build / f".journal.jsonl@{dead}.tmp").write_text("")
 
     left = sorted(stored.parent.rglob("*"))
     assert rlds("list", "--downloaded").code == 0
     assert rlds("preprocess", stored, *SCALE, "--dry-run").code == 0
     assert sorted(stored.parent.rglob("*")) == left
     assert rlds("cache", "prune").code == 0
-    assert sorted(path.name for path in stored.parent.iterdir()) == ["pendulum"]
+    kept = {"CURRENT", version_folder(stored).name, build.name}
+    assert {path.name for path in stored.iterdir()} == kept
+    assert [path.name for path in build.iterdir()] == ["version"]
+    assert rlds("cache", "prune", "--builds", "--yes").code == 0
+    assert not build.exists()

@@ -39,6 +39,7 @@ from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
 from datasets_rl.downloading import planning
+from datasets_rl.downloading.target import Target
 from datasets_rl.errors import (
     DatasetsRLError,
     FetchError,
@@ -179,10 +180,11 @@ def made(request, tmp_path_factory, written):
         shrunk(environment, case)
         place = store.dataset_paths(case.id)
         folder = downloading.download(case.id, selection=Selection(options=case.options), keep_raw=True)
-        request = planning.DownloadRequest(
-            sources.find(case.id), place, Settings.from_env(), Selection(options=case.options)
-        )
-        contents = planning.find_files(request, aside=place.work)
+        selection, settings = Selection(options=case.options), Settings.from_env()
+        target = Target.find(case.id, selection, settings=settings)
+        aside = tmp_path_factory.mktemp("aside")
+        request = planning.DownloadRequest(target, settings, place.raw, aside / "none", selection)
+        contents = planning.find_files(request, aside=aside)
         yield Made(case, tree, golden, StoredDataset(folder), place, contents)
 
 
@@ -207,6 +209,7 @@ def rlds(capsys):
 
 def content(folder):
     """Return the digest of every file, and the manifest without its digest."""
+    folder = store.version_folder(folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["digest"]  # the digest depends on the order of the lists
     manifest["raw"].sort(key=lambda one: one["path"])
@@ -226,8 +229,9 @@ def differing(left, right):
 
 def leftovers(root):
     """Return the files in a source's folder that are not part of a finished dataset."""
-    hidden = [path for name in (".work", ".raw") for path in (root / name).rglob("*")]
-    return sorted(path.relative_to(root) for path in hidden)
+    entries = [path for paths in store.dataset_places(root) for path in paths.entries()]
+    unfinished = [path for path in entries if path.name.startswith(("build-", "raw", "trash-"))]
+    return sorted(path.relative_to(root) for folder in unfinished for path in folder.rglob("*"))
 
 
 def test_every_source_has_cases():
@@ -767,7 +771,7 @@ def test_every_type_of_part_opens_without_options_and_reports_its_selection(
 def test_a_part_shows_a_smaller_selection_and_refuses_a_different_one(made, downloaded_parts):
     kind = dataset_class(made.place.root.name)
     for part, _, stored in downloaded_parts:
-        root = stored.folder.parents[made.name.count("/")]
+        root = stored.folder.parents[made.name.count("/") + 1]
         selection = Selection.from_json(stored.manifest.selection)
 
         assert len(kind(made.name, root=root, selection=selection, download=False)) == len(stored)

@@ -165,18 +165,18 @@ def test_a_root_takes_precedence_over_the_working_directory(tmp_path, monkeypatc
 
 def test_true_keeps_a_dataset_and_force_converts_it_again(tmp_path):
     first = DemoExperienceReplay("pendulum", root=tmp_path)
-    number = (first.data_path / "rows.npy").stat().st_ino
+    number = first.stored.folder
     kept = first[:]
-    assert (DemoExperienceReplay("pendulum", root=tmp_path).data_path / "rows.npy").stat().st_ino == number
+    assert DemoExperienceReplay("pendulum", root=tmp_path).stored.folder == number
     again = DemoExperienceReplay("pendulum", root=tmp_path, download="force")
 
-    assert (again.data_path / "rows.npy").stat().st_ino != number
+    assert again.stored.folder != number
     assert (again[:] == kept).all()
     assert (first[:] == kept).all()
 
 
 def test_force_replaces_a_damaged_dataset_and_true_refuses_it(tmp_path):
-    folder = DemoExperienceReplay("pendulum", root=tmp_path).data_path
+    folder = DemoExperienceReplay("pendulum", root=tmp_path).stored.folder
     with (folder / "rows.npy").open("r+b") as stream:
         stream.truncate(1000)
 
@@ -306,13 +306,28 @@ def test_other_files_in_a_downloaded_dataset_are_kept(tmp_path, act):
     folder = downloading.download("demo/pendulum", root=tmp_path)
     (folder / "thesis.tex").write_text("years of work")
 
-    with pytest.raises(InvalidArgumentError, match=r"thesis\.tex"):
-        store.remove("demo/pendulum", root=tmp_path) if act == "remove" else downloading.download(
-            "demo/pendulum", root=tmp_path, force=True
-        )
+    if act == "remove":
+        store.remove("demo/pendulum", root=tmp_path)
+        assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+    else:
+        downloading.download("demo/pendulum", root=tmp_path, force=True)
+        assert len(load(folder)) == 15_000
+    assert (folder / "thesis.tex").read_text() == "years of work"
 
-    assert (folder / "thesis.tex").exists()
+
+@pytest.mark.parametrize("act", ["remove", "replace"])
+def test_other_files_in_a_version_are_kept(tmp_path, act):
+    folder = downloading.download("demo/pendulum", root=tmp_path)
+    note = store.version_folder(folder) / "thesis.tex"
+    note.write_text("years of work")
+
+    if act == "remove":
+        with pytest.raises(InvalidArgumentError, match=r"thesis\.tex"):
+            store.remove("demo/pendulum", root=tmp_path)
+    else:
+        downloading.download("demo/pendulum", root=tmp_path, force=True)
     assert len(load(folder)) == 15_000
+    assert note.read_text() == "years of work"
 
 
 def test_a_link_to_a_dataset_is_a_dataset(tmp_path):

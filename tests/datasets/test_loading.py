@@ -11,8 +11,10 @@ from d4rl_files import mujoco
 
 from datasets_rl import Selection, downloading, load, sources
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, dataset_class
-from datasets_rl.downloading import growth, planning
+from datasets_rl.downloading import planning, stored_selection
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError, UnknownKeyError
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.store import version_folder
 
 NAME = "bullet-maze2d-open-v0"
 FIELDS = Selection(keys=("observation",))
@@ -217,12 +219,13 @@ def test_a_dry_run_plans_both_parts_of_a_growing_dataset_and_nothing_for_a_store
 
 
 def test_selections_that_count_episodes_over_different_files_are_not_joined(raw):
-    folder = store(raw, FIELDS)
+    folder = version_folder(store(raw, FIELDS))
     manifest = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(
         manifest.replace('"keys": [\n   "observation"\n  ]', '"episodes": "0:3", "include": ["a"]')
     )
 
-    assert growth.grown_selection(folder, Selection("0:3", include=("a",))) is None
+    stored = Manifest.read(folder)
+    assert stored_selection.grown_selection(stored, folder, Selection("0:3", include=("a",))) is None
     with pytest.raises(InvalidArgumentError, match="which counts its episodes over different files"):
-        growth.grown_selection(folder, Selection("0:3", include=("b",)))
+        stored_selection.grown_selection(stored, folder, Selection("0:3", include=("b",)))

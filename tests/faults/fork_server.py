@@ -18,6 +18,7 @@ import sys
 import tempfile
 import traceback
 
+import filelock
 import torch
 
 import datasets_rl
@@ -91,5 +92,9 @@ if __name__ == "__main__":
     for module in pkgutil.walk_packages(datasets_rl.__path__, "datasets_rl."):
         with contextlib.suppress(ImportError):
             importlib.import_module(module.name)
+    if "lying" in sys.argv:
+        # As locks of some network file systems do: the file is there, and nobody is kept out.
+        filelock.FileLock.acquire = lambda *_, **__: None
+        filelock.FileLock.release = lambda *_, **__: None
     for line in sys.stdin:
         print(json.dumps(serve(json.loads(line))), flush=True)

@@ -25,6 +25,7 @@ from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Function, Recipe, preprocess, undo
 from datasets_rl.settings import Settings
+from datasets_rl.store import version_folder
 
 task = json.loads(sys.argv[1])
 folder = Path(task["folder"])
@@ -65,8 +66,9 @@ def work():
 
 def digests():
     """Return the path and the SHA-256 of every file of the dataset."""
+    version = version_folder(folder)
     return sorted(
-        (str(path.relative_to(folder)), digest_file(path).hexdigest()) for path in folder.rglob("*") if path.is_file()
+        (str(path.relative_to(version)), digest_file(path).hexdigest()) for path in version.rglob("*") if path.is_file()
     )
 
 
@@ -80,9 +82,7 @@ def found():
 
 
 def restore():
-    """Restore the original dataset, and delete the hidden folders."""
-    for hidden in (".work", ".versions", ".rlds-trash"):
-        shutil.rmtree(root / hidden, ignore_errors=True)
+    """Restore the original dataset."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(backup, folder)
 
@@ -97,8 +97,7 @@ def finish(event):
     if run_killed_at(0, work, counts) is None:
         raise SystemExit("the run after a kill failed")
     report("again", died=False)
-    # The next process takes over the owner file of a killed one; a kill during the takeover leaves a renamed file.
-    left = sorted(path.name for path in (root / ".work").rglob("*") if path.is_file() and ".lock" not in path.name)
+    left = sorted(path.name for path in folder.iterdir() if path.name.startswith(("build-", "trash-", ".")))
     undo(folder)
     print(json.dumps({"event": f"undo after {event}", "died": False, "found": found(), "left": left}), flush=True)
     restore()

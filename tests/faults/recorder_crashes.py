@@ -63,7 +63,9 @@ def found():
 
 def left():
     """Return the files that are neither the dataset's nor expected."""
-    return sorted(str(path) for path in home.rglob("*") if path.is_file() and path.parent != home / "local" / "toy")
+    folder = home / "local" / "toy"
+    kept = {folder / "CURRENT", store.version_folder(folder)} if (folder / "CURRENT").exists() else set()
+    return sorted(str(path) for path in home.rglob("*") if path.is_file() and not kept & {path, path.parent})
 
 
 counts = events_below(home)
@@ -73,7 +75,7 @@ for fatal in range(task["first"], total + 1, task["steps"]):
     seen.write_text("0")
     assert run_killed_at(fatal, work, counts) is None
     episodes, values, problems = found()
-    store.sweep(home / "local")
+    store.sweep_all(home / "local")
     print(
         json.dumps(
             {

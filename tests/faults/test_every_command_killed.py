@@ -3,7 +3,7 @@
 For each command and each of its changes, a child is killed before that change. Afterwards, each on a copy of the
 folder,
 
-* the same command ends with 0 and the files of an undisturbed run, including hidden folders;
+* the same command ends with 0 and the files of an undisturbed run, including those that no reader sees;
 * a command that reads ends as on an undisturbed folder, before or after the first command, and changes nothing;
 * another command that writes does so, too, and once the data folder is pruned, the files are those of undisturbed runs.
 """
@@ -11,6 +11,7 @@ folder,
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -22,7 +23,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_server import Server
-from stored_data import columns, trajectory, write_dataset
+from stored_data import columns, store_dataset, trajectory
+
+from datasets_rl.format.current import VERSION_NAME
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
@@ -39,6 +42,8 @@ class Scenario:
     before: list[list[str]] = field(default_factory=list)
     stored: bool = True
     """Whether the dataset is stored before the command."""
+    again: tuple[int, ...] = (0,)
+    """The codes with which the same command may end after a kill."""
 
 
 IN_PLACE = ["preprocess", ID, *SCALE, "--in-place"]
@@ -69,7 +74,8 @@ SCENARIOS = {
     "merge": Scenario(
         ["preprocess", ID, f"{ID}@x", "--out", "{home}/out/both"], [["preprocess", ID, *SCALE, "--as", "x"]]
     ),
-    "undo": Scenario(["preprocess", ID, "--undo"], [IN_PLACE, AGAIN, AGAIN]),
+    "undo": Scenario(["preprocess", ID, "--undo"], [IN_PLACE, AGAIN], again=(0, 2)),
+    "use": Scenario(["use", ID, "1"], [IN_PLACE, ["preprocess", ID, *KEEP, "--in-place"]]),
     "remove": Scenario(["remove", ID, "--yes"], [IN_PLACE, ["preprocess", ID, *KEEP, "--as", "x"]]),
     "mix": Scenario(["mix", ID, f"{ID}@x", "-o", "{home}/out/mix.toml"], [["preprocess", ID, *SCALE, "--as", "x"]]),
     "cache prune": Scenario(["cache", "prune", "--versions", "--yes"], [IN_PLACE, AGAIN]),
@@ -93,38 +99,75 @@ OTHERS = [
     ["preprocess", ID, "-t", "scale_rewards:5", "--as", "five"],
     ["remove", ID, "--yes"],
     ["cache", "prune", "--builds", "--yes"],
+    ["use", ID, "1"],
+    ["download", ID],
 ]
 
 
-@pytest.fixture(scope="module")
-def server(warm_executable):
-    made = Server(warm_executable)
+@pytest.fixture(scope="module", params=["locks", "locks that lie"])
+def server(request, warm_executable):
+    made = Server(warm_executable, lying=request.param == "locks that lie")
     yield made
     made.close()
 
 
 def tree(home):
-    """Return the digest of every file and the path of every folder."""
-    return {
-        path.relative_to(home).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        for path in home.rglob("*")
-    }
+    """Return the digest of every file and the path of every folder.
+
+    A version is named by its place among those of its dataset, because a command that is repeated may publish another
+    one, whose manifest states another parent.
+    """
+    ranks = {}
+    for folder in {path.parent for path in home.rglob("*") if VERSION_NAME.fullmatch(path.name)}:
+        names = sorted(path.name for path in folder.iterdir() if VERSION_NAME.fullmatch(path.name))
+        ranks |= {
+            f"{folder.relative_to(home)}/{name}": f"{folder.relative_to(home)}/v{n}" for n, name in enumerate(names)
+        }
+    files = {}
+    for path in home.rglob("*"):
+        name = path.relative_to(home).as_posix()
+        version = next((long for long in ranks if f"{name}/".startswith(f"{long}/")), "")
+        shown = f"{ranks[version]}{name[len(version) :]}" if version else name
+        files[shown] = digest(path, ranks, name.rpartition("/")[0]) if path.is_file() else ""
+    return files
+
+
+def digest(path, ranks, folder):
+    """Return the digest of a file; of a pointer the version that it names, and of a manifest what does not vary."""
+    if path.name == "CURRENT":
+        return ranks.get(f"{folder}/{path.read_text().strip()}", "nothing")
+    if path.name == "manifest.json":
+        document = {name: value for name, value in json.loads(path.read_text()).items() if name not in VARYING}
+        return json.dumps(document, sort_keys=True)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+VARYING = {"digest", "parent"}
 
 
 def public(files):
-    """Leave out empty folders and files that only a repeated command uses."""
-    resumable = (".raw/", ".recorded/", ".work/", "out/.")
-    return {
-        path: digest
+    """Return the files of the current versions, and those that belong to no dataset."""
+    current = {
+        path.removesuffix("CURRENT"): f"{version}/" for path, version in files.items() if path.endswith("/CURRENT")
+    }
+    shown = {
+        f"{folder}{path.removeprefix(version)}": digest
+        for folder, version in current.items()
         for path, digest in files.items()
-        if digest and not any(f"/{hidden}" in f"/{path}" for hidden in resumable)
+        if digest and path.startswith(version)
+    }
+    return shown | {
+        path: digest for path, digest in files.items() if digest and path.startswith("out/") and path.count("/") == 1
     }
 
 
 def rubbish(files):
-    """Return the files that `cache prune` must delete: trash, records, owner files, temporary files."""
-    marks = (".rlds-trash", ".change-", ".lock", ".claim", ".tmp")
-    return [path for path in files if any(mark in path for mark in marks) and not path.startswith("out/")]
+    """Return the files that `cache prune` must delete: trash, locks, temporary files."""
+    return [
+        path
+        for path in files
+        if any(mark in path for mark in ("trash-", ".lock", ".tmp")) and not path.startswith("out/")
+    ]
 
 
 class Trial:
@@ -150,7 +193,7 @@ class Trial:
         self.put_back()
         if scenario.stored:
             given = [trajectory(2 + number % 5, seed=number) for number in range(8)]
-            write_dataset(self.home / "demo" / "pendulum", given, columns(), id=ID)
+            store_dataset(self.home / "demo" / "pendulum", given, columns(), id=ID)
         for argv in scenario.before:
             self.ends(argv)
         shutil.rmtree(self.start)
@@ -196,7 +239,7 @@ class Trial:
         shutil.rmtree(dead, ignore_errors=True)
         shutil.copytree(self.home, dead, symlinks=True)
         answer = self.run(self.scenario.argv)
-        if answer["code"] != 0:
+        if answer["code"] not in self.scenario.again:
             yield f"{fatal}: the same command ends with {answer['code']}: {answer['text']}"
         elif tree(self.home) != self.after:
             yield f"{fatal}: the same command leaves {difference(tree(self.home), self.after)}"

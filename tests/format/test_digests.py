@@ -14,6 +14,7 @@ from datasets_rl import append_episodes, download, verify
 from datasets_rl.format.digests import RangeHasher, digest_of_bytes
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing import Recipe, preprocess
+from datasets_rl.store import version_folder
 
 
 def by_hand(folder: Path) -> bytes:
@@ -39,6 +40,7 @@ def test_every_writer_of_a_dataset_writes_the_digests_of_its_ranges(how, pendulu
         "appended": lambda: [append_episodes("local/own", pendulum, root=tmp_path, again=True) for _ in range(2)][-1],
     }[how]()
 
+    folder = version_folder(folder)
     assert np.load(folder / "digests.npy").tobytes() == by_hand(folder)
     files = {file.path: file.digest for file in Manifest.read(folder).files}
     assert "digests.npy" in files

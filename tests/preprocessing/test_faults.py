@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stored_data import columns, trajectory, write_dataset
+from stored_data import columns, store_dataset, trajectory
 
 from datasets_rl import disk
 from datasets_rl.build.engines.local import LocalEngine
@@ -47,7 +47,7 @@ if len(sys.argv) > 2:
 @pytest.fixture
 def folder(tmp_path):
     given = [trajectory(60, seed=number) for number in range(12)]
-    return write_dataset(tmp_path / "toy" / "data", given, columns()).folder
+    return store_dataset(tmp_path / "toy" / "data", given, columns()).folder.parent
 
 
 def doubled(batch):
@@ -199,17 +199,18 @@ class Here(contextlib.nullcontext):
 @pytest.mark.parametrize("dying", ["a part", "the parts of another run"])
 def test_a_run_that_dies_while_it_deletes_partials_is_completed_by_the_next(folder, monkeypatch, dying):
     recipe = Recipe([Function(doubled, "batch")])
-    remove, parts = disk.remove_tree, folder.parent / ".work" / "data" / "partials"
+    remove = disk.remove_tree
 
-    def dies(path):
-        if path.exists() and ("000002" in path.name if dying == "a part" else path.parent == parts):
+    def dies(path, *root):
+        is_part = "000002" in path.name if dying == "a part" else path.parent.name == "partials"
+        if path.exists() and is_part:
             next(iter(sorted(path.rglob("rows.npy")))).unlink()
             raise KeyboardInterrupt
-        remove(path)
+        remove(path, *root)
 
     if dying == "the parts of another run":
         preprocess_until_the_last_part(folder, recipe)
-        assert [*parts.glob("*/000002/commit.json")]
+        assert [*folder.glob("build-*/partials/*/000002/commit.json")]
     monkeypatch.setattr(disk, "remove_tree", dies)
     with pytest.raises(KeyboardInterrupt):
         # With another number of partials, the existing ones cannot be reused.

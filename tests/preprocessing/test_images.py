@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from raw.images import encoded, scene
-from stored_data import Trajectory, columns, write_dataset
+from stored_data import Trajectory, columns, store_dataset
 
 from datasets_rl.errors import PreprocessError
 from datasets_rl.format.check import check_rules
@@ -15,6 +15,7 @@ from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, preview
 from datasets_rl.preprocessing.batches import episode_batch
 from datasets_rl.progress import Report
+from datasets_rl.store import version_folder
 from datasets_rl.ted.episode import EncodedImages
 
 CAMERA = ("observation", "camera")
@@ -43,7 +44,7 @@ def filmed(number, steps, known):
 @pytest.fixture
 def folder(tmp_path):
     given = [filmed(number, *one) for number, one in enumerate(LENGTHS)]
-    return write_dataset(tmp_path / "home" / "toy" / "films", given, COLUMNS).folder
+    return store_dataset(tmp_path / "home" / "toy" / "films", given, COLUMNS).folder.parent
 
 
 def strict(folder):
@@ -124,7 +125,7 @@ def test_a_dry_run_reports_the_size_of_encoded_images(folder):
     found = preview(folder, Recipe.inline(["scale_rewards:2"]))
 
     assert [one.encoded for one in found.columns if one.key == CAMERA] == [True]
-    assert (folder / "observation.camera.npy").stat().st_size < found.bytes < stored.manifest.bytes
+    assert (version_folder(folder) / "observation.camera.npy").stat().st_size < found.bytes < stored.manifest.bytes
 
 
 def test_datasets_of_pixels_and_of_encoded_images_are_merged(folder, tmp_path):
@@ -190,7 +191,7 @@ def test_a_transform_that_splits_episodes_keeps_the_right_final_images(folder, t
 
 def test_a_damaged_image_is_reported_with_its_episode_when_it_is_decoded(folder, tmp_path):
     stored = StoredDataset(folder)
-    data = np.load(folder / "observation.camera.npy", mmap_mode="r+")
+    data = np.load(version_folder(folder) / "observation.camera.npy", mmap_mode="r+")
     ends = stored.map("observation.camera.ends.npy")
     data[ends[6] : ends[7]] = 0
     data.flush()

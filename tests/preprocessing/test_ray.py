@@ -18,7 +18,7 @@ import time
 import numpy as np
 import pytest
 from raw.minari import SPACES, episodes, write
-from stored_data import columns, trajectory, write_dataset
+from stored_data import columns, store_dataset, trajectory
 
 from datasets_rl import Selection, downloading
 from datasets_rl.build.engines.ray import RayEngine
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:ray", "ignore::Re
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     given = [trajectory(3 + number % 7, seed=number, known=number % 3 > 0) for number in range(40)]
-    return write_dataset(tmp_path_factory.mktemp("home") / "toy" / "data", given, columns()).folder
+    return store_dataset(tmp_path_factory.mktemp("home") / "toy" / "data", given, columns()).folder.parent
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_data import FLAGS, Trajectory, write_dataset
+from stored_data import FLAGS, Trajectory, store_dataset
 
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.check import check_rules
@@ -734,7 +734,7 @@ def stored(tmp_path_factory):
         *FLAGS,
     ]
     trajectories = [one(1 + 3 * number % 7, number % 3 > 0) for number in range(11)]
-    return write_dataset(tmp_path_factory.mktemp("toy") / "toy" / "data", trajectories, of).folder
+    return store_dataset(tmp_path_factory.mktemp("toy") / "toy" / "data", trajectories, of).folder.parent
 
 
 FLAT = {"corl_locomotion", "diffusion_policy", "normalized_observation", "td3_bc"}

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from stored_data import columns, trajectory, write_dataset
+from stored_data import columns, store_dataset, trajectory
 
-from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Function, Recipe, dry_run, partial, preprocess, run, undo
 
@@ -18,13 +18,13 @@ LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
 @pytest.fixture
 def folder(tmp_path):
     given = [trajectory(steps, seed=number, known=known) for number, (steps, known) in enumerate(LENGTHS)]
-    return write_dataset(tmp_path / "home" / "toy" / "data", given, columns()).folder
+    return store_dataset(tmp_path / "home" / "toy" / "data", given, columns()).folder.parent
 
 
 @pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_dataset_that_is_replaced_during_the_run_is_an_error(folder, tmp_path, jobs):
-    marker = tmp_path / "done"
+def test_a_run_reads_the_version_with_which_it_started(folder, tmp_path, jobs):
+    marker, before = tmp_path / "done", StoredDataset(folder).column(("next", "reward"))
 
     def meddling(data):
         if (data["episode"] == 3).any() and not marker.exists():
@@ -35,12 +35,13 @@ def test_a_dataset_that_is_replaced_during_the_run_is_an_error(folder, tmp_path,
     recipe = Recipe([Function(meddling, "episode")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dry_run, "_BYTES", 1)
-        with pytest.raises(PreprocessError, match="replaced by another process during the run"):
-            preprocess(folder, recipe, out=tmp_path / "out", jobs=jobs, num_parts=5)
-    assert not (tmp_path / "out").exists()
+        made = StoredDataset(preprocess(folder, recipe, out=tmp_path / "out", jobs=jobs, num_parts=5))
+    assert np.array_equal(made.column(("next", "reward")), before)
 
-    came = StoredDataset(preprocess(folder, recipe, out=tmp_path / "out", jobs=jobs, num_parts=5))
-    assert np.array_equal(came.column(("next", "reward")), StoredDataset(folder).column(("next", "reward")))
+    again = preprocess(folder, recipe, out=tmp_path / "out", jobs=jobs, num_parts=5, force=True)
+    rewards = StoredDataset(folder).column(("next", "reward"))
+    assert np.array_equal(StoredDataset(again).column(("next", "reward")), rewards)
+    assert np.allclose(rewards, 100 * before)
 
 
 def test_some_steps_replace_all_only_with_force(folder):
@@ -121,7 +122,7 @@ def test_a_resumed_run_keeps_layout_revisions(folder, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         preprocess(folder, recipe, out=tmp_path / "out", jobs=1, num_parts=5)
     assert calls.read_text().split() == ["0", "0", "1", "2", "0", "1", "2", "3", "4"]
-    found = json.loads((tmp_path / ".work" / "out" / "revisions.json").read_text())
+    found = json.loads(next((tmp_path / "out").glob("build-*/revisions.json")).read_text())
     assert found["unshared"] == [["observation"]]
     calls.write_text("")
     preprocess(folder, recipe, out=tmp_path / "out", jobs=1, num_parts=5)

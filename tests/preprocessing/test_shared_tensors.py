@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from stored_data import columns, trajectory, write_dataset
+from stored_data import columns, store_dataset, trajectory
 
 from datasets_rl.errors import PreprocessError
 from datasets_rl.format.reader import StoredDataset
@@ -21,9 +21,9 @@ def folder(tmp_path):
     given = [trajectory(steps, seed=number, known=known) for number, (steps, known) in enumerate(LENGTHS)]
     for one in given:
         one.steps[WIDE] = np.arange(len(one) * 600, dtype="f4").reshape(len(one), 20, 30)
-    return write_dataset(
+    return store_dataset(
         tmp_path / "home" / "toy" / "data", given, [*columns(), Column(WIDE, np.dtype("f4"), (20, 30))]
-    ).folder
+    ).folder.parent
 
 
 def made(folder, fn, per, **options):

@@ -153,7 +153,9 @@ def test_episodes_are_added_after_each_number_of_episodes(tmp_path):
         lengths = []
         for _ in range(5):
             record(writer, 1, terminated=True)
-            lengths.append(len(load("local/a", download=False)) if (tmp_path / "local" / "a").exists() else 0)
+            lengths.append(
+                len(load("local/a", download=False)) if (tmp_path / "local" / "a" / "CURRENT").exists() else 0
+            )
 
     assert lengths == [0, 2, 2, 4, 4]
     assert len(load("local/a")) == 5

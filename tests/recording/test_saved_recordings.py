@@ -75,7 +75,7 @@ def home(left, tmp_path, monkeypatch):
 def recordings(home):
     """Return the folders of the recordings by the first state of their first episode, sorted."""
     folders = {}
-    for folder in (home / "local" / ".recorded" / "toy").glob("*"):
+    for folder in (home / "local" / "toy" / "recorded").glob("*"):
         if folder.is_dir() and (folder / "journal.jsonl").is_file():
             line = (folder / "journal.jsonl").read_text().splitlines()[1]
             folders[json.loads(line)["commit"]["facts"]["seed"][1][0]] = folder
@@ -130,7 +130,7 @@ def test_a_command_that_reads_adds_nothing_and_says_what_does(home, capsys):
     text = capsys.readouterr().err
 
     assert "rlds append local/toy adds them" in text
-    assert {path for path in tree(home) if ".recorded" in path} == {path for path in before if ".recorded" in path}
+    assert {path for path in tree(home) if "recorded" in path} == {path for path in before if "recorded" in path}
     assert {name: digest for name, digest in before.items() if digest} == {
         name: digest for name, digest in tree(home).items() if digest
     }
@@ -139,7 +139,7 @@ def test_a_command_that_reads_adds_nothing_and_says_what_does(home, capsys):
 def test_appending_without_others_adds_every_recording_once_and_deletes_it(home):
     append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes()
-    assert not (home / "local" / ".recorded").exists()
+    assert not (home / "local" / "toy" / "recorded").exists()
     before = tree(home)
     append_episodes(ID)
     assert tree(home) == before
@@ -150,11 +150,11 @@ def test_a_writer_adds_what_dead_programs_recorded(home):
         record(writer, [500])
 
     assert sorted(stored_episodes()) == [*all_episodes(), 500]
-    assert not (home / "local" / ".recorded").exists()
+    assert not (home / "local" / "toy" / "recorded").exists()
 
 
 def test_a_dataset_that_is_not_yet_stored_names_its_recordings(home):
-    shutil.rmtree(home / "local" / "toy")
+    (home / "local" / "toy" / "CURRENT").unlink()
     with pytest.raises(NotADatasetError, match=r"3 recordings(.|\n)*append_episodes\('local/toy'\) adds them"):
         load(ID, download=False)
 
@@ -165,13 +165,13 @@ def test_a_dataset_that_is_not_yet_stored_names_its_recordings(home):
 def test_recordings_that_the_dataset_holds_are_deleted_and_not_added_again(home):
     """A process may be killed after it has published the episodes, and before it has deleted the recordings."""
     saved = home.with_name("saved")
-    shutil.copytree(home / "local" / ".recorded", saved)
+    shutil.copytree(home / "local" / "toy" / "recorded", saved)
     append_episodes(ID)
-    shutil.copytree(saved, home / "local" / ".recorded")
+    shutil.copytree(saved, home / "local" / "toy" / "recorded")
 
     append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes()
-    assert not (home / "local" / ".recorded").exists()
+    assert not (home / "local" / "toy" / "recorded").exists()
 
 
 class Fault:
@@ -230,7 +230,7 @@ def append_despite(fault):
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [errno.EIO, errno.EACCES, errno.EMFILE, "short"])
 def test_no_read_error_loses_an_episode(home, kind, every):
-    recorded = home / "local" / ".recorded" / "toy"
+    recorded = home / "local" / "toy" / "recorded"
     saved = home.with_name("saved")
     shutil.copytree(home, saved)
     reads, _ = append_despite((recorded, 0, kind))
@@ -403,9 +403,9 @@ def replaced(path):
     return path
 
 
-@pytest.mark.parametrize("level", ["toy", ""])
+@pytest.mark.parametrize("level", ["recorded"])
 def test_a_link_in_place_of_the_folder_of_recordings_is_not_followed(home, tmp_path, level):
-    hidden = home / "local" / ".recorded" / level
+    hidden = home / "local" / "toy" / level
     others = tmp_path / "thesis"
     (others / "chapter").mkdir(parents=True)
     (others / "chapter" / "one.tex").write_text("text")
@@ -425,7 +425,7 @@ def test_a_link_in_place_of_the_folder_of_recordings_is_not_followed(home, tmp_p
 
 
 def test_files_of_others_beside_recordings_are_never_deleted(home):
-    folder = home / "local" / ".recorded" / "toy" / "mine"
+    folder = home / "local" / "toy" / "recorded" / "mine"
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "text").write_text("mine")
     (recordings(home)[0] / "notes.txt").write_text("mine")
@@ -446,7 +446,7 @@ def test_recordings_of_other_fields_stay_and_the_others_are_added(home):
         writer.start(np.zeros(7))
         writer.step(0, np.zeros(7), 1.0, terminated=True)
         made = next(
-            path for path in (home.with_name("elsewhere") / "local" / ".recorded" / "toy").iterdir() if path.is_dir()
+            path for path in (home.with_name("elsewhere") / "local" / "toy" / "recorded").iterdir() if path.is_dir()
         )
         shutil.copytree(made, other.with_name(made.name))
         writer.close()
@@ -471,7 +471,7 @@ def test_recorded_episodes_are_not_mixed_into_a_preprocessed_dataset(home):
 
 
 def test_an_episode_without_a_line_is_not_added_and_its_recording_is_deleted(home):
-    folder = home / "local" / ".recorded" / "toy" / "0123"
+    folder = home / "local" / "toy" / "recorded" / "0123"
     folder.mkdir()
     (folder / "rows.npy").write_bytes(b"a program was killed when it began")
 

@@ -1,4 +1,4 @@
-"""A version replaces another in one step, and the next command that writes completes the work of a dead process."""
+"""One pointer names the current version of a dataset: it changes in one step, and nothing is lost until a prune."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stored_data import columns, digest_by_hand, trajectory, write_dataset
+from stored_data import columns, store_dataset, trajectory, write_dataset
 
 from datasets_rl import disk, load, sources, store
 from datasets_rl.datasets import experience_replay
 from datasets_rl.downloading.run import download
-from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError, NotADatasetError, UnknownIdError
+from datasets_rl.errors import (
+    IntegrityError,
+    InvalidArgumentError,
+    LockedError,
+    ManifestError,
+    NotADatasetError,
+    UnknownIdError,
+)
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Recipe, preprocess
-from datasets_rl.store import DatasetPaths, locating
+from datasets_rl.store import DatasetPaths, locating, publish
 
 ID = "demo/pendulum"
 
@@ -34,7 +41,8 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def folder(home):
     given = [trajectory(2 + number % 5, seed=number) for number in range(8)]
-    return write_dataset(home / "demo" / "pendulum", given, columns(), id=ID).folder
+    store_dataset(home / "demo" / "pendulum", given, columns(), id=ID)
+    return home / "demo" / "pendulum"
 
 
 def scaled(folder, factor, **how):
@@ -45,23 +53,33 @@ def rewards(folder):
     return StoredDataset(folder).column(("next", "reward")).sum()
 
 
-def hidden(home):
-    """Return the hidden files beside datasets, without empty work folders, which the next command deletes."""
-    found = [path for path in home.rglob("*") if "/." in str(path) and (path.name != ".work" or any(path.iterdir()))]
-    return sorted(path.relative_to(home).as_posix() for path in found)
+def current(folder):
+    """Return the name of the current version."""
+    return (folder / "CURRENT").read_text().strip()
+
+
+def names(paths):
+    return [version.name for version in store.versions_of(paths)]
+
+
+def leftovers(home):
+    """Return what no finished dataset has: builds, trash, locks and temporary files."""
+    marks = ("build-", "trash-", ".lock", ".tmp", "@")
+    found = [path.relative_to(home) for path in home.rglob("*")]
+    return sorted(path.as_posix() for path in found if path.name.startswith(marks[:3]) or path.name.endswith(".tmp"))
 
 
 def test_a_dataset_is_derived_by_default_and_reused(folder):
-    before = disk.folder_identity(folder)
+    before = current(folder)
     made = scaled(folder, 3)
 
     assert made == folder.with_name("pendulum@scale_rewards-3")
-    assert disk.folder_identity(folder) == before
+    assert current(folder) == before
     assert np.isclose(rewards(made), 3 * rewards(folder))
     assert StoredDataset(made).manifest.id == "demo/pendulum@scale_rewards-3"
-    inode = made.stat().st_ino
+    version = current(made)
     assert scaled(folder, 3) == made
-    assert made.stat().st_ino == inode
+    assert current(made) == version
 
 
 def test_a_derived_dataset_is_reused_under_its_given_name(folder):
@@ -108,59 +126,97 @@ def test_in_place_the_same_recipe_is_applied_once(folder):
         scaled(folder, 3, in_place=True)
     assert np.isclose(rewards(folder), 3 * before)
     scaled(folder, 3, in_place=True, force=True)
-    assert np.isclose(rewards(folder), 9 * before)
+    assert np.isclose(rewards(folder), 3 * before)
+    assert len(names(store.dataset_paths(ID))) == 2
+    preprocess(folder, Recipe.inline(["scale_rewards:3", "scale_rewards:3"]), in_place=True)
+    assert np.isclose(rewards(folder), 27 * before)
+
+
+def test_a_recipe_is_made_again_only_while_the_version_that_it_was_made_of_is_there(folder):
+    scaled(folder, 3, in_place=True)
+    store.prune(store.dataset_paths(ID))
+    with pytest.raises(InvalidArgumentError, match="the version that it was made of was pruned"):
+        scaled(folder, 3, in_place=True, force=True)
 
 
 def test_undo_steps_back_through_all_versions_down_to_the_download(folder, home):
-    identities, before = [disk.folder_identity(folder)], rewards(folder)
+    identities, before = [current(folder)], rewards(folder)
     for factor in (2, 3, 5):
         scaled(folder, factor, in_place=True)
-        identities.append(disk.folder_identity(folder))
+        identities.append(current(folder))
     assert np.isclose(rewards(folder), 30 * before)
     paths = store.dataset_paths(ID)
-    assert [disk.folder_identity(one.folder) for one in store.versions(paths)] == identities[:-1]
+    assert names(paths) == identities
 
     for wanted in reversed(identities[:-1]):
         store.undo(folder)
-        assert disk.folder_identity(folder) == wanted
+        assert current(folder) == wanted
     with pytest.raises(InvalidArgumentError, match="has no earlier version"):
         store.undo(folder)
-    assert hidden(home) == []
+    assert names(paths) == identities
+    assert leftovers(home) == []
+
+
+def test_any_version_becomes_the_current_one_by_its_number_or_its_name(folder):
+    for factor in (2, 3):
+        scaled(folder, factor, in_place=True)
+    first, second, third = names(store.dataset_paths(ID))
+
+    for version, expected in ((1, first), ("3", third), (second, second)):
+        store.use(folder, version)
+        assert current(folder) == expected
+    for version in (4, "0001", "../0001-01234567"):
+        if version != "0001":
+            with pytest.raises(InvalidArgumentError, match="has no version"):
+                store.use(folder, version)
+    assert current(folder) == second
+
+
+def test_the_same_recipe_after_an_undo_finds_the_version_that_it_has_made(folder):
+    scaled(folder, 2, in_place=True)
+    made = current(folder)
+    store.undo(folder)
+    scaled(folder, 2, in_place=True)
+    assert current(folder) == made
+    assert len(names(store.dataset_paths(ID))) == 2
 
 
 def test_versions_are_pruned_on_request_and_counted(folder, home):
     scaled(folder, 2, in_place=True)
-    size = sum(path.stat().st_size for path in (home / "demo" / ".versions").rglob("*") if path.is_file())
+    paths = store.dataset_paths(ID)
+    size = disk.tree_bytes(store.versions_of(paths)[0].folder)
 
     assert store.prune(store.dataset_paths(ID), dry_run=True) == size
-    assert len(store.versions(store.dataset_paths(ID))) == 1
-    assert store.prune(store.dataset_paths(ID)) == size
-    assert store.versions(store.dataset_paths(ID)) == []
-    assert hidden(home) == []
+    assert len(names(paths)) == 2
+    assert store.prune(paths) == size
+    assert names(paths) == [current(folder)]
+    assert leftovers(home) == []
 
 
 @pytest.mark.usefixtures("home")
 def test_a_download_keeps_the_version_that_was_preprocessed_in_place():
     folder = download(ID)
-    raw = disk.folder_identity(folder)
+    raw = current(folder)
     scaled(folder, 2, in_place=True)
-    changed = disk.folder_identity(folder)
+    changed = current(folder)
     download(ID, force=True)
 
-    assert disk.folder_identity(folder) == raw
-    assert [disk.folder_identity(one.folder) for one in store.versions(store.dataset_paths(ID))] == [raw, changed]
+    assert StoredDataset(folder).manifest.history == ()
+    assert names(store.dataset_paths(ID)) == [raw, changed, current(folder)]
     store.undo(folder)
-    assert disk.folder_identity(folder) == changed
+    assert current(folder) == changed
 
 
 def test_a_forced_download_of_equal_bytes_replaces_a_damaged_folder(home):
     folder = download(ID)
-    good = (folder / "rows.npy").read_bytes()
-    (folder / "rows.npy").write_bytes(good[:1000])
+    rows = store.version_folder(folder) / "rows.npy"
+    good = rows.read_bytes()
+    rows.write_bytes(good[:1000])
 
     download(ID, force=True)
-    assert (folder / "rows.npy").read_bytes() == good
-    assert hidden(home) == []
+    assert (store.version_folder(folder) / "rows.npy").read_bytes() == good
+    assert not rows.exists()
+    assert leftovers(home) == []
 
 
 def test_removing_deletes_the_versions_and_keeps_derived_datasets(folder, home):
@@ -172,7 +228,7 @@ def test_removing_deletes_the_versions_and_keeps_derived_datasets(folder, home):
     assert store.remove(ID) == size - kept
     assert not folder.exists()
     assert StoredDataset(made).manifest.history
-    assert hidden(home) == []
+    assert leftovers(home) == []
     assert store.remove(ID) == 0
 
 
@@ -194,36 +250,6 @@ def test_other_processes_receive_the_opened_version_of_a_dataset(folder):
     store.prune(store.dataset_paths(ID))
     with pytest.raises(IntegrityError, match="another version replaced it"):
         pickle.loads(pickle.dumps(opened))
-
-
-def test_a_file_is_of_the_opened_version_even_during_an_undo_that_restores_it(folder):
-    opened = StoredDataset(folder)
-    found = []
-
-    def read_during_a_change_and_its_undo(path):
-        if not found:
-            scaled(folder, 2, in_place=True)
-        found.append(digest_by_hand(path.read_bytes()))
-        if len(found) == 1:
-            store.undo(folder)
-        return found[-1]
-
-    digests = {entry.path: entry.digest for entry in opened.manifest.files}
-    assert opened.open_file("rows.npy", read_during_a_change_and_its_undo) == digests["rows.npy"]
-    assert len(found) == 2
-
-
-def test_a_file_of_the_opened_version_is_read_before_that_version_is_moved_to_the_earlier_ones(folder, monkeypatch):
-    """After the exchange with the new version, the old one is in the work folder for a moment."""
-    opened, seen, move = StoredDataset(folder), [], disk.move_path
-
-    def read_and_move(path, target):
-        seen.append(opened.open_file("rows.npy", lambda file: file.parent))
-        move(path, target)
-
-    monkeypatch.setattr(disk, "move_path", read_and_move)
-    scaled(folder, 2, in_place=True)
-    assert [path.name for path in seen] == ["build"]
 
 
 def test_readers_find_one_version_or_the_other_during_replacements(folder):
@@ -260,121 +286,6 @@ def test_readers_find_one_version_or_the_other_during_replacements(folder):
     assert wrong == []
     assert all(np.isclose(total, sums[name]) for name, total in seen)
     assert len(seen) > 25
-
-
-@pytest.mark.parametrize("exchange", [True, False])
-def test_without_an_exchange_two_renames_have_the_same_result(folder, home, monkeypatch, exchange):
-    if not exchange:
-        monkeypatch.setattr(disk, "exchange_folders", lambda *_: False)
-    before = disk.folder_identity(folder)
-    scaled(folder, 2, in_place=True)
-    assert disk.folder_identity(folder) != before
-    store.undo(folder)
-    assert disk.folder_identity(folder) == before
-    assert hidden(home) == []
-
-
-@pytest.mark.parametrize("call", [1, 2])
-def test_the_same_command_completes_a_replacement_that_stopped_between_two_renames(folder, home, monkeypatch, call):
-    """On file systems without an atomic exchange, only a record exists between the two renames."""
-    before, moves, move = disk.folder_identity(folder), [], disk.move_path
-
-    def dies(path, target):
-        moves.append(path)
-        if len(moves) == call:
-            raise KeyboardInterrupt
-        move(path, target)
-
-    monkeypatch.setattr(store, "_CHANGE_SECONDS", 0.0)  # nobody waits for the dead process, which is this one
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "exchange_folders", lambda *_: False)
-        patch.setattr(disk, "move_path", dies)
-        with pytest.raises(KeyboardInterrupt):
-            scaled(folder, 2, in_place=True)
-    assert folder.exists() is (call == 1)
-
-    files = {path for path in home.rglob("*") if path.is_file()}
-    if call == 1:
-        assert disk.folder_identity(locating.locate(ID)) == before
-    else:
-        with pytest.raises(NotADatasetError, match="was killed before it was done") as caught:
-            locating.locate(ID)
-        assert "run the command of that process again" in caught.value.hint
-    assert {path for path in home.rglob("*") if path.is_file()} == files
-
-    scaled(folder, 2, in_place=True)
-    assert disk.folder_identity(folder) != before
-    assert len(store.versions(store.dataset_paths(ID))) == 1
-    store.undo(folder)
-    assert disk.folder_identity(folder) == before
-    assert hidden(home) == []
-
-
-def test_a_folder_without_an_id_is_recovered_by_a_command_that_writes_it(folder, home, monkeypatch):
-    mine = scaled(folder, 2, out=home / "else" / "mine")
-    move = disk.move_path
-
-    def dies(path, target):
-        move(path, target)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(store, "_CHANGE_SECONDS", 0.0)  # nobody waits for the dead process, which is this one
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "exchange_folders", lambda *_: False)
-        patch.setattr(disk, "move_path", dies)
-        with pytest.raises(KeyboardInterrupt):
-            preprocess(mine, Recipe.inline(["keep_lengths:3"]), in_place=True)
-    assert not mine.exists()
-    with pytest.raises(NotADatasetError, match="was killed before it was done"):
-        load(mine)
-    preprocess(mine, Recipe.inline(["keep_lengths:3"]), in_place=True)
-    assert len(StoredDataset(mine).manifest.history) == 2
-
-
-@pytest.mark.parametrize("by", ["a sweep", "the same command"])
-def test_an_interrupted_removal_is_dropped_if_the_user_restored_the_dataset(folder, home, monkeypatch, by):
-    scaled(folder, 2, in_place=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_complete_change", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            store.remove(ID)
-    copy = shutil.copytree(folder, folder.with_name("copy"))
-    disk.remove_tree(folder)
-    copy.rename(folder)
-
-    if by == "a sweep":
-        store.sweep(home / "demo")
-        assert folder.exists()
-        store.undo(folder)
-        assert StoredDataset(folder).manifest.history == ()
-    else:
-        assert store.remove(ID) > 0
-        assert not folder.exists()
-        assert hidden(home) == []
-
-
-def test_a_dataset_that_the_user_restored_is_never_replaced_by_a_record(folder, home, monkeypatch):
-    """A record identifies folders by their identity, not by their path."""
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_complete_change", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            scaled(folder, 2, in_place=True)
-    disk.remove_tree(folder)
-    other = [trajectory(4, seed=77)]
-    write_dataset(folder, other, columns(), id=ID)
-    theirs = disk.folder_identity(folder)
-
-    assert locating.locate(ID) == folder
-    store.sweep(home / "demo")
-    assert disk.folder_identity(folder) == theirs
-
-
-def test_ids_with_slashes_never_share_a_work_folder(tmp_path):
-    one, other = DatasetPaths(tmp_path, "a"), DatasetPaths(tmp_path, "a/build")
-
-    assert other.work.parent == one.work.parent
-    assert not other.work.is_relative_to(one.work)
-    assert len(DatasetPaths(tmp_path, "x/" * 90 + "y").work.name) < 200
 
 
 def test_the_paths_of_a_folder_are_those_of_its_id_if_it_ends_with_the_id(home):
@@ -418,7 +329,7 @@ def test_a_dataset_is_replaced_only_on_request(folder):
 
 
 def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder):
-    program = "import sys, time\nfrom pathlib import Path\nfrom datasets_rl import store\nspot = store.paths_of(Path(sys.argv[1]))\nwith store.transaction(spot, 'x', []):\n    print('in', flush=True)\n    time.sleep(60)\n"
+    program = "import sys, time\nfrom pathlib import Path\nfrom datasets_rl import store\nfrom datasets_rl.store.publish import locked\nspot = store.paths_of(Path(sys.argv[1]))\nwith locked(spot, 'x'):\n    print('in', flush=True)\n    time.sleep(60)\n"
     other = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline() == b"in\n"
@@ -436,10 +347,10 @@ def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder):
 def test_sweeping_ignores_read_only_folders(tmp_path):
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")
-    (tmp_path / "demo" / ".work").mkdir(parents=True)
-    (tmp_path / "demo").chmod(0o500)
-    store.sweep(tmp_path / "demo")
-    (tmp_path / "demo").chmod(0o700)
+    (tmp_path / "demo" / "x" / "build-01234567").mkdir(parents=True)
+    (tmp_path / "demo" / "x").chmod(0o500)
+    store.sweep_all(tmp_path / "demo")
+    (tmp_path / "demo" / "x").chmod(0o700)
 
 
 def test_a_merge_needs_no_step_and_names_each_dataset_once(folder, home):
@@ -478,25 +389,11 @@ def test_a_dataset_derived_from_a_linked_one_is_stored_beside_the_link(folder, h
     assert locating.locate(f"{ID}@x") == made.data_path
     scaled(folder, 2, in_place=True)
     assert folder.is_symlink()
-    assert store.dataset_paths(ID) == DatasetPaths(elsewhere.parent, "pend", link=folder)
-    assert len(store.versions(store.dataset_paths(ID))) == 1
+    assert len(names(store.dataset_paths(ID))) == 2
     download(ID, force=False)
     store.remove(ID)
     assert not elsewhere.exists()
-
-
-def test_a_record_of_a_removal_does_not_delete_a_restored_copy(folder, home, monkeypatch, tmp_path_factory):
-    backup = tmp_path_factory.mktemp("backup") / "pendulum"
-    shutil.copytree(folder, backup)
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_complete_change", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            store.remove(ID)
-    disk.remove_tree(folder)
-    shutil.copytree(backup, folder)
-
-    store.sweep(home / "demo")
-    assert folder.exists()
+    assert not folder.is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -510,14 +407,14 @@ def test_hidden_folders_of_other_programs_are_not_changed(folder, home, tmp_path
     out = scaled(folder, 3, out=room / "out")
     scaled(out, 2, in_place=True)
     store.undo(out)
-    store.settle(store.paths_of(out))
+    store.sweep_dataset(store.paths_of(out))
     assert note.read_text() == "mine"
     assert home.exists()
 
 
 def test_a_damaged_derived_dataset_blocks_no_other(folder):
     made = scaled(folder, 3, name="x")
-    (made / "manifest.json").write_text("{}")
+    (store.version_folder(made) / "manifest.json").write_text("{}")
 
     assert scaled(folder, 4).exists()
     scaled(folder, 3, name="x", force=True)
@@ -536,7 +433,7 @@ def test_concurrent_sweeps_do_not_fail_a_removal(folder, home):
 
     def sweep():
         while not ends.is_set():
-            store.sweep(home / "demo")
+            store.sweep_all(home / "demo")
 
     other = threading.Thread(target=sweep)
     other.start()
@@ -557,31 +454,7 @@ def test_concurrent_undos_of_two_threads_are_two_steps(folder):
     for thread in [threading.Thread(target=store.undo, args=(folder,)) for _ in range(2)]:
         thread.start()
         thread.join()
-    assert len(store.versions(store.dataset_paths(ID))) == 1
-
-
-def test_readers_wait_while_a_replacement_uses_two_renames(folder, monkeypatch):
-    monkeypatch.setattr(disk, "exchange_folders", lambda *_: False)
-    ends = threading.Event()
-    wrong, seen = [], []
-
-    def look():
-        while not ends.is_set():
-            try:
-                seen.append(len(StoredDataset(locating.locate(ID))))
-            except Exception as error:  # noqa: BLE001 - any error is a failure
-                wrong.append(error)
-
-    reader = threading.Thread(target=look)
-    reader.start()
-    try:
-        for number in range(15):
-            scaled(folder, 2 + number, in_place=True)
-            store.undo(folder)
-    finally:
-        ends.set()
-        reader.join()
-    assert (wrong, len(seen) > 5) == ([], True)
+    assert store.current_version(store.dataset_paths(ID)).number == 2
 
 
 def test_load_opens_the_new_version_if_another_one_replaces_it_meanwhile(folder, monkeypatch):
@@ -600,3 +473,86 @@ def test_load_opens_the_new_version_if_another_one_replaces_it_meanwhile(folder,
     dataset = load(ID, batch_size=4)
     assert len(opened) == 2
     assert np.isclose(float(dataset[:]["next", "reward"].sum()), 3 * before)
+
+
+def test_the_same_command_completes_a_version_that_was_published_and_not_pointed_at(folder, home, monkeypatch):
+    before, made = current(folder), []
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "point_to", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            scaled(folder, 2, in_place=True)
+    assert current(folder) == before
+    monkeypatch.setattr(publish, "publish", made.append)
+
+    scaled(folder, 2, in_place=True)
+    assert (current(folder), made) == (names(store.dataset_paths(ID))[1], [])
+    assert np.isclose(rewards(folder), 2 * rewards(store.versions_of(store.dataset_paths(ID))[0].folder))
+    assert leftovers(home) == []
+
+
+def test_a_copy_of_a_version_is_read_and_never_changed(folder, tmp_path):
+    copy = shutil.copytree(store.version_folder(folder), tmp_path / "copy")
+
+    assert len(load(copy)) == len(StoredDataset(folder))
+    with pytest.raises(InvalidArgumentError, match="is a single version of a dataset"):
+        scaled(copy, 2, in_place=True)
+    with pytest.raises(InvalidArgumentError, match="is a single version of a dataset"):
+        store.undo(copy)
+    assert scaled(copy, 2, out=tmp_path / "out") == tmp_path / "out"
+
+
+def test_a_copy_of_the_folder_of_a_dataset_has_everything_of_it(folder, tmp_path):
+    scaled(folder, 2, in_place=True)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    store.undo(copy)
+
+    assert np.isclose(2 * rewards(copy), rewards(folder))
+
+
+@pytest.mark.parametrize("text", ["", "../0001-01234567\n", "0001-0123456\n", "9999-01234567\n", "x" * 10_000, "\0"])
+def test_a_pointer_that_names_no_version_is_an_error_with_a_remedy(folder, text):
+    (folder / "CURRENT").write_text(text)
+    with pytest.raises((ManifestError, NotADatasetError), match="CURRENT") as caught:
+        StoredDataset(folder)
+    assert "store.use" in str(caught.value.hint)
+    store.use(folder, 1)
+    assert len(StoredDataset(folder))
+
+
+def test_datasets_may_be_inside_each_other_and_are_removed_one_by_one(home):
+    outer = store_dataset(home / "local" / "a", [trajectory(3)], id="local/a").folder.parent
+    inner = store_dataset(outer / "b", [trajectory(4)], id="local/a/b").folder.parent
+    (outer / "notes.txt").write_text("mine")
+
+    assert list(store.stored_folders(home)) == [outer, inner]
+    assert DatasetPaths(home / "local", "a").foreign() == [outer / "notes.txt"]
+    store.remove_folder(outer)
+    assert list(store.stored_folders(home)) == [inner]
+    assert [path.name for path in sorted(outer.iterdir())] == ["b", "notes.txt"]
+    store.remove_folder(inner)
+    assert [path.name for path in outer.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["raw", "recorded", "CURRENT", "0001-01234567", "build-x", "trash-0", "a/raw"])
+def test_a_dataset_cannot_have_the_name_of_an_entry_of_another_one(home, name):
+    with pytest.raises(InvalidArgumentError, match="cannot name a dataset"):
+        store.dataset_paths(f"local/{name}")
+    assert home.exists()
+
+
+def test_a_prune_and_another_command_without_a_lock_lose_no_current_version(folder, monkeypatch):
+    """The version becomes the current one between the listing of a prune and its renaming."""
+    scaled(folder, 2, in_place=True)
+    paths = store.dataset_paths(ID)
+    first, _ = store.versions_of(paths)
+    discard = disk.discard
+
+    def used_meanwhile(path, root, **options):
+        if path == first.folder:
+            publish.point_to(paths, first)
+        discard(path, root, **options)
+
+    monkeypatch.setattr(disk, "discard", used_meanwhile)
+    store.prune(paths)
+    assert current(folder) == first.name
+    assert len(StoredDataset(folder))

@@ -23,9 +23,10 @@ from datasets_rl.errors import IntegrityError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
+from datasets_rl.store import version_folder
 from datasets_rl.ted.table import EpisodeTable
 
-FREE = {"converter", "revision", "url", "etag", "checked"}
+FREE = {"converter", "revision", "url", "etag", "checked", "request"}
 """Fields that cannot be recomputed: the version that wrote the dataset, and the download of its raw files."""
 
 
@@ -42,7 +43,7 @@ def converted(tmp_path_factory):
 @pytest.fixture
 def folder(converted, tmp_path):
     """A copy of the dataset for the test; the raw file is not copied."""
-    return shutil.copytree(converted, tmp_path / "copy")
+    return shutil.copytree(version_folder(converted), tmp_path / "copy")
 
 
 def document_of(folder):
@@ -226,9 +227,9 @@ def test_a_changed_raw_file_with_equal_values_is_found(converted, tmp_path, monk
     """A byte is appended, which HDF5 ignores."""
     home = shutil.copytree(converted.parents[1], tmp_path / "home")
     folder = home / converted.relative_to(converted.parents[1])
-    document = document_of(folder)
+    document = document_of(version_folder(folder))
     (raw,) = document["raw"]
-    kept = folder.parent / ".raw" / folder.name / raw["path"]
+    kept = folder / "raw" / raw["path"]
     kept.parent.mkdir(parents=True)
     shutil.copyfile(raw["url"].removeprefix("file://"), kept)
     monkeypatch.setenv("RLDS_HOME", str(home))

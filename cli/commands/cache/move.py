@@ -28,9 +28,9 @@ def run(
       rlds --root /data cache move /mnt/disk2/rl --json
     """
     from datasets_rl.progress import report
-    from datasets_rl.store import relocation
+    from datasets_rl.store.move import move, plan_move
 
-    plan = relocation.plan_move(shell.settings.home, folder)
+    plan = plan_move(shell.settings.home, folder)
     target = str(folder.expanduser().absolute())
     data = {
         "from": None if plan is None else str(plan.source),
@@ -47,6 +47,6 @@ def run(
         )
     else:
         with report("moving", plan.bytes, show=shell.settings.progress) as advance:
-            relocation.move(shell.settings.home, folder, advance=advance)
+            move(shell.settings.home, folder, advance=advance)
         shell.printer.note(f"{plan.source} is a link to it now; RLDS_HOME={target} names it without the link")
     return Result(data, [Lines((target,))], quiet=[target])

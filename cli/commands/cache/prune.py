@@ -100,9 +100,9 @@ def _sweep(shell: Shell, datasets: Sequence[str]) -> None:
     from datasets_rl.store import locating
 
     for root in store.source_folders(shell.settings.home):
-        store.sweep(root)
+        store.sweep_all(root)
     for one in datasets:
-        store.settle(store.paths_of(locating.locate(**dataset_arguments(shell, one), complete=True)))
+        store.sweep_dataset(store.paths_of(locating.locate(**dataset_arguments(shell, one))))
 
 
 _Prune = Callable[..., list[_Item]]
@@ -161,7 +161,7 @@ def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetP
     home = shell.settings.home
     split = [one.id.partition("/") for one in take_inventory(home).datasets]
     every = {f"{source}/{name}": DatasetPaths(home / source, name) for source, _, name in split}
-    return {name: paths for name, paths in every.items() if paths.raw.is_dir()}
+    return {name: paths for name, paths in every.items() if paths.raw_folders()}
 
 
 def _place_name(paths: DatasetPaths) -> str:

@@ -26,7 +26,12 @@ def run(
     from datasets_rl import store
 
     current = list(store.stored_folders(shell.settings.home))
-    earlier = [version.folder for folder in current for version in store.versions(store.paths_of(folder))]
+    earlier = [
+        version.folder
+        for paths in map(store.paths_of, current)
+        for version in store.versions_of(paths)
+        if version != store.current_version(paths)
+    ]
     if not current:
         shell.printer.note(f"no dataset is stored in {shell.settings.home}")
     return check_datasets(shell, map(str, (*current, *earlier)), deep=deep)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
-from datasets_rl.store import relocation
+from datasets_rl.store import move as moving
 
 OTHER_DISK = Path("/dev/shm")
 
@@ -23,7 +22,12 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="links")
 @pytest.fixture
 def home(tmp_path):
     folder = tmp_path / "home"
-    for name in ("demo/a/rows.npy", "demo/a/manifest.json", "demo/.versions/a/0001-x/rows.npy", "d4rl/.raw/b/b.part"):
+    for name in (
+        "demo/a/CURRENT",
+        "demo/a/0001-01234567/rows.npy",
+        "demo/a/0002-89abcdef/rows.npy",
+        "d4rl/b/raw/b.part",
+    ):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode() * 5000)
@@ -62,7 +66,7 @@ def target(request, tmp_path):
 def test_everything_is_at_the_new_place_and_a_link_at_the_old_one(home, target):
     before = content(home)
 
-    plan = relocation.move(home, target)
+    plan = moving.move(home, target)
 
     assert (plan.source, plan.target) == (home, target)
     assert content(target) == {**before}
@@ -72,10 +76,10 @@ def test_everything_is_at_the_new_place_and_a_link_at_the_old_one(home, target):
 
 def test_moving_again_changes_nothing_and_moving_back_restores_the_folder(home, target):
     before = content(home)
-    relocation.move(home, target)
+    moving.move(home, target)
 
-    assert relocation.move(home, target) is None
-    relocation.move(home, home)
+    assert moving.move(home, target) is None
+    moving.move(home, home)
     assert not home.is_symlink()
     assert content(home) == before
     assert target.readlink() == home
@@ -86,14 +90,14 @@ def test_a_folder_that_is_in_use_is_not_moved(home, tmp_path):
         "import sys, time; from pathlib import Path; from datasets_rl import disk\n"
         "with disk.lock(Path(sys.argv[1]), 'a'): print('held', flush=True); time.sleep(100)"
     )
-    lock = home / "demo" / ".work" / "a.lock"
+    lock = home / "demo" / "a" / ".lock"
     with subprocess.Popen([sys.executable, "-c", program, lock], stdout=subprocess.PIPE) as owner:
         owner.stdout.readline()
         with pytest.raises(LockedError):
-            relocation.move(home, tmp_path / "new")
+            moving.move(home, tmp_path / "new")
         owner.kill()
     assert not home.is_symlink()
-    relocation.move(home, tmp_path / "new")
+    moving.move(home, tmp_path / "new")
     assert home.is_symlink()
 
 
@@ -107,24 +111,24 @@ def test_impossible_places_are_refused_before_anything_is_copied(home, tmp_path,
     before = content(tmp_path)
 
     with pytest.raises(InvalidArgumentError, match=message):
-        relocation.move(home, tmp_path / target)
+        moving.move(home, tmp_path / target)
     assert content(tmp_path) == before
 
 
 def test_nothing_to_move_is_an_error(tmp_path):
     with pytest.raises(InvalidArgumentError, match="nothing to move"):
-        relocation.move(tmp_path / "none", tmp_path / "new")
+        moving.move(tmp_path / "none", tmp_path / "new")
 
 
 def test_what_another_process_writes_during_the_move_is_kept(home, target, monkeypatch):
-    switch = relocation._switch
+    switch = moving._switch
 
     def late(plan):
         (plan.source / "demo" / "late.npy").write_bytes(b"late")
         switch(plan)
 
-    monkeypatch.setattr(relocation, "_switch", late)
-    relocation.move(home, target)
+    monkeypatch.setattr(moving, "_switch", late)
+    moving.move(home, target)
 
     assert (target / "demo" / "late.npy").read_bytes() == b"late"
 
@@ -134,9 +138,12 @@ def test_what_others_put_beside_the_target_moves_no_folder_of_theirs(home, tmp_p
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "thesis.tex").write_text("mine")
-    record, copy = tmp_path / ".new.rlds-move.json", tmp_path / ".new.rlds-move"
+    copy = tmp_path / ".new.rlds-move"
+    record = copy / ".rlds-move"
+    if kind != "a copy":
+        copy.mkdir()
     if kind == "any folder":
-        record.write_text(json.dumps({"from": str(theirs), "compared": 0.0}))
+        record.write_text(str(theirs))
     elif kind == "a link":
         record.symlink_to(theirs / "thesis.tex")
     elif kind == "a pipe":
@@ -147,7 +154,7 @@ def test_what_others_put_beside_the_target_moves_no_folder_of_theirs(home, tmp_p
         copy.symlink_to(theirs)
     before = content(home)
 
-    for plan in (relocation.plan_move, relocation.move):
+    for plan in (moving.plan_move, moving.move):
         with pytest.raises(IntegrityError, match="rlds-move"):
             plan(home, tmp_path / "new")
     assert content(home) == before
@@ -160,12 +167,12 @@ def test_links_in_the_copy_of_an_interrupted_move_are_not_followed(home, tmp_pat
     theirs = tmp_path / "theirs"
     (theirs / "a").mkdir(parents=True)
     (theirs / "a" / "rows.npy").write_text("mine")
-    (tmp_path / ".new.rlds-move.json").write_text(json.dumps({"from": str(home), "compared": 0.0}))
     (tmp_path / ".new.rlds-move").mkdir()
+    (tmp_path / ".new.rlds-move" / ".rlds-move").write_text(str(home))
     (tmp_path / ".new.rlds-move" / "demo").symlink_to(theirs)
     before = content(home)
 
-    relocation.move(home, tmp_path / "new")
+    moving.move(home, tmp_path / "new")
     assert content(tmp_path / "new") == before
     assert [path.read_text() for path in theirs.rglob("*.npy")] == ["mine"]
 
@@ -173,7 +180,7 @@ def test_links_in_the_copy_of_an_interrupted_move_are_not_followed(home, tmp_pat
 KILLER = """
 import os, sys
 from pathlib import Path
-from datasets_rl.store import relocation
+from datasets_rl.store import move as moving
 left = int(sys.argv[3])
 def watch(event, arguments):
     global left
@@ -184,7 +191,7 @@ def watch(event, arguments):
         if left < 0:
             os.kill(os.getpid(), 9)
 sys.addaudithook(watch)
-relocation.move(Path(sys.argv[1]), Path(sys.argv[2]))
+moving.move(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
@@ -197,12 +204,12 @@ def killed_at_each_operation(home, target, back, moments):
         assert ran.returncode in {0, -9}
         whole = [folder for folder in (home, target) if folder.is_dir() and not folder.is_symlink()]
         assert any(content(folder) == before for folder in whole), moment
-        relocation.move(home, target)
+        moving.move(home, target)
         assert content(target) == before, moment
         assert home.readlink() == target
         hidden = [path for folder in (home.parent, target.parent) for path in folder.iterdir() if path.name[0] == "."]
         assert hidden == [], moment
-        relocation.move(target, back)
+        moving.move(target, back)
         target.unlink()
         assert content(home) == before
         if ran.returncode == 0:
@@ -223,9 +230,9 @@ def test_a_move_killed_at_any_operation_is_completed_by_the_same_command(home, t
 def test_a_move_back_killed_at_any_operation_is_completed_by_the_same_command(home, target):
     before = content(home)
     for moment in range(1000):
-        relocation.move(home, target)
+        moving.move(home, target)
         ran = subprocess.run([sys.executable, "-c", KILLER, home, home, str(moment)], check=False)
-        relocation.move(home, home)
+        moving.move(home, home)
         assert content(home) == before, moment
         assert not home.is_symlink()
         target.unlink()

@@ -1,4 +1,4 @@
-"""Partially stored datasets: what a stored selection lacks for a request, and how it grows."""
+"""Comparison of a requested selection with the stored one: what a partially stored dataset lacks, and how it grows."""
 
 from __future__ import annotations
 
@@ -13,23 +13,6 @@ from datasets_rl.sources import Selection
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
-
-
-def grown_selection(folder: Path, selection: Selection, *, as_stored: bool = False) -> Selection | None:
-    """Return the selection to which a stored dataset must grow for a request, or None if it is large enough.
-
-    Args:
-        folder: The folder of the dataset.
-        selection: The requested selection.
-        as_stored: Whether the stored selection decides everything that the requested one leaves open.
-
-    Raises:
-        InvalidArgumentError: If no dataset can have both selections: a choice contradicts the stored one, the dataset
-            was preprocessed, or the two count episodes over different files. The error names both.
-    """
-    from datasets_rl.format.manifest import Manifest
-
-    return _grow(Manifest.read(folder), folder, selection, as_stored=as_stored)
 
 
 def check_episodes(folder: Path, selection: Selection) -> None:
@@ -58,7 +41,7 @@ def check_contains(folder: Path, selection: Selection) -> None:
     from datasets_rl.format.manifest import Manifest
 
     manifest = Manifest.read(folder)
-    if _grow(manifest, folder, selection, as_stored=True) is not None:
+    if grown_selection(manifest, folder, selection, as_stored=True) is not None:
         part = Selection.from_json(manifest.selection)
         raise InvalidArgumentError(
             f"{folder} holds {part}; {selection} was requested",
@@ -69,7 +52,21 @@ def check_contains(folder: Path, selection: Selection) -> None:
         )
 
 
-def _grow(manifest: Manifest, folder: Path, selection: Selection, *, as_stored: bool) -> Selection | None:
+def grown_selection(
+    manifest: Manifest, folder: Path, selection: Selection, *, as_stored: bool = False
+) -> Selection | None:
+    """Return the selection to which a stored dataset must grow for a request, or None if it is large enough.
+
+    Args:
+        manifest: The manifest of the stored dataset.
+        folder: Its folder, for messages.
+        selection: The requested selection.
+        as_stored: Whether the stored selection decides everything that the requested one leaves open.
+
+    Raises:
+        InvalidArgumentError: If no dataset can have both selections: a choice contradicts the stored one, the dataset
+            was preprocessed, or the two count episodes over different files. The error names both.
+    """
     part = Selection.from_json(manifest.selection)
     options = _options_of(manifest.id)
     anew = Remedy("replace it with {}, or use another place with {}", Argument("force", True), Argument("root"))

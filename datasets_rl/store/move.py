@@ -1,38 +1,32 @@
 """Moving the folder of all datasets to another place, so that a process killed at any moment loses nothing.
 
-    copy             every file goes to <parent of target>/.<name>.rlds-move, is read back, and is compared
-    check            no process is changing a dataset
-    publish          the copy is renamed to the target
-    switch           a link to the target takes the place of the old folder, by an exchange of the two names
-    catch up         files that another process wrote to the old folder during the copy are copied
-    remove           the old folder is deleted, and then the record of the move
+    copy      every file that the copy beside the target lacks is copied and compared; equal ones are skipped
+    publish   the copy is renamed to the target
+    switch    a link to the target takes the place of the old folder
+    remove    what was written to the old folder meanwhile is copied, too, and the old folder is deleted
 
-The old folder stays whole until the link has taken its place. Which of these steps are done is seen from the folders
-themselves; the record beside the target has the old place and the time of the last comparison. A link stays at the old
-place, so that scripts, variables and settings that name it keep working.
+Each step can be repeated. The old folder is whole until the link has taken its place. A file in the copy, which is
+deleted last, has the old place, so that the same command continues. Scripts, variables and settings that name the old
+place keep working.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
-import json
 import os
 import shutil
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from datasets_rl import disk
-from datasets_rl.disk import RECORDED_FOLDER, WORK_FOLDER
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
+from datasets_rl.store.locating import dataset_places, source_folders
 
 _BLOCK = 1 << 20
-_SLACK = 2.0
-"""Seconds by which the clock of a file system may differ from that of the process."""
+_MARKER = ".rlds-move"
 
 
 @dataclass(frozen=True)
@@ -48,14 +42,14 @@ class Move:
     """Free bytes of the file system of the target."""
 
     @property
-    def record(self) -> Path:
-        """The record of a move that is not finished."""
-        return self.target.with_name(f".{self.target.name}.rlds-move.json")
-
-    @property
     def copy(self) -> Path:
         """The folder of the copy until it is complete."""
-        return self.target.with_name(f".{self.target.name}.rlds-move")
+        return _copy_folder(self.target)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the copy has its final name: it was complete then."""
+        return _is_published(self.target)
 
     @property
     def former(self) -> Path:
@@ -68,19 +62,52 @@ def plan_move(home: Path, target: Path) -> Move | None:
 
     Raises:
         InvalidArgumentError: If the folder cannot be moved there.
-        IntegrityError: If beside the target there is the record of the move of another folder, or what no move left.
+        IntegrityError: If the target has the marker of another move.
     """
     target = target.expanduser().absolute()
     if not target.name:
         raise InvalidArgumentError(f"{target} is the root of a file system", hint="choose a folder in it")
-    started = _read_record(home, target)
-    source = home.resolve() if started is None else started[0]
+    started = _read_marker(home, target)
+    source = home.resolve() if started is None else started
     if started is None:
         if source == target.resolve() and not target.is_symlink():
             return None
         _check_places(source, target)
-    present = source if source.is_dir() else target
+    present = target if source.is_symlink() or not source.is_dir() else source
     return Move(source, target, disk.tree_bytes(present), disk.free_bytes(target.parent))
+
+
+def _copy_folder(target: Path) -> Path:
+    return target.with_name(f".{target.name}{_MARKER}")
+
+
+def _is_published(target: Path) -> bool:
+    return target.is_dir() and not target.is_symlink() and os.path.lexists(target / _MARKER)
+
+
+def _read_marker(home: Path, target: Path) -> Path | None:
+    """Return the old place of a move that was begun; None if none was.
+
+    Raises:
+        IntegrityError: If there is what no move of this folder left: others may write beside the target.
+    """
+    folder = target if _is_published(target) else _copy_folder(target)
+    marker = folder / _MARKER
+    try:
+        disk.check_kind(folder, folder=True)
+        source = Path(disk.read_plain(marker).decode())
+        if source == home.absolute() or source.resolve() in {home.resolve(), target.resolve()}:
+            return source
+    except FileNotFoundError:
+        if not os.path.lexists(folder) or _is_empty(folder):
+            return None
+    except ValueError:  # it is not the path of a file
+        pass
+    raise IntegrityError(
+        str(folder),
+        [f"it is not the copy of {home} that a move began"],
+        hint=f"see what {folder} is, and move or delete it",
+    )
 
 
 def _check_places(source: Path, target: Path) -> None:
@@ -122,95 +149,35 @@ def move(home: Path, target: Path, *, advance: Callable[[int], None] = lambda _:
         IntegrityError: If the copy of a file differs from the file.
     """
     plan = plan_move(home, target)
-    target = target.expanduser().absolute()
-    lock = target.with_name(f".{target.name}.rlds-move.lock")
     if plan is None:
-        if next(target.parent.glob(f"{glob.escape(lock.name)}*"), None):  # of a process that was killed at the end
-            with disk.lock(lock, str(target), wait=0):
-                return None
         return None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with disk.lock(lock, str(target), wait=0), disk.disk_errors(target):
-        if _read_record(home, plan.target) is None:
-            _check_unused(plan.source)
-            _require_space(plan)
-            disk.write_json(plan.record, {"from": str(plan.source), "compared": 0.0})
-        if not _is_published(plan):
+    plan.target.parent.mkdir(parents=True, exist_ok=True)
+    lock = plan.copy.with_name(f"{plan.copy.name}.lock")
+    with disk.lock(lock, str(plan.target), wait=0), disk.disk_errors(plan.target):
+        if not plan.is_published:
             _copy_and_publish(plan, advance)
         if plan.copy.is_symlink():  # the link that was at the target
             plan.copy.unlink()
         _switch(plan)
-        _catch_up(home, plan)
         if plan.former.is_dir() and not plan.former.is_symlink():
-            disk.remove_tree(plan.former)
-        plan.record.unlink(missing_ok=True)
+            _copy_newer(plan.former, plan.target)
+        disk.remove_tree(plan.former)
+        (plan.target / _MARKER).unlink()
+        disk.sync_file(plan.target)
     return plan
 
 
-def _read_record(home: Path, target: Path) -> tuple[Path, float] | None:
-    """Return the old place and the time of the last comparison of a move that was begun; None if none was.
-
-    Others may write beside the target, so that a record counts only if it is of this folder.
-
-    Raises:
-        IntegrityError: If the record is of another folder, or not a record.
-    """
-    record = target.with_name(f".{target.name}.rlds-move.json")
-    copy = target.with_name(f".{target.name}.rlds-move")
-    try:
-        document = json.loads(disk.read_plain(record))
-        source, compared = Path(document["from"]), float(document["compared"])
-    except FileNotFoundError:
-        if os.path.lexists(copy):
-            raise _foreign_error(copy, "no move is recorded") from None
-        return None
-    except (OSError, ValueError, LookupError, RecursionError, TypeError):
-        raise _foreign_error(record, "it is not the record of a move") from None
-    if not _is_place(source, home, target):
-        raise _foreign_error(record, f"it records the move of {source}, and not of {home}")
-    return source, compared
-
-
-def _foreign_error(path: Path, problem: str) -> IntegrityError:
-    return IntegrityError(str(path), [problem], hint=f"see what {path} is, and move or delete it")
-
-
-def _is_place(source: Path, home: Path, target: Path) -> bool:
-    """Return whether a recorded old place is one of this move: its links lead there, or all of it is at the target."""
-    place = home.absolute().parent.resolve() / home.name
-    seen: set[Path] = set()
-    while place not in seen:
-        seen.add(place)
-        if place.is_symlink():
-            place = Path(os.path.normpath(place.parent / place.readlink()))
-            place = place.parent.resolve() / place.name
-    if source in seen or (source.is_symlink() and source.resolve() == target.resolve()):
-        return True
-    # After a move back to the place of a link, the folder that the link led to is known from the record alone.
-    files = [(path, name) for path, name in _files(source) if not path.is_symlink()]
-    return bool(files) and not target.is_symlink() and all(_is_same(path, target / name) for path, name in files)
-
-
-def _require_space(plan: Move) -> None:
+def _copy_and_publish(plan: Move, advance: Callable[[int], None]) -> None:
+    check_unused(plan.source)
     if not _same_device(plan.source, plan.target.parent):
         copied = disk.tree_bytes(plan.copy) if plan.copy.exists() else 0
         disk.require_free(plan.target.parent, plan.bytes - copied, "the copy of all datasets")
-
-
-def _is_published(plan: Move) -> bool:
-    """Return whether the copy has its final name: it was complete then."""
-    is_folder = plan.target.is_dir() and not plan.target.is_symlink()
-    is_copying = plan.copy.is_dir() and not plan.copy.is_symlink()
-    return not is_copying and is_folder and (plan.source.is_symlink() or not _is_empty(plan.target))
-
-
-def _copy_and_publish(plan: Move, advance: Callable[[int], None]) -> None:
+    plan.copy.mkdir(exist_ok=True)
+    disk.write_text(plan.copy / _MARKER, str(plan.source))
     _mirror(plan.source, plan.copy, advance)
-    # A second pass costs little, and copies files that changed during the first one.
-    compared = time.time()
+    # A second pass costs little, and copies what changed during the first one.
     _mirror(plan.source, plan.copy, advance)
-    _check_unused(plan.source)
-    disk.write_json(plan.record, {"from": str(plan.source), "compared": compared})
+    check_unused(plan.source)
     if plan.target.is_symlink():  # it leads to the source, which moves back
         if disk.exchange_folders(plan.copy, plan.target):
             return
@@ -237,55 +204,45 @@ def _switch(plan: Move) -> None:
     disk.sync_file(source.parent)
 
 
-def _catch_up(home: Path, plan: Move) -> None:
-    """Copy files of the old folder that changed after the last comparison.
-
-    Other files are left alone: they may have been deleted in the new place since.
-    """
-    started = _read_record(home, plan.target)
-    if started is None or not plan.former.is_dir() or plan.former.is_symlink():
-        return
-    for path, name in _files(plan.former):
-        status, copy = path.lstat(), plan.target / name
-        present = copy.lstat() if os.path.lexists(copy) else None
-        is_newer = present is None or present.st_mtime_ns < status.st_mtime_ns
-        if status.st_ctime >= started[1] - _SLACK and is_newer:
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            _copy_file(path, copy, lambda _: None)
-
-
-def _check_unused(home: Path) -> None:
+def check_unused(home: Path) -> None:
     """Check that no process is changing a dataset below a folder.
 
     Raises:
         LockedError: If one is.
     """
-    for root in (path for path in home.iterdir() if path.is_dir()):
-        for folder in (root / WORK_FOLDER, *(root / RECORDED_FOLDER).glob("*/")):
-            if held := disk.free_owner_files(folder):
-                raise LockedError(str(home), f"the process that owns {held[0].stem}", held[0])
+    for paths in (paths for root in source_folders(home) for paths in dataset_places(root)):
+        for path in (*paths.entries(), *disk.plain_folders(paths.recorded, paths.folder)):
+            if not disk.is_abandoned(path):
+                raise LockedError(str(home), f"the process that works on {path}", path)
+        if paths.lock.exists():
+            with disk.lock(paths.lock, str(home), wait=0):
+                pass
 
 
 def _mirror(source: Path, copy: Path, advance: Callable[[int], None]) -> None:
     """Make a folder equal to another one; files of the same size and time are equal."""
     disk.check_kind(copy, folder=True)
-    copy.mkdir(parents=True, exist_ok=True)
     # What the source does not have goes first: a link in the place of a folder would lead out of the copy.
-    wanted = {name for _, name in _files(source)}
+    wanted = {name for _, name in _files(source)} | {_MARKER}
     for path, name in list(_files(copy)):
         if name not in wanted:
             disk.remove_tree(path)
     for path, name in _files(source):
-        target = copy / name
         with suppress(FileNotFoundError):  # deleted since it was listed
-            if _is_same(path, target):
-                continue
-            disk.remove_tree(target)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _copy_file(path, target, advance)
+            if not _is_same(path, copy / name):
+                disk.remove_tree(copy / name)
+                _copy(path, copy / name, advance)
     for folder in sorted((path for path in copy.rglob("*") if path.is_dir() and not path.is_symlink()), reverse=True):
         disk.sync_file(folder)
     disk.sync_file(copy)
+
+
+def _copy_newer(former: Path, target: Path) -> None:
+    """Copy what a process wrote into the old folder last; other files may have been deleted in the new place since."""
+    for path, name in _files(former):
+        present = (target / name).lstat() if os.path.lexists(target / name) else None
+        if present is None or present.st_mtime_ns < path.lstat().st_mtime_ns:
+            _copy(path, target / name, lambda _: None)
 
 
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
@@ -310,16 +267,18 @@ def _is_same(path: Path, copy: Path) -> bool:
     return path.is_dir() or (status.st_size, status.st_mtime_ns) == (present.st_size, present.st_mtime_ns)
 
 
-def _copy_file(path: Path, target: Path, advance: Callable[[int], None]) -> None:
+def _copy(path: Path, target: Path, advance: Callable[[int], None]) -> None:
     """Copy a file, a link or an empty folder; a file appears under its name when it is complete and compared."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
-        _copy_link(path, target)
-        return
-    if path.is_dir():
+        to = path.readlink()
+        if not to.is_absolute() and ".." in to.parts:  # it leads out of the folder
+            to = Path(os.path.normpath(path.parent / to))
+        target.unlink(missing_ok=True)
+        target.symlink_to(to)
+    elif path.is_dir():
         target.mkdir(exist_ok=True)
-        return
-    size = path.lstat().st_size
-    if stat.S_ISREG(path.lstat().st_mode) and not _is_linked(path, target):
+    elif path.is_file() and not _is_linked(path, target):
         temporary = target.with_name(f".{target.name}.copy")
         disk.remove_tree(temporary)
         written = _digest_of_copy(path, temporary, advance)
@@ -328,17 +287,7 @@ def _copy_file(path: Path, target: Path, advance: Callable[[int], None]) -> None
         shutil.copystat(path, temporary)
         os.replace(temporary, target)
     else:
-        advance(size)
-
-
-def _copy_link(path: Path, target: Path) -> None:
-    """Copy a link; one that leads out of the folder by a relative path gets an absolute one."""
-    to = path.readlink()
-    if not to.is_absolute() and ".." in to.parts:
-        to = Path(os.path.normpath(path.parent / to))
-    with suppress(FileNotFoundError):
-        target.unlink()
-    target.symlink_to(to)
+        advance(path.lstat().st_size)
 
 
 def _is_linked(path: Path, target: Path) -> bool:
@@ -346,8 +295,7 @@ def _is_linked(path: Path, target: Path) -> bool:
     if not _same_device(path, target.parent):
         return False
     try:
-        with suppress(FileNotFoundError):
-            target.unlink()
+        target.unlink(missing_ok=True)
         os.link(path, target)
     except OSError:
         return False

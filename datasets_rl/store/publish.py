@@ -1,0 +1,288 @@
+"""Publishing: the only way in which a dataset changes.
+
+    sync the build  ->  rename it to its version name  ->  replace CURRENT  ->  sync the folder
+
+A process that is killed in between leaves the old CURRENT or the new one. The manifest of a version records the request
+that made it and the digest of its parent, the version that was current before: the same request on the same parent
+finds a version that was published and not pointed at, points at it and is done.
+
+Nothing depends on the lock of a dataset, which only keeps two processes from doing the same work: the names of builds
+and versions are unique, and the last CURRENT wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl import disk
+from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.errors import ManifestError, NotADatasetError
+from datasets_rl.format.current import VERSION_NAME
+from datasets_rl.store.layout import DatasetPaths
+
+if TYPE_CHECKING:
+    from datasets_rl.format.manifest import Manifest
+
+SHORT_WAIT = 2.0
+"""Seconds that a short change waits for the lock: another command may be deleting leftovers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a dataset."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Its name, ``0001-3f2a9c10``."""
+        return self.folder.name
+
+    @property
+    def number(self) -> int:
+        """Its number: versions are numbered from 1 in the order of their publication."""
+        return int(self.name.partition("-")[0])
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its manifest."""
+        from datasets_rl.format.manifest import Manifest
+
+        return Manifest.read(self.folder)
+
+    @property
+    def digest(self) -> str:
+        """The digest of its manifest; empty if that is damaged."""
+        with suppress(ManifestError, NotADatasetError):
+            return self.manifest.digest
+        return ""
+
+
+def versions_of(paths: DatasetPaths) -> list[Version]:
+    """Return all versions of a dataset, the oldest first."""
+    folders = disk.plain_folders(paths.folder, paths.folder)
+    found = [path for path in folders if VERSION_NAME.fullmatch(path.name)]
+    return [Version(path) for path in sorted(found, key=_order) if disk.is_plain_file(path / MANIFEST_FILE)]
+
+
+def _order(path: Path) -> tuple[int, str]:
+    return int(path.name.partition("-")[0]), path.name
+
+
+def current_version(paths: DatasetPaths) -> Version | None:
+    """Return the current version of a dataset; None if there is none.
+
+    Raises:
+        ManifestError: If the file ``CURRENT`` is damaged.
+    """
+    try:
+        return Version(paths.version)
+    except NotADatasetError:
+        return None
+
+
+def point_to(paths: DatasetPaths, version: Version) -> None:
+    """Make a version the current one, atomically."""
+    disk.check_kind(paths.current, folder=False)
+    disk.write_text(paths.current, f"{version.name}\n")
+
+
+@contextmanager
+def locked(
+    paths: DatasetPaths, name: str, *, wait: float = 3600.0, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Hold the lock of a dataset, after deleting what dead processes left that no command resumes.
+
+    Args:
+        paths: The dataset, which need not exist yet.
+        name: Its name in messages.
+        wait: Seconds to wait for another process that changes the dataset.
+        waiting: Called once with the name of that process.
+
+    Raises:
+        LockedError: If the other process did not finish in time.
+        IntegrityError: If a file or folder of the dataset is a link, a pipe or the like.
+    """
+    check_entries(paths)
+    try:
+        with disk.lock(paths.lock, name, wait=wait, waiting=waiting):
+            sweep(paths)
+            yield
+    finally:
+        remove_if_empty(paths)
+
+
+def check_entries(paths: DatasetPaths) -> None:
+    """Check that nothing that a change of a dataset would use leads elsewhere, or would block it.
+
+    Raises:
+        IntegrityError: If there is a link, a pipe, a socket or a device.
+    """
+    for path in paths.entries():
+        disk.check_kind(path, folder=not path.name.startswith((".", "CURRENT")))
+
+
+def sweep(paths: DatasetPaths) -> None:
+    """Delete what dead processes left in the folder of a dataset, except for what a command resumes."""
+    disk.empty_trash(paths.folder)
+    with suppress(OSError):
+        disk.free_temporary_files(paths.folder)
+        for folder in (*paths.builds(), *disk.plain_folders(paths.recorded, paths.folder)):
+            if disk.is_abandoned(folder):
+                disk.free_temporary_files(folder)
+
+
+def remove_if_empty(paths: DatasetPaths) -> None:
+    """Delete the folder of a dataset that has nothing, and the empty folders above it below the root."""
+    disk.remove_empty_parents(paths.folder / "entry", paths.root)
+
+
+@dataclass(frozen=True)
+class Build:
+    """An unfinished version, which this process has claimed."""
+
+    paths: DatasetPaths
+    request: str
+    """What makes it, as canonical JSON."""
+    parent: Version | None
+    """The version that the new one is made of, or replaces."""
+    work: Path
+    """The folder of everything unfinished: the new version, its journal and partial datasets."""
+    published: list[Version] = field(default_factory=list)
+
+    @property
+    def version(self) -> Path:
+        """The folder of the new version while it is written."""
+        return self.work / "version"
+
+    @property
+    def journal(self) -> Path:
+        """The journal of the build: the chunks that are committed."""
+        return self.work / "journal.jsonl"
+
+    @property
+    def upstream(self) -> Path:
+        """The file with the upstream's description of its files."""
+        return self.work / "upstream.json"
+
+
+def canonical(request: Any) -> str:
+    """Return a request, a JSON value, as the text that a manifest records."""
+    return json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def build_folder(paths: DatasetPaths, request: str, parent: Version | None) -> Path:
+    """Return the folder of the build of a request, which need not exist, and may be claimed under another name."""
+    key = hashlib.sha256(f"{request} {parent.digest if parent else ''}".encode()).hexdigest()[:8]
+    return paths.folder / f"build-{key}"
+
+
+@contextmanager
+def building(paths: DatasetPaths, request: str, parent: Version | None) -> Iterator[Build]:
+    """Claim the build of a request, with what an interrupted process has completed of it.
+
+    If the block does not publish it, the build stays for the same request.
+
+    Raises:
+        IntegrityError: If a file or folder of the build is a link, a pipe or the like.
+    """
+    work = disk.claim(build_folder(paths, request, parent))
+    build = Build(paths, request, parent, work)
+    try:
+        yield build
+    finally:
+        if build.published:
+            disk.discard(work, paths.folder)
+        with suppress(OSError):
+            work.rmdir()  # if it is empty
+        disk.release(work)
+
+
+def point_to_published(paths: DatasetPaths, request: str, parent: Version | None) -> bool:
+    """Make the version current that a request on a parent has made, and that was not pointed at, or no longer is.
+
+    Args:
+        paths: The dataset.
+        request: The request, as canonical JSON.
+        parent: The version that it was made of; None for the first one.
+
+    Returns:
+        Whether there is such a version.
+    """
+    version = _find_published(paths, request, parent)
+    if version is not None:
+        point_to(paths, version)
+        _discard_builds(paths)
+    return version is not None
+
+
+def _find_published(paths: DatasetPaths, request: str, parent: Version | None) -> Version | None:
+    current = None
+    with suppress(ManifestError):  # a damaged pointer is replaced
+        current = current_version(paths)
+    for version in reversed(versions_of(paths)):
+        if current is not None and version.number <= current.number:
+            break
+        with suppress(ManifestError):
+            manifest = version.manifest
+            if (manifest.request, manifest.parent) == (request, parent.digest if parent else ""):
+                return version
+    return None
+
+
+def publish(build: Build, *, supersedes: bool = False) -> Version:
+    """Make a finished build the current version of its dataset.
+
+    Args:
+        build: The build, whose manifest is complete except for the request and the parent.
+        supersedes: Whether the parent is deleted afterwards, because nothing of it is lost; open readers keep it.
+
+    Returns:
+        The new version.
+
+    Raises:
+        DiskFullError: If the disk has no space left; the current version is unchanged.
+    """
+    from datasets_rl.format.manifest import Manifest
+
+    paths = build.paths
+    digest = build.parent.digest if build.parent is not None else ""
+    manifest = replace(Manifest.read(build.version), request=build.request, parent=digest)
+    manifest.write(build.version)
+    disk.sync_tree(build.version)
+    number = max((version.number for version in versions_of(paths)), default=0) + 1
+    version = Version(paths.folder / f"{number:04}-{manifest.digest[:8]}")
+    disk.move_path(build.version, version.folder)
+    point_to(paths, version)
+    build.published.append(version)
+    _discard_builds(paths)
+    for other in versions_of(paths):
+        # One with the same digest has the same bytes, unless it is damaged.
+        is_equal = other != version and other.digest == manifest.digest
+        if (is_equal or (supersedes and other == build.parent)) and not foreign_files(other.folder):
+            disk.discard(other.folder, paths.folder)
+    return version
+
+
+def _discard_builds(paths: DatasetPaths) -> None:
+    """Delete the unfinished builds of a dataset that has a new version; those of running processes stay."""
+    for folder in filter(disk.is_abandoned, paths.builds()):
+        disk.discard(folder, paths.folder)
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """Return the paths of files in the folder of a version that are not the version's, sorted."""
+    from datasets_rl.format.manifest import Manifest
+
+    try:
+        own = {entry.path for entry in Manifest.read(folder).files}
+    except ManifestError:
+        own = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
+    existing = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    return sorted(existing - own - {MANIFEST_FILE})

@@ -1,0 +1,315 @@
+"""Versions of a dataset: which one is current, and the deletion of what is no longer needed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+from datasets_rl import disk
+from datasets_rl.errors import DiskFullError, InvalidArgumentError, LockedError, ManifestError
+from datasets_rl.format.current import read_current
+from datasets_rl.remedy import Call, Remedy
+from datasets_rl.settings import Settings
+from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
+from datasets_rl.store.locating import dataset_paths, dataset_places, paths_of
+from datasets_rl.store.publish import (
+    SHORT_WAIT,
+    Version,
+    check_entries,
+    current_version,
+    foreign_files,
+    locked,
+    point_to,
+    remove_if_empty,
+    sweep,
+    versions_of,
+)
+
+
+def use(folder: Path, version: str | int) -> Path:
+    """Make any version of a dataset the current one.
+
+    Args:
+        folder: The folder of the dataset.
+        version: Its number, or its name.
+
+    Returns:
+        The folder of the dataset.
+
+    Raises:
+        InvalidArgumentError: If there is no such version, or several have the number.
+        ManifestError: If the manifest of the version is damaged; nothing is changed then.
+        LockedError: If another process is changing the dataset.
+    """
+    paths = paths_of(folder)
+    paths.check_changeable()
+    with locked(paths, str(folder), wait=SHORT_WAIT):
+        _point_to_existing(paths, _named_version(paths, str(version)))
+    return paths.folder
+
+
+def undo(folder: Path) -> Path:
+    """Make the parent of the current version the current one: the version before the last preprocessing.
+
+    Args:
+        folder: The folder of the dataset.
+
+    Returns:
+        The folder of the dataset.
+
+    Raises:
+        InvalidArgumentError: If there is no earlier version.
+        ManifestError: If the manifest of the earlier version is damaged; nothing is changed then.
+        LockedError: If another process is changing the dataset.
+    """
+    paths = paths_of(folder)
+    paths.check_changeable()
+    with locked(paths, str(folder), wait=SHORT_WAIT):
+        current = current_version(paths)
+        parent = None if current is None else parent_of(paths, current)
+        if parent is None:
+            raise InvalidArgumentError(
+                f"{folder} has no earlier version: it was not preprocessed in place, every preprocessing was undone, or "
+                "the earlier versions were pruned",
+                hint=Remedy("{} shows its versions", Call("info", folder)),
+            )
+        _point_to_existing(paths, parent)
+    return paths.folder
+
+
+def parent_of(paths: DatasetPaths, version: Version) -> Version | None:
+    """Return the version of which another one was made, or which it replaced; None if it is not on the disk.
+
+    Raises:
+        ManifestError: If one of the two manifests is damaged.
+    """
+    digest = version.manifest.parent
+    named = [other for other in versions_of(paths) if digest and other.name.endswith(f"-{digest[:8]}")]
+    return next((other for other in reversed(named) if other.manifest.digest == digest), None)
+
+
+def _named_version(paths: DatasetPaths, text: str) -> Version:
+    existing = versions_of(paths)
+    found = [
+        version for version in existing if text == version.name or (text.isdigit() and int(text) == version.number)
+    ]
+    if len(found) == 1:
+        return found[0]
+    problem = f"{len(found)} versions {text}; name one of them" if found else f"no version {text}"
+    raise InvalidArgumentError(
+        f"{paths.folder} has {problem}: {', '.join(version.name for version in existing) or 'it has none'}",
+        hint=Remedy("{} describes its versions", Call("info", paths.folder)),
+    )
+
+
+def _point_to_existing(paths: DatasetPaths, version: Version) -> None:
+    _ = version.manifest  # a damaged version replaces nothing
+    former = None
+    with suppress(ManifestError):  # a damaged pointer is replaced
+        former = current_version(paths)
+    point_to(paths, version)
+    if not version.folder.is_dir() and former is not None:  # a process without the lock has pruned it
+        point_to(paths, former)
+        raise LockedError(str(paths.folder), "a process that deleted the version", paths.lock)
+
+
+def remove(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> int:
+    """Delete a dataset with all its versions, recordings, raw and unfinished files.
+
+    The datasets derived from it stay, and so does what others put into its folder.
+
+    Returns:
+        Bytes freed; 0 if the dataset does not exist.
+
+    Raises:
+        UnknownIdError: If there is no such id.
+        InvalidArgumentError: If a version has files that are not the dataset's; nothing is deleted then.
+        LockedError: If another process is changing the dataset.
+    """
+    return remove_dataset(dataset_paths(dataset_id, root=root, settings=settings), dataset_id)
+
+
+def remove_folder(folder: Path) -> int:
+    """Delete a dataset given by its folder; see `remove`."""
+    return remove_dataset(paths_of(folder), str(folder))
+
+
+def remove_dataset(paths: DatasetPaths, name: str) -> int:
+    """Delete a dataset given by its paths; see `remove`."""
+    freed = paths.bytes()
+    if not freed and not paths.entries():
+        return 0
+    for folder in [paths.folder] if paths.has_no_pointer else [version.folder for version in versions_of(paths)]:
+        check_own_files(folder)
+    with ExitStack() as held:
+        with suppress(DiskFullError):  # the disk has no room for a lock
+            held.enter_context(locked(paths, name, wait=SHORT_WAIT))
+        check_entries(paths)
+        if paths.has_no_pointer:
+            disk.discard(paths.folder, paths.folder.parent)
+            return freed
+        # Without it there is no dataset, whenever the deletion ends.
+        paths.current.unlink(missing_ok=True)
+        for path in paths.entries():
+            if path != paths.lock:
+                disk.discard(path, paths.folder)
+    remove_if_empty(paths)
+    if paths.folder.is_symlink() and not any(paths.folder.iterdir()):
+        paths.folder.resolve().rmdir()
+        paths.folder.unlink()
+    return freed
+
+
+def check_own_files(folder: Path) -> None:
+    """Check that the folder of a version holds only the files of the version, before it is deleted.
+
+    Raises:
+        InvalidArgumentError: If there are other files; the error names them.
+    """
+    if foreign := foreign_files(folder):
+        more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
+        raise InvalidArgumentError(
+            f"{folder} holds files that are not the dataset's: {', '.join(foreign[:3])}{more}",
+            hint="move them: the folder is about to be deleted",
+        )
+
+
+def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
+    """Delete all versions of a dataset but the current one.
+
+    Args:
+        paths: The dataset.
+        dry_run: Only count the bytes.
+
+    Returns:
+        Bytes freed.
+
+    Raises:
+        LockedError: If another process is changing the dataset.
+    """
+    freed = sum(disk.tree_bytes(version.folder) for version in _other_versions(paths))
+    if freed and not dry_run:
+        with locked(paths, str(paths.folder), wait=SHORT_WAIT):
+            for version in _other_versions(paths):
+                # Whoever made it the current one meanwhile, without the lock, keeps it.
+                disk.discard(version.folder, paths.folder, unless=partial(_is_current, paths, version))
+    return freed
+
+
+def _is_current(paths: DatasetPaths, version: Version) -> bool:
+    return read_current(paths.folder) == version.name
+
+
+def _other_versions(paths: DatasetPaths) -> list[Version]:
+    current = current_version(paths)
+    return [version for version in versions_of(paths) if current is not None and version != current]
+
+
+def prune_raw(paths: DatasetPaths, *, dry_run: bool = False) -> int:
+    """Delete the upstream files of a dataset, complete and partial ones; a later download fetches them again.
+
+    Args:
+        paths: The dataset.
+        dry_run: Only count the bytes.
+
+    Returns:
+        Bytes freed.
+
+    Raises:
+        LockedError: If another process is changing the dataset.
+    """
+    freed = sum(map(disk.tree_bytes, disk.claims_of(paths.raw)))
+    if freed and not dry_run:
+        with locked(paths, str(paths.folder), wait=SHORT_WAIT):
+            for folder in filter(disk.is_abandoned, disk.claims_of(paths.raw)):
+                disk.discard(folder, paths.folder)
+    return freed
+
+
+def sweep_all(root: Path) -> None:
+    """Delete what dead processes left below the folder of a source, except for what a command resumes.
+
+    Folders that are in use, or that this process may not write, are skipped.
+
+    Args:
+        root: The folder of the source.
+
+    Raises:
+        IntegrityError: If a file or folder of a dataset is a link, a pipe or the like.
+    """
+    for paths in dataset_places(root):
+        sweep_dataset(paths)
+
+
+def sweep_dataset(paths: DatasetPaths) -> None:
+    """Delete what dead processes left of one dataset, unless another process is changing it.
+
+    Raises:
+        IntegrityError: If a file or folder of the dataset is a link, a pipe or the like.
+    """
+    check_entries(paths)
+    if _has_leftovers(paths):
+        with suppress(DiskFullError, LockedError, OSError), locked(paths, paths.name, wait=0):
+            pass
+
+
+def _has_leftovers(paths: DatasetPaths) -> bool:
+    names = [path.name for path in paths.entries()]
+    return any(disk.TRASH_NAME.fullmatch(name) or name.startswith((".", "recorded", "build-")) for name in names)
+
+
+def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
+    """Delete the unfinished builds below the folder of a source, which their commands could resume.
+
+    Args:
+        root: The folder of the source.
+        dry_run: Only count the bytes.
+
+    Returns:
+        Bytes freed.
+    """
+    freed = 0
+    for paths in dataset_places(root):
+        builds = [folder for folder in paths.builds() if disk.is_abandoned(folder)]
+        freed += sum(map(disk.tree_bytes, builds))
+        if builds and not dry_run:
+            with suppress(DiskFullError, LockedError), locked(paths, paths.name, wait=0):
+                for folder in filter(disk.is_abandoned, builds):
+                    disk.discard(folder, paths.folder)
+    return freed
+
+
+def prune_streams(root: Path, *, dry_run: bool = False) -> int:
+    """Delete the shards that streams left for later ones; those of open streams remain.
+
+    Args:
+        root: The folder of a source, or of all sources.
+        dry_run: Only count the bytes.
+
+    Returns:
+        Bytes freed.
+    """
+    disk.check_kind(root / STREAM_FOLDER, folder=True)
+    freed = 0
+    inside = (path for name in ("shards", "raw") for path in (root / STREAM_FOLDER).rglob(name))
+    for folder in sorted({path.parent for path in inside if path.parent.name.isdigit()}):
+        with suppress(LockedError), disk.lock(folder.with_name(f"{folder.name}.lock"), str(folder), wait=0):
+            freed += disk.tree_bytes(folder)
+            if not dry_run:
+                disk.discard(folder, root)
+    return freed
+
+
+__all__ = [
+    "Version",
+    "parent_of",
+    "prune",
+    "prune_raw",
+    "prune_streams",
+    "remove",
+    "remove_folder",
+    "sweep",
+    "undo",
+    "use",
+]
