@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from datasets_rl.remedy import Argument, Call
+from datasets_rl.errors import Argument, Call
 
 COMMANDS = {
     "append_episodes": ("append",),

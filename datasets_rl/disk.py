@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError, LockedError
-from datasets_rl.remedy import Remedy
+from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError, LockedError, Remedy
 
 try:
     import fcntl

@@ -34,8 +34,7 @@ from types import MappingProxyType
 from typing import Any
 
 from datasets_rl import disk
-from datasets_rl.errors import InvalidArgumentError, NotEnoughMemoryError, UntrustedSettingsWarning
-from datasets_rl.remedy import Call, Remedy
+from datasets_rl.errors import Call, InvalidArgumentError, NotEnoughMemoryError, Remedy, UntrustedSettingsWarning
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 
 __all__ = ["MAX_BATCH", "Transform", "batch_size_problems", "check_batch_size", "size_problems"]
 

@@ -11,8 +11,7 @@ import torch
 from tensordict import NonTensorData, TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.remedy import Argument, Call, Remedy
+from datasets_rl.errors import Argument, Call, InvalidArgumentError, Remedy
 from datasets_rl.ted.keys import Key, as_key, dotted_name
 
 __all__ = ["BatchKeys", "Field", "Missing", "MixtureKey", "fields_of"]

@@ -22,7 +22,7 @@ from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.journal import Journal
 from datasets_rl.build.partial import partials_folder
 from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, ShardOptions, open_in_order
-from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.schemes.file import path_of_url
@@ -33,7 +33,6 @@ from datasets_rl.format.schema import NAME_BYTES, Column, Schema
 from datasets_rl.format.space_summary import SpaceSummary
 from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
 from datasets_rl.progress import Report
-from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, Key, dotted_name

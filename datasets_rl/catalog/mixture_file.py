@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from datasets_rl import store
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.read.toml import parse_toml
-from datasets_rl.remedy import Call, Remedy
 
 __all__ = ["Member", "mixture_toml", "read_mixture"]
 

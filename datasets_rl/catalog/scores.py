@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from datasets_rl import store
 from datasets_rl.catalog.listing import info
-from datasets_rl.errors import InvalidArgumentError, NotADatasetError
+from datasets_rl.errors import Argument, Call, InvalidArgumentError, NotADatasetError, Remedy
 from datasets_rl.format.manifest import Manifest
-from datasets_rl.remedy import Argument, Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, find, get_source
 from datasets_rl.store import locating

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.remedy import Call, Remedy
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.storages.dataset import DatasetStorage

@@ -13,13 +13,12 @@ from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.catalog.mixture_file import Member, read_mixture
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.current import is_dataset
 from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.recipe import parse_inline
 from datasets_rl.preprocessing.steps import STEPS
 from datasets_rl.preprocessing.transforms import TransformStep, transforms_by_name
-from datasets_rl.remedy import Call, Remedy
 from datasets_rl.samplers import (
     RandomSampler,
     Sampler,

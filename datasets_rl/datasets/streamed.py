@@ -16,8 +16,7 @@ from datasets_rl.datasets.experience_replay import BufferOptions
 from datasets_rl.datasets.remote import RemoteShards
 from datasets_rl.datasets.shards import SourceShards
 from datasets_rl.datasets.streaming import Stream, StreamSampler, StreamStepSampler
-from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.remedy import Call, Remedy
+from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 

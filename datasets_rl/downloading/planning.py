@@ -13,8 +13,7 @@ from datasets_rl import disk, sources
 from datasets_rl.build.engines import useful_job_count
 from datasets_rl.downloading.stored_selection import grown_selection
 from datasets_rl.downloading.target import Target
-from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import current_version

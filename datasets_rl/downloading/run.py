@@ -16,10 +16,9 @@ from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.downloading.planning import DownloadRequest, download_request, find_files, require_disk_space
 from datasets_rl.downloading.stored_selection import check_contains, check_episodes, grown_selection
 from datasets_rl.downloading.target import Target
-from datasets_rl.errors import ConversionError, InvalidArgumentError, ManifestError, UnknownKeyError
+from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, ManifestError, Remedy, UnknownKeyError
 from datasets_rl.fetch.upstream import ANSWERS_FILE
 from datasets_rl.progress import report
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths, Version, current_version
 from datasets_rl.store.locating import locate, warn_of_recordings

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import sources
-from datasets_rl.errors import InvalidArgumentError, UnknownIdError
-from datasets_rl.remedy import Argument, Call, Remedy
+from datasets_rl.errors import Argument, Call, InvalidArgumentError, Remedy, UnknownIdError
 from datasets_rl.sources import Selection
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import sources
-from datasets_rl.errors import InvalidArgumentError, NotADatasetError
-from datasets_rl.remedy import Call, Remedy
+from datasets_rl.errors import Call, InvalidArgumentError, NotADatasetError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, Selection
 from datasets_rl.store import DatasetPaths, dataset_paths

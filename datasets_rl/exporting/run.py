@@ -19,12 +19,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets_rl import disk
-from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, LockedError, LossyExportError
+from datasets_rl.errors import Argument, DatasetsRLError, InvalidArgumentError, LockedError, LossyExportError, Remedy
 from datasets_rl.exporting.base import ExportFormat
 from datasets_rl.exporting.content import Content
 from datasets_rl.exporting.formats import FORMATS, get_format
 from datasets_rl.progress import report
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 
 MARKER = "rlds-export.json"

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from datasets_rl import disk
-from datasets_rl.errors import DatasetsRLError, FetchError, IntegrityError, InvalidArgumentError, OfflineError
+from datasets_rl.errors import (
+    Argument,
+    DatasetsRLError,
+    FetchError,
+    IntegrityError,
+    InvalidArgumentError,
+    OfflineError,
+    Remedy,
+)
 from datasets_rl.fetch import check, plan
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.check import TruncatedFileError, WrongFileError
@@ -21,7 +29,6 @@ from datasets_rl.fetch.partial_download import Digest, PartialDownload, Record, 
 from datasets_rl.fetch.plan import Action
 from datasets_rl.fetch.schemes import Get, NotServedError, Remote, local_path, scheme_of, without_credentials
 from datasets_rl.progress import Report, report, waiting
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 
 if TYPE_CHECKING:

@@ -12,13 +12,20 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets_rl import disk
-from datasets_rl.errors import SWITCH_ON, FetchError, IntegrityError, InvalidArgumentError, OfflineError
+from datasets_rl.errors import (
+    SWITCH_ON,
+    Argument,
+    FetchError,
+    IntegrityError,
+    InvalidArgumentError,
+    OfflineError,
+    Remedy,
+)
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.download import fetch, fetch_local, json_client, size_of_url, with_mirrors
 from datasets_rl.fetch.plan import safe_path
 from datasets_rl.fetch.schemes import NotServedError, Scheme, scheme_of, without_credentials
 from datasets_rl.progress import waiting
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 
 ANSWERS_FILE = ".upstream.json"

@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import IntegrityError, ManifestError, NotADatasetError
-from datasets_rl.remedy import Call, Remedy
+from datasets_rl.errors import Call, IntegrityError, ManifestError, NotADatasetError, Remedy
 
 T = TypeVar("T")
 CURRENT_FILE = "CURRENT"

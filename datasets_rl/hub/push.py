@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasets_rl import store
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import SWITCH_ON, IntegrityError, OfflineError, PushError
+from datasets_rl.errors import SWITCH_ON, IntegrityError, OfflineError, PushError, Remedy
 from datasets_rl.fetch import fetch
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.plan import retry_delay
@@ -33,7 +33,6 @@ from datasets_rl.format.digests import digest_of_ranges, range_digests
 from datasets_rl.format.manifest import Manifest, checked_manifest, read_document
 from datasets_rl.hub.readme import GENERATED, dataset_card
 from datasets_rl.progress import report
-from datasets_rl.remedy import Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import group_by_size
 from datasets_rl.sources.hf import repository_of

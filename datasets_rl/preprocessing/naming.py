@@ -9,12 +9,11 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.schema import short_text
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.steps import STEPS, step_class
 from datasets_rl.preprocessing.transforms import TransformStep
-from datasets_rl.remedy import Call, Remedy
 from datasets_rl.transforms import Transform
 
 Arguments = tuple[str, Sequence[Any], Mapping[str, Any]]

@@ -24,7 +24,14 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughMemoryError, PreprocessError
+from datasets_rl.errors import (
+    Argument,
+    DatasetsRLError,
+    InvalidArgumentError,
+    NotEnoughMemoryError,
+    PreprocessError,
+    Remedy,
+)
 from datasets_rl.notebook import facts_html
 from datasets_rl.preprocessing.base import DataStep, Step
 from datasets_rl.preprocessing.digests import code_digest
@@ -32,7 +39,6 @@ from datasets_rl.preprocessing.functions import Function
 from datasets_rl.preprocessing.naming import ALL_STEPS, Arguments, make_step
 from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted_name
 from datasets_rl.transforms import Compose, Transform

@@ -29,7 +29,7 @@ from datasets_rl.build.engines import Engine, WorkerDiedError
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.journal import Journal
 from datasets_rl.build.partial import partials_folder
-from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl.errors import Argument, InvalidArgumentError, PreprocessError, Remedy
 from datasets_rl.format.manifest import Manifest, array_file, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
@@ -52,7 +52,6 @@ from datasets_rl.preprocessing.partial import (
 )
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.progress import Report, report
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.sources import DERIVED
 from datasets_rl.store import DatasetPaths, Version, current_version, undo

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
-from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.errors import Argument, Remedy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

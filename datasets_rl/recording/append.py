@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from datasets_rl.build.saved_recording import data_columns
-from datasets_rl.errors import IntegrityError, InvalidArgumentError, RecordingWarning
+from datasets_rl.errors import Argument, IntegrityError, InvalidArgumentError, RecordingWarning, Remedy
 from datasets_rl.format.manifest import array_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing.batches import episode_batches, step_bytes
 from datasets_rl.recording.adding import add_abandoned_recordings
 from datasets_rl.recording.target import Target, paths_of_own
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.store import locating
 from datasets_rl.ted.episode_batch import EpisodeBatch

@@ -10,11 +10,10 @@ from uuid import uuid4
 
 from datasets_rl import disk, sources, store
 from datasets_rl.build.recordings import Recording, column_differences
-from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, RecordingWarning
+from datasets_rl.errors import Argument, DatasetsRLError, InvalidArgumentError, RecordingWarning, Remedy
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column
 from datasets_rl.recording.adding import add_abandoned_recordings, add_recordings
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths
 from datasets_rl.store.layout import OWN_SOURCE

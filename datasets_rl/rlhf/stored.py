@@ -27,9 +27,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl import disk
-from datasets_rl.errors import IntegrityError, InvalidArgumentError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, Remedy
 from datasets_rl.format.npy import NpyStream, copy_on_write, map_npy
-from datasets_rl.remedy import Remedy
 
 __all__ = ["TOKENS_FILE", "TokenWriter", "open_tokens", "pad_rows", "rows_between", "write_tokens"]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.remedy import Call
+from datasets_rl.errors import Call, InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT,

@@ -12,9 +12,16 @@ from typing import Any
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError, RecordingWarning, UnknownIdError
+from datasets_rl.errors import (
+    Call,
+    InvalidArgumentError,
+    ManifestError,
+    NotADatasetError,
+    RecordingWarning,
+    Remedy,
+    UnknownIdError,
+)
 from datasets_rl.format.current import CURRENT_FILE, is_dataset
-from datasets_rl.remedy import Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, walk

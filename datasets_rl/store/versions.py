@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from datasets_rl import disk
-from datasets_rl.errors import DiskFullError, InvalidArgumentError, LockedError, ManifestError
+from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, LockedError, ManifestError, Remedy
 from datasets_rl.format.current import read_current
-from datasets_rl.remedy import Call, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.locating import dataset_paths, dataset_places, paths_of

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from datasets_rl.errors import DatasetsRLError
-from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.errors import Argument, DatasetsRLError, Remedy
 from datasets_rl.settings import require_memory
 
 __all__ = ["Parser", "run_program"]

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from datasets_rl import disk
-from datasets_rl.errors import IntegrityError, InvalidArgumentError
-from datasets_rl.remedy import Remedy
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, Remedy
 
 __all__ = ["latest_checkpoint", "read_checkpoint", "write_checkpoint"]
 

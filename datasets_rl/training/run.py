@@ -18,8 +18,7 @@ from typing_extensions import Self
 
 from datasets_rl import disk, progress
 from datasets_rl.catalog.environments import named_environment
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
-from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.errors import Argument, InvalidArgumentError, MissingDependencyError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.training import checkpoints

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from datasets_rl import sources
 from datasets_rl.build.conversion import catalog_specs, json_value, merge_decisions, specs_of_schema
 from datasets_rl.build.shards import EpisodeFilter, stored_part
-from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, Remedy, UnknownKeyError
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.upstream import ANSWERS_FILE, Upstream
 from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
@@ -32,7 +32,6 @@ from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Field, short_text, stored_column
 from datasets_rl.progress import Report
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection, Shard
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates

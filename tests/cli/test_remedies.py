@@ -14,8 +14,8 @@ import pytest
 from datasets_rl.cli.commands import command_names, subcommand_names
 from datasets_rl.cli.frame import make_command
 from datasets_rl.cli.remedies import COMMANDS, OPTIONS, spell_action
+from datasets_rl.errors import Argument, Call
 from datasets_rl.recipes.train import program_files
-from datasets_rl.remedy import Argument, Call
 from datasets_rl.sources import Selection
 
 LIBRARY = Path(__file__).parents[2] / "datasets_rl"
@@ -44,7 +44,7 @@ def nodes(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
 def made(name: str) -> Iterator[tuple[str, ast.Call]]:
     """Yield where the library creates an `Argument` or a `Call`."""
     for place, node in nodes(ast.Call):
-        if isinstance(node.func, ast.Name) and node.func.id == name and "remedy.py" not in place:
+        if isinstance(node.func, ast.Name) and node.func.id == name and "errors.py" not in place:
             yield place, node
 
 

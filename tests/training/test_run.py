@@ -18,9 +18,8 @@ import pytest
 import torch
 
 from datasets_rl import EpisodeWriter, load, make_env
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.recipes.train import program_files
-from datasets_rl.remedy import Argument, Remedy
 from datasets_rl.training import RewardScaling, cosine_decay, read_checkpoint, reward_scaling, run_program, warm_up
 
 TINY = ["--dataset", "demo/pendulum", "--hidden", "8", "--batch-size", "8", "--eval-episodes", "1"]

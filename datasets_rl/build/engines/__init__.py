@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from datasets_rl.errors import Remedy
 from datasets_rl.progress import Report
-from datasets_rl.remedy import Remedy
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.build.engines import TaskFunction, TaskResult, WorkerDiedError
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import Argument, InvalidArgumentError, MissingDependencyError, Remedy
 from datasets_rl.format.manifest import converter_version
 from datasets_rl.progress import Report
-from datasets_rl.remedy import Argument, Remedy
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, OfflineError
-from datasets_rl.remedy import Argument, Call, Remedy
+from datasets_rl.errors import Argument, Call, ConversionError, FetchError, InvalidArgumentError, OfflineError, Remedy
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, SpaceSummary
 from datasets_rl.sources.selection import Option, read_numbers
 from datasets_rl.ted.keys import PLAIN

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, OfflineError, UnknownIdError
-from datasets_rl.remedy import Argument, Call, Remedy
+from datasets_rl.errors import (
+    Argument,
+    Call,
+    ConversionError,
+    FetchError,
+    InvalidArgumentError,
+    OfflineError,
+    Remedy,
+    UnknownIdError,
+)
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Option, Selection, Shard, Source, group_by_size
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
-from datasets_rl.remedy import Argument, Remedy
+from datasets_rl.errors import Argument, ConversionError, FetchError, InvalidArgumentError, Remedy, UnknownIdError
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, group_by_size
 from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_episode_numbers_error
 from datasets_rl.sources.selection import read_numbers

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError
+from datasets_rl.errors import Call, ConversionError, Remedy
 from datasets_rl.format.schema import Column
-from datasets_rl.remedy import Call, Remedy
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
 from datasets_rl.sources.minari.episodes import (
     EpisodeError,

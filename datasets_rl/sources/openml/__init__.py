@@ -20,8 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError, FetchError, MissingDependencyError
-from datasets_rl.remedy import Call, Remedy
+from datasets_rl.errors import Call, ConversionError, FetchError, MissingDependencyError, Remedy
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source, SpaceSummary
 from datasets_rl.ted.keys import PLAIN
 

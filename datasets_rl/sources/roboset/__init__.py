@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError
-from datasets_rl.remedy import Argument, Call, Remedy
+from datasets_rl.errors import Argument, Call, ConversionError, Remedy
 from datasets_rl.sources.base import (
     Entry,
     EpisodeReader,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets_rl.errors import ConversionError, DatasetsRLError
-from datasets_rl.remedy import Argument, Call, Remedy
+from datasets_rl.errors import Argument, Call, ConversionError, DatasetsRLError, Remedy
 from datasets_rl.sources import Selection
 
 AGAIN = Remedy("download {} again with {}", "{d4rl}/x", Argument("force", True))
