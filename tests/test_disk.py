@@ -346,7 +346,7 @@ def test_a_folder_is_claimed_by_one_process_and_given_back(tmp_path):
     ("process", "seconds", "taken"),
     [
         (DEAD, 0, True),
-        (f"{HOST}-{os.getpid()}", 0, True),  # of an earlier process with this number
+        (f"{HOST}-SELF", 0, True),  # of an earlier process with this number
         (f"{HOST}-1", 0, False),
         ("node3-77", 0, False),
         ("node3-77", 500, False),
@@ -357,7 +357,7 @@ def test_a_folder_is_claimed_by_one_process_and_given_back(tmp_path):
 def test_the_claim_of_a_dead_process_is_taken_over_and_that_of_another_host_if_it_does_not_grow(
     tmp_path, process, seconds, taken
 ):
-    left = claim_of(tmp_path / "build", process)
+    left = claim_of(tmp_path / "build", process.replace("SELF", str(os.getpid())))
     for path in [left, *left.rglob("*")]:
         os.utime(path, (time.time() - seconds,) * 2)
 
