@@ -20,7 +20,7 @@ from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, 
 from datasets_rl.fetch.upstream import ANSWERS_FILE
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
-from datasets_rl.store import DatasetPaths, Version, current_version
+from datasets_rl.store import DatasetPaths, Version, current_version, sweep_dataset
 from datasets_rl.store.locating import locate, warn_of_recordings
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
 
@@ -151,6 +151,7 @@ def run_download(
         if from_local is not None:
             _check_files_unchanged(_request_without_files(target, settings, from_local))
         check_episodes(paths.folder, target.selection)
+        sweep_dataset(paths)
         return Downloaded(paths.folder, present=True)
     paths.check_changeable()
     with locked(paths, target.id, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
@@ -190,8 +191,7 @@ def run_download(
                 keep_raw = False
             else:
                 _convert(request, listing, engine, build)
-            # A version that was preprocessed in place cannot be downloaded again, so it is kept.
-            publish(build, supersedes=parent is not None and not _was_preprocessed(parent))
+            publish(build)
             if not keep_raw and raw != paths.raw:
                 disk.discard(raw, paths.folder)
     return Downloaded(paths.folder, present=False)
@@ -211,13 +211,6 @@ def _missing(target: Target, *, as_stored: bool) -> Selection | None:
     if target.stored is None:
         return target.selection
     return grown_selection(target.stored, target.paths.folder, target.selection, as_stored=as_stored)
-
-
-def _was_preprocessed(version: Version) -> bool:
-    try:
-        return bool(version.manifest.history)
-    except ManifestError:  # what is damaged can only be replaced
-        return False
 
 
 @contextmanager

@@ -54,7 +54,7 @@ from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.progress import Report, report
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.sources import DERIVED
-from datasets_rl.store import DatasetPaths, Version, current_version, undo
+from datasets_rl.store import DatasetPaths, Version, current_version, sweep_dataset, undo
 from datasets_rl.store.locating import (
     check_derived_name,
     derived_paths,
@@ -166,6 +166,7 @@ def preprocess(
     destination = _resolve_destination(folder, out, name, request, in_place=in_place)
     target = destination.paths
     if not force and _is_present(destination, request):
+        sweep_dataset(target)
         return target.folder
     target.check_changeable()
     with locked(target, str(target.folder), wait=wait):
@@ -192,9 +193,7 @@ def preprocess(
                 # The recipe does not work, so that its partial results will not be used.
                 disk.remove_tree(made.work, target.folder)
                 raise
-            # The same result again: nothing of the former one is lost.
-            same = not in_place and last_history_entry(target).get("fingerprint") == request.fingerprint
-            publish(made, supersedes=same)
+            publish(made)
     return target.folder
 
 

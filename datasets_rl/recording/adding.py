@@ -141,7 +141,7 @@ def _publish(
     except (DatasetsRLError, OSError) as error:
         disk.remove_tree(build.work, build.paths.folder)
         return error
-    publish(build, supersedes=True)
+    publish(build)
     return None
 
 

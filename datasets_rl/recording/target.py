@@ -67,6 +67,7 @@ class Target:
         self._finished: list[Path] = []
         try:
             self._warn_of(add_abandoned_recordings(self.paths, self.id).values())
+            store.sweep_dataset(self.paths)
         except (DatasetsRLError, OSError) as error:
             self._warn_of([error])
         self.stored = Manifest.read(self.paths.folder) if self.paths.exists else None
@@ -150,7 +151,7 @@ class Target:
         for folder in self._finished:
             disk.discard(folder, self.paths.folder)
         self._finished.clear()
-        disk.remove_empty_parents(self.paths.recorded / "recording", self.paths.root)
+        remove_if_empty(self.paths)
 
     def close(self) -> None:
         """Release the recordings; the next writer of the dataset adds the remaining episodes."""

@@ -87,6 +87,17 @@ def current_version(paths: DatasetPaths) -> Version | None:
         return None
 
 
+def parent_of(paths: DatasetPaths, version: Version) -> Version | None:
+    """Return the version of which another one was made, or which it replaced; None if it is not on the disk.
+
+    Raises:
+        ManifestError: If one of the two manifests is damaged.
+    """
+    digest = version.manifest.parent
+    named = [other for other in versions_of(paths) if digest and other.name.endswith(f"-{digest[:8]}")]
+    return next((other for other in reversed(named) if other.manifest.digest == digest), None)
+
+
 def point_to(paths: DatasetPaths, version: Version) -> None:
     """Make a version the current one, atomically."""
     disk.check_kind(paths.current, folder=False)
@@ -133,13 +144,26 @@ def sweep(paths: DatasetPaths) -> None:
     disk.empty_trash(paths.folder)
     with suppress(OSError):
         disk.free_temporary_files(paths.folder)
+        for folder in _left_by_publishing(paths):
+            disk.discard(folder, paths.folder)
         for folder in (*paths.builds(), *disk.plain_folders(paths.recorded, paths.folder)):
             if disk.is_abandoned(folder):
                 disk.free_temporary_files(folder)
 
 
+def _left_by_publishing(paths: DatasetPaths) -> list[Path]:
+    """Return what the process that published the current version was to delete."""
+    with suppress(ManifestError, NotADatasetError):
+        version = Version(paths.version)
+        manifest = version.manifest
+        builds = disk.claims_of(_build_folder(paths, manifest.request, manifest.parent))
+        return [*filter(disk.is_abandoned, builds), *(other.folder for other in _superseded(paths, version))]
+    return []
+
+
 def remove_if_empty(paths: DatasetPaths) -> None:
     """Delete the folder of a dataset that has nothing, and the empty folders above it below the root."""
+    disk.remove_empty_parents(paths.recorded / "entry", paths.root)
     disk.remove_empty_parents(paths.folder / "entry", paths.root)
 
 
@@ -179,7 +203,11 @@ def canonical(request: Any) -> str:
 
 def build_folder(paths: DatasetPaths, request: str, parent: Version | None) -> Path:
     """Return the folder of the build of a request, which need not exist, and may be claimed under another name."""
-    key = hashlib.sha256(f"{request} {parent.digest if parent else ''}".encode()).hexdigest()[:8]
+    return _build_folder(paths, request, parent.digest if parent else "")
+
+
+def _build_folder(paths: DatasetPaths, request: str, parent_digest: str) -> Path:
+    key = hashlib.sha256(f"{request} {parent_digest}".encode()).hexdigest()[:8]
     return paths.folder / f"build-{key}"
 
 
@@ -236,12 +264,11 @@ def _find_published(paths: DatasetPaths, request: str, parent: Version | None) -
     return None
 
 
-def publish(build: Build, *, supersedes: bool = False) -> Version:
+def publish(build: Build) -> Version:
     """Make a finished build the current version of its dataset.
 
     Args:
         build: The build, whose manifest is complete except for the request and the parent.
-        supersedes: Whether the parent is deleted afterwards, because nothing of it is lost; open readers keep it.
 
     Returns:
         The new version.
@@ -262,12 +289,26 @@ def publish(build: Build, *, supersedes: bool = False) -> Version:
     point_to(paths, version)
     build.published.append(version)
     _discard_builds(paths)
-    for other in versions_of(paths):
-        # One with the same digest has the same bytes, unless it is damaged.
-        is_equal = other != version and other.digest == manifest.digest
-        if (is_equal or (supersedes and other == build.parent)) and not foreign_files(other.folder):
-            disk.discard(other.folder, paths.folder)
+    for other in _superseded(paths, version):
+        disk.discard(other.folder, paths.folder)
     return version
+
+
+def _superseded(paths: DatasetPaths, version: Version) -> list[Version]:
+    """Return the versions of which nothing is lost if they are deleted, because the current one has it.
+
+    These are versions with the same digest, and the parent if the version has its episodes and more, is the result of
+    the same request, or is a download like the parent. A parent that was preprocessed cannot be downloaded again.
+    """
+    manifest, parent = version.manifest, None
+    with suppress(ManifestError):  # a damaged parent stays
+        parent = parent_of(paths, version)
+    found = [other for other in versions_of(paths) if other != version and other.digest == manifest.digest]
+    if parent is not None:
+        is_download = manifest.request.startswith('{"download":') and not parent.manifest.history
+        if is_download or manifest.request.startswith('{"append":') or manifest.request == parent.manifest.request:
+            found.append(parent)
+    return [other for other in found if not foreign_files(other.folder)]
 
 
 def _discard_builds(paths: DatasetPaths) -> None:

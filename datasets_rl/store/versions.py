@@ -19,6 +19,7 @@ from datasets_rl.store.publish import (
     current_version,
     foreign_files,
     locked,
+    parent_of,
     point_to,
     remove_if_empty,
     sweep,
@@ -75,17 +76,6 @@ def undo(folder: Path) -> Path:
             )
         _point_to_existing(paths, parent)
     return paths.folder
-
-
-def parent_of(paths: DatasetPaths, version: Version) -> Version | None:
-    """Return the version of which another one was made, or which it replaced; None if it is not on the disk.
-
-    Raises:
-        ManifestError: If one of the two manifests is damaged.
-    """
-    digest = version.manifest.parent
-    named = [other for other in versions_of(paths) if digest and other.name.endswith(f"-{digest[:8]}")]
-    return next((other for other in reversed(named) if other.manifest.digest == digest), None)
 
 
 def _named_version(paths: DatasetPaths, text: str) -> Version:
@@ -255,7 +245,8 @@ def sweep_dataset(paths: DatasetPaths) -> None:
 
 def _has_leftovers(paths: DatasetPaths) -> bool:
     names = [path.name for path in paths.entries()]
-    return any(disk.TRASH_NAME.fullmatch(name) or name.startswith((".", "recorded", "build-")) for name in names)
+    others = any(disk.TRASH_NAME.fullmatch(name) or name.startswith((".", "recorded", "build-")) for name in names)
+    return others or len(versions_of(paths)) > 1
 
 
 def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
