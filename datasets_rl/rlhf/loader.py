@@ -142,7 +142,7 @@ class TokenizedDatasetLoader:
         root = Settings.from_env().home / "rlhf" if self.root_dir is None else Path(self.root_dir)
         path = Path(self.dataset_name)
         names = map(_as_folder_name, ((path.resolve() if path.exists() else path).name, self.split))
-        return _Paths(root.joinpath(*names, f"{self.max_length}-{_digest(recipe)[:12]}"))
+        return _Paths(root.joinpath(*names, f"{self.max_length}-{_digest(recipe)[:12]}"), root)
 
     def _load_dataset(self, cache: Path) -> Any:
         """Return the rows to tokenize, a `datasets.Dataset`."""
@@ -240,7 +240,7 @@ class TokenizedDatasetLoader:
             columns = {key: values[mask] for key, values in columns.items()}
         folder = Path(data_dir).absolute().joinpath(*names)
         _check_replaceable(folder)
-        paths = _Paths(folder)
+        paths = _Paths(folder, folder.parent)
         with disk.lock(paths.lock, str(folder)):
             disk.remove_tree(paths.work)
             paths.build.mkdir(parents=True)
@@ -253,13 +253,20 @@ class TokenizedDatasetLoader:
 
 @dataclass(frozen=True)
 class _Paths:
-    """The folder of a tokenized dataset, and the hidden paths beside it while it is built."""
+    """The folder of a tokenized dataset, and the hidden paths above it while it is built."""
 
     folder: Path
+    root: Path
+    """A folder above it, which has the hidden paths."""
+
+    @property
+    def _hidden(self) -> str:
+        name = self.folder.relative_to(self.root).as_posix()
+        return f".{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
     @property
     def work(self) -> Path:
-        return self.folder.with_name(f".{self.folder.name}.work")
+        return self.root / f"{self._hidden}.work"
 
     @property
     def build(self) -> Path:
@@ -271,7 +278,7 @@ class _Paths:
 
     @property
     def lock(self) -> Path:
-        return self.folder.with_name(f".{self.folder.name}.lock")
+        return self.root / f"{self._hidden}.lock"
 
 
 def _digest(value: Any) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
 import pytest
+from stored_data import write_manifest_with_digest
 
 from datasets_rl import disk
 from datasets_rl.store import version_folder
@@ -17,6 +19,8 @@ def full(stored, home):
     """A home with a version, a derived dataset, raw files, partial downloads, builds, trash and a foreign file."""
     shutil.copytree(stored, home / "demo" / "pendulum@twice")
     shutil.copytree(version_folder(stored), stored / "0002-0123abcd")
+    other = json.loads((stored / "0002-0123abcd" / "manifest.json").read_text())
+    write_manifest_with_digest(stored / "0002-0123abcd", {**other, "citation": "another version"})
     for name, size in (
         ("demo/pendulum/raw/pendulum.hdf5", 1000),
         ("minari/D4RL/door/expert-v2/raw/data/main.hdf5.part", 2000),
@@ -38,7 +42,7 @@ def test_ls_shows_what_is_kept_of_each_dataset(rlds, full):
     one = rows["demo/pendulum"]
     pointer = len("0001-01234567\n")
     size = disk.tree_bytes(version_folder(full / "demo" / "pendulum"))
-    assert one["versions"] == size
+    assert one["versions"] == disk.tree_bytes(full / "demo" / "pendulum" / "0002-0123abcd")
     assert one["dataset"] == rows["demo/pendulum@twice"]["dataset"] == size + pointer
     assert (one["earlier"], one["raw"], one["unfinished"]) == (1, 1000, 0)
     assert rows["minari/D4RL/door/expert-v2"]["unfinished"] == 2010

@@ -799,7 +799,7 @@ def test_a_download_without_options_completes_a_part(made, downloaded_parts, hom
             continue  # another option is not a smaller part
         shutil.copytree(place, home / str(number))
         monkeypatch.setenv("RLDS_HOME", str(home / str(number)))
-        before = StoredDataset(home / str(number) / stored.folder.relative_to(place))
+        folder = home / str(number) / stored.folder.parent.relative_to(place)
         shown = load(made.case.id)
         first = shown[0]["next", "reward"]
 
@@ -808,7 +808,7 @@ def test_a_download_without_options_completes_a_part(made, downloaded_parts, hom
         assert code == 0, err
         (result,) = document["datasets"]
         assert (result["present"], result["selection"]) == (False, made.selection.to_json())
-        assert content(before.folder)[0] == content(made.stored.folder)[0]
+        assert content(folder)[0] == content(made.stored.folder)[0]
         assert leftovers(home / str(number) / root) == []
         assert torch.equal(shown[0]["next", "reward"], first)  # an open buffer continues to read the old part
         code, document, err = rlds("download", made.case.id, "--json")

@@ -449,8 +449,8 @@ def test_a_merge_of_datasets_with_different_steps_is_refused_and_one_with_the_sa
 
 def test_data_that_is_recorded_in_a_preprocessed_environment_names_its_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
-    raw = record(gymnasium.make("Pendulum-v1", max_episode_steps=6), "local/raw", tmp_path)
-    env = load("local/raw").derive("td3_bc").make_env()
+    raw = record(gymnasium.make("Pendulum-v1", max_episode_steps=6), "local/plain", tmp_path)
+    env = load("local/plain").derive("td3_bc").make_env()
     played = record(env, "local/online", tmp_path)
     again = load("local/online").derive(Recipe.inline(["normalize:keys=action,scale=2"]), name="half").make_env()
 

@@ -29,6 +29,7 @@ from datasets_rl.errors import (
     PushError,
 )
 from datasets_rl.format import chunks
+from datasets_rl.store import version_folder
 
 CHUNK = 100_000
 """Chunks of this size cut the rows of the demo dataset, 600,128 bytes, into seven."""
@@ -36,7 +37,7 @@ CHUNK = 100_000
 
 @pytest.fixture(scope="module")
 def pendulum(tmp_path_factory) -> Path:
-    return download("demo/pendulum", root=tmp_path_factory.mktemp("home") / "demo")
+    return version_folder(download("demo/pendulum", root=tmp_path_factory.mktemp("home") / "demo"))
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_a_pushed_dataset_is_downloaded_with_equal_bits(hub, pendulum, tmp_path)
     assert folder == tmp_path / "home/hf/me/pendulum"
     arrays = {path for path in files_of(pendulum) if path != "manifest.json"}
     assert arrays
-    assert all(files_of(folder)[path] == files_of(pendulum)[path] for path in arrays)
+    assert all(files_of(version_folder(folder))[path] == files_of(pendulum)[path] for path in arrays)
     assert not verify("hf/me/pendulum", deep=True).problems
     copied, original = Manifest.read(folder), Manifest.read(pendulum)
     assert (copied.id, copied.copied_from["id"]) == ("hf/me/pendulum", "demo/pendulum")
@@ -241,7 +242,7 @@ def test_a_killed_download_resumes_without_fetching_chunks_again(hub, pendulum, 
     folder = download("hf://me/pendulum")
 
     fetched = [path.rpartition("/")[2] for command, path in hub.requests if command == "GET" and "/chunks/" in path]
-    assert (folder / "rows.npy").read_bytes() == (pendulum / "rows.npy").read_bytes()
+    assert (version_folder(folder) / "rows.npy").read_bytes() == (pendulum / "rows.npy").read_bytes()
     assert fetched == ["00004", "00005", "00006"]
 
 

@@ -233,7 +233,7 @@ def test_fields_without_frames_can_be_a_separate_dataset(convert):
 def test_a_batch_has_the_keys_of_torchrl(convert):
     folder = convert(packed(game([30, 20]))).folder
 
-    dataset = GenDGRLExperienceReplay("bigfish-1M_E", 16, root=folder.parent, download=False)
+    dataset = GenDGRLExperienceReplay("bigfish-1M_E", 16, root=folder.parents[1], download=False)
     batch = dataset.sample()
 
     assert batch["observation"].shape == batch["next", "observation"].shape == (16, 3, 64, 64)

@@ -27,6 +27,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers import SamplerWithoutReplacement
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, get_source
+from datasets_rl.store import version_folder
 
 IDS = {
     "adult_num": ("adult", 1),
@@ -164,7 +165,7 @@ def test_the_spec_of_the_action_is_one_of_the_classes(convert, tmp_path):
 
 def test_fields_that_are_left_out_have_no_second_name(convert):
     dataset = OpenMLExperienceReplay(
-        "magic", 2, root=convert("magic").folder.parent, selection=Selection(keys=("action",))
+        "magic", 2, root=convert("magic").folder.parents[1], selection=Selection(keys=("action",))
     )
 
     assert set(dataset.sample().keys()) - {"index"} == {
@@ -255,9 +256,9 @@ def test_the_real_host_is_requested_and_its_responses_are_cached(answers, settin
     assert [request.method for request in server.requests] == [*["GET"] * 3, "HEAD", "GET"]
     urls = get_source("openml").resolve("magic", Selection(), _Kept(answers)).assets
     assert urls[-1].urls == ("https://www.openml.org/data/v1/download/6120/MagicTelescope.arff",)
-    raw = folder.parent / ".raw" / "magic"
+    raw = folder / "raw"
     again = downloading.download("openml/magic", from_local=raw, root=tmp_path / "again", settings=settings)
-    assert (again / "rows.npy").read_bytes() == (folder / "rows.npy").read_bytes()
+    assert (version_folder(again) / "rows.npy").read_bytes() == (version_folder(folder) / "rows.npy").read_bytes()
 
 
 class _Kept:

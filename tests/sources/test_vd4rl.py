@@ -322,7 +322,7 @@ def root(place, rows, convert):
     write_npz(place, as_npz(roll(20)))
     write_shards(rows, [replace(roll(20, 84), state={})], 2)
     convert()
-    return convert(HDF5).folder.parents[3]
+    return convert(HDF5).folder.parents[4]
 
 
 @pytest.mark.parametrize("name", [EPISODES_64, EPISODES_84])
