@@ -288,7 +288,7 @@ def test_published_files_that_lie_are_refused(hub, pendulum, tmp_path):
         publish(hub, pendulum, **{"manifest.json": manifest})
         with pytest.raises((IntegrityError, ConversionError)):
             download("hf://me/pendulum")
-        assert not (tmp_path / "home/hf/me/pendulum").exists(), lie
+        assert not (tmp_path / "home/hf/me/pendulum/CURRENT").exists(), lie
     assert not (tmp_path / "home/hf/me/rows.npy").exists()
 
 
@@ -454,7 +454,8 @@ def test_a_folder_on_a_web_server_or_in_a_bucket_is_streamed(pendulum, monkeypat
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         for address in (f"{server.url}/lab/pendulum", "s3://lab/pendulum/"):
             assert steps_of(torch.cat(list(load(address, batch_size=5000, streaming=True)))) == wanted
-    with bucket({"lab": pendulum.parent}) as server:
+    shutil.copytree(pendulum, tmp_path / "lab" / "pendulum")
+    with bucket({"lab": tmp_path / "lab"}) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         stream = load("gs://lab/pendulum", batch_size=5000, streaming=True)
         assert steps_of(torch.cat(list(stream))) == wanted
@@ -474,7 +475,7 @@ def test_images_texts_and_final_states_are_streamed(monkeypatch, tmp_path):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         folder = download(case.id, selection=Selection(options=case.options))
-    with serve({f"/x/{path}": data for path, data in files_of(folder).items()}) as server:
+    with serve({f"/x/{path}": data for path, data in files_of(version_folder(folder)).items()}) as server:
         stream = load(f"{server.url}/x", batch_size=7, streaming=True, shuffle=False)
         streamed = torch.cat(list(stream))
     stored = load(folder)
