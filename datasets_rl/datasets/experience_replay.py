@@ -164,6 +164,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     """
 
     source: ClassVar[str]
+    streaming: ClassVar[bool] = False
     __signature__: ClassVar[inspect.Signature]
     _shown_keys: tuple[Key, ...] | None = None
     """Names of the fields of batches, see `load`; None for all."""

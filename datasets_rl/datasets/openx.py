@@ -12,13 +12,12 @@ from typing_extensions import Unpack, override
 from datasets_rl import store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, BufferOptions, Download
-from datasets_rl.datasets.streamed import source_stream
-from datasets_rl.datasets.streaming import StreamSampler
+from datasets_rl.datasets.streamed import StreamedExperienceReplay, source_stream
+from datasets_rl.datasets.streaming import Stream
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.slices import SliceSampler, slice_size_problems
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
-from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, split_derived
 from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
@@ -74,6 +73,18 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
 
     source = "openx"
 
+    def __new__(cls, dataset_id: str = "", *arguments: Any, **options: Any) -> Any:
+        """Return a stream if the arguments ask for one."""
+        streaming = options.get("streaming")
+        if streaming is None and dataset_id:
+            # A derived dataset exists only on disk.
+            streaming = (
+                options.get("download") is None
+                and not split_derived(dataset_id)[1]
+                and not store.dataset_paths(f"{cls.source}/{dataset_id}", root=options.get("root")).exists
+            )
+        return _open_stream(f"{cls.source}/{dataset_id}", *arguments, **options) if streaming else super().__new__(cls)
+
     def __init__(
         self,
         dataset_id: str,
@@ -84,7 +95,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         slice_len: int | None = None,
         pad: float | bool | None = None,
         replacement: bool | None = None,
-        streaming: bool | None = None,
+        streaming: bool | None = None,  # noqa: ARG002 -- `__new__` decides it
         root: Path | str | None = None,
         download: Download | None = None,
         sampler: Sampler | None = None,
@@ -92,88 +103,30 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         strict_length: bool = True,
         selection: Selection | None = None,
         final_unknown: FinalUnknown | None = None,
-        cache_size: int = 4 << 30,
+        cache_size: int = 4 << 30,  # noqa: ARG002 -- of streams
         **options: Unpack[BufferOptions],
     ) -> None:
-        if streaming is None:
-            # A derived dataset exists only on disk.
-            streaming = (
-                download is None
-                and not split_derived(dataset_id)[1]
-                and not store.dataset_paths(f"{self.source}/{dataset_id}", root=root).exists
-            )
-        self.streaming = streaming
-        self.download: Download = not streaming if download is None else download
         self.shuffle, self.num_slices, self.slice_len = shuffle, num_slices, slice_len
         self.strict_length = strict_length
-        self.pad = None if pad is None or pad is False else 0.0 if pad is True else float(pad)
-        self._check_arguments(sampler, replacement, final_unknown, split_trajs=split_trajs)
-        if not self.streaming:
-            super().__init__(
-                dataset_id,
-                batch_size,
-                sampler or self._slice_sampler(replacement),
-                split_trajs=split_trajs,
-                root=root,
-                download=self.download,
-                selection=selection,
-                final_unknown=final_unknown,
-                **options,
-            )
-            return
-        self.dataset_id = dataset_id
-        self.split_trajs = False
-        self._stream_selection = _with_encoded_images(selection or Selection())
-        self.stream = source_stream(
-            f"{self.source}/{dataset_id}",
-            root,
-            self._stream_selection,
-            Settings.from_env(),
-            cache_bytes=cache_size,
-            shuffle=shuffle,
-            pad=self.pad,
-        )
-        TensorDictReplayBuffer.__init__(
-            self,
-            storage=self.stream,
-            sampler=StreamSampler(num_slices=num_slices, slice_len=slice_len, strict_length=strict_length),
-            batch_size=batch_size,
-            **options,
-        )
-
-    def _check_arguments(
-        self,
-        sampler: Sampler | None,
-        replacement: bool | None,
-        final_unknown: FinalUnknown | None,
-        *,
-        split_trajs: bool,
-    ) -> None:
-        sliced = self.num_slices is not None or self.slice_len is not None
-        rules = {
-            "streaming and download exclude each other": self.streaming and bool(self.download),
-            "a stream yields every trajectory once: replacement=True is for downloaded datasets": self.streaming
-            and replacement is True,
-            "a stream takes no sampler": self.streaming and sampler is not None,
-            "split_trajs is for downloaded datasets; a stream iterated without a batch size yields whole trajectories": (
-                self.streaming and split_trajs
-            ),
-            "final_unknown is for downloaded datasets; batches of a stream have next.final_known": self.streaming
-            and final_unknown not in {None, "keep"},
-            "pad is for streams": not self.streaming and self.pad is not None,
-            f"pad is {self.pad}; expected a number of magnitude below {_PAD_MAX:,}, as integer fields are padded too": (
-                self.pad is not None and not abs(self.pad) < _PAD_MAX
-            ),
-            "a sampler and slices exclude each other": sliced and sampler is not None,
-            "shuffle=False needs replacement=False": not self.streaming
-            and sliced
-            and not self.shuffle
-            and replacement is not False,
-        }
-        problems = [text for text, violated in rules.items() if violated]
-        problems += slice_size_problems(self.num_slices, self.slice_len) if sliced else []
+        sliced = num_slices is not None or slice_len is not None
+        problems = ["pad is for streams"] if pad not in {None, False} else []
+        problems += ["a sampler and slices exclude each other"] if sliced and sampler is not None else []
+        if sliced and not shuffle and replacement is not False:
+            problems.append("shuffle=False needs replacement=False")
+        problems += slice_size_problems(num_slices, slice_len) if sliced else []
         if problems:
             raise InvalidArgumentError("; ".join(problems))
+        super().__init__(
+            dataset_id,
+            batch_size,
+            sampler or self._slice_sampler(replacement),
+            split_trajs=split_trajs,
+            root=root,
+            download=True if download is None else download,
+            selection=selection,
+            final_unknown=final_unknown,
+            **options,
+        )
 
     def _slice_sampler(self, replacement: bool | None) -> Sampler | None:
         if self.num_slices is None and self.slice_len is None:
@@ -190,21 +143,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
     def __iter__(self) -> Iterator[Any]:
         """Yield batches; without a batch size, yield one trajectory at a time, or with `slice_len` a slice of each."""
         if self.batch_size is not None:
-            if isinstance(self.sampler, StreamSampler):
-                with self.locked_for_change():
-                    self.sampler.start_epoch()
             yield from super().__iter__()
-            return
-        if self.streaming:
-            cutter = StreamSampler(strict_length=self.strict_length)
-            cutter.generator = self.sampler.generator
-            for run in self.stream.runs(cutter.generator):
-                index = run.rows
-                info: dict[Any, Any] = {}
-                if self.slice_len is not None:
-                    part = cutter.cut(run, self.slice_len, filled=self.pad is not None)
-                    index, info = cutter.batch(self.stream, [part], self.slice_len)
-                yield self.finish(self.stream.take(index), {**info, "index": index})
             return
         count = self.num_slices or 1
         if self.slice_len is not None:
@@ -227,45 +166,59 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         )
         yield from batches
 
+
+class OpenXStream(StreamedExperienceReplay):
+    """Stream of an Open X-Embodiment dataset; unlike others, a dataset of a single shard can be streamed, too."""
+
     @override
-    def _replace_steps(self) -> None:
-        if self.streaming:
-            raise InvalidArgumentError(
-                f"{self.dataset_id} is streamed; expected a stored dataset", hint="open it with download=True"
-            )
-        super()._replace_steps()
-
-    def texts(self, key: str | tuple[str, ...]) -> list[str]:
-        """Return the strings of the integer codes of a text field; for a stream, the strings read so far.
-
-        Raises:
-            UnknownKeyError: If there is no such text field.
-        """
-        return self.stream.texts(key) if self.streaming else super().texts(key)
-
-    @property
-    def selection(self) -> Selection:
-        """Selection of the buffer; for a stream, images stay encoded by default."""
-        return self._stream_selection if self.streaming else super().selection
-
-    @property
-    def data_path(self) -> Path:
-        """Folder of the dataset.
-
-        Raises:
-            InvalidArgumentError: If the buffer is a stream, which has no folder.
-        """
-        if self.streaming:
-            raise InvalidArgumentError(f"{self.dataset_id} is streamed and has no folder")
-        return super().data_path
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.stream!r})" if self.streaming else super().__repr__()
+    def _open(self, *arguments: Any, **options: Any) -> Stream:
+        return source_stream(*arguments, **options)
 
 
-def _with_encoded_images(selection: Selection) -> Selection:
-    """Return the selection with encoded images by default, because a stream samples few images more than once."""
-    return replace(selection, options={"images": "encoded", **selection.options})
+_STORED_ONLY = {
+    "download": "streaming and download exclude each other",
+    "replacement": "a stream yields every trajectory once: replacement=True is for downloaded datasets",
+    "sampler": "a stream takes no sampler",
+    "split_trajs": "split_trajs is for downloaded datasets; a stream iterated without a batch size yields whole"
+    " trajectories",
+    "final_unknown": "final_unknown is for downloaded datasets; batches of a stream have next.final_known",
+}
+"""Arguments that a stream does not have, with what is wrong with other values than the defaults."""
+
+
+def _open_stream(
+    dataset_id: str,
+    batch_size: int | None = None,
+    *,
+    num_slices: int | None = None,
+    slice_len: int | None = None,
+    pad: float | bool | None = None,
+    selection: Selection | None = None,
+    **options: Any,
+) -> OpenXStream:
+    """Return a stream for the arguments of `OpenXExperienceReplay`.
+
+    Raises:
+        InvalidArgumentError: If a stream cannot have them.
+    """
+    problems = [text for name, text in _STORED_ONLY.items() if options.pop(name, None) not in [None, False, "keep"]]
+    value = None if pad is None or pad is False else 0.0 if pad is True else float(pad)
+    if value is not None and not abs(value) < _PAD_MAX:
+        problems.append(
+            f"pad is {value}; expected a number of magnitude below {_PAD_MAX:,}, as integer fields are padded too"
+        )
+    sliced = num_slices is not None or slice_len is not None
+    problems += slice_size_problems(num_slices, slice_len) if sliced else []
+    if problems:
+        raise InvalidArgumentError("; ".join(problems))
+    options.pop("streaming", None)
+    selection = selection or Selection()
+    # A stream samples few images more than once.
+    selection = replace(selection, options={"images": "encoded", **selection.options})
+    slices = num_slices if sliced else 1
+    return OpenXStream(
+        dataset_id, batch_size, num_slices=slices, slice_len=slice_len, pad=value, selection=selection, **options
+    )
 
 
 CLASS = OpenXExperienceReplay

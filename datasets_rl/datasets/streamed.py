@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from datasets_rl import sources, store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.datasets.experience_replay import BufferOptions
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, BufferOptions
 from datasets_rl.datasets.remote import RemoteShards
 from datasets_rl.datasets.shards import SourceShards
 from datasets_rl.datasets.streaming import Stream, StreamSampler, StreamStepSampler
@@ -23,6 +23,10 @@ from datasets_rl.sources import Selection
 __all__ = ["StreamedExperienceReplay", "is_remote_address", "source_stream"]
 
 _ADDRESSES = ("s3://", "gs://", "http://", "https://")
+
+
+class _NotStoredError(InvalidArgumentError, AttributeError):
+    """Raised when a stream is used as a stored dataset."""
 
 
 def is_remote_address(dataset: object) -> bool:
@@ -40,7 +44,7 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
 
     Episodes are read in random order, some ahead of their use. By default, batches are steps of a shuffled buffer. With
     `slice_len` or `num_slices`, they are slices: one of each episode, once in an epoch. Without a batch size, iteration
-    yields whole episodes.
+    yields whole episodes, or with `slice_len` a slice of each.
 
     Args:
         dataset: The address of a dataset in the stored format, ``hf://user/name@revision``, ``s3://bucket/folder``,
@@ -64,6 +68,8 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         InvalidArgumentError: If the dataset is a single file that only a download can read.
     """
 
+    streaming = True
+
     def __init__(
         self,
         dataset: str,
@@ -81,7 +87,7 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         **options: Unpack[BufferOptions],
     ) -> None:
         self.dataset_id = dataset
-        self.stream = _open_stream(
+        self.stream = self._open(
             dataset,
             root,
             selection or Selection(),
@@ -100,8 +106,20 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
             **options,
         )
 
+    def _open(self, *arguments: Any, **options: Any) -> Stream:
+        return _open_stream(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise an error that says why a stream lacks what a stored dataset has."""
+        if hasattr(BaseDatasetExperienceReplay, name):
+            raise _NotStoredError(
+                f"{self.dataset_id} is streamed; expected a stored dataset for {name}",
+                hint="open it with download=True",
+            )
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of a new epoch; without a batch size, one whole episode at a time."""
+        """Yield the batches of a new epoch; without a batch size, one whole episode, or slice of one, at a time."""
         if self.batch_size is not None:
             if isinstance(self.sampler, StreamSampler):
                 with self.locked_for_change():
@@ -109,7 +127,11 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
             yield from super().__iter__()
             return
         for run in self.stream.runs(self.sampler.generator):
-            yield self.finish(self.stream.take(run.rows), {"index": run.rows})
+            rows, info = run.rows, {}
+            if isinstance(self.sampler, StreamSampler) and (length := self.sampler.slice_len) is not None:
+                part = self.sampler.cut(run, length, filled=self.stream.pad is not None)
+                rows, info = self.sampler.batch(self.stream, [part], length)
+            yield self.finish(self.stream.take(rows), {**info, "index": rows})
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
         """Return the strings of the integer codes of a text field that were read so far.

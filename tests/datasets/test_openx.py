@@ -363,7 +363,7 @@ def test_a_stream_has_no_length_no_index_and_no_folder(streamed):
             ask()
     with pytest.raises(UnknownKeyError):
         dataset.texts("language_instruction")
-    assert repr(dataset) == "OpenXExperienceReplay(Stream('openx/cmu_stretch', 3 shards))"
+    assert repr(dataset) == "OpenXStream(Stream('openx/cmu_stretch', 3 shards))"
 
 
 def test_a_stream_of_an_unknown_id_is_an_error(tmp_path, monkeypatch):
