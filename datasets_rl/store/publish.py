@@ -146,6 +146,9 @@ def sweep(paths: DatasetPaths) -> None:
         disk.free_temporary_files(paths.folder)
         for folder in _left_by_publishing(paths):
             disk.discard(folder, paths.folder)
+        for folder in filter(disk.is_abandoned, paths.raw_folders()):
+            with suppress(OSError):
+                folder.rmdir()  # if it is empty
         for folder in (*paths.builds(), *disk.plain_folders(paths.recorded, paths.folder)):
             if disk.is_abandoned(folder):
                 disk.free_temporary_files(folder)

@@ -245,7 +245,9 @@ def sweep_dataset(paths: DatasetPaths) -> None:
 
 def _has_leftovers(paths: DatasetPaths) -> bool:
     names = [path.name for path in paths.entries()]
-    others = any(disk.TRASH_NAME.fullmatch(name) or name.startswith((".", "recorded", "build-")) for name in names)
+    others = any(
+        disk.TRASH_NAME.fullmatch(name) or name.startswith((".", "recorded", "build-", "raw@")) for name in names
+    )
     return others or len(versions_of(paths)) > 1
 
 
