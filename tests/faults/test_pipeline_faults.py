@@ -14,6 +14,7 @@ from servers import Cut, File, HidesLength, InTurn, LiesAboutLength, Resets, Slo
 
 from datasets_rl import downloading
 from datasets_rl.cli.app import main
+from datasets_rl.format.current import is_dataset, version_folder
 from datasets_rl.format.reader import StoredDataset
 
 NAME = "bullet-maze2d-open-v0"  # the catalog has neither its digest nor its size, so that any file can replace it
@@ -64,8 +65,13 @@ def download(rlds, monkeypatch):
     return run
 
 
+def files_of_version(folder):
+    version = version_folder(folder)
+    return version.name, {path.name: path.read_bytes() for path in version.iterdir()}
+
+
 def absent(home, name=NAME):
-    return not (home / "d4rl" / name).exists()
+    return not is_dataset(home / "d4rl" / name)
 
 
 def test_a_key_that_is_too_long_for_a_file_name_is_an_error_of_the_file(rlds, home, good, tmp_path):
@@ -143,12 +149,12 @@ def test_a_digest_that_differs_is_accepted_on_request_and_recorded_in_the_manife
 def test_a_part_is_kept_when_its_growth_fails_and_the_same_command_resumes(download, home, good, rlds):
     folder = home / "d4rl" / NAME
     download(File(good), "--keys", "observation")
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = files_of_version(folder)
 
     code, _, err, _ = download(InTurn(Cut(good, after=good.stat().st_size // 2), Status(500)))
 
     assert code == 4, err
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert files_of_version(folder) == before
     assert rlds("sample", f"d4rl/{NAME}")[0] == 0
     code, out, err, _ = download(File(good))
     assert (code, out.strip()) == (0, str(folder)), err
@@ -165,7 +171,7 @@ def test_a_part_with_a_kept_raw_file_grows_without_the_network(download, home, g
     assert code == 0, err
     assert server.requests == []
     assert StoredDataset(home / "d4rl" / NAME).manifest.selection == {"keys": ["observation", "action"]}
-    assert list((home / "d4rl" / ".raw" / NAME).rglob("*.hdf5")) != []
+    assert list((home / "d4rl" / NAME / "raw").rglob("*.hdf5")) != []
 
 
 def test_a_preprocessed_part_is_not_replaced_by_a_larger_download(download, home, good, rlds):
@@ -252,7 +258,7 @@ def test_a_damaged_file_is_refused_with_every_error_and_leaves_no_dataset(
     assert (code, out) == (8, "")
     assert all(word in err for word in words), err
     assert absent(home)
-    assert not (home / "d4rl" / ".work" / NAME / "build" / "manifest.json").exists()
+    assert list((home / "d4rl" / NAME).rglob("manifest.json")) == []
 
 
 @pytest.mark.parametrize("kind", [HidesLength, Truncates])
@@ -387,7 +393,7 @@ def test_a_disk_that_fills_during_the_download_keeps_the_received_bytes(rlds, sm
         "terminals": np.zeros(60_000, bool),
     }
     raw = write(tmp_path / "raw.hdf5", noise)
-    part = small_disk / "d4rl" / ".raw" / NAME / f"{UPSTREAM[1:]}.part"
+    part = small_disk / "d4rl" / NAME / "raw" / f"{UPSTREAM[1:]}.part"
     # Without a length the missing space is only found during the download.
     with serve({UPSTREAM: File(raw, length=False)}) as server:
         code, _, err = rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--mirror", server.url)
