@@ -125,7 +125,7 @@ def test_runs_that_are_interrupted_and_killed_many_times_end_like_one_run(name, 
 
 @pytest.mark.usefixtures("warm_python")
 def test_an_evaluation_is_interrupted_too_and_repeated_by_the_next_run(tmp_path):
-    words = ["--steps", "5", "--eval-every", "5", "--eval-episodes", "300"]
+    words = ["--steps", "5", "--eval-every", "5", "--eval-episodes", "5000"]
     child = start("bc", tmp_path / "parts", *words)
     wait_for_start(child)
     time.sleep(1)
@@ -136,7 +136,7 @@ def test_an_evaluation_is_interrupted_too_and_repeated_by_the_next_run(tmp_path)
     assert child.returncode == 143
     assert (state["step"], state["history"]) == (5, [])
     words[-1] = "2"
-    with pytest.raises(InvalidArgumentError, match="eval_episodes 300, not 2"):
+    with pytest.raises(InvalidArgumentError, match="eval_episodes 5000, not 2"):
         train("bc", *TINY, *words, "--out", tmp_path / "parts")
 
 
