@@ -190,8 +190,8 @@ from .preprocessing import (
     Recipe as Recipe,
     preprocess as preprocess,
     preview as preview,
-    undo as undo,
 )
+from .store import restore as restore
 from .preprocessing.environment import make_env as make_env
 
 # Export

@@ -224,11 +224,10 @@ def _list_steps() -> Result:
 def _undo(shell: Shell, datasets: list[str]) -> Result:
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.preprocessing import undo
     from datasets_rl.store import locating
 
     def back(one: str) -> Path:
-        folder = undo(locating.locate(**dataset_arguments(shell, one)))
+        folder = store.restore(locating.locate(**dataset_arguments(shell, one)))
         manifest, number = Manifest.read(folder), store.Version(store.version_folder(folder)).number
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
         shell.printer.note(f"{one}: version {number} is back, {_counts_text(manifest)}, made by {made or 'a recipe'}")
@@ -250,12 +249,10 @@ def _preprocess(
 ) -> _Derived:
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.preprocessing import preprocess, result_folder
+    from datasets_rl.preprocessing import plan_result, preprocess
 
-    target = result_folder(
-        source, recipe, **{name: options[name] for name in ("out", "name", "in_place", "num_frames")}
-    )
-    before = store.current_version(store.DatasetPaths(target.parent, target.name))
+    where = {name: options[name] for name in ("out", "name", "in_place", "num_frames")}
+    before = store.current_version(plan_result(source, recipe, **where).paths)
     folder = preprocess(source, recipe, **options)
     made = _Derived(
         folder, present=before == store.Version(store.version_folder(folder)), manifest=Manifest.read(folder)

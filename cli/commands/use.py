@@ -56,7 +56,7 @@ def run(
         )
     found = dataset_arguments(shell, dataset)
     paths = store.find_paths(**found)
-    folder = store.undo(paths.folder) if undo else store.use(paths.folder, which)
+    folder = store.restore(paths.folder, "parent" if undo else which)
     current = store.Version(store.version_folder(folder))
     manifest = Manifest.read(current.folder)
     counts = f"{count_text(manifest.steps, 'step')} in {count_text(manifest.episodes, 'episode')}"

@@ -724,7 +724,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
         The result is stored in the folder `dest`; use `derive` for a dataset with a separate id. With `in_place`, the
         dataset is replaced atomically at the end: this buffer, and all later ones with the same id, then show the new
-        version. All earlier versions are kept (`undo`). If the function fails, or the process dies, the dataset is
+        version. All earlier versions are kept (`restore`). If the function fails, or the process dies, the dataset is
         unchanged, and the same call resumes.
 
         Args:
@@ -787,12 +787,31 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         )
         target = None if dest is None else Path(dest)
         folder = call.run(self._path, target, in_place=in_place, pbar=pbar, max_ram=max_ram, force=force)
-        result = DatasetStorage(StoredDataset(folder))
         if in_place:
-            self.stored = result.stored
-            self.__dict__.pop("metadata", None)
-            self._replace_steps()
-        return result
+            self._reopen()
+        return DatasetStorage(StoredDataset(folder))
+
+    def restore(self, version: str | int = "parent") -> Self:
+        """Make another version of the dataset the current one, which this buffer then shows; see `datasets_rl.restore`.
+
+            >>> dataset.preprocess(fn, in_place=True)
+            >>> dataset.restore()                               # the version before
+
+        Args:
+            version: The number or the name of a version; "parent" is the version that the current one was made of.
+
+        Raises:
+            InvalidArgumentError: If there is no such version.
+        """
+        store.restore(self._path, version)
+        return self._reopen()
+
+    def _reopen(self) -> Self:
+        """Show the current version of the dataset."""
+        self.stored = StoredDataset(self._path)
+        self.__dict__.pop("metadata", None)
+        self._replace_steps()
+        return self
 
     def derive(
         self,

@@ -2,7 +2,8 @@
 
 from datasets_rl.preprocessing.base import DataStep, Step
 from datasets_rl.preprocessing.functions import Function
+from datasets_rl.preprocessing.plan import plan_result
 from datasets_rl.preprocessing.recipe import Recipe
-from datasets_rl.preprocessing.run import Preview, preprocess, preview, result_folder, undo
+from datasets_rl.preprocessing.run import Preview, preprocess, preview
 
-__all__ = ["DataStep", "Function", "Preview", "Recipe", "Step", "preprocess", "preview", "result_folder", "undo"]
+__all__ = ["DataStep", "Function", "Preview", "Recipe", "Step", "plan_result", "preprocess", "preview"]

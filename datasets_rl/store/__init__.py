@@ -35,11 +35,10 @@ from datasets_rl.store.versions import (
     prune_streams,
     remove,
     remove_folder,
+    restore,
     sweep_all,
     sweep_builds,
     sweep_dataset,
-    undo,
-    use,
 )
 
 __all__ = [
@@ -58,13 +57,12 @@ __all__ = [
     "prune_streams",
     "remove",
     "remove_folder",
+    "restore",
     "source_folders",
     "stored_folders",
     "sweep_all",
     "sweep_builds",
     "sweep_dataset",
-    "undo",
-    "use",
     "version_folder",
     "versions_of",
 ]

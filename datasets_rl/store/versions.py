@@ -11,7 +11,7 @@ from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, Locked
 from datasets_rl.format.current import read_current
 from datasets_rl.settings import Settings
 from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
-from datasets_rl.store.locating import dataset_paths, dataset_places, paths_of
+from datasets_rl.store.locating import dataset_paths, dataset_places, find_paths, paths_of
 from datasets_rl.store.publish import (
     SHORT_WAIT,
     Version,
@@ -27,12 +27,14 @@ from datasets_rl.store.publish import (
 )
 
 
-def use(folder: Path, version: str | int) -> Path:
-    """Make any version of a dataset the current one.
+def restore(dataset: Path | str, version: str | int = "parent") -> Path:
+    """Make any version of a dataset the current one, by default the one before the last preprocessing.
+
+    No version is deleted, so that another call goes forward again.
 
     Args:
-        folder: The folder of the dataset.
-        version: Its number, or its name.
+        dataset: Its id, or its folder.
+        version: The number or the name of a version; "parent" is the version that the current one was made of.
 
     Returns:
         The folder of the dataset.
@@ -42,40 +44,24 @@ def use(folder: Path, version: str | int) -> Path:
         ManifestError: If the manifest of the version is damaged; nothing is changed then.
         LockedError: If another process is changing the dataset.
     """
-    paths = paths_of(folder)
+    paths = find_paths(dataset)
     paths.check_changeable()
-    with locked(paths, str(folder), wait=SHORT_WAIT):
-        _point_to_existing(paths, _named_version(paths, str(version)))
+    with locked(paths, str(dataset), wait=SHORT_WAIT):
+        found = _parent(paths, dataset) if version == "parent" else _named_version(paths, str(version))
+        _point_to_existing(paths, found)
     return paths.folder
 
 
-def undo(folder: Path) -> Path:
-    """Make the parent of the current version the current one: the version before the last preprocessing.
-
-    Args:
-        folder: The folder of the dataset.
-
-    Returns:
-        The folder of the dataset.
-
-    Raises:
-        InvalidArgumentError: If there is no earlier version.
-        ManifestError: If the manifest of the earlier version is damaged; nothing is changed then.
-        LockedError: If another process is changing the dataset.
-    """
-    paths = paths_of(folder)
-    paths.check_changeable()
-    with locked(paths, str(folder), wait=SHORT_WAIT):
-        current = current_version(paths)
-        parent = None if current is None else parent_of(paths, current)
-        if parent is None:
-            raise InvalidArgumentError(
-                f"{folder} has no earlier version: it was not preprocessed in place, every preprocessing was undone, or "
-                "the earlier versions were pruned",
-                hint=Remedy("{} shows its versions", Call("info", folder)),
-            )
-        _point_to_existing(paths, parent)
-    return paths.folder
+def _parent(paths: DatasetPaths, dataset: Path | str) -> Version:
+    current = current_version(paths)
+    parent = None if current is None else parent_of(paths, current)
+    if parent is None:
+        raise InvalidArgumentError(
+            f"{dataset} has no earlier version: it was not preprocessed in place, every preprocessing was undone, or "
+            "the earlier versions were pruned",
+            hint=Remedy("{} shows its versions", Call("info", dataset)),
+        )
+    return parent
 
 
 def _named_version(paths: DatasetPaths, text: str) -> Version:
@@ -301,7 +287,6 @@ __all__ = [
     "prune_streams",
     "remove",
     "remove_folder",
+    "restore",
     "sweep",
-    "undo",
-    "use",
 ]

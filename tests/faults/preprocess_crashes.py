@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 from crash import events_below, run_killed_at, run_or_exit
 
+from datasets_rl import store
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.fetch.partial_download import digest_file
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.preprocessing import Function, Recipe, preprocess, undo
+from datasets_rl.preprocessing import Function, Recipe, preprocess
 from datasets_rl.settings import Settings
 from datasets_rl.store import version_folder
 
@@ -98,7 +99,7 @@ def finish(event):
         raise SystemExit("the run after a kill failed")
     report("again", died=False)
     left = sorted(path.name for path in folder.iterdir() if path.name.startswith(("build-", "trash-", ".")))
-    undo(folder)
+    store.restore(folder)
     print(json.dumps({"event": f"undo after {event}", "died": False, "found": found(), "left": left}), flush=True)
     restore()
 

@@ -21,7 +21,7 @@ from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.partial import remove_partial
 from datasets_rl.errors import InvalidArgumentError, LockedError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run
+from datasets_rl.preprocessing import Function, Recipe, dry_run, make, preprocess
 from datasets_rl.settings import Settings
 
 FULL = """
@@ -266,13 +266,13 @@ def test_an_error_of_a_worker_has_the_same_message(folder):
 
 
 def test_no_more_processes_are_started_than_memory_allows(folder, monkeypatch):
-    monkeypatch.setattr(run, "_MIN_PARALLEL_SECONDS", 0.0)
-    monkeypatch.setattr(run, "LocalEngine", lambda *_, **__: pytest.fail("processes were started"))
+    monkeypatch.setattr(make, "_MIN_PARALLEL_SECONDS", 0.0)
+    monkeypatch.setattr(make, "LocalEngine", lambda *_, **__: pytest.fail("processes were started"))
     settings = replace(Settings.from_env(), jobs=2)
-    monkeypatch.setattr(run.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(run, "memory_bytes", lambda: 1000.0)
+    monkeypatch.setattr(make.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(make, "memory_bytes", lambda: 1000.0)
     preprocess(folder, Recipe.inline(["scale_rewards:2"]), out=folder.parent / "little", settings=settings)
 
-    monkeypatch.setattr(run, "memory_bytes", lambda: 1e9)
+    monkeypatch.setattr(make, "memory_bytes", lambda: 1e9)
     with pytest.raises(pytest.fail.Exception, match="processes were started"):
         preprocess(folder, Recipe.inline(["scale_rewards:2"]), out=folder.parent / "much", settings=settings)

@@ -16,10 +16,10 @@ from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.check import check_rules
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run, undo
+from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.progress import Report
-from datasets_rl.store import version_folder
+from datasets_rl.store import restore, version_folder
 from datasets_rl.transforms import Compose, RewardClipping
 
 LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
@@ -242,7 +242,7 @@ def test_a_link_to_a_dataset_stays_a_link(folder, tmp_path):
 
     assert link.is_symlink()
     assert ("norm",) in strict(folder).schema
-    undo(link)
+    restore(link)
     assert strict(folder).manifest == before
 
 
@@ -251,10 +251,22 @@ def test_undo_restores_the_replaced_dataset_once(dataset, folder):
     dataset.preprocess(with_norm, in_place=True)
     assert ("norm",) in strict(folder).schema
 
-    undo(folder)
+    restore(folder)
     assert strict(folder).manifest == before
     with pytest.raises(InvalidArgumentError, match="has no earlier version"):
-        undo(folder)
+        restore(folder)
+
+
+def test_a_buffer_shows_the_version_that_it_restores(dataset):
+    dataset.preprocess(with_norm, in_place=True)
+    assert "norm" in dataset
+
+    assert dataset.restore() is dataset
+    assert "norm" not in dataset
+    assert "norm" in dataset.restore(2)
+    with pytest.raises(InvalidArgumentError, match="no version 7"):
+        dataset.restore(7)
+    assert "norm" in dataset
 
 
 def test_an_undo_that_dies_can_be_repeated(dataset, folder, monkeypatch):
@@ -267,8 +279,8 @@ def test_an_undo_that_dies_can_be_repeated(dataset, folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run.disk, "publish_file", dies)
         with pytest.raises(KeyboardInterrupt):
-            undo(folder)
-    undo(folder)
+            restore(folder)
+    restore(folder)
     assert strict(folder).manifest == before
 
 

@@ -10,7 +10,8 @@ from stored_data import columns, store_dataset, trajectory
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.preprocessing import Function, Recipe, dry_run, partial, preprocess, run, undo
+from datasets_rl.preprocessing import Function, Recipe, dry_run, make, partial, preprocess
+from datasets_rl.store import restore
 
 LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
 
@@ -51,7 +52,7 @@ def test_some_steps_replace_all_only_with_force(folder):
     assert not StoredDataset(folder).manifest.history
 
     assert len(StoredDataset(preprocess(folder, recipe, num_frames=5, force=True, in_place=True))) == 5
-    undo(folder)
+    restore(folder)
     assert len(StoredDataset(preprocess(folder, recipe, num_frames=21, in_place=True))) == 21
 
 
@@ -138,9 +139,9 @@ def test_functions_with_growing_memory_get_small_partials(folder, tmp_path, monk
         assert task.max_steps == 2 or per == "batch"
         return partial.write_episodes(writer, task, *others)
 
-    monkeypatch.setattr(run, "_PART_CALLS", 5)
-    monkeypatch.setattr(run, "_BATCH_CALLS", 2)
-    monkeypatch.setattr(run, "write_episodes", fill)
+    monkeypatch.setattr(make, "_PART_CALLS", 5)
+    monkeypatch.setattr(make, "_BATCH_CALLS", 2)
+    monkeypatch.setattr(make, "write_episodes", fill)
     preprocess(folder, Recipe([Function(lambda data: data, per)]), out=tmp_path / "out", jobs=1)
 
     assert begun == parts

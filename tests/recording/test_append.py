@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import Recipe, append_episodes, download, load, preprocess, undo, verify
+from datasets_rl import Recipe, append_episodes, download, load, preprocess, restore, verify
 from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
@@ -109,7 +109,7 @@ def test_a_stored_dataset_is_added_once_under_whatever_name_it_is_given(tmp_path
         append_episodes("local/a", "local/b")
     with pytest.raises(InvalidArgumentError, match="does not grow"):
         append_episodes("local/a", "local/b", again=True)
-    undo(tmp_path / "local" / "a")
+    restore(tmp_path / "local" / "a")
 
     append_episodes("local/a", "local/b", again=True)
     append_episodes("local/a", "local/a", again=True)

@@ -149,10 +149,10 @@ def test_undo_steps_back_through_all_versions_down_to_the_download(folder, home)
     assert names(paths) == identities
 
     for wanted in reversed(identities[:-1]):
-        store.undo(folder)
+        store.restore(folder)
         assert current(folder) == wanted
     with pytest.raises(InvalidArgumentError, match="has no earlier version"):
-        store.undo(folder)
+        store.restore(folder)
     assert names(paths) == identities
     assert leftovers(home) == []
 
@@ -163,19 +163,19 @@ def test_any_version_becomes_the_current_one_by_its_number_or_its_name(folder):
     first, second, third = names(store.dataset_paths(ID))
 
     for version, expected in ((1, first), ("3", third), (second, second)):
-        store.use(folder, version)
+        store.restore(folder, version)
         assert current(folder) == expected
     for version in (4, "0001", "../0001-01234567"):
         if version != "0001":
             with pytest.raises(InvalidArgumentError, match="has no version"):
-                store.use(folder, version)
+                store.restore(folder, version)
     assert current(folder) == second
 
 
 def test_the_same_recipe_after_an_undo_finds_the_version_that_it_has_made(folder):
     scaled(folder, 2, in_place=True)
     made = current(folder)
-    store.undo(folder)
+    store.restore(folder)
     scaled(folder, 2, in_place=True)
     assert current(folder) == made
     assert len(names(store.dataset_paths(ID))) == 2
@@ -203,7 +203,7 @@ def test_a_download_keeps_the_version_that_was_preprocessed_in_place():
 
     assert StoredDataset(folder).manifest.history == ()
     assert names(store.dataset_paths(ID)) == [raw, changed, current(folder)]
-    store.undo(folder)
+    store.restore(folder)
     assert current(folder) == changed
 
 
@@ -278,7 +278,7 @@ def test_readers_find_one_version_or_the_other_during_replacements(folder):
             factor = 2 + number
             scaled(folder, factor, in_place=True)
             sums[f"scale_rewards:{factor}"] = float(rewards(folder))
-            store.undo(folder)
+            store.restore(folder)
     finally:
         ends.set()
         reader.join()
@@ -334,13 +334,13 @@ def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder):
     try:
         assert other.stdout.readline() == b"in\n"
         with pytest.raises(LockedError, match=f"process {other.pid} on "):
-            store.undo(folder)
+            store.restore(folder)
     finally:
         other.kill()
         other.wait()
         other.stdout.close()
     scaled(folder, 2, in_place=True)
-    store.undo(folder)
+    store.restore(folder)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions")
@@ -406,7 +406,7 @@ def test_hidden_folders_of_other_programs_are_not_changed(folder, home, tmp_path
     note.write_text("mine")
     out = scaled(folder, 3, out=room / "out")
     scaled(out, 2, in_place=True)
-    store.undo(out)
+    store.restore(out)
     store.sweep_dataset(store.paths_of(out))
     assert note.read_text() == "mine"
     assert home.exists()
@@ -451,7 +451,7 @@ def test_concurrent_sweeps_do_not_fail_a_removal(folder, home):
 def test_concurrent_undos_of_two_threads_are_two_steps(folder):
     for factor in (2, 3, 5):
         scaled(folder, factor, in_place=True)
-    for thread in [threading.Thread(target=store.undo, args=(folder,)) for _ in range(2)]:
+    for thread in [threading.Thread(target=store.restore, args=(folder,)) for _ in range(2)]:
         thread.start()
         thread.join()
     assert store.current_version(store.dataset_paths(ID)).number == 2
@@ -497,14 +497,14 @@ def test_a_copy_of_a_version_is_read_and_never_changed(folder, tmp_path):
     with pytest.raises(InvalidArgumentError, match="is a single version of a dataset"):
         scaled(copy, 2, in_place=True)
     with pytest.raises(InvalidArgumentError, match="is a single version of a dataset"):
-        store.undo(copy)
+        store.restore(copy)
     assert scaled(copy, 2, out=tmp_path / "out") == tmp_path / "out"
 
 
 def test_a_copy_of_the_folder_of_a_dataset_has_everything_of_it(folder, tmp_path):
     scaled(folder, 2, in_place=True)
     copy = shutil.copytree(folder, tmp_path / "copy")
-    store.undo(copy)
+    store.restore(copy)
 
     assert np.isclose(2 * rewards(copy), rewards(folder))
 
@@ -515,7 +515,7 @@ def test_a_pointer_that_names_no_version_is_an_error_with_a_remedy(folder, text)
     with pytest.raises((ManifestError, NotADatasetError), match="CURRENT") as caught:
         StoredDataset(folder)
     assert "store.use" in str(caught.value.hint)
-    store.use(folder, 1)
+    store.restore(folder, 1)
     assert len(StoredDataset(folder))
 
 
