@@ -52,6 +52,7 @@ class Call(BaseHTTPRequestHandler):
     """One connection of a client; `server` is the `Server`."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for the acknowledgement of its headers
     server: Server
 
     def do_GET(self) -> None:
