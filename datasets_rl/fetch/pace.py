@@ -43,12 +43,11 @@ class MinRateTransport(httpx.BaseTransport):
 
     def __init__(self, window: float, min_rate: float) -> None:
         self._options: dict[str, Any] = {
-            "ssl_context": httpx.create_ssl_context(),
             "network_backend": _Backend(window, min_rate),
             "keepalive_expiry": _KEEPALIVE_SECONDS,
         }
         self._proxies = urllib.request.getproxies()
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[tuple[str, str], _Pool] = {}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request, and return the response when its headers are complete."""
@@ -81,17 +80,23 @@ class MinRateTransport(httpx.BaseTransport):
         direct = any(urllib.request.proxy_bypass(name) for name in (url.host, url.netloc.decode("ascii")))
         proxy = "" if direct else self._proxies.get(url.scheme, self._proxies.get("all", ""))
         # The assignment is atomic: of two threads that open the same pool, both use the first one.
-        return self._pools.get(proxy) or self._pools.setdefault(proxy, self._open_pool(proxy))
+        key = url.scheme, proxy
+        return self._pools.get(key) or self._pools.setdefault(key, self._open_pool(*key))
 
-    def _open_pool(self, proxy: str) -> _Pool:
+    def _open_pool(self, scheme: str, proxy: str) -> _Pool:
+        options = {
+            **self._options,
+            # The certificates take 20 ms to read.
+            "ssl_context": httpx.create_ssl_context() if scheme == "https" else None,
+        }
         if not proxy:
-            return httpcore.ConnectionPool(max_connections=None, **self._options)
+            return httpcore.ConnectionPool(max_connections=None, **options)
         given = httpx.Proxy(proxy if "://" in proxy else f"http://{proxy}")
         url = httpcore.URL(
             scheme=given.url.raw_scheme, host=given.url.raw_host, port=given.url.port, target=given.url.raw_path
         )
         kind = httpcore.SOCKSProxy if given.url.scheme.startswith("socks") else httpcore.HTTPProxy
-        return kind(url, proxy_auth=given.raw_auth, max_connections=None, **self._options)
+        return kind(url, proxy_auth=given.raw_auth, max_connections=None, **options)
 
 
 class _Body(httpx.SyncByteStream):
