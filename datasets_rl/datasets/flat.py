@@ -1,14 +1,4 @@
-"""Datasets as flat dicts of whole arrays, with the keys that training programs expect.
-
-                 observations  actions  rewards  next_observations   and
-    d4rl         *             *        *                            terminals bool, timeouts bool
-    corl         *             *        *        *                   terminals
-    ogbench      *             *        *        *                   terminals (ends of trajectories), masks
-    rlpd         *             *, clipped *      *                   dones bool (ends of trajectories), masks
-
-Floating-point arrays are float32, and flags are float32 unless stated otherwise; N transitions give arrays [N, ...], and
-rewards and flags [N].
-"""
+"""Datasets as flat dicts of whole arrays, with the keys that training programs expect."""
 
 from __future__ import annotations
 
@@ -32,12 +22,6 @@ _ACTION_LIMIT = 1 - 1e-5
 
 def flat_dict(storage: Any, layout: FlatLayout, framework: Framework = "numpy", device: Any = None) -> dict[str, Any]:
     """Return all transitions of a storage of episodes as a dict of arrays, see `BaseDatasetExperienceReplay.as_dict`.
-
-    Args:
-        storage: An `EpisodicStorage`, whose next observations are all known where a target uses them.
-        layout: The keys and dtypes.
-        framework: The type of the arrays.
-        device: The device of the arrays.
 
     Raises:
         InvalidArgumentError: If the layout, the framework or the device does not exist.

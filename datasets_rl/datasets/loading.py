@@ -6,9 +6,10 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
+from typing_extensions import get_overloads, overload
 
 from datasets_rl import sources, store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
@@ -55,16 +56,6 @@ def load(
     dataset_id: str | Path,
     batch_size: int | None = None,
     *,
-    sampler: Sampler | None = None,
-    writer: Writer | None = None,
-    collate_fn: Callable[[Any], Any] | None = None,
-    pin_memory: bool = False,
-    prefetch: int | None = None,
-    transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
-    split_trajs: bool = False,
-    root: Path | str | None = None,
-    download: Download | None = None,
-    selection: Selection | None = None,
     keys: str | Iterable[str | Key] | None = None,
     device: torch.device | str | None = None,
     streaming: bool | None = None,
@@ -80,25 +71,16 @@ def load(
         >>> sorted(some.sample(8).keys())
         ['action', 'index', 'observation']
 
+    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+
     Args:
         dataset_id: An id with its source, ``d4rl/hopper-medium-v2``, which can also be written as in TorchRL,
             ``d4rl:hopper-medium-v2``; an id with a prefix of `register_dataset`; the address of a published dataset,
             ``hf://user/name@revision``; or the folder of a stored dataset. A folder in the working directory never
             hides an id.
         batch_size: The number of steps (with `split_trajs`, episodes) of a batch, for calls of `sample` without a size.
-        sampler: The sampler of the steps; by default that of the class, uniform with replacement for most.
-        writer: The writer; by default one that raises an error, because a dataset is read-only.
-        collate_fn: A function that is applied to the data that the storage returns.
-        pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: The number of batches that are sampled ahead of time, by as many threads.
-        transform: The transforms that are applied to every batch.
-        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         download: True downloads a dataset that is not stored; False never downloads; "force" downloads and converts the
             dataset again. By default True, but a dataset of openx that is not stored is streamed.
-        selection: The selection to open, for example `Selection(episodes="0:100")`. What it does not specify is that of
-            the stored dataset; by default the stored dataset is opened with its own selection. Of a larger stored
-            selection, only the requested part is visible; a smaller one is extended by a download.
         keys: The fields of batches; the others are not read. See `BaseDatasetExperienceReplay.select`. Unlike
             `Selection(keys=...)`, they do not change what is downloaded.
         device: The device to copy the steps to, where batches are then drawn and gathered; see
@@ -125,21 +107,7 @@ def load(
             )
     else:
         dataset = store.id_or_path(dataset_id)
-    explicit: dict[str, Any] = {
-        "batch_size": batch_size,
-        "sampler": sampler,
-        "writer": writer,
-        "collate_fn": collate_fn,
-        "pin_memory": pin_memory or None,
-        "prefetch": prefetch,
-        "transform": transform,
-        "split_trajs": split_trajs or None,
-        "root": root,
-        "download": download,
-        "selection": selection,
-    }
-    # Each class has its own defaults, and not every class has every argument.
-    arguments = {name: value for name, value in explicit.items() if value is not None} | options
+    arguments = _given({"batch_size": batch_size, **options})
     if registered is not None:
         others = {"keys": keys, "device": device, "streaming": streaming}
         made: TensorDictReplayBuffer = registered(
@@ -162,7 +130,7 @@ def load(
         return StreamedExperienceReplay(dataset, **arguments)
     if streaming is not None and dataset.startswith("openx/"):
         arguments["streaming"] = streaming
-    dataset, addressed = sources.split_address(dataset, selection or Selection())
+    dataset, addressed = sources.split_address(dataset, arguments.get("selection", Selection()))
     if addressed != Selection():
         arguments["selection"] = addressed
     head, name = sources.split_id(dataset)
@@ -170,6 +138,16 @@ def load(
     cls = dataset_class(head)
     _check_arguments(cls, arguments)
     return _shown(cls(name, **arguments), keys, device)
+
+
+_SIGNATURE = inspect.signature(get_overloads(load)[-1])
+load.__signature__ = _SIGNATURE  # type: ignore[attr-defined]  # the one that names the arguments
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that are not left to the class: each has its own defaults, and not every one has all."""
+    own = _SIGNATURE.parameters
+    return {name: value for name, value in arguments.items() if name not in own or value is not own[name].default}
 
 
 def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> BaseDatasetExperienceReplay:

@@ -167,6 +167,21 @@ class Content:
             yield from batch
 
 
+def column_of(batch: EpisodeBatch, field: Field) -> Any:
+    """Return the values of a field at the steps of a batch, [N, ...]."""
+    return batch.states[field.key] if field.shared else batch.steps[field.key]
+
+
+def dtype_of(field: Field) -> np.dtype[Any]:
+    """Return the dtype of a field in memory, which is that of an export."""
+    return field.memory_dtype or field.dtype
+
+
+def is_image(field: Field) -> bool:
+    """Return whether a field consists of images, encoded or as pixels of 1, 3 or 4 channels."""
+    return field.encoded or (dtype_of(field) == np.uint8 and len(field.shape) == 3 and field.shape[2] in {1, 3, 4})
+
+
 def text_list(values: TextStates) -> list[str]:
     """Return the texts of a column, [T]."""
     return [values.vocabulary[code] for code in values.codes.tolist()]

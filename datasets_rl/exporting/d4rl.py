@@ -13,7 +13,7 @@ import h5py
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, final_losses, metadata_losses
-from datasets_rl.exporting.content import Content, names_of, pixels, vocabulary_list
+from datasets_rl.exporting.content import Content, column_of, dtype_of, names_of, pixels, vocabulary_list
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -90,11 +90,11 @@ def _create(file: h5py.File, name: str, rows: int, field: Field) -> None:
         file.create_dataset(name, (rows,), h5py.string_dtype())
         return
     shape = () if name in _SCALARS else field.shape
-    file.create_dataset(name, (rows, *shape), field.memory_dtype or field.dtype)
+    file.create_dataset(name, (rows, *shape), dtype_of(field))
 
 
 def _values(batch: EpisodeBatch, field: Field, *, scalar: bool) -> Any:
-    values = batch.states[field.key] if field.shared else batch.steps[field.key]
+    values = column_of(batch, field)
     if field.text:
         return vocabulary_list(batch, field.key, values)
     return pixels(values).reshape(-1) if scalar else pixels(values)

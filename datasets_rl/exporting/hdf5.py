@@ -15,7 +15,7 @@ from h5py import h5s, h5t
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat
-from datasets_rl.exporting.content import Content, pixels, vocabulary_list
+from datasets_rl.exporting.content import Content, column_of, dtype_of, pixels, vocabulary_list
 from datasets_rl.exporting.described import write_description
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
@@ -62,14 +62,14 @@ def _create(file: h5py.File, name: str, rows: int, field: Field) -> None:
     elif field.text:
         file.create_dataset(name, (rows,), h5py.string_dtype())
     else:
-        file.create_dataset(name, (rows, *field.shape), field.memory_dtype or field.dtype)
+        file.create_dataset(name, (rows, *field.shape), dtype_of(field))
 
 
 def _write_batch(file: h5py.File, content: Content, batch: EpisodeBatch, step: int, episode: int) -> None:
     rows, ends = slice(step, step + batch.count), slice(episode, episode + len(batch))
     for field in content.fields:
         name = "/".join(field.key)
-        values = batch.states[field.key] if field.shared else batch.steps[field.key]
+        values = column_of(batch, field)
         _write_rows(file[name], rows, batch, field, values)
         if field.shared:
             _write_rows(file[f"episodes/final/{name}"], ends, batch, field, batch.final_states[field.key])

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, dropped_final_losses, metadata_losses, next_losses
-from datasets_rl.exporting.content import Content, names_of, pixels, vocabulary_list
+from datasets_rl.exporting.content import Content, column_of, dtype_of, is_image, names_of, pixels, vocabulary_list
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.exporting.parquet import arrow_array
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
-from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
@@ -89,8 +88,8 @@ class _Writer:
         self._fields = feature_fields(content)
         self._fps = _frame_rate(content) or 1
         self._tasks: dict[str, int] = {}
-        self._stats = {name: _Stats() for name, field in self._fields.items() if not _is_image(field)}
-        self._image_stats = {name: _Stats() for name, field in self._fields.items() if _is_image(field)}
+        self._stats = {name: _Stats() for name, field in self._fields.items() if not is_image(field)}
+        self._image_stats = {name: _Stats() for name, field in self._fields.items() if is_image(field)}
         self._every = max(1, content.steps // _IMAGE_SAMPLES)
         self._rows = self._episodes = self._file = self._file_bytes = 0
         self._data: Any = None
@@ -181,17 +180,12 @@ class _Writer:
     def _column(self, batch: EpisodeBatch, name: str, field: Field) -> pa.Array:
         import pyarrow as pa
 
-        values = batch.states[field.key] if field.shared else batch.steps[field.key]
-        if _is_image(field):
+        values = column_of(batch, field)
+        if is_image(field):
             at = np.arange(-self._rows % self._every, batch.count, self._every)
             if len(at):
                 self._image_stats[name].add_images(pixels(values[at]))
-            images = (
-                [bytes(image) for image in values.images]
-                if isinstance(values, EncodedImages)
-                else encode_images(values)
-            )
-            return pa.array([{"bytes": image, "path": None} for image in images], _arrow_type(field))
+            return pa.array([{"bytes": image, "path": None} for image in encode_images(values)], _arrow_type(field))
         array = pixels(values)
         self._stats[name].add(array.reshape(batch.count, -1))
         return arrow_array(array, _arrow_type(field))
@@ -321,14 +315,14 @@ def _feature_name(content: Content, field: Field) -> str:
     if field not in content.observations:
         return dotted_name(key)
     inner = key[1:] if key[0] == "observation" else key
-    if _is_image(field):
+    if is_image(field):
         inner = inner[1:] if inner[:1] == ("images",) else inner
         return ".".join(("observation", "images", *inner)) if inner else "observation.image"
     return dotted_name(key) if len(key) > 1 or key[0] != "observation" else "observation.state"
 
 
 def _is_unsuited(field: Field) -> bool:
-    return len(field.shape) > 1 and not _is_image(field)
+    return len(field.shape) > 1 and not is_image(field)
 
 
 def _element_names(content: Content) -> Mapping[str, Any]:
@@ -355,18 +349,13 @@ def _frame_rate(content: Content) -> float:
     return int(rate) if rate == int(rate) else rate
 
 
-def _is_image(field: Field) -> bool:
-    dtype = field.memory_dtype or field.dtype
-    return field.encoded or (dtype == np.uint8 and len(field.shape) == 3 and field.shape[2] in {1, 3, 4})
-
-
 def _describe(field: Field, names: Any = None) -> dict[str, Any]:
     """Return a feature of info.json; `names` are the names of its elements, if there is one for each."""
-    if _is_image(field):
+    if is_image(field):
         return {"dtype": "image", "shape": list(field.shape), "names": ["height", "width", "channels"]}
     shape = list(field.shape or (1,))
     named = isinstance(names, list) and len(names) == shape[0] and all(isinstance(name, str) for name in names)
-    return {"dtype": (field.memory_dtype or field.dtype).name, "shape": shape, "names": names if named else None}
+    return {"dtype": dtype_of(field).name, "shape": shape, "names": names if named else None}
 
 
 def _hub_feature(feature: Mapping[str, Any]) -> dict[str, Any]:
@@ -382,7 +371,7 @@ def _hub_feature(feature: Mapping[str, Any]) -> dict[str, Any]:
 def _arrow_type(field: Field) -> pa.DataType:
     import pyarrow as pa
 
-    if _is_image(field):
+    if is_image(field):
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    kind = pa.from_numpy_dtype(field.memory_dtype or field.dtype)
+    kind = pa.from_numpy_dtype(dtype_of(field))
     return pa.list_(kind, field.shape[0]) if field.shape not in {(), (1,)} else kind

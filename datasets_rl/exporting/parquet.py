@@ -13,8 +13,9 @@ import numpy as np
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat
-from datasets_rl.exporting.content import Content, pixels, vocabulary_list
+from datasets_rl.exporting.content import Content, column_of, dtype_of, pixels, vocabulary_list
 from datasets_rl.exporting.described import write_description
+from datasets_rl.exporting.images import encode_images
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
 from datasets_rl.ted.episode import EncodedImages
@@ -81,21 +82,21 @@ def column_type(field: Field) -> pa.DataType:
         return pa.binary()
     if field.text:
         return pa.string()
-    kind = pa.from_numpy_dtype(field.memory_dtype or field.dtype)
+    kind = pa.from_numpy_dtype(dtype_of(field))
     for size in reversed(() if field.key in _SCALARS else field.shape):
         kind = pa.list_(kind, size)
     return kind
 
 
 def _step_column(batch: EpisodeBatch, field: Field) -> pa.Array:
-    return _column(batch, field, batch.states[field.key] if field.shared else batch.steps[field.key])
+    return _column(batch, field, column_of(batch, field))
 
 
 def _column(batch: EpisodeBatch, field: Field, values: Any) -> pa.Array:
     import pyarrow as pa
 
     if isinstance(values, EncodedImages):
-        return pa.array([bytes(image) for image in values.images], pa.binary())
+        return pa.array(encode_images(values), pa.binary())
     if field.text:
         return pa.array(vocabulary_list(batch, field.key, values), pa.string())
     return arrow_array(pixels(values), column_type(field))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.exporting.base import ExportFormat, final_losses, next_losses
-from datasets_rl.exporting.content import Content, names_of, pixels, text_list, with_final_row
+from datasets_rl.exporting.content import Content, dtype_of, is_image, names_of, pixels, text_list, with_final_row
 from datasets_rl.exporting.images import encode_images
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import Report
@@ -53,7 +53,7 @@ class _Feature:
         if self.kind == "text":
             return {"pythonClassName": f"{_TFDS}.text_feature.Text", "text": {}}
         shape = {"dimensions": [str(size) for size in self.field.shape]}
-        dtype = _dtype(self.field).name
+        dtype = dtype_of(self.field).name
         if self.kind == "image":
             body = {"shape": shape, "dtype": dtype, "encodingFormat": self.image_format}
             return {"pythonClassName": f"{_TFDS}.image_feature.Image", "image": body}
@@ -66,7 +66,7 @@ class _Feature:
         if isinstance(values, TextStates):
             return _bytes_list([text.encode() for text in text_list(values)])
         if self.kind == "image":
-            return _bytes_list(_encoded_images(values))
+            return _bytes_list(encode_images(values))
         array = pixels(values)
         if self.kind == "bytes":
             flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(len(array), -1)
@@ -149,9 +149,9 @@ def _path_in_step(content: Content, field: Field) -> Key:
 def _kind(field: Field) -> str:
     if field.text:
         return "text"
-    if field.encoded or (_dtype(field) == np.uint8 and len(field.shape) == 3 and field.shape[2] in {1, 3, 4}):
+    if is_image(field):
         return "image"
-    dtype = _dtype(field)
+    dtype = dtype_of(field)
     # Records have float32 only: other floats are stored as their bytes.
     return "floats" if dtype == np.float32 else "bytes" if dtype.kind == "f" else "integers"
 
@@ -160,10 +160,6 @@ def _image_format(content: Content, field: Field) -> str:
     """Return the format of the images by the first one; images of the other format stay valid, as readers look at them."""
     column: Any = content.stored.items(field.key)
     return "jpeg" if bytes(column.read_encoded(0, 1).images[0][:2]) == b"\xff\xd8" else "png"
-
-
-def _encoded_images(values: Any) -> list[bytes]:
-    return [bytes(image) for image in values.images] if isinstance(values, EncodedImages) else encode_images(values)
 
 
 def _example(features: Sequence[_Feature], episode: Episode, whole: Mapping[str, NDArray[Any]]) -> bytes:
@@ -264,10 +260,6 @@ def _shard_starts(content: Content) -> list[int]:
     ends = np.cumsum(content.lengths)
     cuts = np.searchsorted(ends, np.arange(count) * (ends[-1] / count))
     return sorted(set(cuts.tolist()))
-
-
-def _dtype(field: Field) -> np.dtype[Any]:
-    return field.memory_dtype or field.dtype
 
 
 # --- messages of protocol buffers, and the records around them
