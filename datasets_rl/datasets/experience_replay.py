@@ -761,32 +761,17 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 its fields.
             InvalidArgumentError: If arguments exclude each other.
         """
+        given = dict(locals())  # all arguments by name
+        del given["self"]
         from datasets_rl.preprocessing.arguments import PreprocessArguments
 
         if (dest is None) is not in_place:
-            given = "neither" if dest is None else "both"
+            number = "neither" if dest is None else "both"
             raise InvalidArgumentError(
-                f"a result is stored in a folder, dest=, or replaces the dataset, in_place=True; {given} was given",
+                f"a result is stored in a folder, dest=, or replaces the dataset, in_place=True; {number} was given",
                 hint="derive() stores the result as a separate dataset",
             )
-        call = PreprocessArguments(
-            fn=fn,
-            dim=dim,
-            num_workers=num_workers,
-            chunksize=chunksize,
-            num_chunks=num_chunks,
-            pool=pool,
-            generator=generator,
-            max_tasks_per_child=max_tasks_per_child,
-            worker_threads=worker_threads,
-            index_with_generator=index_with_generator,
-            mp_start_method=mp_start_method,
-            num_frames=num_frames,
-            batched=batched,
-            per=per,
-        )
-        target = None if dest is None else Path(dest)
-        folder = call.run(self._path, target, in_place=in_place, pbar=pbar, max_ram=max_ram, force=force)
+        folder = PreprocessArguments(**given).run(self._path)
         if in_place:
             self._reopen()
         return DatasetStorage(StoredDataset(folder))
@@ -854,8 +839,18 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """
         from datasets_rl.preprocessing.arguments import PreprocessArguments
 
-        call = PreprocessArguments(fn=recipe, per=per, batched=batched, num_workers=num_workers, num_frames=num_frames)
-        return self._derived(call.run(self._path, None, name=name, pbar=pbar, max_ram=max_ram, force=force), options)
+        call = PreprocessArguments(
+            fn=recipe,
+            name=name,
+            per=per,
+            batched=batched,
+            num_workers=num_workers,
+            num_frames=num_frames,
+            max_ram=max_ram,
+            pbar=pbar,
+            force=force,
+        )
+        return self._derived(call.run(self._path), options)
 
     def _derived(self, folder: Path, options: dict[str, Any]) -> BaseDatasetExperienceReplay:
         """Open a dataset that was derived from this one."""

@@ -46,18 +46,14 @@ class PreprocessArguments:
     num_frames: int | None = None
     batched: bool = False
     per: Per | None = None
+    pbar: bool = False
+    max_ram: int | None = None
+    dest: Path | str | None = None
+    name: str = ""
+    in_place: bool = False
+    force: bool = False
 
-    def run(
-        self,
-        folder: Path,
-        out: Path | None,
-        *,
-        name: str = "",
-        in_place: bool = False,
-        pbar: bool,
-        max_ram: int | None,
-        force: bool,
-    ) -> Path:
+    def run(self, folder: Path) -> Path:
         """Preprocess the dataset in a folder; see `datasets_rl.preprocessing.preprocess`.
 
         Returns:
@@ -72,17 +68,17 @@ class PreprocessArguments:
         return preprocess(
             folder,
             self._recipe(steps),
-            out=out,
-            name=name,
-            in_place=in_place,
+            out=self.dest,
+            name=self.name,
+            in_place=self.in_place,
             num_frames=self.num_frames,
             jobs=1 if self.num_workers == 0 else self.num_workers,
-            max_ram=max_ram,
+            max_ram=self.max_ram,
             engine=self._engine(),
-            force=force,
+            force=self.force,
             seed=0 if self.generator is None else int(torch.randint(1 << 62, (1,), generator=self.generator)),
             threads=self.worker_threads,
-            settings=replace(settings, progress=settings.progress and pbar),
+            settings=replace(settings, progress=settings.progress and self.pbar),
         )
 
     def _check(self) -> None:

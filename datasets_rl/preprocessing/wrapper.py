@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -183,7 +185,7 @@ class _Pipeline:
 
     def __init__(self, steps: Sequence[tuple[str, Step]], space: Space, root: Key) -> None:
         self._space, self._root = space, root
-        self._leaves = dict(_leaf_spaces(space, root))
+        self._leaves = dict(_leaves(space, root))
         self.stages: list[_Stage] = []
         batch = self._batch_of(0)
         for label, step in steps:
@@ -203,7 +205,7 @@ class _Pipeline:
 
     def __call__(self, value: Any) -> dict[Key, Any]:
         """Return the fields of an observation after all steps: arrays and texts."""
-        leaves = dict(_leaf_values(value, self._root))
+        leaves = dict(_leaves(value, self._root))
         texts = {key: (leaf,) for key, leaf in leaves.items() if isinstance(leaf, str)}
         arrays = {key: np.asarray(0 if key in texts else leaf)[None] for key, leaf in leaves.items()}
         batch = self._applied(_batch(arrays, texts, is_state=True))
@@ -223,7 +225,7 @@ class _Pipeline:
     def inverse(self, value: Any) -> Any:
         """Return the action of the environment for an action in the units of the dataset."""
         tree = {self._root_name: value} if self._root_name else value
-        arrays: Arrays = {key: np.asarray(_below(tree, key))[None] for key in self.examples}
+        arrays: Arrays = {key: np.asarray(reduce(getitem, key, tree))[None] for key in self.examples}
         for stage in reversed(self.stages):
             arrays = stage.step.invert_actions(arrays, stage.before)
         return _as_sample({key: array[0] for key, array in arrays.items()}, self._space, self._root)
@@ -328,20 +330,13 @@ def _fields(batch: EpisodeBatch) -> Arrays:
     return {key: np.asarray(value) for key, value in {**batch.steps, **batch.states}.items() if key[0] != NEXT}
 
 
-def _leaf_spaces(space: Space, key: Key) -> Iterator[tuple[Key, Space]]:
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        for name, inner in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
-            yield from _leaf_spaces(inner, (*key, str(name)))
+def _leaves(tree: Any, key: Key) -> Iterator[tuple[Key, Any]]:
+    """Yield the leaves of a space, or of a sample of one, by key."""
+    if isinstance(tree, (Mapping, tuple, spaces.Tuple)):
+        for name, inner in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+            yield from _leaves(inner, (*key, str(name)))
     else:
-        yield key, space
-
-
-def _leaf_values(value: Any, key: Key) -> Iterator[tuple[Key, Any]]:
-    if isinstance(value, (Mapping, tuple)):
-        for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _leaf_values(inner, (*key, str(name)))
-    else:
-        yield key, value
+        yield key, tree
 
 
 def _limits(space: Space) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -414,12 +409,6 @@ def _value_of(leaves: Mapping[Key, Any], as_dict: Any = dict) -> Any:
 
     tree = nest_keys(leaves)
     return converted(next(iter(tree.values())) if len(tree) == 1 else tree)
-
-
-def _below(tree: Any, key: Key) -> Any:
-    for name in key:
-        tree = tree[name]
-    return tree
 
 
 def _as_sample(leaves: Arrays, space: Space, key: Key) -> Any:
