@@ -127,7 +127,8 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
             yield from super().__iter__()
             return
         for run in self.stream.runs(self.sampler.generator):
-            rows, info = run.rows, {}
+            rows = run.rows
+            info: dict[Any, Any] = {}
             if isinstance(self.sampler, StreamSampler) and (length := self.sampler.slice_len) is not None:
                 part = self.sampler.cut(run, length, filled=self.stream.pad is not None)
                 rows, info = self.sampler.batch(self.stream, [part], length)
