@@ -102,6 +102,7 @@ def test_an_interrupted_download_is_continued_by_the_command_that_it_prints(comm
         assert took < 15
 
         server.requests.clear()
+        server.paths["/pendulum.hdf5"] = RAW.read_bytes()
         again = subprocess.run(words, env=process_env, capture_output=True, text=True, check=True)
 
     first = next(request for request in server.requests if request.method == "GET")

@@ -223,8 +223,8 @@ def test_a_rate_limit_of_the_user_is_not_taken_for_a_slow_server(folder, setting
     """The limit of the user is below the minimum rate, but the client is what makes the transfer slow."""
     with serve({"/a": DATA}) as server:
         asset = Asset((server.url + "/a",), "a")
-        patient = replace(settings, retries=0, min_rate=300_000)
-        (came,) = fetch([asset], folder, settings=patient, limiter=Limiter(150_000))
+        patient = replace(settings, retries=0, min_rate=600_000)
+        (came,) = fetch([asset], folder, settings=patient, limiter=Limiter(300_000))
 
     assert came.size == len(DATA)
 
@@ -237,6 +237,7 @@ def test_the_minimum_rate_can_be_disabled(folder, settings):
     assert came.size == 5_012
 
 
+@pytest.mark.slow
 def test_a_byte_every_half_second_is_given_up_after_a_timeout_of_two_seconds(folder, settings):
     with serve({"/a": Drips(DATA)}) as server:
         asset = Asset((server.url + "/a",), "a")
