@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ class Make:
             raise InvalidArgumentError(f"num_frames is {frames}; expected at least 1")
         recipe = fit_recipe(self.plan, self.stored, show=settings.progress)
         expected = dry_run_recipe(self.stored, recipe.copy(), frames)
-        revisions = _LayoutRevisions.read(self.unfinished.work / "revisions.json", self.plan.fingerprint)
+        revisions = _LayoutRevisions.read(self.unfinished.work / "revisions.json")
         revisions.unshared |= expected.unshared
         disk.require_free(
             self.plan.paths.root,
@@ -134,7 +134,7 @@ class Make:
         return max(step_bytes(self.stored.schema), step_bytes(schema))
 
     def _make_tasks(self, schema: Schema, unshared: set[Key]) -> list[dict[str, Any]]:
-        """Return a task for each partial dataset; `_build` sets the paths of the folder and of the recipe."""
+        """Return a `Task` for each partial dataset; `_build` adds the paths of its folder and of the recipe."""
         lengths = self.stored.episodes.lengths
         if self.plan.num_frames is not None:
             stop = int(np.searchsorted(np.cumsum(lengths), self.plan.num_frames)) + 1
@@ -152,20 +152,18 @@ class Make:
         tasks = []
         remaining = self.plan.num_frames or len(self.stored)
         for number, (first, stop) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
-            task = Task(
-                dataset=folders,
-                recipe="",
-                folder="",
-                first=first,
-                stop=stop,
-                max_steps=batch_steps,
-                rows=remaining,
-                schema=entries,
-                unshared=sorted(list(key) for key in unshared),
-                specs=specs,
-                seed=_seed_of_task(self.plan.seed, number),
-            )
-            tasks.append(asdict(task))
+            task = {
+                "dataset": folders,
+                "first": first,
+                "stop": stop,
+                "max_steps": batch_steps,
+                "rows": remaining,
+                "schema": entries,
+                "unshared": sorted(list(key) for key in unshared),
+                "specs": specs,
+                "seed": _seed_of_task(self.plan.seed, number),
+            }
+            tasks.append(task)
             remaining -= int(lengths[first:stop].sum())
         return tasks
 
@@ -293,14 +291,14 @@ class _LayoutChangedError(Exception):
         self.layout = layout
 
 
+@dataclass
 class _LocalChunk(Chunk):
     """The episodes of a task, preprocessed in this process."""
 
-    def __init__(self, task: Mapping[str, Any], stored: Stored, recipe: Recipe, report: Report) -> None:
-        self.task = task
-        self._stored = stored
-        self._recipe = recipe
-        self._report = report
+    task: Mapping[str, Any]
+    stored: Stored
+    recipe: Recipe
+    report: Report
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
         """Append the episodes, and return the fields with values outside their specs.
@@ -309,7 +307,7 @@ class _LocalChunk(Chunk):
             PreprocessError: If a step fails.
         """
         with seeded_random(self.task["seed"]):
-            result = write_episodes(writer, Task(**self.task), self._stored, self._recipe.copy(), self._report)
+            result = write_episodes(writer, Task(**self.task), self.stored, self.recipe.copy(), self.report)
         return self._journal_entry(result)
 
     @staticmethod
@@ -319,21 +317,15 @@ class _LocalChunk(Chunk):
         return {"outside_spec": result["outside_spec"]}
 
 
+@dataclass
 class _WorkerChunk(_LocalChunk):
     """The episodes of a task, preprocessed by a process of an engine into a partial dataset."""
 
-    def __init__(
-        self,
-        task: Mapping[str, Any],
-        stored: Stored,
-        recipe: Recipe,
-        report: Report,
-        engine: Engine,
-        rows: int,
-    ) -> None:
-        super().__init__(task, stored, recipe, report)
-        self._rows = rows
-        self._result = WorkerResult(engine, make_partial_dataset, task, report)
+    engine: Engine
+    rows: int
+
+    def __post_init__(self) -> None:
+        self._result = WorkerResult(self.engine, make_partial_dataset, self.task, self.report)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
         """Append the partial dataset, and return the fields with values outside their specs.
@@ -350,7 +342,7 @@ class _WorkerChunk(_LocalChunk):
             ) from error
         entry = self._journal_entry(result)
         writer.append_partial(self._result.folder, result["commit"])
-        self._result.correct_report(self._rows)
+        self._result.correct_report(self.rows)
         return entry
 
     def release(self) -> None:
@@ -384,30 +376,27 @@ class _LayoutRevisions:
     """Revisions of the layout that later episodes require; stored, so that a build that is run again has them."""
 
     file: Path
-    fingerprint: str
     unshared: set[Key]
     """Fields that are stored separately at t and at t + 1."""
     decoded: set[Key]
     """Fields whose images cannot be stored encoded."""
 
     @classmethod
-    def read(cls, file: Path, fingerprint: str) -> _LayoutRevisions:
-        """Read the revisions of an earlier attempt at the same run; empty ones if there was none."""
-        with suppress(OSError, ValueError, KeyError):
-            document = json.loads(file.read_text())
-            if document["fingerprint"] == fingerprint:
-                unshared = {tuple(key) for key in document["unshared"]}
-                return cls(file, fingerprint, unshared, {tuple(key) for key in document["decoded"]})
-        return cls(file, fingerprint, set(), set())
+    def read(cls, file: Path) -> _LayoutRevisions:
+        """Read the revisions of an earlier attempt at the same build; empty ones if there was none."""
+        revisions = cls(file, set(), set())
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            revisions._update(json.loads(file.read_text()))
+        return revisions
+
+    def _update(self, revision: Mapping[str, Any]) -> None:
+        self.unshared |= {tuple(key) for key in revision["unshared"]}
+        self.decoded |= {tuple(key) for key in revision["decoded"]}
 
     def add(self, revision: Mapping[str, Any]) -> None:
         """Add the revision that a chunk requires, and store all."""
-        self.unshared |= {tuple(key) for key in revision["unshared"]}
-        self.decoded |= {tuple(key) for key in revision["decoded"]}
-        disk.write_json(
-            self.file,
-            {"fingerprint": self.fingerprint, "unshared": sorted(self.unshared), "decoded": sorted(self.decoded)},
-        )
+        self._update(revision)
+        disk.write_json(self.file, {"unshared": sorted(self.unshared), "decoded": sorted(self.decoded)})
 
 
 def _seed_of_task(seed: int, number: int) -> int:
