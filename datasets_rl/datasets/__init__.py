@@ -1,7 +1,7 @@
 """Replay buffers of datasets, with a class for each source.
 
 ``D4RLExperienceReplay``, for example, is in `datasets_rl.datasets.d4rl`.
-A source without a module ``dataset`` gets a class with the constructor of `BaseDatasetExperienceReplay`.
+A source without a module here gets a class with the constructor of `BaseDatasetExperienceReplay`.
 """
 
 from __future__ import annotations

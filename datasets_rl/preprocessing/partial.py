@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocessing.batches import episode_batches
 from datasets_rl.preprocessing.merge import MergedDataset, open_datasets
 from datasets_rl.preprocessing.recipe import Recipe
+from datasets_rl.preprocessing.steps.times import keep_rows
 from datasets_rl.preprocessing.tensors import unshare, unshared_keys
 from datasets_rl.progress import Report
 from datasets_rl.specs import TensorSpec
-from datasets_rl.ted.episode import EncodedImages, concatenate_columns
+from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TRUNCATED, Key, dotted_name
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name
 
 _ADDED_BY_WRITER = {EPISODE, NEXT_DONE}
 
@@ -149,35 +150,12 @@ def read_batches(
     """Yield batches of the episodes [first, stop), with at most `rows` steps in all; the last batch may be cut."""
     batches = stored.episode_batches if isinstance(stored, MergedDataset) else partial(episode_batches, stored)
     for batch in batches(first, stop, max_steps):
-        if rows <= 0:
+        if batch.count > rows:
+            cut = keep_rows(batch, 0, np.clip(rows - batch.table.starts, 0, batch.lengths))
+            yield from [] if cut is None else [cut]
             return
-        yield batch if batch.count <= rows else _first_rows(batch, rows)
+        yield batch
         rows -= batch.count
-
-
-def _first_rows(batch: EpisodeBatch, rows: int) -> EpisodeBatch:
-    """Return the first rows of a batch; its last episode is truncated there, with the next state as its final state."""
-    stops = batch.table.stops
-    episodes = int(np.searchsorted(stops, rows)) + 1
-    batch = batch.select_episodes(np.arange(episodes))
-    if stops[episodes - 1] == rows:
-        return batch
-    lengths = np.diff(np.append(stops[: episodes - 1], rows), prepend=0)
-    truncated = np.array(batch.steps[NEXT_TRUNCATED][:rows])
-    truncated[-1] = True
-    final_known = np.array(batch.final_known)
-    final_known[-1] = True
-    return replace(
-        batch,
-        lengths=lengths,
-        steps={key: values[:rows] for key, values in batch.steps.items()} | {NEXT_TRUNCATED: truncated},
-        states={key: values[:rows] for key, values in batch.states.items()},
-        final_states={
-            key: concatenate_columns([batch.final_states[key][: episodes - 1], values[rows : rows + 1]])
-            for key, values in batch.states.items()
-        },
-        final_known=final_known,
-    )
 
 
 def columns_of(batch: EpisodeBatch, schema: Schema) -> list[Column]:

@@ -81,7 +81,7 @@ class KeepSteps(DataStep):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         start, stop, _ = read_span(self.span)
-        return _keep_rows(batch, start, batch.lengths if stop is None else np.minimum(batch.lengths, stop))
+        return keep_rows(batch, start, batch.lengths if stop is None else np.minimum(batch.lengths, stop))
 
 
 @dataclass
@@ -111,7 +111,7 @@ class DropUnknownFinal(DataStep):
         dropped = ~batch.final_known
         if self.ends == "truncated":
             dropped &= ~batch.steps[NEXT_TERMINATED][batch.table.stops - 1, 0]
-        return _keep_rows(batch, 0, batch.lengths - dropped)
+        return keep_rows(batch, 0, batch.lengths - dropped)
 
 
 @dataclass
@@ -127,10 +127,10 @@ class DropTimeouts(DataStep):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        return _keep_rows(batch, 0, batch.lengths - batch.steps[NEXT_TRUNCATED][batch.table.stops - 1, 0])
+        return keep_rows(batch, 0, batch.lengths - batch.steps[NEXT_TRUNCATED][batch.table.stops - 1, 0])
 
 
-def _keep_rows(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
+def keep_rows(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
     """Return the steps of each episode from `start` to its stop, [E], exclusive; episodes without steps are dropped."""
     mask = stops > start
     if not mask.any():
