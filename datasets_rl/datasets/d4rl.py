@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions, Download
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.sources import Selection
 from datasets_rl.storages.dataset import DatasetStorage
-from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.ted.keys import (
     ACTION,
     EPISODE,
@@ -63,8 +62,8 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             directly, without the d4rl package.
         name: Alias of `dataset_id`, as in TorchRL's first release.
         h5path: A copy of the published file, which is read instead of downloading it, as by `env.get_dataset`.
-        **env_kwargs: No other argument of `d4rl.qlearning_dataset` has a meaning without its environment: each one raises
-            an error that says why.
+        **options: Other arguments of `BaseDatasetExperienceReplay`. Those of `d4rl.qlearning_dataset` have no meaning
+            without its environment: each one raises an error that says why.
 
     Raises:
         UnknownIdError: If there is no such id.
@@ -92,12 +91,10 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         root: Path | str | None = None,
         *,
         name: str | None = None,
-        final_unknown: FinalUnknown | None = None,
-        selection: Selection | None = None,
         h5path: Path | str | None = None,
-        **env_kwargs: Any,
+        **options: Unpack[DatasetOptions],
     ) -> None:
-        _check_env_kwargs(env_kwargs)
+        _check_env_kwargs([name for name in options if name not in DatasetOptions.__annotations__])
         # In TorchRL a direct download is the whole file, whatever `from_env` is.
         from_env = from_env or bool(direct_download)
         id_or_alias = dataset_id if dataset_id is not None else name
@@ -126,8 +123,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             split_trajs,
             root=root,
             download=download,
-            final_unknown=final_unknown,
-            selection=selection,
+            **options,
         )
 
     def _local_copy(self) -> Path | None:
@@ -145,13 +141,13 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         return rows, {key: dtype for key, dtype in casts.items() if key in fields}
 
 
-def _check_env_kwargs(env_kwargs: dict[str, Any]) -> None:
+def _check_env_kwargs(names: Sequence[str]) -> None:
     """Raise an error for arguments of `d4rl.qlearning_dataset` that have no meaning here.
 
     Raises:
         InvalidArgumentError: If there is any.
     """
-    for name in env_kwargs:
+    for name in names:
         if name == "dataset":
             raise InvalidArgumentError(
                 "dataset= replaces the steps of the file by arrays, and this class reads published files only",

@@ -161,6 +161,15 @@ def test_d4rl_shows_the_fields_of_a_selection_with_and_without_the_environment(r
         assert less.selection == FIELDS
 
 
+def test_d4rl_takes_the_generator_of_its_base_class(raw):
+    store(raw)
+    drawn = [
+        load(f"d4rl/{NAME}", 16, generator=torch.Generator().manual_seed(5)).sample()["index"].tolist() for _ in "ab"
+    ]
+
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize("from_env", [True, False])
 def test_d4rl_opens_the_fields_that_are_stored(raw, from_env):
     store(raw)
