@@ -676,18 +676,11 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return flat_dict(steps, layout, framework, device)
 
     def push(self, address: str, *, private: bool = False, message: str = "") -> Pushed:
-        """Publish the stored dataset on the Hugging Face hub; see `datasets_rl.push`.
+        """Publish the stored dataset on the Hugging Face hub.
 
             >>> dataset.push("hf://me/hopper")
 
-        Args:
-            address: The repository, ``hf://user/name``, or a branch of it, ``hf://user/name@branch``.
-            private: Whether a new repository is private.
-            message: The commit message.
-
-        Raises:
-            PushError: If the hub does not accept the dataset, or cannot be reached.
-            IntegrityError: If a file of the dataset differs from its manifest.
+        The arguments, the result and the errors are those of `datasets_rl.push`.
         """
         from datasets_rl.hub.push import push
 

@@ -12,7 +12,8 @@ from datasets_rl.buffers.keys import Missing
 from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.catalog.mixture_file import Member, read_mixture
-from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
+from datasets_rl.datasets import BaseDatasetExperienceReplay
+from datasets_rl.datasets.loading import load
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.current import is_dataset
 from datasets_rl.preprocessing.naming import make_step
@@ -153,12 +154,9 @@ def _open_member(
     options: dict[str, Any] = {"transform": _make_transforms(member), "sampler": _sampler_from_options(sampler)}
     folder = Path(member.dataset).expanduser()
     if is_dataset(folder):
-        return StoredExperienceReplay(str(folder), **options)
-    head, name = sources.split_id(member.dataset)
-    sources.find(member.dataset)
-    if home is not None:
-        options["root"] = home / head
-    return dataset_class(head)(name, download=download, **options)
+        return load(folder, **options)
+    root = None if home is None else home / sources.split_id(member.dataset)[0]
+    return load(member.dataset, root=root, download=download, **options)
 
 
 def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: Mapping[str, Any]) -> None:
