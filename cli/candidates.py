@@ -1,6 +1,6 @@
 """Candidates for an id, a recipe, a step or a setting, found without importing anything slow.
 
-Typer hands over the context of the command and the word that is completed, and drops the candidates that do not fit it.
+Typer passes the context of the command and the word that is completed, and drops the candidates that do not fit it.
 Steps and recipes are found in the texts of their modules, whose import needs torch.
 """
 

@@ -51,7 +51,7 @@ class Check:
     """"environment", "packages", "disk" or "network"."""
     name: str
     found: str
-    """What was found."""
+    """The value that was found."""
     problem: type[Exception] | None = None
     """The error that a command would end with; None if there is no problem."""
     hint: str = ""
@@ -179,7 +179,6 @@ def _use_checks(folder: Path) -> Iterator[Check]:
     uses: Sequence[tuple[str, Callable[[Path], str]]] = (
         ("write and sync", _write),
         ("atomic rename", _rename),
-        ("exchange of folders", _exchange),
         ("memory mapping", _map),
         ("hard links", _link),
         ("locks", _lock),
@@ -204,14 +203,8 @@ def _rename(folder: Path) -> str:
     (folder / "b").write_bytes(b"old")
     os.replace(folder / "a", folder / "b")
     if (folder / "b").stat().st_size != _TEST_BYTES:
-        raise OSError(0, "the file has not the renamed content")
+        raise OSError(0, "the renamed file does not have the content that was written")
     return "yes"
-
-
-def _exchange(folder: Path) -> str:
-    for name in ("c", "d"):
-        (folder / name).mkdir()
-    return "yes" if disk.exchange_folders(folder / "c", folder / "d") else "no; replaced in two renames instead"
 
 
 def _map(folder: Path) -> str:
@@ -219,7 +212,7 @@ def _map(folder: Path) -> str:
         mapped[:3] = b"new"
         mapped.flush()
     if (folder / "b").read_bytes()[:3] != b"new":
-        raise OSError(0, "what was written by a mapping cannot be read")
+        raise OSError(0, "bytes that a mapping wrote cannot be read")
     return "yes"
 
 

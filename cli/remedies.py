@@ -17,7 +17,7 @@ COMMANDS = {
     "catalog.mixture_file.mixture_toml": ("mix",),
     "preprocess": ("preprocess",),
     "push": ("push",),
-    "store.use": ("use",),
+    "restore": ("use",),
     "preprocessing.naming.describe_steps": ("preprocess", "--list"),
     "settings.trust_project": ("config", "trust"),
 }
@@ -90,17 +90,8 @@ def _argument_words(value: Any) -> Iterator[str]:
         for name, choice in value.value.items():
             yield from (f"--{name}", str(choice))
     else:
-        yield from _option_words(value.name, value.value)
-
-
-def _option_words(name: str, value: Any) -> Iterator[str]:
-    # Sources of other packages may have further arguments.
-    option, *placeholder = OPTIONS.get(name, (f"--{name.replace('_', '-')}", "..."))
-    if isinstance(value, bool):
-        yield option
-    elif value is ...:
-        yield from (option, *placeholder)
-    else:
-        several = value if isinstance(value, (list, tuple)) else [value]
-        for one in [",".join(several)] if name == "keys" else several:
-            yield from (option, str(one))
+        if value.name == "keys" and isinstance(value.value, (list, tuple)):
+            value = Argument("keys", ",".join(value.value))
+        # Sources of other packages may have further arguments.
+        option, *placeholder = OPTIONS.get(value.name, ("", "..."))
+        yield from value.option_words(option, "".join(placeholder))

@@ -643,7 +643,7 @@ def is_abandoned(path: Path, name: str = "") -> bool:
 def _last_change(path: Path) -> float:
     try:
         return max(item.lstat().st_mtime for item in (path, *path.rglob("*")))
-    except FileNotFoundError:  # something was deleted meanwhile
+    except FileNotFoundError:  # something was deleted in the meantime
         return time.time()
 
 

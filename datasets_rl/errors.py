@@ -81,6 +81,21 @@ class Argument:
         """Return the argument as Python code."""
         return f"{self.name}={_python_code(self.value)}"
 
+    def option_words(self, option: str = "", placeholder: str = "...") -> list[str]:
+        """Return the argument as words of a command line: an option, and its value if it has one.
+
+        Args:
+            option: The option; by default the name of the argument.
+            placeholder: What stands for a value that the user chooses; empty for an option without a value.
+        """
+        option = option or f"--{self.name.replace('_', '-')}"
+        if isinstance(self.value, bool):
+            return [option]
+        if self.value is ...:
+            return [option, placeholder] if placeholder else [option]
+        several = self.value if isinstance(self.value, (list, tuple)) else [self.value]
+        return [word for one in several for word in (option, str(one))]
+
 
 @dataclass(frozen=True, init=False)
 class Call:

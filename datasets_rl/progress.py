@@ -51,7 +51,7 @@ class CountingReport(Report):
         """The number of units of this part."""
 
     def __call__(self, units: int) -> None:
-        """Count further units, in this part and in the whole."""
+        """Add units to the counts of this part and of the whole."""
         self.done += units
         self._whole(units)
 

@@ -54,8 +54,8 @@ def run(
     """Show histograms of the returns, lengths and fields of a dataset, or the rows of one episode.
 
     Values that are NaN or infinite, constants and outliers are counted, and it is shown whether returns and lengths
-    depend on how episodes end. Outliers are farther from the quantiles q01 and q99 than these from each other. Of
-    images at most 256 steps are read. A mixture's datasets are shown one after the other.
+    depend on how episodes end. Outliers are below q01 - (q99 - q01) or above q99 + (q99 - q01), where
+    q01 and q99 are the 1% and 99% quantiles. Of images at most 256 steps are read. A mixture's datasets are shown one after the other.
 
     With --episode, row t has the state before action t, and the reward of that action. The last row is the observation
     after the last action. Images are shown by their shapes.

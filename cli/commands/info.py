@@ -158,16 +158,15 @@ def _result_blocks(
     if versions := _version_chain(folder):
         chain = tuple(
             (
-                str(one["number"]),
+                Path(one["folder"]).name,
                 *("unknown" if one[name] is None else f"{one[name]:,}" for name in ("steps", "episodes")),
                 size_text(one["bytes"]),
                 str(one["made_by"]),
+                "current" if one["current"] else "",
             )
             for one in versions
         )
-        yield Table(
-            ("version", "steps", "episodes", "on disk", "made by"), chain, title="versions, the last one is shown"
-        )
+        yield Table(("version", "steps", "episodes", "on disk", "made by", ""), chain, title="versions")
 
 
 def _space_text(spec: Any) -> str:
@@ -218,7 +217,7 @@ def _flattened(value: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def _version_chain(folder: Path) -> list[dict[str, Any]]:
-    """Return the chain of versions that `rlds preprocess --undo` steps back through; empty if there is one only."""
+    """Return the versions between which `rlds use` chooses, by their numbers; empty if there is one only."""
     from datasets_rl import store
 
     found, current = store.versions_of(store.paths_of(folder)), store.version_folder(folder).name

@@ -103,7 +103,7 @@ def run(
     ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Restore the version before the last --in-place.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Replace the result, or apply a recipe to its own result.")
+        bool, typer.Option("--force", "-f", help="Make an existing result again, from its input.")
     ] = False,
     show: Annotated[bool, typer.Option("--list", help="List the recipes and the steps.")] = False,
 ) -> Result:

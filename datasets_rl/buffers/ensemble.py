@@ -267,7 +267,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         except RuntimeError as error:
             raise InvalidArgumentError(
                 f"the parts of the batch cannot be stacked: {error}",
-                hint="give the buffers transforms that make them alike",
+                hint="give the buffers transforms after which their batches have the same shapes",
             ) from error
 
     @override

@@ -42,7 +42,7 @@ class Field:
         name = str(self.dtype).removeprefix("torch.") if self.dtype is not None else "text" if self.text else "object"
         return f"{name} {list(self.shape)}"
 
-    def zeros(self, batch: TensorDictBase) -> Any:
+    def default_values(self, batch: TensorDictBase) -> Any:
         """Return the field for every step of a batch: zeros, or empty text."""
         if self.dtype is None:
             return NonTensorData("", batch_size=batch.batch_size)
@@ -200,7 +200,7 @@ class BatchKeys:
             part = part.copy()
         for key in sorted(missing_keys):
             field = fields[key]
-            part.set(key, field.zeros(part))
+            part.set(key, field.default_values(part))
             if field.dtype is None and field.device is None:
                 part.get(key).clear_device_()  # `set` assigned the device of the batch
         return part

@@ -188,7 +188,7 @@ class RayReplayBufferClient:
 
 
 class RayReplayBuffer(RayReplayBufferClient):
-    """A replay buffer in a process of its own, which Ray starts on this machine or on another node of a cluster.
+    """A replay buffer in a separate process, which Ray starts on this machine or on another node of a cluster.
 
         >>> rb = RayReplayBuffer(storage=partial(LazyTensorStorage, 1_000_000), batch_size=256)
         >>> collect.remote(rb.client())            # tasks and actors that call rb.extend(data)

@@ -44,7 +44,7 @@ from datasets_rl.ted.table import EpisodeTable
 __all__ = ["RemoteShards"]
 
 _BLOCK_BYTES = 4 << 20
-"""Bytes of the episodes that are read together; a longer episode is a block of its own."""
+"""Bytes of the episodes that are read together; a longer episode is a separate block."""
 _HEADER_BYTES = 1 << 16
 _JSON_MAX_BYTES = 64 << 20
 _REPLACED = "open it again: it was replaced, unless the published files are wrong"

@@ -157,7 +157,7 @@ def run_download(
     with locked(paths, target.id, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
         selection = target.selection
         if not force and not raw_only:
-            # Another process may have stored it meanwhile.
+            # Another process may have stored it in the meantime.
             target = target.read_again()
             growing = None if target.stored is None else _missing(target, as_stored=as_stored)
             if target.stored is not None and growing is None:

@@ -66,7 +66,7 @@ def final_losses(content: Content, instead: str) -> Iterator[str]:
 
 
 def dropped_final_losses(content: Content) -> Iterator[str]:
-    """Yield that known final states are left out of a format that has none."""
+    """Yield the loss of known final states in a format without final states."""
     known = int(content.known.sum())
     if known and content.states:
         yield f"the observation after the last action of {known:,} episodes is left out"

@@ -31,7 +31,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a file of a stored dataset that is kept in a file of its own."""
+    """Part of a file of a stored dataset that is kept in a separate file."""
 
     path: str
     """Path of the piece: that of the file itself if it is not cut."""

@@ -3,7 +3,7 @@
     <dataset>/CURRENT             one line, the name of the current version; replaced atomically
     <dataset>/0001-3f2a9c10/      a version: complete, never changes
 
-A folder with a manifest and without ``CURRENT`` is a version by itself, such as a copy of one.
+A folder with a manifest and without ``CURRENT`` is a single version, such as a copy of one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_current(folder: Path) -> str | None:
         raise ManifestError(
             str(path),
             [f"it holds {name[:40]!r}; expected the name of a version, as in 0001-3f2a9c10"],
-            hint=Remedy("{} makes one of its versions the current one", Call("store.use", folder, ...)),
+            hint=Remedy("{} makes one of its versions the current one", Call("restore", folder, ...)),
         )
     return name
 
@@ -78,7 +78,7 @@ def version_folder(folder: Path) -> Path:
 
 
 def _another(folder: Path) -> Remedy:
-    return Remedy("{} makes another version the current one", Call("store.use", folder, ...))
+    return Remedy("{} makes another version the current one", Call("restore", folder, ...))
 
 
 def is_dataset(folder: Path) -> bool:
@@ -92,7 +92,7 @@ def is_dataset(folder: Path) -> bool:
 def in_current_version(folder: Path, read: Callable[[Path], T]) -> T:
     """Return what a function returns for the folder of the current version.
 
-    If that version is deleted meanwhile, the function is called again for the version that is current then.
+    If that version is deleted in the meantime, the function is called again for the version that is current then.
     """
     version = version_folder(folder)
     while True:

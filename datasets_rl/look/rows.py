@@ -73,7 +73,7 @@ def episode_rows(
     table = steps.episodes
     if not -len(table) <= episode < len(table):
         raise InvalidArgumentError(
-            f"episode is {episode}; expected a number from 0 to {len(table) - 1:,}, or a negative one"
+            f"episode is {episode}; expected an integer from 0 to {len(table) - 1:,}, or a negative one"
         )
     episode %= len(table)
     whole = table.rows(episode)

@@ -179,7 +179,7 @@ def check_same_fields(names: Sequence[str], columns_by_dataset: Sequence[Sequenc
     if problems:
         raise InvalidArgumentError(
             f"the datasets have different fields: {'; '.join(problems)}",
-            hint="choose fields with the step select, cast them with the step cast, or preprocess each by itself before",
+            hint="choose fields with the step select, cast them with the step cast, or preprocess each one separately first",
         )
 
 

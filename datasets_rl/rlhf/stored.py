@@ -110,8 +110,8 @@ class TokenWriter:
         counts = {key: len(array) for key, array in arrays.items() if key not in ragged}
         if fields != self._fields or len(set(counts.values())) > 1:
             raise InvalidArgumentError(
-                f"rows {self.rows:,} to {self.rows + rows - 1:,} have the fields {_described(fields)} and {counts} rows; "
-                f"expected {_described(self._fields)} and the same number of rows"
+                f"rows {self.rows:,} to {self.rows + rows - 1:,} have the fields {_field_text(fields)} and {counts} rows; "
+                f"expected {_field_text(self._fields)} and the same number of rows"
             )
         for key, array in arrays.items():
             # The offsets of a batch start at 0.
@@ -147,7 +147,7 @@ class TokenWriter:
             stream.discard()
 
 
-def _described(fields: Sequence[TokenField]) -> str:
+def _field_text(fields: Sequence[TokenField]) -> str:
     return ", ".join(f"{field.key} {field.dtype} {list(field.shape)}" for field in fields)
 
 
@@ -251,7 +251,7 @@ def _mapped(folder: Path, field: TokenField, rows: int, size: int | None) -> Ten
         or array.shape[1:] != field.shape
         or not (field.ragged or len(array) == rows)
     ):
-        raise _damaged(path, f"it is {array.dtype} {list(array.shape)}; expected {_described([field])}, {rows:,} rows")
+        raise _damaged(path, f"it is {array.dtype} {list(array.shape)}; expected {_field_text([field])}, {rows:,} rows")
     return torch.from_numpy(copy_on_write(path, array))
 
 

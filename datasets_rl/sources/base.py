@@ -167,7 +167,7 @@ def group_by_size(items: Iterable[_Item], sizes: Iterable[int], max_bytes: int) 
     Args:
         items: The items, at least one.
         sizes: The bytes of each item.
-        max_bytes: Maximum bytes of a group; a larger item is a group of its own.
+        max_bytes: Maximum bytes of a group; a larger item is a separate group.
     """
     group: list[_Item] = []
     total = 0

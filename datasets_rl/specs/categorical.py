@@ -63,7 +63,7 @@ class FiniteSpec(LeafSpec):
 
     @property
     @abstractmethod
-    def _sizes(self) -> int | Tensor:
+    def _category_counts(self) -> int | Tensor:
         """Number of categories of each element, int64 [P]; one integer for all."""
 
     @property
@@ -78,7 +78,7 @@ class FiniteSpec(LeafSpec):
     def _groups(self) -> list[int]:
         """Return the number of categories of each entry of an outcome."""
         widths = self.widths
-        groups: list[int] = [self._sizes] if widths is None else widths.tolist()  # type: ignore[list-item]  # an int
+        groups: list[int] = [self._category_counts] if widths is None else widths.tolist()  # type: ignore[list-item]  # an int
         return groups
 
     @abstractmethod
@@ -134,7 +134,7 @@ class FiniteSpec(LeafSpec):
     @property
     @override
     def space(self) -> Space:
-        sizes = self._sizes
+        sizes = self._category_counts
         return CategoricalBox(sizes) if isinstance(sizes, int) else BoxList.from_nvec(sizes)
 
     # --- the mask
@@ -171,7 +171,7 @@ class FiniteSpec(LeafSpec):
     def _check_not_empty(self, allowed: Tensor | None) -> None:
         """Raise an error if an element has no allowed category."""
         if allowed is None:
-            if isinstance(self._sizes, int) and self._sizes < 1:
+            if isinstance(self._category_counts, int) and self._category_counts < 1:
                 raise InvalidArgumentError("the spec has no categories; expected at least one")
         elif bool((empty := ~allowed.any(-1)).any()):
             first = empty.nonzero()[0].tolist()
@@ -187,7 +187,7 @@ class FiniteSpec(LeafSpec):
         shape = (*parse_shape(shape), *created_shape(self._index_shape))
         allowed = self._allowed
         self._check_not_empty(allowed)
-        last = self._sizes - 1 if allowed is None else allowed.sum(-1) - 1
+        last = self._category_counts - 1 if allowed is None else allowed.sum(-1) - 1
         index = random_integers(0, last, shape, device=self.device, generator=generator)
         if allowed is not None:
             # The category that follows `index` allowed ones.
@@ -217,7 +217,7 @@ class FiniteSpec(LeafSpec):
 
     def _are_categories(self, index: Tensor, allowed: Tensor | None) -> Tensor | None:
         """Return which elements of an index [..., P] are allowed categories, bool of the same shape; `None` if all are."""
-        sizes = self._sizes
+        sizes = self._category_counts
         if isinstance(sizes, int) and allowed is None:
             if not index.numel():
                 return None
@@ -238,7 +238,7 @@ class FiniteSpec(LeafSpec):
 
     def _nearest(self, value: Tensor) -> Tensor:
         self._check_not_empty(None)
-        sizes, allowed = self._sizes, self._allowed
+        sizes, allowed = self._category_counts, self._allowed
         index = self._index_near(value).clamp(min=0)
         index = (
             index.clamp(max=sizes - 1) if isinstance(sizes, int) else torch.minimum(index, sizes.to(index.device) - 1)
@@ -407,7 +407,7 @@ class DiscreteTensorSpec(FiniteSpec):
         return CategoricalBox(self._n)
 
     @property
-    def _sizes(self) -> int | Tensor:
+    def _category_counts(self) -> int | Tensor:
         return self.n
 
     def _size_fields(self) -> dict[str, Any]:
@@ -432,7 +432,7 @@ class DiscreteTensorSpec(FiniteSpec):
         return None if self._n < 0 else self._are_categories(value, self._allowed)
 
     def _bound(self, place: tuple[int, ...]) -> str:
-        sizes = self._sizes
+        sizes = self._category_counts
         bound = f"an integer in [0, {sizes if isinstance(sizes, int) else int(sizes[place])})"
         return bound if self.mask is None else f"{bound} that the mask allows"
 
@@ -444,7 +444,7 @@ class DiscreteTensorSpec(FiniteSpec):
         return tensor_to_index.gather(-1, index)
 
     def _to_columns(self, val: Tensor) -> Tensor:
-        sizes = self._sizes
+        sizes = self._category_counts
         size = sizes if isinstance(sizes, int) else int(sizes.max())
         return self._columns(torch.nn.functional.one_hot(val.long(), size).bool())
 
@@ -577,7 +577,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         return BoxList.from_nvec(self.nvec)
 
     @property
-    def _sizes(self) -> int | Tensor:
+    def _category_counts(self) -> int | Tensor:
         return self.nvec
 
     def _size_fields(self) -> dict[str, Any]:
@@ -725,7 +725,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return self._register is not None
 
     @property
-    def _sizes(self) -> int | Tensor:
+    def _category_counts(self) -> int | Tensor:
         return self.n
 
     @property
@@ -765,7 +765,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         # and only columns that the mask excludes as -inf.
         smallest = torch.finfo(torch.float64).min
         rows = torch.nan_to_num(self._rows(value).double(), nan=smallest, neginf=smallest)
-        sizes, columns = self._sizes, torch.arange(rows.shape[-1], device=value.device)
+        sizes, columns = self._category_counts, torch.arange(rows.shape[-1], device=value.device)
         allowed = columns < (sizes if isinstance(sizes, int) else sizes.to(value.device).unsqueeze(-1))
         if self._allowed is not None:
             allowed = allowed & self._allowed.to(value.device)
@@ -916,7 +916,7 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         return torch.tensor(self.nvec, device=self.device)
 
     @property
-    def _sizes(self) -> int | Tensor:
+    def _category_counts(self) -> int | Tensor:
         return self.widths
 
     @property

@@ -329,7 +329,7 @@ class Storage(Stateful, ABC):
         keys = (end_key, traj_key, step_key)
         if keys not in self._indices:
             self._indices[keys] = TrajectoryIndex(*keys)
-        return self._indices[keys].current(self)
+        return self._indices[keys].trajectories(self)
 
     def changed(self) -> None:
         """Invalidate everything cached about the rows, after data were changed in place through a view."""

@@ -42,7 +42,7 @@ class _Plan:
 class DeviceStorage(EpisodicStorage):
     """The steps of a dataset, copied to one device: the memory of an accelerator, or main memory.
 
-    Fields lie in packed records, as in the files. After the last record of each episode follows a record with its final
+    Fields are stored in packed records, as in the files. After the last record of each episode follows a record with its final
     state, so that the next state of every step is in the next record:
 
         records      s_0 a_0 | s_1 a_1 | s_2     | s_3 a_3 | s_4 a_4 | s_5

@@ -160,7 +160,7 @@ class TrajectoryIndex:
         self._lock = Lock()
         _all.add(self)
 
-    def current(self, storage: _Rows) -> Trajectories:
+    def trajectories(self, storage: _Rows) -> Trajectories:
         """Return the current trajectories.
 
         Raises:

@@ -76,7 +76,7 @@ class DatasetPaths:
 
     @property
     def has_no_pointer(self) -> bool:
-        """Whether the folder is a version by itself, such as a copy of one, and thus cannot be changed."""
+        """Whether the folder is a single version, such as a copy of one, and thus cannot be changed."""
         return not os.path.lexists(self.current) and os.path.lexists(self.folder / MANIFEST_FILE)
 
     def raw_folders(self) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Where datasets are on this disk: the folder of an id, the id of a folder, and all that are stored."""
+"""Where datasets are on this disk: the folder of an id, the id of a folder, and all stored datasets."""
 
 from __future__ import annotations
 

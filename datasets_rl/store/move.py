@@ -3,7 +3,7 @@
     copy      every file that the copy beside the target lacks is copied and compared; equal ones are skipped
     publish   the copy is renamed to the target
     switch    a link to the target takes the place of the old folder
-    remove    what was written to the old folder meanwhile is copied, too, and the old folder is deleted
+    remove    files written to the old folder since the copy are copied, too, and the old folder is deleted
 
 Each step can be repeated. The old folder is whole until the link has taken its place. A file in the copy, which is
 deleted last, has the old place, so that the same command continues. Scripts, variables and settings that name the old
@@ -283,7 +283,7 @@ def _copy(path: Path, target: Path, advance: Callable[[int], None]) -> None:
         disk.remove_tree(temporary)
         written = _digest_of_copy(path, temporary, advance)
         if _digest(temporary) != written:
-            raise IntegrityError(str(target), ["it does not read back as it was written"])
+            raise IntegrityError(str(target), ["the copy, read back, differs from the bytes that were written"])
         shutil.copystat(path, temporary)
         os.replace(temporary, target)
     else:

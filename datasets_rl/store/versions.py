@@ -57,9 +57,8 @@ def _parent(paths: DatasetPaths, dataset: Path | str) -> Version:
     parent = None if current is None else parent_of(paths, current)
     if parent is None:
         raise InvalidArgumentError(
-            f"{dataset} has no earlier version: it was not preprocessed in place, every preprocessing was undone, or "
-            "the earlier versions were pruned",
-            hint=Remedy("{} shows its versions", Call("info", dataset)),
+            f"{dataset} has no earlier version: the current one was made of no other, or that one was pruned",
+            hint=Remedy("{} lists its versions", Call("info", dataset)),
         )
     return parent
 
@@ -71,10 +70,13 @@ def _named_version(paths: DatasetPaths, text: str) -> Version:
     ]
     if len(found) == 1:
         return found[0]
-    problem = f"{len(found)} versions {text}; name one of them" if found else f"no version {text}"
+    names = ", ".join(version.name for version in found or existing)
+    problem = (
+        f"{len(found)} versions {text}: expected one of {names}" if found else f"no version {text}: it has {names}"
+    )
     raise InvalidArgumentError(
-        f"{paths.folder} has {problem}: {', '.join(version.name for version in existing) or 'it has none'}",
-        hint=Remedy("{} describes its versions", Call("info", paths.folder)),
+        f"{paths.folder} has {problem or 'none'}",
+        hint=Remedy("{} lists its versions", Call("info", paths.folder)),
     )
 
 
@@ -167,7 +169,7 @@ def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     if freed and not dry_run:
         with locked(paths, str(paths.folder), wait=SHORT_WAIT):
             for version in _other_versions(paths):
-                # Whoever made it the current one meanwhile, without the lock, keeps it.
+                # Whoever made it the current one in the meantime, without the lock, keeps it.
                 disk.discard(version.folder, paths.folder, unless=partial(_is_current, paths, version))
     return freed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -175,12 +176,7 @@ def run_program(main: Callable[[], object]) -> None:
 
 def _spell(action: Any) -> str:
     """Return an action of a remedy, an argument of it as the option of a program."""
-    if not isinstance(action, Argument):
-        return str(action)
-    option = f"--{action.name.replace('_', '-')}"
-    if action.value is True:
-        return option
-    return f"{option} {'...' if action.value is ... else action.value}"
+    return shlex.join(action.option_words()) if isinstance(action, Argument) else str(action)
 
 
 def _integer(text: str, low: int, high: int) -> int:

@@ -172,7 +172,7 @@ def apply_transforms(transforms: Iterable[Any], batch: Any, *, is_own: bool = Fa
     Args:
         transforms: Transforms and functions of a batch that return a batch.
         batch: The batch, a TensorDict or other data.
-        is_own: Whether nobody else uses the TensorDict, so that its entries may be replaced.
+        is_own: Whether no other object uses the TensorDict, so that its entries may be replaced.
 
     Raises:
         InvalidArgumentError: If one of them returns None.

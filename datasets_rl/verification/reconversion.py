@@ -121,7 +121,7 @@ class _RawFiles(Upstream):
         self._files = files
         self._in_place = kept is None
         self.partial = bool(manifest.selection)
-        """Whether files may have been left out, so that the files are not all that the upstream lists."""
+        """Whether files may have been left out, so that they are not all files that the upstream lists."""
 
     def folder(self, path: str, urls: Sequence[str]) -> Folder:
         del urls

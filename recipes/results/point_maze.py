@@ -75,7 +75,7 @@ class PointMaze(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         return self.position.copy(), {"goal": self.goal.copy(), "success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Move along x, then along y, each unless a wall is in the way."""
+        """Move along x, then along y, each unless a wall stops it."""
         move = self.speed * np.clip(action, -1.0, 1.0)
         for axis in (0, 1):
             moved = self.position.copy()

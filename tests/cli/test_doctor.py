@@ -172,9 +172,7 @@ def test_the_disk_is_used_and_left_as_it_was(home):
     checks = {one.name: one for one in disk_checks(home)}
 
     assert [name for name, one in checks.items() if one.problem] == []
-    assert {"write and sync", "atomic rename", "exchange of folders", "memory mapping", "hard links", "locks"} <= set(
-        checks
-    )
+    assert {"write and sync", "atomic rename", "memory mapping", "hard links", "locks"} <= set(checks)
     assert list(home.iterdir()) == []
     assert shutil.disk_usage(home).free > 0
 

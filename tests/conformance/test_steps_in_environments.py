@@ -306,7 +306,7 @@ OF_ACTIONS = {
 def test_actions_of_several_parts_are_mapped_back(name, home, tmp_path):
     arguments = OF_ACTIONS[name]
     if name == "concatenate":
-        with pytest.raises(PreprocessError, match=r"action\.hand would stay below action"):
+        with pytest.raises(PreprocessError, match=r"action\.hand would stay nested below action"):
             derived(home, tmp_path, [make_step("concatenate", (), {"keys": ["action.arm"], "key": "action"})], "levers")
     dataset = derived(home, tmp_path, [make_step(name, (), arguments)], "levers")
     raw = load("local/levers", root=home / "local")

@@ -593,7 +593,7 @@ def test_data_that_a_step_cannot_use_is_reported(step, problem):
 
 def test_no_field_remains_below_a_flattened_observation():
     states = {("observation", "place"): [[1.0]], ("observation", "image"): np.zeros((1, 4, 4, 3), np.uint8)}
-    with pytest.raises(PreprocessError, match=r"observation.image would stay below observation"):
+    with pytest.raises(PreprocessError, match=r"observation.image would stay nested below observation"):
         made("flat_observation", episodes([1], states=states, final_states=states))
 
 

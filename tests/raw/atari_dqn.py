@@ -405,7 +405,7 @@ LOG_FAULTS = {
     "a blank row with a frame": Fault(
         changed(f"{_FRAMES}.2.gz", lambda one: one[-1].fill(1)), "row 59 has a frame; expected a blank row"
     ),
-    "another run": Fault(lambda tree: (tree / "dqn/Pong").rename(tree / "dqn/Breakout"), "is of this run"),
+    "another run": Fault(lambda tree: (tree / "dqn/Pong").rename(tree / "dqn/Breakout"), "belongs to this run"),
 }
 RECORD_FAULTS = {
     "a record whose checksum is wrong": Fault(lambda tree: _flipped(_records_file()(tree), -1), "CRC32C"),
@@ -435,7 +435,7 @@ RECORD_FAULTS = {
         ),
         "checkpoint_id is 1,099,511,627,776",
     ),
-    "another run": Fault(lambda tree: shutil.move(tree / RECORDS, tree / "Pong_run_3"), "is of this run"),
+    "another run": Fault(lambda tree: shutil.move(tree / RECORDS, tree / "Pong_run_3"), "belongs to this run"),
 }
 CASES = [
     Case(f"atari_dqn/{GAME}", write_logs, _served_logs, faults=LOG_FAULTS, many=_many_logs),

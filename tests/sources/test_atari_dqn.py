@@ -496,7 +496,7 @@ def test_a_folder_with_several_runs_is_refused(tree, convert, inside):
     for run in ("1", "2"):
         shutil.copytree(tree / LOGS, tree / "Pong" / run / inside)
 
-    with pytest.raises(ConversionError, match="is of this run"):
+    with pytest.raises(ConversionError, match="belongs to this run"):
         convert(tree / "Pong")
 
 

@@ -139,10 +139,10 @@ def test_many_small_writes_keep_the_map_small(ring):
     index = TrajectoryIndex(None, ("episode",), None)
     for number in range(500):
         write(ring, ids(number % 2))
-        index.current(ring)
+        index.trajectories(ring)
 
     assert len(index._order) <= 8 * 6
-    assert listed(index.current(ring)) == [[2, 4, 0], [3, 5, 1]]
+    assert listed(index.trajectories(ring)) == [[2, 4, 0], [3, 5, 1]]
     assert len(index._lengths) <= 8
 
 
@@ -150,7 +150,7 @@ def test_unfinished_trajectories_are_forgotten_with_their_rows(ring):
     index = TrajectoryIndex(None, ("episode",), None)
     for number in range(100):
         write(ring, ids(number))
-        index.current(ring)
+        index.trajectories(ring)
 
     assert len(index._open) == len(index._groups) == 6
     assert len(index._lengths) <= 8
@@ -159,10 +159,10 @@ def test_unfinished_trajectories_are_forgotten_with_their_rows(ring):
 def test_a_pickled_index_has_no_content(ring):
     write(ring, steps([0, 1, 0]))
     index = TrajectoryIndex(None, None, None)
-    index.current(ring)
+    index.trajectories(ring)
 
     assert len(pickle.dumps(index)) < 300
-    assert listed(pickle.loads(pickle.dumps(index)).current(ring)) == [[0, 1], [2]]
+    assert listed(pickle.loads(pickle.dumps(index)).trajectories(ring)) == [[0, 1], [2]]
 
 
 def test_rows_of_a_dataset_are_sorted_by_step(tmp_path):

@@ -514,7 +514,7 @@ def test_a_pointer_that_names_no_version_is_an_error_with_a_remedy(folder, text)
     (folder / "CURRENT").write_text(text)
     with pytest.raises((ManifestError, NotADatasetError), match="CURRENT") as caught:
         StoredDataset(folder)
-    assert "store.use" in str(caught.value.hint)
+    assert "datasets_rl.restore(" in str(caught.value.hint)
     store.restore(folder, 1)
     assert len(StoredDataset(folder))
 

@@ -152,7 +152,7 @@ def _stored(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
 
 
 def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
-    """Return the paths of the named datasets or, if none is named, of all that have raw files."""
+    """Return the paths of the named datasets or, if none is named, of every dataset that has raw files."""
     from datasets_rl.store import DatasetPaths
     from datasets_rl.store.usage import take_inventory
 

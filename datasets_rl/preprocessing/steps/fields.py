@@ -235,7 +235,7 @@ class Concatenate(Step):
         below = [key for key in (*batch.steps, *batch.states) if key[: len(target)] == target and key not in keys]
         if remaining := list(map(dotted_name, below)):
             raise InvalidArgumentError(
-                f"{', '.join(remaining)} would stay below {self.key}",
+                f"{', '.join(remaining)} would stay nested below {self.key}, which the step replaces",
                 hint="choose another name with key=, or exclude it",
             )
         arrays = {**batch.steps, **batch.states}

@@ -233,7 +233,7 @@ def _files_of_run(entry: Entry, folder: Folder, path: str, kind: re.Pattern[str]
     if not parents:
         examples = ", ".join(asset.path for asset in folder.assets[:3])
         raise ConversionError(
-            entry.id, [f"no file below {folder.address} is of this run; the first files are {examples}"]
+            entry.id, [f"no file below {folder.address} belongs to this run; the first files are {examples}"]
         )
     return inside[max(parents, key=lambda parent: [int(n) for n in re.findall(r"\d+", parent.rpartition("/")[2])])]
 

@@ -57,7 +57,7 @@ class OpenX(Source):
     selects = frozenset({"episodes"})
     options = (
         Option("upstream", "The records in Google's buckets, or their mirror on the hub.", choices=("rlds", "hub")),
-        Option("split", "Split of the records: train (the default), test or val.", _TRAIN),
+        Option("split", "Split of the records.", _TRAIN, choices=(_TRAIN, "test", "val")),
         Option(
             "images",
             "Store pixels, or PNG and JPEG images that are decoded when sampled.",
