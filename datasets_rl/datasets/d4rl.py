@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import Unpack
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions, Download
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
@@ -92,7 +91,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         *,
         name: str | None = None,
         h5path: Path | str | None = None,
-        **options: Unpack[DatasetOptions],
+        **options: Any,
     ) -> None:
         _check_env_kwargs([name for name in options if name not in DatasetOptions.__annotations__])
         # In TorchRL a direct download is the whole file, whatever `from_env` is.

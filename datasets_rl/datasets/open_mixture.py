@@ -153,10 +153,13 @@ def _open_member(
 ) -> BaseDatasetExperienceReplay:
     options: dict[str, Any] = {"transform": _make_transforms(member), "sampler": _sampler_from_options(sampler)}
     folder = Path(member.dataset).expanduser()
+    opened: BaseDatasetExperienceReplay
     if is_dataset(folder):
-        return load(folder, **options)
-    root = None if home is None else home / sources.split_id(member.dataset)[0]
-    return load(member.dataset, root=root, download=download, **options)
+        opened = load(folder, **options)
+    else:
+        root = None if home is None else home / sources.split_id(member.dataset)[0]
+        opened = load(member.dataset, root=root, download=download, **options)
+    return opened
 
 
 def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, buffers: Mapping[str, Any]) -> None:
