@@ -33,6 +33,8 @@ class _StoredFiles:
 
     folder: str
     bytes: int
+    kept: tuple[str, ...] = ()
+    """Names in the folder that are not the dataset's, which are not deleted."""
 
 
 def run(
@@ -63,7 +65,8 @@ def run(
 
     def delete(one: Outcome[_StoredFiles]) -> _StoredFiles:
         freed = store.remove(one.item, settings=shell.settings)
-        return _StoredFiles(one.value.folder if one.value else "", freed)
+        left = _stored_files(shell, one.item)
+        return _StoredFiles(left.folder, freed, left.kept)
 
     by_id = {one.item: one for one in found if one.value}
     deleted = iter(apply_to_each(shell, by_id, lambda item: delete(by_id[item])))
@@ -78,7 +81,7 @@ def _stored_files(shell: Shell, dataset_id: str) -> _StoredFiles:
             f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_removal_hint(shell, folder)
         )
     paths = store.dataset_paths(dataset_id, settings=shell.settings)
-    return _StoredFiles(str(paths.folder), paths.bytes())
+    return _StoredFiles(str(paths.folder), paths.bytes(), tuple(path.name for path in paths.foreign()))
 
 
 def _removal_hint(shell: Shell, folder: Path) -> str:
@@ -112,7 +115,7 @@ def _result(outcomes: list[Outcome[_StoredFiles]], *, removed: bool, dry_run: bo
 
 
 def _document(outcome: Outcome[_StoredFiles], *, removed: bool) -> dict[str, Any]:
-    document = outcome.document({"folder": None, "bytes": 0})
+    document = outcome.document({"folder": None, "bytes": 0, "kept": []})
     return {**document, "removed": removed and document["bytes"] > 0}
 
 
@@ -120,4 +123,9 @@ def _line(outcome: Outcome[_StoredFiles], *, removed: bool) -> str:
     size = outcome.value.bytes if outcome.value else 0
     if not size:
         return f"{outcome.item}: nothing is stored"
-    return f"{outcome.item}: {size_text(size)} {'deleted' if removed else 'would be deleted'}"
+    line = f"{outcome.item}: {size_text(size)} {'deleted' if removed else 'would be deleted'}"
+    kept = outcome.value.kept if outcome.value else ()
+    if not kept:
+        return line
+    more = f" and {len(kept) - 3:,} more" if len(kept) > 3 else ""
+    return f"{line}; {', '.join(kept[:3])}{more} {'stays' if len(kept) == 1 else 'stay'}: not a part of the dataset"

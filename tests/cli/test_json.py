@@ -58,7 +58,7 @@ ITEMS = {
         "error",
     },
     "verify": {"id", "folder", "intact", "files", "bytes", "problems", "remarks", "checked", "error"},
-    "remove": {"id", "folder", "bytes", "removed", "error"},
+    "remove": {"id", "folder", "bytes", "kept", "removed", "error"},
 }
 PLAN = {
     "id", "folder", "present", "files", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes", "free_bytes_after", "error"

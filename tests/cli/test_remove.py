@@ -25,7 +25,7 @@ def test_yes_deletes(rlds, stored):
     ran = rlds("remove", "demo/pendulum", "--yes", "--json")
 
     assert ran.json["datasets"] == [
-        {"id": "demo/pendulum", "folder": str(stored), "bytes": size, "removed": True, "error": None}
+        {"id": "demo/pendulum", "folder": str(stored), "bytes": size, "kept": [], "removed": True, "error": None}
     ]
     assert not stored.exists()
 
@@ -115,3 +115,12 @@ def test_a_path_is_refused_with_the_command_that_removes_it(rlds, stored, tmp_pa
     assert "rm -r" not in nothing.err
     assert stored.exists()
     assert mine.exists()
+
+
+def test_files_of_others_in_the_folder_stay_and_are_named(rlds, stored):
+    (stored / "notes.txt").write_text("mine")
+
+    text = rlds("remove", "demo/pendulum", "--yes").out
+
+    assert "deleted; notes.txt stays: not a part of the dataset" in text
+    assert [path.name for path in stored.iterdir()] == ["notes.txt"]
