@@ -12,10 +12,10 @@ from typing import TypeAlias
 from datasets_rl import disk
 from datasets_rl.build.recordings import write_joined
 from datasets_rl.build.saved_recording import DESCRIPTION_FILE, JOURNAL_FILE, SavedRecording
-from datasets_rl.errors import DatasetsRLError, DiskFullError, IntegrityError
+from datasets_rl.errors import DatasetsRLError, DiskFullError, IntegrityError, LockedError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.store import DatasetPaths, current_version, versions_of
+from datasets_rl.store import DatasetPaths, Version, current_version, versions_of
 from datasets_rl.store.publish import SHORT_WAIT, Build, building, canonical, locked, publish, remove_if_empty
 
 __all__ = ["Kept", "add_abandoned_recordings", "add_recordings", "held_ids"]
@@ -23,6 +23,7 @@ __all__ = ["Kept", "add_abandoned_recordings", "add_recordings", "held_ids"]
 _Reasons: TypeAlias = "dict[Path, DatasetsRLError | OSError]"
 Kept: TypeAlias = "Mapping[Path, DatasetsRLError | OSError]"
 """The folders of recordings that stay on the disk, each with the reason."""
+_MAX_ATTEMPTS = 20
 _OWN_FILE = re.compile(
     rf"{re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)}|.+\.npy"
     rf"|\.({re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)})@.+\.tmp"
@@ -56,9 +57,15 @@ def add_recordings(paths: DatasetPaths, dataset_id: str, folders: Sequence[Path]
             saved[folder] = _read(folder, dataset_id)
         except (DatasetsRLError, OSError) as error:
             kept[folder] = error
-    _add(paths, [recording for recording in saved.values() if recording is not None], wait, kept)
-    held = held_ids(paths)
-    is_safe = _is_certainly_current(paths)
+    readable = [recording for recording in saved.values() if recording is not None]
+    held, is_safe = held_ids(paths), False
+    for _ in range(_MAX_ATTEMPTS):
+        _add(paths, [recording for recording in readable if recording.folder not in kept], wait, kept)
+        held = held_ids(paths)
+        is_safe = _is_certainly_current(paths)
+        begun = {entry.partition(":")[0] for entry in held}
+        if all(recording.id in begun or recording.folder in kept for recording in readable):
+            break  # else a process without the lock has published a version of an earlier one
     for folder in saved.keys() - kept.keys():
         if problem := _reason_to_keep(folder, saved[folder], held):
             kept[folder] = IntegrityError(str(folder), [problem], hint="move the folder away, or delete it")
@@ -109,15 +116,18 @@ def _add(paths: DatasetPaths, recordings: Sequence[SavedRecording], wait: float,
         return
     paths.check_changeable()
     with locked(paths, paths.name, wait=wait):
-        held = {entry.partition(":")[0] for entry in held_ids(paths)}
-        new = [recording for recording in recordings if recording.id not in held]
-        parent = current_version(paths)
-        if not new:
-            return
-        request = canonical({"append": [recording.entry for recording in new]})
-        with building(paths, request, parent) as build:
-            disk.remove_tree(build.version, paths.folder)
-            error = _publish(build, None if parent is None else StoredDataset(parent.folder), new)
+        for _ in range(_MAX_ATTEMPTS):
+            parent = current_version(paths)
+            try:
+                error = _add_to(paths, parent, recordings)
+            except (DatasetsRLError, FileNotFoundError):
+                if current_version(paths) == parent:
+                    raise
+            else:
+                if error is None or current_version(paths) == parent:
+                    break
+        else:
+            raise LockedError(paths.name, "processes that change it without its lock", paths.lock)
     if error is None:
         return
     if len(recordings) == 1:
@@ -126,6 +136,27 @@ def _add(paths: DatasetPaths, recordings: Sequence[SavedRecording], wait: float,
     middle = len(recordings) // 2
     _add(paths, recordings[:middle], wait, kept)
     _add(paths, recordings[middle:], wait, kept)
+
+
+def _add_to(
+    paths: DatasetPaths, parent: Version | None, recordings: Sequence[SavedRecording]
+) -> DatasetsRLError | OSError | None:
+    """Add the recordings that a version lacks; return the error if one of these cannot be added.
+
+    Raises:
+        LockedError: If another version is current meanwhile.
+    """
+    held = set() if parent is None else {entry.partition(":")[0] for entry in parent.manifest.recordings}
+    new = [recording for recording in recordings if recording.id not in held]
+    if not new:
+        return None
+    request = canonical({"append": [recording.entry for recording in new]})
+    with building(paths, request, parent) as build:
+        # A process without the lock that publishes after this line sees this build, and keeps its recordings.
+        if current_version(paths) != parent:
+            raise LockedError(paths.name, "a process that changes it without its lock", paths.lock)
+        disk.remove_tree(build.version, paths.folder)
+        return _publish(build, None if parent is None else StoredDataset(parent.folder), new)
 
 
 def _publish(

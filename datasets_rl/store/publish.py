@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ManifestError, NotADatasetError
-from datasets_rl.format.current import VERSION_NAME
+from datasets_rl.format.current import VERSION_NAME, read_current
 from datasets_rl.store.layout import DatasetPaths
 
 if TYPE_CHECKING:
@@ -144,8 +144,7 @@ def sweep(paths: DatasetPaths) -> None:
     disk.empty_trash(paths.folder)
     with suppress(OSError):
         disk.free_temporary_files(paths.folder)
-        for folder in _left_by_publishing(paths):
-            disk.discard(folder, paths.folder)
+        _discard_left_by_publishing(paths)
         for folder in filter(disk.is_abandoned, paths.raw_folders()):
             with suppress(OSError):
                 folder.rmdir()  # if it is empty
@@ -154,14 +153,16 @@ def sweep(paths: DatasetPaths) -> None:
                 disk.free_temporary_files(folder)
 
 
-def _left_by_publishing(paths: DatasetPaths) -> list[Path]:
-    """Return what the process that published the current version was to delete."""
+def _discard_left_by_publishing(paths: DatasetPaths) -> None:
+    """Delete what the process that published the current version was to delete."""
     with suppress(ManifestError, NotADatasetError):
         version = Version(paths.version)
         manifest = version.manifest
         builds = disk.claims_of(_build_folder(paths, manifest.request, manifest.parent))
-        return [*filter(disk.is_abandoned, builds), *(other.folder for other in _superseded(paths, version))]
-    return []
+        for folder in filter(disk.is_abandoned, builds):
+            disk.discard(folder, paths.folder)
+        for other in _superseded(paths, version):
+            discard_version(paths, other)
 
 
 def remove_if_empty(paths: DatasetPaths) -> None:
@@ -288,13 +289,29 @@ def publish(build: Build) -> Version:
     disk.sync_tree(build.version)
     number = max((version.number for version in versions_of(paths)), default=0) + 1
     version = Version(paths.folder / f"{number:04}-{manifest.digest[:8]}")
-    disk.move_path(build.version, version.folder)
+    try:
+        disk.move_path(build.version, version.folder)
+    except OSError:
+        # The name has the digest: a process without the lock has published the same version.
+        if not disk.is_plain_file(version.folder / MANIFEST_FILE):
+            raise
     point_to(paths, version)
     build.published.append(version)
     _discard_builds(paths)
     for other in _superseded(paths, version):
-        disk.discard(other.folder, paths.folder)
+        discard_version(paths, other)
     return version
+
+
+def discard_version(paths: DatasetPaths, version: Version) -> None:
+    """Delete a version, unless a process without the lock has made it the current one meanwhile."""
+    disk.discard(version.folder, paths.folder, unless=lambda: _is_current(paths, version))
+
+
+def _is_current(paths: DatasetPaths, version: Version) -> bool:
+    with suppress(ManifestError):
+        return read_current(paths.folder) == version.name
+    return False
 
 
 def _superseded(paths: DatasetPaths, version: Version) -> list[Version]:

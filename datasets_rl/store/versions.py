@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 
 from datasets_rl import disk
 from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, LockedError, ManifestError, Remedy
-from datasets_rl.format.current import read_current
 from datasets_rl.settings import Settings
 from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.locating import dataset_paths, dataset_places, find_paths, paths_of
@@ -17,6 +15,7 @@ from datasets_rl.store.publish import (
     Version,
     check_entries,
     current_version,
+    discard_version,
     foreign_files,
     locked,
     parent_of,
@@ -102,7 +101,7 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
     Raises:
         UnknownIdError: If there is no such id.
         InvalidArgumentError: If a version has files that are not the dataset's; nothing is deleted then.
-        LockedError: If another process is changing the dataset.
+        LockedError: If another process is changing the dataset, or records episodes for it.
     """
     return remove_dataset(dataset_paths(dataset_id, root=root, settings=settings), dataset_id)
 
@@ -123,19 +122,35 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
         with suppress(DiskFullError):  # the disk has no room for a lock
             held.enter_context(locked(paths, name, wait=SHORT_WAIT))
         check_entries(paths)
+        _check_unused(paths, name)
         if paths.has_no_pointer:
             disk.discard(paths.folder, paths.folder.parent)
             return freed
         # Without it there is no dataset, whenever the deletion ends.
         paths.current.unlink(missing_ok=True)
         for path in paths.entries():
-            if path != paths.lock:
+            if path not in {paths.lock, paths.recorded} and disk.is_abandoned(path):
                 disk.discard(path, paths.folder)
+        for path in filter(disk.is_abandoned, sorted(paths.recorded.glob("*"))):
+            disk.discard(path, paths.folder)
     remove_if_empty(paths)
     if paths.folder.is_symlink() and not any(paths.folder.iterdir()):
         paths.folder.resolve().rmdir()
         paths.folder.unlink()
     return freed
+
+
+def _check_unused(paths: DatasetPaths, name: str) -> None:
+    """Check that no process is recording or making a part of a dataset that is about to be deleted.
+
+    Raises:
+        LockedError: If one is.
+    """
+    for path in (*paths.entries(), *disk.plain_folders(paths.recorded, paths.folder)):
+        if not disk.is_abandoned(path):
+            error = LockedError(name, f"the process that works on {path}", path)
+            error.hint = "end that process, or wait for it"
+            raise error
 
 
 def check_own_files(folder: Path) -> None:
@@ -169,13 +184,8 @@ def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     if freed and not dry_run:
         with locked(paths, str(paths.folder), wait=SHORT_WAIT):
             for version in _other_versions(paths):
-                # Whoever made it the current one in the meantime, without the lock, keeps it.
-                disk.discard(version.folder, paths.folder, unless=partial(_is_current, paths, version))
+                discard_version(paths, version)
     return freed
-
-
-def _is_current(paths: DatasetPaths, version: Version) -> bool:
-    return read_current(paths.folder) == version.name
 
 
 def _other_versions(paths: DatasetPaths) -> list[Version]:

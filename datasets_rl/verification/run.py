@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +18,10 @@ from datasets_rl.errors import (
     MissingDependencyError,
     UnknownIdError,
 )
-from datasets_rl.format.current import VERSION_NAME
+from datasets_rl.format.current import VERSION_NAME, in_current_version
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
-from datasets_rl.store import DatasetPaths, version_folder
+from datasets_rl.store import DatasetPaths
 from datasets_rl.store.locating import locate
 
 if TYPE_CHECKING:
@@ -68,13 +71,21 @@ def verify(
         UnknownIdError: If there is no such id, or the dataset is not stored.
         ManifestError: If the manifest cannot be trusted.
     """
+    settings = settings or Settings.from_env()
+    folder = locate(dataset, root=root, settings=settings)
+    return in_current_version(folder, partial(_verify_version, folder, deep=deep, settings=settings))
+
+
+def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settings) -> Verification:
+    """Check a version of a dataset.
+
+    Raises:
+        FileNotFoundError: If it is deleted meanwhile, because another one replaced it.
+    """
     from datasets_rl.format.digests import DIGESTS_FILE
     from datasets_rl.format.integrity import check_files, check_manifest
     from datasets_rl.format.manifest import Manifest
 
-    settings = settings or Settings.from_env()
-    folder = locate(dataset, root=root, settings=settings)
-    version = version_folder(folder)
     manifest = Manifest.read(version)
     findings = check_manifest(version)
     checked = ["the digest of the manifest"] * (not findings.remarks)
@@ -90,6 +101,8 @@ def verify(
         findings.remarks.append(manifest.unverified)
     if deep and not broken:
         _check_deeply(version, findings, checked, settings)
+    if findings.problems and not version.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(version))
     return Verification(
         id=manifest.id,
         folder=folder,

@@ -2,11 +2,12 @@
 
 import shutil
 
+import filelock
 import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import Recipe, append_episodes, download, load, preprocess, restore, verify
+from datasets_rl import Recipe, append_episodes, disk, download, load, preprocess, restore, verify
 from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
@@ -115,3 +116,30 @@ def test_a_stored_dataset_is_added_once_under_whatever_name_it_is_given(tmp_path
     append_episodes("local/a", "local/a", again=True)
     assert load("local/a").episodes.lengths.tolist() == [3, 4, 4, 4, 4] * 2
     assert verify("local/a", deep=True).problems == ()
+
+
+def test_episodes_added_at_once_by_a_process_without_the_lock_are_both_in_the_dataset(tmp_path, monkeypatch):
+    """Another process publishes a version after this one has read which version is current."""
+    root = tmp_path / "local"
+    append_episodes("local/own", rollout(1), root=root)
+    claim, others = disk.claim, []
+
+    def claimed_late(folder):
+        if folder.name.startswith("build-") and not others:
+            others.append(folder)
+            monkeypatch.setattr(filelock.FileLock, "acquire", lambda *_, **__: None)
+            append_episodes("local/own", rollout(2), root=root)
+        return claim(folder)
+
+    monkeypatch.setattr(disk, "claim", claimed_late)
+    append_episodes("local/own", rollout(3), root=root)
+    rewards = load("local/own", root=root, download=False)[:]["next", "reward"].flatten().tolist()
+    assert sorted(rewards) == [1.0, 2.0, 3.0]
+    assert [path.name for path in (root / "own").iterdir() if path.name.startswith(("build-", "recorded"))] == []
+
+
+def rollout(reward):
+    """Return an episode of one step with a reward."""
+    done = torch.tensor([[True]])
+    following = {"observation": torch.ones(1, 1), "reward": torch.full((1, 1), float(reward)), "done": done}
+    return TensorDict({"observation": torch.zeros(1, 1), "action": torch.zeros(1, 1), "next": following}, [1])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from stored_data import columns, store_dataset, trajectory, write_dataset
 
-from datasets_rl import disk, load, sources, store
+from datasets_rl import EpisodeWriter, disk, load, sources, store
 from datasets_rl.datasets import experience_replay
 from datasets_rl.downloading.run import download
 from datasets_rl.errors import (
@@ -556,3 +556,49 @@ def test_a_prune_and_another_command_without_a_lock_lose_no_current_version(fold
     store.prune(paths)
     assert current(folder) == first.name
     assert len(StoredDataset(folder))
+
+
+def test_a_dataset_for_which_a_process_records_is_not_removed(home):
+    with EpisodeWriter("local/own") as writer:
+        writer.start([0.0])
+        writer.step([0.0], [1.0], 1.0, terminated=True)
+        with pytest.raises(LockedError, match=r"the process that works on .*recorded") as caught:
+            store.remove("local/own")
+        assert "delete" not in caught.value.hint
+    assert len(load("local/own", download=False)) == 1
+    assert store.remove("local/own") > 0
+    assert not (home / "local" / "own").exists()
+
+
+def test_a_superseded_version_that_becomes_current_without_the_lock_is_kept(folder, monkeypatch):
+    """Another process points at the former version between the listing of what is superseded and its deletion."""
+    paths = store.dataset_paths(ID)
+    download(ID, force=True)
+    former = store.current_version(paths)
+    superseded = publish._superseded
+
+    def used_meanwhile(*args):
+        found = superseded(*args)
+        publish.point_to(paths, former)
+        return found
+
+    monkeypatch.setattr(publish, "_superseded", used_meanwhile)
+    download(ID, force=True)
+    assert current(folder) == former.name
+    assert len(StoredDataset(folder))
+
+
+def test_two_processes_without_a_lock_may_publish_the_same_version(folder, monkeypatch):
+    made = scaled(folder, 2, name="x")
+    version = store.version_folder(made)
+    store.remove(f"{ID}@x")
+    move = disk.move_path
+
+    def moved_meanwhile(path, target):
+        shutil.copytree(path, target)
+        move(path, target)
+
+    monkeypatch.setattr(disk, "move_path", moved_meanwhile)
+    assert scaled(folder, 2, name="x") == made
+    assert store.version_folder(made) == version
+    assert [path.name for path in made.iterdir() if path.name.startswith(("build-", "trash-"))] == []

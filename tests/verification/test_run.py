@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from oracles import comparison
 from raw.d4rl import CASES
-from stored_data import columns, reseal, trajectory, write_dataset, write_manifest_with_digest
+from stored_data import columns, reseal, store_dataset, trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl import downloading, verify
 from datasets_rl.build.conversion import specs_of_schema
 from datasets_rl.errors import IntegrityError
+from datasets_rl.format import integrity
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
@@ -300,3 +301,20 @@ def test_memory_is_bounded_for_any_size_of_the_files(tmp_path, size):
     more, problems = json.loads(done.stdout)
     assert problems == []
     assert more < 150
+
+
+def test_a_version_that_is_replaced_while_it_is_verified_is_not_reported_as_damaged(tmp_path, monkeypatch):
+    """The version is deleted after its manifest was read, and another one is current."""
+    folder = tmp_path / "own"
+    former = store_dataset(folder, [trajectory(3)]).folder
+    check_files = integrity.check_files
+
+    def replaced_meanwhile(version, advance):
+        if version == former:
+            shutil.rmtree(former)
+            store_dataset(folder, [trajectory(4)])
+        return check_files(version, advance)
+
+    monkeypatch.setattr(integrity, "check_files", replaced_meanwhile)
+    assert verify(folder).problems == ()
+    assert not former.exists()
