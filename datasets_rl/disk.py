@@ -431,10 +431,16 @@ def remove_empty_parents(path: Path, root: Path) -> None:
 
 
 def tree_bytes(path: Path) -> int:
-    """Return the size of a file, or the sum of the sizes of all files below a folder."""
+    """Return the size of a file, or the sum of the sizes of all files below a folder; 0 for what is deleted meanwhile."""
     if path.is_file():
-        return path.stat().st_size
-    return sum(item.lstat().st_size for item in path.rglob("*") if item.is_file())
+        return _file_bytes(path.resolve())
+    return sum(_file_bytes(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
+def _file_bytes(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.lstat().st_size if path.is_file() else 0
+    return 0
 
 
 def free_bytes(path: Path) -> int:

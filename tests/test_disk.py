@@ -394,3 +394,17 @@ def test_temporary_files_of_dead_processes_alone_are_deleted(tmp_path):
     disk.free_temporary_files(tmp_path)
 
     assert {path.name for path in tmp_path.iterdir()} == {f".a.json@{HOST}-1.tmp", ".a.json@node3-77.tmp"}
+
+
+def test_a_folder_that_is_deleted_while_its_bytes_are_counted_has_none(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "kept").write_bytes(b"123")
+    scandir = os.scandir
+
+    def deleted_meanwhile(path):
+        if Path(path).name == "gone":
+            (tmp_path / "gone").rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", deleted_meanwhile)
+    assert disk.tree_bytes(tmp_path) == 3
