@@ -431,7 +431,7 @@ def remove_empty_parents(path: Path, root: Path) -> None:
 
 
 def tree_bytes(path: Path) -> int:
-    """Return the size of a file, or the sum of the sizes of all files below a folder; 0 for what is deleted meanwhile."""
+    """Return the size of a file, or the sum of the sizes of all files below a folder; 0 for what is deleted in the meantime."""
     if path.is_file():
         return _file_bytes(path.resolve())
     return sum(_file_bytes(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)

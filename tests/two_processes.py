@@ -190,7 +190,7 @@ def outcome(commands, name):
 
 def main(task):
     if task["lying"]:
-        # As locks of some network file systems do: the file is there, and nobody is kept out.
+        # As locks of some network file systems do: the file is there, and no other process is kept out.
         filelock.FileLock.acquire = lambda *_, **__: None
         filelock.FileLock.release = lambda *_, **__: None
     torch.set_num_threads(1)

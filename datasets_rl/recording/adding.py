@@ -144,7 +144,7 @@ def _add_to(
     """Add the recordings that a version lacks; return the error if one of these cannot be added.
 
     Raises:
-        LockedError: If another version is current meanwhile.
+        LockedError: If another version is current in the meantime.
     """
     held = set() if parent is None else {entry.partition(":")[0] for entry in parent.manifest.recordings}
     new = [recording for recording in recordings if recording.id not in held]

@@ -304,7 +304,7 @@ def publish(build: Build) -> Version:
 
 
 def discard_version(paths: DatasetPaths, version: Version) -> None:
-    """Delete a version, unless a process without the lock has made it the current one meanwhile."""
+    """Delete a version, unless a process without the lock has made it the current one in the meantime."""
     disk.discard(version.folder, paths.folder, unless=lambda: _is_current(paths, version))
 
 

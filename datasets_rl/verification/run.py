@@ -80,7 +80,7 @@ def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settin
     """Check a version of a dataset.
 
     Raises:
-        FileNotFoundError: If it is deleted meanwhile, because another one replaced it.
+        FileNotFoundError: If it is deleted in the meantime, because another one replaced it.
     """
     from datasets_rl.format.digests import DIGESTS_FILE
     from datasets_rl.format.integrity import check_files, check_manifest

@@ -49,7 +49,7 @@ def home(monkeypatch):
 
 
 def store_monday():
-    """Store a dataset with one episode of its own, of three steps."""
+    """Store a dataset with one episode, of three steps."""
     observation = torch.tensor([[70.0], [71.0], [72.0]])
     done = torch.tensor([[False], [False], [True]])
     following = {"observation": observation + 1, "reward": torch.full((3, 1), 7.0), "done": done, "terminated": done}
