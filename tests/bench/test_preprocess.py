@@ -20,6 +20,7 @@ from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Function, Recipe, preprocess
+from datasets_rl.store import version_folder
 from datasets_rl.ted.episode import Episode
 
 
@@ -102,7 +103,7 @@ def test_a_cast_takes_little_more_than_reading_and_writing_the_bytes(tmp_path, s
     def copied(turn):
         rows = np.array(stored.rows).view(np.uint8)
         with (tmp_path / f"bare{turn}").open("wb") as file:
-            file.write(rows[: (tmp_path / f"cast{turn}" / "rows.npy").stat().st_size])
+            file.write(rows[: (version_folder(tmp_path / f"cast{turn}") / "rows.npy").stat().st_size])
             os.fsync(file.fileno())
 
     took = least({"cast": cast, "copied": copied}, size(full=5, small=1))
