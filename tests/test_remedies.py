@@ -58,3 +58,15 @@ def test_a_remedy_inside_a_remedy_is_spelled_by_the_same_function():
     assert Remedy("{}!", AGAIN).text_with(lambda action: f"<{type(action).__name__}>") == (
         "download <str> again with <Argument>!"
     )
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        (Argument("no_eval", True), ["--no-eval"]),
+        (Argument("steps"), ["--steps", "..."]),
+        (Argument("mirrors", ["a", "b"]), ["--mirrors", "a", "--mirrors", "b"]),
+    ],
+)
+def test_an_argument_is_spelled_as_an_option(argument, words):
+    assert argument.option_words() == words

@@ -130,7 +130,7 @@ def _append_recorded(dataset: str, root: Path | str | None, settings: Settings |
 
 def _held_warning(dataset: str, episodes: Any) -> RecordingWarning:
     return RecordingWarning(
-        f"{dataset} has the episodes of {episodes} already: nothing was added",
+        f"{dataset} has the episodes of {episodes} already; nothing was added",
         hint=Remedy("{} adds them again", Argument("again", True)),
     )
 

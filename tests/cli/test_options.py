@@ -65,6 +65,7 @@ def test_one_item_gives_its_own_code_and_several_give_0_or_1(codes, code):
     ("command", "shown"),
     [
         ("download", "--images decoded|encoded "),
+        ("download", "--split train|test|val "),
         ("download", "--upstream dqn|rlu|rlds|hub "),
         ("list", "--kind <pixels|state> "),
         ("mix", "--missing <refuse|drop|zero> "),
