@@ -1,13 +1,10 @@
-"""Moving the folder of all datasets to another place, so that a process killed at any moment loses nothing.
+"""The move of the data folder: a copy that can be repeated, a change of the setting, and the deletion of the old files.
 
-    copy      every file that the copy beside the target lacks is copied and compared; equal ones are skipped
-    publish   the copy is renamed to the target
-    switch    a link to the target takes the place of the old folder
-    remove    files written to the old folder since the copy are copied, too, and the old folder is deleted
+    copy what differs  ->  the setting names the new place  ->  delete what the new place has, too
 
-Each step can be repeated. The old folder is whole until the link has taken its place. A file in the copy, which is
-deleted last, has the old place, so that the same command continues. Scripts, variables and settings that name the old
-place keep working.
+A process that is killed leaves every file at one of the places at least, and the same command continues. Where the
+setting is not the user's file, but a variable or an option, only the user can change it: the old files stay until the
+same command runs with the new place as the home.
 """
 
 from __future__ import annotations
@@ -26,7 +23,8 @@ from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
 from datasets_rl.store.locating import dataset_places, source_folders
 
 _BLOCK = 1 << 20
-_MARKER = ".rlds-move"
+_MARKER = ".rlds-moved-from"
+"""The file at the new place with the path of the old one, until that is deleted."""
 
 
 @dataclass(frozen=True)
@@ -34,109 +32,77 @@ class Move:
     """The move of a folder."""
 
     source: Path
-    """The old place, which has a link afterwards."""
+    """The old place."""
     target: Path
     bytes: int
-    """The bytes of all files."""
+    """The bytes of all files at the old place."""
     free: int
     """Free bytes of the file system of the target."""
-
-    @property
-    def copy(self) -> Path:
-        """The folder of the copy until it is complete."""
-        return _copy_folder(self.target)
-
-    @property
-    def is_published(self) -> bool:
-        """Whether the copy has its final name: it was complete then."""
-        return _is_published(self.target)
-
-    @property
-    def former(self) -> Path:
-        """The old folder after the link has taken its place; before that, the link."""
-        return self.source.with_name(f".{self.source.name}.rlds-moved")
+    is_switched: bool
+    """Whether the target is the home already, so that only the old files are left to delete."""
 
 
 def plan_move(home: Path, target: Path) -> Move | None:
-    """Return the move of a folder that `move` would make or continue; None if the folder is at the target already.
+    """Return the move of a folder that `move` would make or continue; None if nothing is left to do.
 
     Raises:
         InvalidArgumentError: If the folder cannot be moved there.
-        IntegrityError: If the target has the marker of another move.
+        IntegrityError: If the file at the target with the old place is none of ours.
     """
     target = target.expanduser().absolute()
-    if not target.name:
-        raise InvalidArgumentError(f"{target} is the root of a file system", hint="choose a folder in it")
-    started = _read_marker(home, target)
-    source = home.resolve() if started is None else started
-    if started is None:
-        if source == target.resolve() and not target.is_symlink():
-            return None
-        _check_places(source, target)
-    present = target if source.is_symlink() or not source.is_dir() else source
-    return Move(source, target, disk.tree_bytes(present), disk.free_bytes(target.parent))
+    source = _read_marker(target)
+    is_switched = home.resolve() == target.resolve()
+    if is_switched and source is None:
+        return None
+    if not is_switched:
+        _check_places(home.resolve(), target, started=source == home.resolve())
+        source = home.resolve()
+    if source is None or source == target.resolve():
+        return None
+    size = disk.tree_bytes(source) if source.is_dir() else 0
+    return Move(source, target, size, disk.free_bytes(target), is_switched)
 
 
-def _copy_folder(target: Path) -> Path:
-    return target.with_name(f".{target.name}{_MARKER}")
-
-
-def _is_published(target: Path) -> bool:
-    return target.is_dir() and not target.is_symlink() and os.path.lexists(target / _MARKER)
-
-
-def _read_marker(home: Path, target: Path) -> Path | None:
-    """Return the old place of a move that was begun; None if none was.
-
-    Raises:
-        IntegrityError: If there is what no move of this folder left: others may write beside the target.
-    """
-    folder = target if _is_published(target) else _copy_folder(target)
-    marker = folder / _MARKER
+def _read_marker(target: Path) -> Path | None:
+    marker = target / _MARKER
     try:
-        disk.check_kind(folder, folder=True)
-        source = Path(disk.read_plain(marker).decode())
-        if source == home.absolute() or source.resolve() in {home.resolve(), target.resolve()}:
-            return source
-    except FileNotFoundError:
-        if not os.path.lexists(folder) or _is_empty(folder):
-            return None
+        return Path(disk.read_plain(marker).decode())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except ValueError:  # it is not the path of a file
-        pass
-    raise IntegrityError(
-        str(folder),
-        [f"it is not the copy of {home} that a move began"],
-        hint=f"see what {folder} is, and move or delete it",
-    )
+        raise IntegrityError(
+            str(marker), ["it holds no path of a folder"], hint=f"see what {marker} is, and delete it"
+        ) from None
 
 
-def _check_places(source: Path, target: Path) -> None:
+def _check_places(source: Path, target: Path, *, started: bool) -> None:
     resolved = target.resolve()
     problem = ""
     if not source.is_dir():
         problem = f"{source} is not a folder: there is nothing to move"
     elif resolved in source.parents or source in resolved.parents:
         problem = f"{target} and {source} are inside each other"
-    elif source.is_mount():
-        problem = f"{source} is the root of a file system, whose place a link cannot take"
-    elif target.is_mount() and not target.is_symlink():
-        problem = f"{target} is the root of a file system; expected a new folder, such as {target / source.name}"
-    elif resolved != source and (target.is_symlink() or (target.exists() and not _is_empty(target))):
+    elif os.path.lexists(target) and not started and (target.is_symlink() or not _is_empty(target)):
         problem = f"{target} exists already; expected a new folder"
     if problem:
         raise InvalidArgumentError(problem, hint="choose another folder")
 
 
 def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and next(folder.iterdir(), None) is None
+    """Return whether a folder has nothing but the marker that a killed move was writing."""
+    return folder.is_dir() and all(path.name.startswith(f".{_MARKER}@") for path in folder.iterdir())
 
 
-def move(home: Path, target: Path, *, advance: Callable[[int], None] = lambda _: None) -> Move | None:
+def move(
+    home: Path, target: Path, *, switch: Callable[[Path], bool], advance: Callable[[int], None] = lambda _: None
+) -> Move | None:
     """Move the folder of all datasets, or continue a move that was interrupted.
 
     Args:
         home: The folder.
         target: Its new place, on any file system.
+        switch: Changes the setting of the home to the new place, and returns whether it could. If not, the old files
+            stay.
         advance: Called with the number of bytes that were copied.
 
     Returns:
@@ -146,62 +112,30 @@ def move(home: Path, target: Path, *, advance: Callable[[int], None] = lambda _:
         InvalidArgumentError: If the folder cannot be moved there.
         DiskFullError: If the file system of the target has not enough space.
         LockedError: If another process is changing a dataset; nothing is moved then.
-        IntegrityError: If the copy of a file differs from the file.
+        IntegrityError: If the copy of a file differs from the file, or a link is in its place.
     """
     plan = plan_move(home, target)
     if plan is None:
         return None
-    plan.target.parent.mkdir(parents=True, exist_ok=True)
-    lock = plan.copy.with_name(f"{plan.copy.name}.lock")
+    plan.target.mkdir(parents=True, exist_ok=True)
+    lock = plan.target.with_name(f".{plan.target.name}.lock")
     with disk.lock(lock, str(plan.target), wait=0), disk.disk_errors(plan.target):
-        if not plan.is_published:
-            _copy_and_publish(plan, advance)
-        if plan.copy.is_symlink():  # the link that was at the target
-            plan.copy.unlink()
-        _switch(plan)
-        if plan.former.is_dir() and not plan.former.is_symlink():
-            _copy_newer(plan.former, plan.target)
-        disk.remove_tree(plan.former)
-        (plan.target / _MARKER).unlink()
+        check_unused(plan.source)
+        if not plan.is_switched:
+            if not _same_device(plan.source, plan.target):
+                disk.require_free(plan.target, plan.bytes - disk.tree_bytes(plan.target), "the copy of all datasets")
+            disk.write_text(plan.target / _MARKER, str(plan.source))
+            # A second pass costs little, and copies what changed during the first one.
+            for _ in range(2):
+                _copy_all(plan.source, plan.target, advance)
+            check_unused(plan.source)
+            if not switch(plan.target):
+                return plan
+            _copy_all(plan.source, plan.target, advance, only_newer=True)  # what was written last to the old place
+        _delete_copied(plan.source, plan.target)
+        (plan.target / _MARKER).unlink(missing_ok=True)
         disk.sync_file(plan.target)
     return plan
-
-
-def _copy_and_publish(plan: Move, advance: Callable[[int], None]) -> None:
-    check_unused(plan.source)
-    if not _same_device(plan.source, plan.target.parent):
-        copied = disk.tree_bytes(plan.copy) if plan.copy.exists() else 0
-        disk.require_free(plan.target.parent, plan.bytes - copied, "the copy of all datasets")
-    plan.copy.mkdir(exist_ok=True)
-    disk.write_text(plan.copy / _MARKER, str(plan.source))
-    _mirror(plan.source, plan.copy, advance)
-    # A second pass costs little, and copies what changed during the first one.
-    _mirror(plan.source, plan.copy, advance)
-    check_unused(plan.source)
-    if plan.target.is_symlink():  # it leads to the source, which moves back
-        if disk.exchange_folders(plan.copy, plan.target):
-            return
-        plan.target.unlink()
-    elif plan.target.is_dir():
-        plan.target.rmdir()
-    disk.move_path(plan.copy, plan.target)
-
-
-def _switch(plan: Move) -> None:
-    """Put a link at the old place."""
-    source, former = plan.source, plan.former
-    if source.is_symlink():
-        return
-    if former.is_symlink():
-        former.unlink()
-    if source.is_dir():
-        former.symlink_to(plan.target, target_is_directory=True)
-        if disk.exchange_folders(former, source):
-            return
-        former.unlink()
-        disk.move_path(source, former)
-    source.symlink_to(plan.target, target_is_directory=True)
-    disk.sync_file(source.parent)
 
 
 def check_unused(home: Path) -> None:
@@ -219,30 +153,48 @@ def check_unused(home: Path) -> None:
                 pass
 
 
-def _mirror(source: Path, copy: Path, advance: Callable[[int], None]) -> None:
-    """Make a folder equal to another one; files of the same size and time are equal."""
-    disk.check_kind(copy, folder=True)
-    # What the source does not have goes first: a link in the place of a folder would lead out of the copy.
-    wanted = {name for _, name in _files(source)} | {_MARKER}
-    for path, name in list(_files(copy)):
-        if name not in wanted:
-            disk.remove_tree(path)
+def _copy_all(source: Path, target: Path, advance: Callable[[int], None], *, only_newer: bool = False) -> None:
+    """Copy every file that differs; those of the same size and time are equal.
+
+    Args:
+        source: The old place.
+        target: The new place.
+        advance: Called with the number of bytes that were copied.
+        only_newer: Whether files of the new place that are not older stay.
+    """
+    folders = {target}
     for path, name in _files(source):
+        copy = target / name
         with suppress(FileNotFoundError):  # deleted since it was listed
-            if not _is_same(path, copy / name):
-                disk.remove_tree(copy / name)
-                _copy(path, copy / name, advance)
-    for folder in sorted((path for path in copy.rglob("*") if path.is_dir() and not path.is_symlink()), reverse=True):
+            if not _is_same(path, copy) and not (only_newer and _is_newer(copy, path)):
+                _check_folders(target, copy)
+                _copy(path, copy, advance)
+                folders.update(parent for parent in copy.parents if target in parent.parents)
+    for folder in sorted(folders, reverse=True):
         disk.sync_file(folder)
-    disk.sync_file(copy)
 
 
-def _copy_newer(former: Path, target: Path) -> None:
-    """Copy what a process wrote into the old folder last; other files may have been deleted in the new place since."""
-    for path, name in _files(former):
-        present = (target / name).lstat() if os.path.lexists(target / name) else None
-        if present is None or present.st_mtime_ns < path.lstat().st_mtime_ns:
-            _copy(path, target / name, lambda _: None)
+def _check_folders(target: Path, copy: Path) -> None:
+    """Check that nothing on the way to a copy is a link, which would lead out of the target.
+
+    Raises:
+        IntegrityError: If there is one.
+    """
+    for folder in (folder for folder in reversed(copy.parents) if target in folder.parents):
+        disk.check_kind(folder, folder=True)
+
+
+def _delete_copied(source: Path, target: Path) -> None:
+    """Delete what the new place has, too, and then the empty folders; other files stay."""
+    for path, name in list(_files(source)):
+        if _is_same(path, target / name):
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
+    for folder, _, _ in os.walk(source, topdown=False):
+        with suppress(OSError):  # it is not empty, or the root of a file system
+            Path(folder).rmdir()
 
 
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
@@ -264,26 +216,36 @@ def _is_same(path: Path, copy: Path) -> bool:
         return False
     if stat.S_IFMT(status.st_mode) != stat.S_IFMT(present.st_mode):
         return False
+    if stat.S_ISLNK(status.st_mode):
+        return _link_target(path) == copy.readlink()
     return path.is_dir() or (status.st_size, status.st_mtime_ns) == (present.st_size, present.st_mtime_ns)
+
+
+def _is_newer(path: Path, other: Path) -> bool:
+    return os.path.lexists(path) and path.lstat().st_mtime_ns >= other.lstat().st_mtime_ns
+
+
+def _link_target(path: Path) -> Path:
+    to = path.readlink()
+    if not to.is_absolute() and ".." in to.parts:  # it may lead out of the folder
+        return Path(os.path.normpath(path.parent / to))
+    return to
 
 
 def _copy(path: Path, target: Path, advance: Callable[[int], None]) -> None:
     """Copy a file, a link or an empty folder; a file appears under its name when it is complete and compared."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
-        to = path.readlink()
-        if not to.is_absolute() and ".." in to.parts:  # it leads out of the folder
-            to = Path(os.path.normpath(path.parent / to))
         target.unlink(missing_ok=True)
-        target.symlink_to(to)
+        target.symlink_to(_link_target(path))
     elif path.is_dir():
         target.mkdir(exist_ok=True)
     elif path.is_file() and not _is_linked(path, target):
         temporary = target.with_name(f".{target.name}.copy")
-        disk.remove_tree(temporary)
+        temporary.unlink(missing_ok=True)
         written = _digest_of_copy(path, temporary, advance)
         if _digest(temporary) != written:
-            raise IntegrityError(str(target), ["the copy, read back, differs from the bytes that were written"])
+            raise IntegrityError(str(target), ["it does not read back as it was written"])
         shutil.copystat(path, temporary)
         os.replace(temporary, target)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 
 import pytest
@@ -120,19 +119,36 @@ def test_verify_checks_everything_that_is_stored_and_finds_a_flipped_bit_in_an_e
     assert [one["folder"] for one in ran.json["datasets"] if not one["intact"]] == [str(damaged.parent)]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links")
-def test_move_leaves_a_link_and_every_command_works_as_before(rlds, full, tmp_path):
+def test_move_copies_and_deletes_the_old_files_once_the_setting_names_the_new_place(rlds, full, tmp_path, monkeypatch):
     before = rlds("cache", "ls").out
     new = tmp_path / "new disk" / "rl"
 
     assert rlds("cache", "move", new, "--dry-run").out == f"{new}\n"
     assert not new.exists()
     ran = rlds("cache", "move", new)
-    assert (ran.code, ran.out, full.readlink()) == (0, f"{new}\n", new)
+    assert (ran.code, ran.out) == (0, f"{new}\n")
+    assert f"RLDS_HOME names the old place: use RLDS_HOME={new}" in ran.err
+    assert rlds("cache", "ls").out == before
+    monkeypatch.setenv("RLDS_HOME", str(new))
+    rlds("cache", "move", new)
+    assert not full.exists()
     assert rlds("cache", "ls").out == before
     assert rlds("cache", "verify").code == 0
-    assert rlds("--root", new, "path", "demo/pendulum").out == f"{new / 'demo' / 'pendulum'}\n"
     assert rlds("cache", "move", new).err == "the data folder is there already\n"
+
+
+def test_move_changes_the_setting_in_the_file_of_the_user(rlds, full, tmp_path, monkeypatch):
+    file = tmp_path / "config.toml"
+    file.write_text(f"jobs = 2\nhome = {json.dumps(str(full))}\n")
+    monkeypatch.setenv("RLDS_CONFIG", str(file))
+    monkeypatch.delenv("RLDS_HOME")
+
+    ran = rlds("cache", "move", tmp_path / "new")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert file.read_text() == f"jobs = 2\nhome = {json.dumps(str(tmp_path / 'new'))}\n"
+    assert not full.exists()
+    assert rlds("cache", "verify").code == 0
 
 
 def test_move_into_a_folder_with_files_is_refused(rlds, full, tmp_path):
@@ -142,4 +158,4 @@ def test_move_into_a_folder_with_files_is_refused(rlds, full, tmp_path):
     ran = rlds("cache", "move", tmp_path / "mine")
     assert ran.code == 2
     assert "exists already" in ran.err
-    assert not full.is_symlink()
+    assert (full / "demo").is_dir()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
 from datasets_rl.store import move as moving
 
@@ -63,26 +64,66 @@ def target(request, tmp_path):
     shutil.rmtree(folder)
 
 
-def test_everything_is_at_the_new_place_and_a_link_at_the_old_one(home, target):
+def moved(home, target, **options):
+    return moving.move(home, target, **{"switch": lambda _: True, **options})
+
+
+def hidden(*folders):
+    return [path.name for folder in folders for path in folder.iterdir() if path.name[0] == "."]
+
+
+def test_everything_is_at_the_new_place_and_nothing_at_the_old_one(home, target):
     before = content(home)
 
-    plan = moving.move(home, target)
+    plan = moved(home, target)
 
     assert (plan.source, plan.target) == (home, target)
-    assert content(target) == {**before}
-    assert home.readlink() == target
-    assert sorted(path.name for path in (*home.parent.iterdir(), *target.parent.iterdir()) if path.name[0] == ".") == []
+    assert content(target) == before
+    assert not home.exists()
+    assert hidden(home.parent, target.parent, target) == []
 
 
 def test_moving_again_changes_nothing_and_moving_back_restores_the_folder(home, target):
     before = content(home)
-    moving.move(home, target)
+    moved(home, target)
 
-    assert moving.move(home, target) is None
-    moving.move(home, home)
-    assert not home.is_symlink()
+    assert moved(target, target) is None
+    moved(target, home)
     assert content(home) == before
-    assert target.readlink() == home
+    assert not target.exists()
+
+
+def test_where_the_setting_cannot_be_changed_the_old_files_stay_until_the_new_place_is_the_home(home, target):
+    before = content(home)
+
+    for _ in range(2):
+        moved(home, target, switch=lambda _: False)
+        assert content(home) == before
+        assert {**before, ".rlds-moved-from": str(home).encode()} == content(target)
+    assert moved(target, target).is_switched
+    assert content(target) == before
+    assert not home.exists()
+
+
+def test_equal_files_are_not_copied_again(home, target):
+    copied = []
+    moved(home, target, switch=lambda _: False, advance=copied.append)
+    moved(home, target, switch=lambda _: False, advance=(again := []).append)
+
+    assert sum(copied) == sum(
+        path.stat().st_size for path in home.rglob("*") if path.is_file() and not path.is_symlink()
+    )
+    assert again == []
+
+
+def test_what_the_new_place_does_not_have_is_not_deleted_later(home, target):
+    moved(home, target, switch=lambda _: False)
+    (home / "demo" / "late.npy").write_bytes(b"late")
+    disk.write_bytes(home / "demo" / "a" / "CURRENT", b"changed")
+
+    moved(target, target)
+
+    assert content(home) == {"demo": None, "demo/a": None, "demo/a/CURRENT": b"changed", "demo/late.npy": b"late"}
 
 
 def test_a_folder_that_is_in_use_is_not_moved(home, tmp_path):
@@ -94,16 +135,21 @@ def test_a_folder_that_is_in_use_is_not_moved(home, tmp_path):
     with subprocess.Popen([sys.executable, "-c", program, lock], stdout=subprocess.PIPE) as owner:
         owner.stdout.readline()
         with pytest.raises(LockedError):
-            moving.move(home, tmp_path / "new")
+            moved(home, tmp_path / "new")
         owner.kill()
-    assert not home.is_symlink()
-    moving.move(home, tmp_path / "new")
-    assert home.is_symlink()
+    assert (home / "demo").is_dir()
+    moved(home, tmp_path / "new")
+    assert not home.exists()
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [("home/inside", "inside each other"), ("", "inside each other"), ("full", "exists already"), ("/", "root of")],
+    [
+        ("home/inside", "inside each other"),
+        ("", "inside each other"),
+        ("full", "exists already"),
+        ("/", "inside each other"),
+    ],
 )
 def test_impossible_places_are_refused_before_anything_is_copied(home, tmp_path, target, message):
     (tmp_path / "full").mkdir()
@@ -111,70 +157,63 @@ def test_impossible_places_are_refused_before_anything_is_copied(home, tmp_path,
     before = content(tmp_path)
 
     with pytest.raises(InvalidArgumentError, match=message):
-        moving.move(home, tmp_path / target)
+        moved(home, tmp_path / target)
     assert content(tmp_path) == before
 
 
 def test_nothing_to_move_is_an_error(tmp_path):
     with pytest.raises(InvalidArgumentError, match="nothing to move"):
-        moving.move(tmp_path / "none", tmp_path / "new")
+        moved(tmp_path / "none", tmp_path / "new")
 
 
-def test_what_another_process_writes_during_the_move_is_kept(home, target, monkeypatch):
-    switch = moving._switch
+def test_what_another_process_writes_during_the_move_is_kept(home, target):
+    def late(_):
+        (home / "demo" / "late.npy").write_bytes(b"late")
+        return True
 
-    def late(plan):
-        (plan.source / "demo" / "late.npy").write_bytes(b"late")
-        switch(plan)
-
-    monkeypatch.setattr(moving, "_switch", late)
-    moving.move(home, target)
+    moved(home, target, switch=late)
 
     assert (target / "demo" / "late.npy").read_bytes() == b"late"
+    assert not home.exists()
 
 
-@pytest.mark.parametrize("kind", ["any folder", "a link", "a pipe", "lines", "a copy"])
-def test_what_others_put_beside_the_target_moves_no_folder_of_theirs(home, tmp_path, kind):
+@pytest.mark.parametrize("kind", ["any folder", "a link", "a pipe", "bytes"])
+def test_what_others_put_at_the_target_moves_no_folder_of_theirs(home, tmp_path, kind):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "thesis.tex").write_text("mine")
-    copy = tmp_path / ".new.rlds-move"
-    record = copy / ".rlds-move"
-    if kind != "a copy":
-        copy.mkdir()
+    (tmp_path / "new").mkdir()
+    record = tmp_path / "new" / ".rlds-moved-from"
     if kind == "any folder":
         record.write_text(str(theirs))
     elif kind == "a link":
         record.symlink_to(theirs / "thesis.tex")
     elif kind == "a pipe":
         os.mkfifo(record)
-    elif kind == "lines":
-        record.write_bytes(b"\0" * 100)
     else:
-        copy.symlink_to(theirs)
+        record.write_bytes(b"\xff" * 100)
     before = content(home)
 
-    for plan in (moving.plan_move, moving.move):
-        with pytest.raises(IntegrityError, match="rlds-move"):
-            plan(home, tmp_path / "new")
+    for act in (moving.plan_move, moved):
+        with pytest.raises((IntegrityError, InvalidArgumentError), match="new"):
+            act(home, tmp_path / "new")
     assert content(home) == before
-    assert not theirs.is_symlink()
-    assert [path.name for path in theirs.iterdir()] == ["thesis.tex"]
     assert (theirs / "thesis.tex").read_text() == "mine"
 
 
 def test_links_in_the_copy_of_an_interrupted_move_are_not_followed(home, tmp_path):
     theirs = tmp_path / "theirs"
     (theirs / "a").mkdir(parents=True)
-    (theirs / "a" / "rows.npy").write_text("mine")
-    (tmp_path / ".new.rlds-move").mkdir()
-    (tmp_path / ".new.rlds-move" / ".rlds-move").write_text(str(home))
-    (tmp_path / ".new.rlds-move" / "demo").symlink_to(theirs)
+    (theirs / "a" / "CURRENT").write_text("mine")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".rlds-moved-from").write_text(str(home))
+    (tmp_path / "new" / "demo").symlink_to(theirs)
     before = content(home)
 
-    moving.move(home, tmp_path / "new")
-    assert content(tmp_path / "new") == before
-    assert [path.read_text() for path in theirs.rglob("*.npy")] == ["mine"]
+    with pytest.raises(IntegrityError, match="link"):
+        moved(home, tmp_path / "new")
+    assert content(home) == before
+    assert [path.read_text() for path in theirs.rglob("*") if path.is_file()] == ["mine"]
 
 
 KILLER = """
@@ -191,51 +230,41 @@ def watch(event, arguments):
         if left < 0:
             os.kill(os.getpid(), 9)
 sys.addaudithook(watch)
-moving.move(Path(sys.argv[1]), Path(sys.argv[2]))
+setting = Path(sys.argv[4])
+moving.move(Path(setting.read_text()), Path(sys.argv[2]), switch=lambda place: bool(setting.write_text(str(place))))
 """
 
 
-def killed_at_each_operation(home, target, back, moments):
+def killed_at_each_operation(home, target, setting, moments):
     """Kill moves before their n-th operation, and complete each by a second call; return how many were killed."""
     before, killed = content(home), 0
     for moment in moments:
-        ran = subprocess.run([sys.executable, "-c", KILLER, home, target, str(moment)], check=False)
+        setting.write_text(str(home))
+        ran = subprocess.run([sys.executable, "-c", KILLER, home, target, str(moment), setting], check=False)
         killed += ran.returncode == -9
         assert ran.returncode in {0, -9}
-        whole = [folder for folder in (home, target) if folder.is_dir() and not folder.is_symlink()]
-        assert any(content(folder) == before for folder in whole), moment
-        moving.move(home, target)
+        # What the setting names has every file at any moment.
+        named = content(Path(setting.read_text()))
+        assert {name: named[name] for name in before} == before, moment
+        moved(Path(setting.read_text()), target)
         assert content(target) == before, moment
-        assert home.readlink() == target
-        hidden = [path for folder in (home.parent, target.parent) for path in folder.iterdir() if path.name[0] == "."]
-        assert hidden == [], moment
-        moving.move(target, back)
-        target.unlink()
+        assert not home.exists(), moment
+        assert [name for name in hidden(home.parent, target.parent) if not name.endswith(".lock")] == [], moment
+        moved(target, home)
         assert content(home) == before
         if ran.returncode == 0:
             break
     return killed
 
 
-def test_a_killed_move_is_completed_by_the_same_command(home, target):
-    assert killed_at_each_operation(home, target, home, [3, 25]) == 2
+def test_a_killed_move_is_completed_by_the_same_command(home, target, tmp_path_factory):
+    setting = tmp_path_factory.mktemp("settings") / "home"
+
+    assert killed_at_each_operation(home, target, setting, [3, 16]) == 2
 
 
 @pytest.mark.slow
-def test_a_move_killed_at_any_operation_is_completed_by_the_same_command(home, target):
-    assert killed_at_each_operation(home, target, home, range(1000)) > 30
+def test_a_move_killed_at_any_operation_is_completed_by_the_same_command(home, target, tmp_path_factory):
+    setting = tmp_path_factory.mktemp("settings") / "home"
 
-
-@pytest.mark.slow
-def test_a_move_back_killed_at_any_operation_is_completed_by_the_same_command(home, target):
-    before = content(home)
-    for moment in range(1000):
-        moving.move(home, target)
-        ran = subprocess.run([sys.executable, "-c", KILLER, home, home, str(moment)], check=False)
-        moving.move(home, home)
-        assert content(home) == before, moment
-        assert not home.is_symlink()
-        target.unlink()
-        if ran.returncode == 0:
-            assert moment > 30
-            return
+    assert killed_at_each_operation(home, target, setting, range(1000)) > 20

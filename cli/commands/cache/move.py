@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from datasets_rl.settings import setting_values, user_file
+
+from ...config_file import set_value
 from ...options import Shell
 from ...output import Lines, Result, size_text
 
@@ -16,10 +19,11 @@ def run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder, on this disk or another one.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be moved, and move nothing.")] = False,
 ) -> Result:
-    """Move the data folder to another place, and leave a link to it. Prints the new folder.
+    """Move the data folder to another place, and change the setting of its place. Prints the new folder.
 
-    Run the same command again to resume it. Every file is copied and compared before the link takes the old folder's place, and the old folder is deleted last,
-    so that nothing is lost if the command is killed. Programs that name the old place keep working.
+    Run the same command again to resume it. Every file is copied and compared before the setting changes, and the old files are deleted last,
+    so that nothing is lost if the command is killed. Where RLDS_HOME, a project or --root names the old place, change it
+    and run the same command again, which deletes the old files.
 
     \b
     Examples:
@@ -47,6 +51,30 @@ def run(
         )
     else:
         with report("moving", plan.bytes, show=shell.settings.progress) as advance:
-            move(shell.settings.home, folder, advance=advance)
-        shell.printer.note(f"{plan.source} is a link to it now; RLDS_HOME={target} names it without the link")
+            move(shell.settings.home, folder, switch=lambda place: _set_home(shell, place), advance=advance)
+        if not plan.is_switched and (origin := _fixed_origin(shell)):
+            change = f"RLDS_HOME={target}" if origin == "RLDS_HOME" else f"home = {target}"
+            change = f"--root {target}" if origin == "--root" else change
+            shell.printer.note(
+                f"everything is copied, and {origin} names the old place: use {change}, and run the same command again, "
+                f"which deletes {plan.source}"
+            )
+        elif plan.source.exists():
+            shell.printer.note(f"{plan.source} has files that differ from those of the new place; they stay")
     return Result(data, [Lines((target,))], quiet=[target])
+
+
+def _set_home(shell: Shell, place: Path) -> bool:
+    """Change the place in the user's file; return False where something takes precedence over that file."""
+    if _fixed_origin(shell):
+        return False
+    set_value(user_file(), "home", str(place))
+    return True
+
+
+def _fixed_origin(shell: Shell) -> str:
+    """Return what names the place and cannot be changed here: an option, a variable or a project's file."""
+    if shell.root is not None:
+        return "--root"
+    origin = setting_values()["home"].origin
+    return "" if origin == "default" or origin.startswith(f"{user_file()}:") else origin
