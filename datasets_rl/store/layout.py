@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,7 @@ class DatasetPaths:
                 f"{self.folder} is inside a dataset: {outer}",
                 hint="choose a name or a folder that is not below that one",
             )
-        if not self.exists and os.path.lexists(self.folder) and (not self.folder.is_dir() or self.foreign()):
+        if not self.exists and (_is_no_folder(self.folder) or self.foreign()):
             raise InvalidArgumentError(
                 f"{self.folder} already exists: it holds files that are not a dataset",
                 hint="move it, or choose another place",
@@ -165,6 +166,16 @@ def _listed(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _is_no_folder(path: Path) -> bool:
+    """Return whether a path has something other than a folder; one look, because others may create or delete it."""
+    try:
+        return not stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        return path.is_symlink()
+    except OSError:  # a folder above it is a file, or a link leads to itself
+        return os.path.lexists(path)
 
 
 def _has_dataset(path: Path) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -343,7 +344,9 @@ def foreign_files(folder: Path) -> list[str]:
 
     try:
         own = {entry.path for entry in Manifest.read(folder).files}
-    except ManifestError:
+    except (ManifestError, NotADatasetError):  # it is damaged, or another process has deleted it
         own = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
-    existing = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    existing = set()
+    for parent, _, files in os.walk(folder):  # unlike rglob, it passes over what is deleted in the meantime
+        existing |= {Path(parent, name).relative_to(folder).as_posix() for name in files}
     return sorted(existing - own - {MANIFEST_FILE})

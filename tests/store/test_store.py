@@ -602,3 +602,27 @@ def test_two_processes_without_a_lock_may_publish_the_same_version(folder, monke
     assert scaled(folder, 2, name="x") == made
     assert store.version_folder(made) == version
     assert [path.name for path in made.iterdir() if path.name.startswith(("build-", "trash-"))] == []
+
+
+def test_a_folder_that_is_removed_before_it_is_changed_is_no_foreign_one(folder, monkeypatch):
+    """Another process removes the dataset while the command looks whether its folder is a dataset."""
+    paths = store.dataset_paths(ID)
+    (folder / "CURRENT").unlink()
+    lexists = os.path.lexists
+
+    def removed_meanwhile(path):
+        found = lexists(path)
+        if Path(path) == folder:
+            shutil.rmtree(folder)
+        return found
+
+    monkeypatch.setattr(os.path, "lexists", removed_meanwhile)
+    paths.check_changeable()
+
+
+def test_a_version_that_another_process_has_deleted_has_no_foreign_files(folder):
+    version = store.version_folder(folder)
+    (version / "notes.txt").write_text("mine")
+    assert publish.foreign_files(version) == ["notes.txt"]
+    shutil.rmtree(version)
+    assert publish.foreign_files(version) == []
