@@ -141,7 +141,7 @@ def check_entries(paths: DatasetPaths) -> None:
 
 
 def sweep(paths: DatasetPaths) -> None:
-    """Delete what dead processes left in the folder of a dataset, except for what a command resumes."""
+    """Delete what dead processes left in the folder of a dataset; release what a command resumes or reuses."""
     disk.empty_trash(paths.folder)
     with suppress(OSError):
         disk.free_temporary_files(paths.folder)
@@ -149,6 +149,7 @@ def sweep(paths: DatasetPaths) -> None:
         for folder in filter(disk.is_abandoned, paths.raw_folders()):
             with suppress(OSError):
                 folder.rmdir()  # if it is empty
+            disk.release(folder)
         for folder in (*paths.builds(), *disk.plain_folders(paths.recorded, paths.folder)):
             if disk.is_abandoned(folder):
                 disk.free_temporary_files(folder)

@@ -626,3 +626,16 @@ def test_a_version_that_another_process_has_deleted_has_no_foreign_files(folder)
     assert publish.foreign_files(version) == ["notes.txt"]
     shutil.rmtree(version)
     assert publish.foreign_files(version) == []
+
+
+def test_the_next_download_releases_the_raw_files_that_a_killed_one_claimed(folder):
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        process.wait()
+    claimed = folder / f"raw@{disk.process_name().rpartition('-')[0]}-{process.pid}"
+    claimed.mkdir()
+    (claimed / "a.h5").write_text("upstream")
+
+    download(ID)
+
+    assert not claimed.exists()
+    assert (folder / "raw" / "a.h5").read_text() == "upstream"
