@@ -56,6 +56,11 @@ SCENARIOS = {
     "download --force over a version made in place": Scenario(
         ["download", ID, "--force"], [["download", ID], IN_PLACE], stored=False
     ),
+    "append": Scenario(["append", "local/mine", ID]),
+    "append to another": Scenario(
+        ["append", "local/mine", f"{ID}@x"],
+        [["preprocess", ID, *SCALE, "--as", "x"], ["append", "local/mine", ID]],
+    ),
     "preprocess": Scenario(["preprocess", ID, *SCALE, *KEEP, "--as", "long"]),
     "preprocess --force": Scenario(
         ["preprocess", ID, *SCALE, "--as", "x", "--force"], [["preprocess", ID, *KEEP, "--as", "x"]]
@@ -156,8 +161,11 @@ def public(files):
         for path, digest in files.items()
         if digest and path.startswith(version)
     }
+    # Only the same command knows the temporary file beside a file that the user named.
     return shown | {
-        path: digest for path, digest in files.items() if digest and path.startswith("out/") and path.count("/") == 1
+        path: digest
+        for path, digest in files.items()
+        if digest and path.startswith("out/") and path.count("/") == 1 and not path.endswith(".tmp")
     }
 
 
