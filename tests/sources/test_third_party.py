@@ -223,7 +223,8 @@ def test_the_source_of_the_page_passes_the_conformance_suite(env, tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RLDS_", "PYTEST_"))}
     words = ["-q", "-p", "no:cacheprovider", "-k", "arm", "tests/conformance/test_sources.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words],
+        # An option of the interpreter asks for the real Python: pytest rewrites plugins before they are imported.
+        [sys.executable, "-u", "-m", "pytest", *words],
         capture_output=True,
         text=True,
         check=False,
