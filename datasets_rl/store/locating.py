@@ -36,6 +36,7 @@ __all__ = [
     "id_or_path",
     "last_history_entry",
     "locate",
+    "missing_error",
     "named_paths",
     "paths_of",
     "pending_recordings",
@@ -186,10 +187,9 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     as_path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or (root is None and is_dataset(as_path)):
         return _locate_folder(as_path.absolute())
-    base, derived = sources.split_derived(dataset)
     paths = dataset_paths(dataset, root=root, settings=settings)
     if not paths.exists:
-        raise _missing_error(paths, base, derived)
+        raise missing_error(dataset, paths)
     warn_of_recordings(paths)
     return paths.folder
 
@@ -219,7 +219,15 @@ def _locate_folder(folder: Path) -> Path:
     return folder
 
 
-def _missing_error(paths: DatasetPaths, base: str, derived: str) -> NotADatasetError:
+def missing_error(dataset: str | Path, paths: DatasetPaths) -> NotADatasetError:
+    """Return the error of a dataset that is not stored, given by its id or its folder; it says what stores it.
+
+    Raises:
+        ManifestError: If it is stored, and the file that names its current version is damaged.
+    """
+    if isinstance(dataset, Path):
+        return _not_a_folder_error(dataset)
+    base, derived = sources.split_derived(dataset)
     if os.path.lexists(paths.current):
         _ = paths.version  # raises the error about a damaged pointer
     if derived:

@@ -30,6 +30,8 @@ from datasets_rl.store.layout import DatasetPaths
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
 
+VERSION_FOLDER = "version"
+"""The folder of the new version in its build."""
 SHORT_WAIT = 2.0
 """Seconds that a short change waits for the lock: another command may be deleting leftovers."""
 
@@ -150,9 +152,11 @@ def sweep(paths: DatasetPaths) -> None:
             with suppress(OSError):
                 folder.rmdir()  # if it is empty
             disk.release(folder)
-        for folder in (*paths.builds(), *disk.plain_folders(paths.recorded, paths.folder)):
-            if disk.is_abandoned(folder):
-                disk.free_temporary_files(folder)
+        for folder in filter(disk.is_abandoned, paths.builds()):
+            for place in (folder, folder / VERSION_FOLDER):
+                disk.free_temporary_files(place)
+        for folder in filter(disk.is_abandoned, disk.plain_folders(paths.recorded, paths.folder)):
+            disk.free_temporary_files(folder)
 
 
 def _discard_left_by_publishing(paths: DatasetPaths) -> None:
@@ -189,7 +193,7 @@ class Build:
     @property
     def version(self) -> Path:
         """The folder of the new version while it is written."""
-        return self.work / "version"
+        return self.work / VERSION_FOLDER
 
     @property
     def journal(self) -> Path:

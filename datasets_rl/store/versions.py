@@ -9,7 +9,7 @@ from datasets_rl import disk
 from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, LockedError, ManifestError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
-from datasets_rl.store.locating import dataset_paths, dataset_places, find_paths, paths_of
+from datasets_rl.store.locating import dataset_paths, dataset_places, find_paths, missing_error, paths_of
 from datasets_rl.store.publish import (
     SHORT_WAIT,
     Version,
@@ -39,6 +39,7 @@ def restore(dataset: Path | str, version: str | int = "parent") -> Path:
         The folder of the dataset.
 
     Raises:
+        NotADatasetError: If the dataset is not stored.
         InvalidArgumentError: If there is no such version, or several have the number.
         ManifestError: If the manifest of the version is damaged; nothing is changed then.
         LockedError: If another process is changing the dataset.
@@ -46,6 +47,8 @@ def restore(dataset: Path | str, version: str | int = "parent") -> Path:
     paths = find_paths(dataset)
     paths.check_changeable()
     with locked(paths, str(dataset), wait=SHORT_WAIT):
+        if not versions_of(paths):
+            raise missing_error(dataset, paths)
         found = _parent(paths, dataset) if version == "parent" else _named_version(paths, str(version))
         _point_to_existing(paths, found)
     return paths.folder
@@ -74,7 +77,7 @@ def _named_version(paths: DatasetPaths, text: str) -> Version:
         f"{len(found)} versions {text}: expected one of {names}" if found else f"no version {text}: it has {names}"
     )
     raise InvalidArgumentError(
-        f"{paths.folder} has {problem or 'none'}",
+        f"{paths.folder} has {problem}",
         hint=Remedy("{} lists its versions", Call("info", paths.folder)),
     )
 
