@@ -255,9 +255,16 @@ def point_to_published(paths: DatasetPaths, request: str, parent: Version | None
     """
     version = _find_published(paths, request, parent)
     if version is not None:
-        point_to(paths, version)
-        _discard_builds(paths)
+        _make_current(paths, version)
     return version is not None
+
+
+def _make_current(paths: DatasetPaths, version: Version) -> None:
+    """Make a new version the current one, and delete what is of no more use."""
+    point_to(paths, version)
+    _discard_builds(paths)
+    for other in _superseded(paths, version):
+        discard_version(paths, other)
 
 
 def _find_published(paths: DatasetPaths, request: str, parent: Version | None) -> Version | None:
@@ -301,11 +308,8 @@ def publish(build: Build) -> Version:
         # The name has the digest: a process without the lock has published the same version.
         if not disk.is_plain_file(version.folder / MANIFEST_FILE):
             raise
-    point_to(paths, version)
     build.published.append(version)
-    _discard_builds(paths)
-    for other in _superseded(paths, version):
-        discard_version(paths, other)
+    _make_current(paths, version)
     return version
 
 

@@ -118,6 +118,7 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
     """Delete a dataset given by its paths; see `remove`."""
     freed = paths.bytes()
     if not freed and not paths.entries():
+        remove_if_empty(paths)
         return 0
     for folder in [paths.folder] if paths.has_no_pointer else [version.folder for version in versions_of(paths)]:
         check_own_files(folder)
