@@ -124,10 +124,10 @@ def test_an_updated_index_equals_a_new_one(world, chunks, data):
     for chunk in chunks:
         world.write(chunk)
         if data.draw(st.booleans()):
-            followed.current(world.storage)
+            followed.trajectories(world.storage)
 
-    made = TrajectoryIndex(**keys).current(world.storage)
-    assert world.shown(followed.current(world.storage)) == world.shown(made)
+    made = TrajectoryIndex(**keys).trajectories(world.storage)
+    assert world.shown(followed.trajectories(world.storage)) == world.shown(made)
 
 
 @FEW
