@@ -57,12 +57,10 @@ def run(
 
     found = apply_to_each(shell, ids, lambda one: _stored_files(shell, one))
     total = sum(one.value.bytes for one in found if one.value)
-    if dry_run or total == 0:
-        for one in found if not dry_run else ():
-            if one.value:  # a killed removal leaves an empty folder
-                store.remove(one.item, settings=shell.settings)
-        return _result(found, removed=False, dry_run=dry_run)
-    if not yes and not ask_to_confirm(f"delete {', '.join(_removed_paths(found))} ({size_text(total)})"):
+    if dry_run:
+        return _result(found, removed=False, dry_run=True)
+    # Without files there may still be the empty folder of a killed removal.
+    if total and not yes and not ask_to_confirm(f"delete {', '.join(_removed_paths(found))} ({size_text(total)})"):
         shell.printer.note("nothing was deleted")
         return Result({"datasets": [], "dry_run": False}, code=REFUSED)
 

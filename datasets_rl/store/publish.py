@@ -167,8 +167,7 @@ def _discard_left_by_publishing(paths: DatasetPaths) -> None:
         builds = disk.claims_of(_build_folder(paths, manifest.request, manifest.parent))
         for folder in filter(disk.is_abandoned, builds):
             disk.discard(folder, paths.folder)
-        for other in _superseded(paths, version):
-            discard_version(paths, other)
+        _discard_superseded(paths, version)
 
 
 def remove_if_empty(paths: DatasetPaths) -> None:
@@ -263,8 +262,7 @@ def _make_current(paths: DatasetPaths, version: Version) -> None:
     """Make a new version the current one, and delete what is of no more use."""
     point_to(paths, version)
     _discard_builds(paths)
-    for other in _superseded(paths, version):
-        discard_version(paths, other)
+    _discard_superseded(paths, version)
 
 
 def _find_published(paths: DatasetPaths, request: str, parent: Version | None) -> Version | None:
@@ -322,6 +320,11 @@ def _is_current(paths: DatasetPaths, version: Version) -> bool:
     with suppress(ManifestError):
         return read_current(paths.folder) == version.name
     return False
+
+
+def _discard_superseded(paths: DatasetPaths, version: Version) -> None:
+    for other in _superseded(paths, version):
+        discard_version(paths, other)
 
 
 def _superseded(paths: DatasetPaths, version: Version) -> list[Version]:
