@@ -5,6 +5,8 @@ The public names are listed in `__init__.pyi`. Each is imported when it is first
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import lazy_loader
@@ -13,12 +15,15 @@ _public_name, _, _names = lazy_loader.attach_stub(__name__, __file__)
 
 __all__ = sorted([*_names, "__version__"])  # noqa: PLE0605 -- a list, as the stub has it
 
+_MODULES = ("errors", "rlhf", "transforms", "vla")
+"""The modules that users import, too."""
+
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used.
+    """Import a public name or module when it is first used.
 
     Raises:
-        AttributeError: If there is no such name.
+        AttributeError: If there is no such name; the error names the module that has it, or similar names.
     """
     if name == "__version__":
         from importlib.metadata import version
@@ -26,7 +31,33 @@ def __getattr__(name: str) -> Any:
         return version("datasets-rl")
     if name in _names:
         return _public_name(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    nearest = [] if name.startswith("_") else _nearest_names(name)
+    meant = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+    # Without `obj`, the interpreter adds no second suggestion.
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}", name=name, obj=None)
+
+
+def _nearest_names(name: str) -> list[str]:
+    """Return the full names of the same name in a module, or of similar names; the modules are read, not imported."""
+    import ast
+    import difflib
+
+    names = {public: f"{__name__}.{public}" for public in __all__}
+    for module in _MODULES:
+        folder = Path(__file__).parent / module
+        file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+        for statement in ast.parse(file.read_text("utf-8")).body:
+            match statement:
+                case ast.Assign([ast.Name("__all__")], listed):
+                    names |= {public: f"{__name__}.{module}.{public}" for public in ast.literal_eval(listed)}
+    if name in names:
+        return [names[name]]
+    names["open"] = names["load"]  # as in other libraries: `open_dataset`
+    folded = {public.lower(): full for public, full in names.items()}
+    words = [word for word in name.split("_") if word in names]
+    return [folded[near] for near in words or difflib.get_close_matches(name.lower(), folded, n=2, cutoff=0.7)]
 
 
 def __dir__() -> list[str]:

@@ -52,6 +52,31 @@ def test_every_name_exists():
     assert set(datasets_rl.__all__) <= set(dir(datasets_rl))
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Resize", "datasets_rl.transforms.Resize"),
+        ("UnknownIdError", "datasets_rl.errors.UnknownIdError"),
+        ("ReplayBufer", "datasets_rl.ReplayBuffer or datasets_rl.RayReplayBuffer"),
+        ("load_dataset", "datasets_rl.load"),
+        ("open_dataset", "datasets_rl.load"),
+    ],
+)
+def test_a_name_that_is_not_at_the_root_is_answered_with_where_it_is(name, meant):
+    with pytest.raises(AttributeError, match=rf"did you mean {meant}\?$"):
+        getattr(datasets_rl, name)
+
+
+def test_asking_for_a_name_that_does_not_exist_imports_nothing():
+    assert "torch" not in loaded_by("import datasets_rl; assert not hasattr(datasets_rl, 'Resize')")
+    with pytest.raises(AttributeError, match=r"has no attribute '__wrapped__'$"):
+        _ = datasets_rl.__wrapped__
+
+
+def test_a_module_of_public_names_needs_no_import_of_its_own():
+    assert "datasets_rl.errors" in loaded_by("import datasets_rl; datasets_rl.errors.UnknownIdError")
+
+
 def test_the_root_has_few_names_and_none_of_transforms_errors_and_common_words():
     moved = {*errors.__all__, "Choice", "Compose", "Hash", "Member", "Sequence", "Stack", "Step"}
 
