@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from typing_extensions import Unpack
 
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.options import DatasetOptions
 from datasets_rl.samplers import SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions, Download
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.options import DatasetOptions, Download
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers.base import Sampler
@@ -114,12 +115,12 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             id_or_alias,
             batch_size,
             sampler,
-            writer,
-            collate_fn,
-            pin_memory,
-            prefetch,
-            transform,
-            split_trajs,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            split_trajs=split_trajs,
             root=root,
             download=download,
             **options,

@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from datasets_rl import downloading, sources, store
-from datasets_rl.buffers.arguments import Transform
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
+from datasets_rl.datasets.options import BufferOptions, Download, NamedOptions
 from datasets_rl.downloading import stored_selection
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.current import version_folder
@@ -48,7 +48,6 @@ from datasets_rl.storages.view import View
 from datasets_rl.store import locating
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
-from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
     import gymnasium
@@ -57,37 +56,6 @@ if TYPE_CHECKING:
     from datasets_rl.hub.push import Pushed
     from datasets_rl.preprocessing import Recipe, Step
     from datasets_rl.preprocessing.functions import Per
-
-Download = bool | Literal["force"]
-
-
-class BufferOptions(TypedDict, total=False):
-    """Arguments that every dataset class passes on to its buffer; `BaseDatasetExperienceReplay` describes them."""
-
-    writer: Writer | None
-    collate_fn: Callable[[Any], Any] | None
-    pin_memory: bool
-    prefetch: int | None
-    transform: Transform | Sequence[Transform] | None
-    transform_factory: Callable[[], Transform | Sequence[Transform]] | None
-    dim_extend: int | None
-    generator: torch.Generator | None
-    priority_key: str
-    shared: bool
-    compilable: bool | None
-
-
-class DatasetOptions(BufferOptions, total=False):
-    """Keyword arguments of every dataset class; `BaseDatasetExperienceReplay` describes them."""
-
-    sampler: Sampler | None
-    split_trajs: bool
-    root: Path | str | None
-    download: Download
-    selection: Selection | None
-    final_unknown: FinalUnknown | None
-    storage: None
-
 
 _ATTEMPTS = 20
 """The maximum number of attempts to open a dataset that other processes replace."""
@@ -132,11 +100,6 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         dataset_id: The id within the source.
         batch_size: The default number of steps (with `split_trajs`, episodes) of a batch.
         sampler: The sampler of the steps; uniform with replacement by default.
-        writer: The writer; by default one that raises an error, because a dataset is read-only.
-        collate_fn: A function that is applied to the data that the storage returns.
-        pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: The number of batches that are sampled ahead of time, by as many threads.
-        transform: The transforms that are applied to every batch.
         split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         download: True downloads a dataset that is not stored; False requires a stored one; "force" downloads and
@@ -145,17 +108,13 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             leaves open; without it, the stored dataset is opened, whatever its selection. Of a larger stored selection,
             the buffer shows the requested episodes and fields; a smaller one grows by a download. If no dataset is
             stored, everything left open is downloaded.
-        transform_factory: A function that creates the transforms; mutually exclusive with `transform`.
-        dim_extend: Accepted for compatibility with TorchRL; a dataset is not extended.
-        generator: The random generator of the sampler; by default torch's global generator.
-        priority_key: The key of the priorities in batches, for a prioritized sampler.
-        shared: Accepted for compatibility with TorchRL; the files of a dataset are shared by all processes.
-        compilable: Accepted for compatibility with TorchRL; has no effect.
         storage: Not supported, because the storage of a dataset is its files; expected None.
         final_unknown: The treatment of transitions whose next observation is unknown. "keep" keeps them; None, the
             default, keeps them with one `UnknownFinalWarning` per dataset and process. "drop" drops them: the episode
             ends one transition earlier, truncated. "drop_truncated" drops them unless they are terminated, because the
             target of a terminated transition needs no next observation.
+        **options: Arguments of `TensorDictReplayBuffer`. A dataset is read-only and its files are shared by all
+            processes: the default `writer` raises an error, and `dim_extend`, `shared` and `compilable` have no effect.
 
     Raises:
         UnknownIdError: If there is no such id, or the dataset is not stored and `download` is False.
@@ -165,7 +124,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     source: ClassVar[str]
     streaming: ClassVar[bool] = False
-    __signature__: ClassVar[inspect.Signature]
+    __signature__ = NamedOptions()
     _shown_keys: tuple[Key, ...] | None = None
     """Names of the fields of batches, see `load`; None for all."""
     _device: torch.device | None = None
@@ -173,46 +132,22 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     available_datasets = _Available()
     """The ids that the class accepts; no network."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Give the class a signature that names the arguments of its base class instead of ``**options``."""
-        super().__init_subclass__(**options)
-        if "__init__" not in vars(cls):
-            return
-        own = inspect.signature(vars(cls)["__init__"])
-        _self, *parameters = own.parameters.values()
-        if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
-            inherited = inspect.signature(cls.__bases__[0]).parameters.values()
-            parameters[-1:] = [
-                parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-                for parameter in inherited
-                if parameter.name not in own.parameters
-            ]
-        cls.__signature__ = own.replace(parameters=parameters)
-
     def __init__(
         self,
         dataset_id: str,
         batch_size: int | None = None,
         sampler: Sampler | None = None,
-        writer: Writer | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Transform | Sequence[Transform] | None = None,
-        split_trajs: bool = False,
         *,
+        split_trajs: bool = False,
         root: Path | str | None = None,
         download: Download = True,
         selection: Selection | None = None,
         final_unknown: FinalUnknown | None = None,
-        transform_factory: Callable[[], Transform | Sequence[Transform]] | None = None,
-        dim_extend: int | None = None,
-        generator: torch.Generator | None = None,
-        priority_key: str = "td_error",
-        shared: bool = False,
-        compilable: bool | None = None,
         storage: None = None,
+        **options: Unpack[BufferOptions],
     ) -> None:
+        if unknown := options.keys() - BufferOptions.__annotations__:  # before any download
+            raise TypeError(f"{type(self).__name__} has no argument {min(unknown)!r}")
         if storage is not None:
             raise InvalidArgumentError(
                 f"storage is {storage!r}; expected None: the storage of a dataset is its files",
@@ -228,19 +163,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         super().__init__(
             storage=PaddedTrajectories(steps) if split_trajs else steps,
             sampler=sampler,
-            writer=writer,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
-            transform_factory=transform_factory,
             batch_size=batch_size,
-            dim_extend=dim_extend,
-            generator=generator,
-            priority_key=priority_key,
-            shared=shared,
-            compilable=compilable,
             delayed_init=False,
+            **options,
         )
 
     def _open(self) -> DatasetStorage | View | DeviceStorage:

@@ -14,7 +14,7 @@ from typing_extensions import get_overloads, overload
 from datasets_rl import sources, store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
-from datasets_rl.datasets.experience_replay import BufferOptions, Download
+from datasets_rl.datasets.options import Download
 from datasets_rl.datasets.prefixes import resolve_prefix
 from datasets_rl.datasets.streamed import StreamedExperienceReplay, is_remote_address
 from datasets_rl.errors import InvalidArgumentError
@@ -171,11 +171,8 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
 def _check_arguments(
     cls: type[BaseDatasetExperienceReplay | StreamedExperienceReplay], arguments: Mapping[str, Any]
 ) -> None:
-    _id, *own = inspect.signature(cls).parameters.values()
-    inherited = BufferOptions.__annotations__ if own[-1].kind is inspect.Parameter.VAR_KEYWORD else {}
-    names = [parameter.name for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
-    # With those that `load` itself adds.
-    parameters = list(dict.fromkeys([*names, *inherited, "keys", "device", "streaming"]))
+    # Without the id; with those that `load` itself adds.
+    parameters = list(dict.fromkeys([*inspect.signature(cls).parameters, "keys", "device", "streaming"]))[1:]
     for name in arguments:
         if name not in parameters:
             similar = difflib.get_close_matches(name, parameters, n=3)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.options import DatasetOptions
 from datasets_rl.sources.minari import minari_cache_folder
 
 

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.options import Download
 from datasets_rl.samplers import Sampler, SamplerWithoutReplacement
 from datasets_rl.sources import Selection
 from datasets_rl.storages.final_states import FinalUnknown
@@ -67,11 +68,11 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
             name,
             batch_size,
             SamplerWithoutReplacement() if sampler is None else sampler,
-            writer,
-            collate_fn,
-            pin_memory,
-            prefetch,
-            transform,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
             root=root,
             download=download,
             selection=selection,

@@ -11,7 +11,8 @@ from typing_extensions import Unpack, override
 
 from datasets_rl import store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, BufferOptions, Download
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.options import Download, PartOptions
 from datasets_rl.datasets.streamed import StreamedExperienceReplay, source_stream
 from datasets_rl.datasets.streaming import Stream
 from datasets_rl.errors import InvalidArgumentError
@@ -19,7 +20,6 @@ from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.slices import SliceSampler, slice_size_problems
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from datasets_rl.sources import Selection, split_derived
-from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 
 _PAD_MAX = 1 << 31
@@ -99,12 +99,9 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         root: Path | str | None = None,
         download: Download | None = None,
         sampler: Sampler | None = None,
-        split_trajs: bool = False,
         strict_length: bool = True,
-        selection: Selection | None = None,
-        final_unknown: FinalUnknown | None = None,
         cache_size: int = 4 << 30,  # noqa: ARG002 -- of streams
-        **options: Unpack[BufferOptions],
+        **options: Unpack[PartOptions],
     ) -> None:
         self.shuffle, self.num_slices, self.slice_len = shuffle, num_slices, slice_len
         self.strict_length = strict_length
@@ -116,17 +113,9 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         problems += slice_size_problems(num_slices, slice_len) if sliced else []
         if problems:
             raise InvalidArgumentError("; ".join(problems))
-        super().__init__(
-            dataset_id,
-            batch_size,
-            sampler or self._slice_sampler(replacement),
-            split_trajs=split_trajs,
-            root=root,
-            download=True if download is None else download,
-            selection=selection,
-            final_unknown=final_unknown,
-            **options,
-        )
+        sampler = sampler or self._slice_sampler(replacement)
+        download = True if download is None else download
+        super().__init__(dataset_id, batch_size, sampler, root=root, download=download, **options)
 
     def _slice_sampler(self, replacement: bool | None) -> Sampler | None:
         if self.num_slices is None and self.slice_len is None:

@@ -8,7 +8,8 @@ from typing import Any
 from typing_extensions import override
 
 from datasets_rl import store
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.options import Download
 from datasets_rl.downloading import stored_selection
 from datasets_rl.store import locating
 

@@ -12,7 +12,8 @@ from typing_extensions import Unpack
 
 from datasets_rl import sources, store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, BufferOptions
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.options import BufferOptions, NamedOptions
 from datasets_rl.datasets.remote import RemoteShards
 from datasets_rl.datasets.shards import SourceShards
 from datasets_rl.datasets.streaming import Stream, StreamSampler, StreamStepSampler
@@ -69,6 +70,7 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
     """
 
     streaming = True
+    __signature__ = NamedOptions()
 
     def __init__(
         self,

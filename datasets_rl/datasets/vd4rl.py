@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from typing_extensions import Unpack
 
-from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, DatasetOptions
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.options import DatasetOptions
 from datasets_rl.transforms import Compose, Resize, ToTensorImage
 from datasets_rl.transforms.base import NestedKey
 

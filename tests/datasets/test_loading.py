@@ -119,6 +119,13 @@ def test_a_mistyped_argument_is_an_error_with_a_suggestion_before_any_download(h
     assert not home.exists()
 
 
+def test_a_class_refuses_an_argument_that_it_lacks_before_any_download(home):
+    for name in ("batchsize", "sample_unit"):
+        with pytest.raises(TypeError, match=f"DemoExperienceReplay has no argument '{name}'"):
+            dataset_class("demo")("pendulum", **{name: 3})
+    assert not home.exists()
+
+
 def test_an_unknown_argument_of_a_class_is_refused_with_the_known_ones():
     with pytest.raises(
         InvalidArgumentError, match="OpenMLExperienceReplay has no argument 'split_trajs'; it has batch_size"
