@@ -27,8 +27,16 @@ from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.schemes.file import path_of_url
 from datasets_rl.format.digests import METADATA_FOLDER
-from datasets_rl.format.manifest import MANIFEST_FILE, AppliedDecision, Manifest, RawFile, StoredFile, converter_version
-from datasets_rl.format.npy import NpyStream
+from datasets_rl.format.manifest import (
+    MANIFEST_FILE,
+    AppliedDecision,
+    Manifest,
+    RawFile,
+    StoredFile,
+    array_file,
+    converter_version,
+)
+from datasets_rl.format.npy import NpyStream, map_npy
 from datasets_rl.format.schema import NAME_BYTES, Column, Schema
 from datasets_rl.format.space_summary import SpaceSummary
 from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
@@ -316,6 +324,14 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str,
         else:
             entries[name] = json_value(value)
     return entries, files
+
+
+def read_metadata(folder: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a manifest with its arrays in memory, as `write_metadata` takes it."""
+    return {
+        name: np.array(map_npy(folder / file)) if (file := array_file(value)) else value
+        for name, value in metadata.items()
+    }
 
 
 def json_value(value: Any) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 from datasets_rl import disk
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE
 
 COMMIT_FILE = "commit.json"
 """The file that is written last: a folder without it is not a partial dataset."""
@@ -40,6 +41,11 @@ def partials_folder(folder: Path, key: str) -> Path:
     for unfinished in partials.glob(".*"):
         disk.remove_tree(unfinished)
     return partials
+
+
+def writer_columns(schema: Schema) -> list[Column]:
+    """Return the columns of a schema to pass to a writer, which adds the episode number and ``("next", "done")``."""
+    return [field for field in schema if field.key not in {EPISODE, NEXT_DONE}]
 
 
 def make_partial(

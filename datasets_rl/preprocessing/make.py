@@ -15,14 +15,13 @@ import numpy as np
 
 from datasets_rl import disk
 from datasets_rl.build.build import Chunk, WorkerResult, build, submitted_ahead
-from datasets_rl.build.conversion import spec_of_field, write_metadata
+from datasets_rl.build.conversion import read_metadata, spec_of_field, write_metadata
 from datasets_rl.build.engines import Engine, WorkerDiedError
 from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.journal import Journal
-from datasets_rl.build.partial import partials_folder
+from datasets_rl.build.partial import partials_folder, writer_columns
 from datasets_rl.errors import Argument, InvalidArgumentError, PreprocessError, Remedy
-from datasets_rl.format.manifest import array_file, converter_version
-from datasets_rl.format.npy import map_npy
+from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetSummary, DatasetWriter
 from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
@@ -34,7 +33,6 @@ from datasets_rl.preprocessing.partial import (
     read_batches,
     seeded_random,
     write_episodes,
-    writer_columns,
 )
 from datasets_rl.preprocessing.plan import Plan
 from datasets_rl.preprocessing.recipe import Recipe
@@ -254,10 +252,10 @@ class Make:
 
     def _write_manifest(self, build: Path, written: DatasetSummary, recipe: Recipe, outside_spec: set[str]) -> None:
         before = self.stored.manifest
-        arrays = {name: _metadata_value(self.stored, value) for name, value in before.metadata.items()}
+        metadata = read_metadata(self.stored.folder, before.metadata)
         # Named by the number of the run: a recipe that is applied twice is fitted twice, and both runs can be undone.
         fitted = {f"preprocess/{len(before.history)}/{name}": value for name, value in recipe.fitted.items()}
-        metadata, files = write_metadata(build, {**arrays, **fitted})
+        metadata, files = write_metadata(build, {**metadata, **fitted})
         run = {
             "recipe": dict(self.plan.description),
             "num_frames": self.plan.num_frames,
@@ -348,11 +346,6 @@ class _WorkerChunk(_LocalChunk):
     def release(self) -> None:
         """Delete the partial dataset."""
         self._result.remove()
-
-
-def _metadata_value(stored: Stored, value: Any) -> Any:
-    file = array_file(value)
-    return value if file is None else np.array(map_npy(stored.folder / file))
 
 
 def _specs_of_result(schema: Schema, before: Mapping[str, Any], outside_spec: set[str]) -> dict[str, Any]:

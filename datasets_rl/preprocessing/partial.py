@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 import torch
 
-from datasets_rl.build.partial import make_partial
+from datasets_rl.build.partial import make_partial, writer_columns
 from datasets_rl.errors import ConversionError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
@@ -31,9 +31,7 @@ from datasets_rl.progress import Report
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted_name
-
-_ADDED_BY_WRITER = {EPISODE, NEXT_DONE}
+from datasets_rl.ted.keys import Key, dotted_name
 
 
 @dataclass(frozen=True)
@@ -137,11 +135,6 @@ def write_episodes(
                 hint="a step must give every episode the same fields, dtypes and shapes",
             ) from error
     return {"outside_spec": sorted(outside_spec)}
-
-
-def writer_columns(schema: Schema) -> list[Column]:
-    """Return the columns of a schema to pass to a writer, which adds the episode number and ``("next", "done")``."""
-    return [field for field in schema if field.key not in _ADDED_BY_WRITER]
 
 
 def read_batches(

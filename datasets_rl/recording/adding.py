@@ -1,4 +1,10 @@
-"""Adding recordings to their dataset. Only a recording that was read as a whole, and that the dataset holds, is deleted."""
+"""Adding recordings to their dataset, by a new version of its episodes, followed by theirs.
+
+    recordings  ->  new version = dataset + recordings  ->  CURRENT  ->  recordings are deleted
+
+The manifest of the new version lists the ids of its recordings, so that one which a killed process did not delete is not
+added again. Only a recording that was read as a whole, and that the dataset holds, is deleted.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +12,60 @@ import os
 import re
 import stat
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from datasets_rl import disk
-from datasets_rl.build.recordings import write_joined
-from datasets_rl.build.saved_recording import DESCRIPTION_FILE, JOURNAL_FILE, SavedRecording
-from datasets_rl.errors import DatasetsRLError, DiskFullError, IntegrityError, LockedError
-from datasets_rl.format.manifest import Manifest
+from datasets_rl.build.conversion import read_metadata, specs_of_schema, write_metadata
+from datasets_rl.build.partial import writer_columns
+from datasets_rl.errors import DatasetsRLError, DiskFullError, IntegrityError, InvalidArgumentError, LockedError
+from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
+from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column, Schema, stored_column
+from datasets_rl.format.statistics import Moments, has_statistics
+from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
+from datasets_rl.recording.recording import DESCRIPTION_FILE, JOURNAL_FILE, SavedRecording
 from datasets_rl.store import DatasetPaths, Version, current_version, versions_of
-from datasets_rl.store.publish import SHORT_WAIT, Build, building, canonical, locked, publish, remove_if_empty
+from datasets_rl.store.publish import SHORT_WAIT, building, canonical, locked, publish, remove_if_empty
+from datasets_rl.ted.keys import dotted_name
 
-__all__ = ["Kept", "add_abandoned_recordings", "add_recordings", "held_ids"]
+__all__ = ["Kept", "add_abandoned_recordings", "add_recordings", "column_differences"]
 
-_Reasons: TypeAlias = "dict[Path, DatasetsRLError | OSError]"
-Kept: TypeAlias = "Mapping[Path, DatasetsRLError | OSError]"
+Kept: TypeAlias = "dict[Path, DatasetsRLError | OSError]"
 """The folders of recordings that stay on the disk, each with the reason."""
 _MAX_ATTEMPTS = 20
+_BLOCK_STEPS = 1 << 16
+_RULE = "appended"
+_OWN_TABLE_FIELDS = {"start", "length", "return", "final_known"}
 _OWN_FILE = re.compile(
     rf"{re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)}|.+\.npy"
     rf"|\.({re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)})@.+\.tmp"
 )
+
+
+def add_abandoned_recordings(paths: DatasetPaths, dataset_id: str) -> Kept:
+    """Add the episodes that processes recorded for a dataset before they died.
+
+    Returns:
+        The recordings that stay, with the reasons.
+
+    Raises:
+        IntegrityError: If the dataset itself cannot be read, or the folder of its recordings is not a folder.
+        DiskFullError: If the new version does not fit on the disk; the recordings stay.
+        LockedError: If another process is changing the dataset.
+        OSError: If the folder of the recordings cannot be read.
+    """
+    disk.check_kind(paths.recorded, folder=True)
+    if not paths.recorded.exists():
+        return {}
+    abandoned = [folder for folder in sorted(paths.recorded.iterdir()) if disk.is_abandoned(folder)]
+    kept = add_recordings(paths, dataset_id, abandoned, wait=SHORT_WAIT) if abandoned else {}
+    remove_if_empty(paths)
+    return kept
 
 
 def add_recordings(paths: DatasetPaths, dataset_id: str, folders: Sequence[Path], *, wait: float = 3600.0) -> Kept:
@@ -50,28 +88,34 @@ def add_recordings(paths: DatasetPaths, dataset_id: str, folders: Sequence[Path]
         DiskFullError: If the new version does not fit on the disk; the recordings stay.
         LockedError: If another process is changing the dataset.
     """
-    kept: _Reasons = {}
+    kept: Kept = {}
     saved: dict[Path, SavedRecording | None] = {}
     for folder in filter(os.path.lexists, folders):
         try:
             saved[folder] = _read(folder, dataset_id)
         except (DatasetsRLError, OSError) as error:
             kept[folder] = error
-    readable = [recording for recording in saved.values() if recording is not None]
-    held, is_safe = held_ids(paths), False
-    for _ in range(_MAX_ATTEMPTS):
-        _add(paths, [recording for recording in readable if recording.folder not in kept], wait, kept)
-        held = held_ids(paths)
-        is_safe = _is_certainly_current(paths)
-        begun = {entry.partition(":")[0] for entry in held}
-        if all(recording.id in begun or recording.folder in kept for recording in readable):
-            break  # else a process without the lock has published a version of an earlier one
-    for folder in saved.keys() - kept.keys():
+    if readable := [recording for recording in saved.values() if recording is not None]:
+        paths.check_changeable()
+        with locked(paths, paths.name, wait=wait):
+            kept |= _add(paths, readable)
+    held = Manifest.read(paths.folder).recordings if paths.exists else ()
+    is_safe = _is_certainly_current(paths)
+    for folder in [folder for folder in saved if folder not in kept]:
         if problem := _reason_to_keep(folder, saved[folder], held):
             kept[folder] = IntegrityError(str(folder), [problem], hint="move the folder away, or delete it")
         elif is_safe or saved[folder] is None:
             disk.discard(folder, paths.folder)
     return kept
+
+
+def _read(folder: Path, dataset_id: str) -> SavedRecording | None:
+    recording = SavedRecording.read(folder)
+    if recording is not None and recording.dataset_id != dataset_id:
+        raise IntegrityError(
+            str(folder), [f"it was recorded for {recording.dataset_id}, not for {dataset_id}"], hint="move it away"
+        )
+    return recording
 
 
 def _is_certainly_current(paths: DatasetPaths) -> bool:
@@ -91,115 +135,208 @@ def _reason_to_keep(folder: Path, recording: SavedRecording | None, held: Collec
         return f"{recording.damage}; the {recording.episodes:,} episodes before it are a part of the dataset"
     if recording is not None and recording.id not in held:
         return "a part of its episodes was added when the others were damaged; it is whole now"
-    if foreign := _foreign_file(folder):
-        return f"it has {foreign}, which no recording has"
+    for path in sorted(folder.iterdir()):
+        if not (_OWN_FILE.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode)):
+            return f"it has {path.name}, which no recording has"
     return ""
 
 
-def _read(folder: Path, dataset_id: str) -> SavedRecording | None:
-    recording = SavedRecording.read(folder)
-    if recording is not None and recording.dataset_id != dataset_id:
-        raise IntegrityError(
-            str(folder), [f"it was recorded for {recording.dataset_id}, not for {dataset_id}"], hint="move it away"
-        )
-    return recording
+def _add(paths: DatasetPaths, recordings: Sequence[SavedRecording]) -> Kept:
+    """Publish versions until the current one holds all recordings: if one of them does not fit, of fewer at a time.
 
-
-def held_ids(paths: DatasetPaths) -> frozenset[str]:
-    """Return the ids of the recordings that a dataset holds."""
-    return frozenset(Manifest.read(paths.folder).recordings if paths.exists else ())
-
-
-def _add(paths: DatasetPaths, recordings: Sequence[SavedRecording], wait: float, kept: _Reasons) -> None:
-    """Add recordings in one version; if that fails because of one of them, in versions of fewer recordings."""
-    if not recordings:
-        return
-    paths.check_changeable()
-    with locked(paths, paths.name, wait=wait):
-        for _ in range(_MAX_ATTEMPTS):
-            parent = current_version(paths)
-            try:
-                error = _add_to(paths, parent, recordings)
-            except (DatasetsRLError, FileNotFoundError):
-                if current_version(paths) == parent:
-                    raise
-            else:
-                if error is None or current_version(paths) == parent:
-                    break
+    Returns:
+        The recordings that cannot be added, with the reasons.
+    """
+    kept: Kept = {}
+    count = len(recordings)
+    for _ in range(_MAX_ATTEMPTS * (1 + len(recordings))):
+        parent = current_version(paths)
+        try:
+            held = () if parent is None else parent.manifest.recordings
+            begun = {entry.partition(":")[0] for entry in held}
+            missing = [recording for recording in recordings if recording.id not in begun]
+            new = [recording for recording in missing if recording.folder not in kept][:count]
+            if not new:
+                return kept
+            error = _publish(paths, parent, new)
+        except (DatasetsRLError, FileNotFoundError):
+            if current_version(paths) == parent:
+                raise
+            continue
+        if error is None or current_version(paths) != parent:
+            continue
+        if len(new) > 1:
+            count = len(new) // 2
         else:
-            raise LockedError(paths.name, "processes that change it without its lock", paths.lock)
-    if error is None:
-        return
-    if len(recordings) == 1:
-        kept[recordings[0].folder] = error
-        return
-    middle = len(recordings) // 2
-    _add(paths, recordings[:middle], wait, kept)
-    _add(paths, recordings[middle:], wait, kept)
+            kept[new[0].folder] = error
+            count = len(recordings)
+    raise LockedError(paths.name, "processes that change it without its lock", paths.lock)
 
 
-def _add_to(
+def _publish(
     paths: DatasetPaths, parent: Version | None, recordings: Sequence[SavedRecording]
 ) -> DatasetsRLError | OSError | None:
-    """Add the recordings that a version lacks; return the error if one of these cannot be added.
+    """Publish a version with the episodes of its parent and of recordings; return the error if one cannot be added.
 
     Raises:
         LockedError: If another version is current in the meantime.
     """
-    held = set() if parent is None else {entry.partition(":")[0] for entry in parent.manifest.recordings}
-    new = [recording for recording in recordings if recording.id not in held]
-    if not new:
-        return None
-    request = canonical({"append": [recording.entry for recording in new]})
+    request = canonical({"append": [recording.entry for recording in recordings]})
     with building(paths, request, parent) as build:
         # A process without the lock that publishes after this line sees this build, and keeps its recordings.
         if current_version(paths) != parent:
             raise LockedError(paths.name, "a process that changes it without its lock", paths.lock)
         disk.remove_tree(build.version, paths.folder)
-        return _publish(build, None if parent is None else StoredDataset(parent.folder), new)
-
-
-def _publish(
-    build: Build, stored: StoredDataset | None, recordings: Sequence[SavedRecording]
-) -> DatasetsRLError | OSError | None:
-    """Publish a dataset with the episodes of recordings; return the error if one of these cannot be added."""
-    build.version.mkdir()
-    try:
-        write_joined(build.version, stored, recordings)
-    except DiskFullError:
-        disk.remove_tree(build.work, build.paths.folder)
-        raise
-    except (DatasetsRLError, OSError) as error:
-        disk.remove_tree(build.work, build.paths.folder)
-        return error
-    publish(build)
+        stored = None if parent is None else StoredDataset(parent.folder)
+        build.version.mkdir()
+        try:
+            _write_version(build.version, stored, recordings)
+        except (DatasetsRLError, OSError) as error:
+            disk.remove_tree(build.work, paths.folder)
+            if isinstance(error, DiskFullError):
+                raise
+            return error
+        publish(build)
     return None
 
 
-def _foreign_file(folder: Path) -> str:
-    """Return the name of a file that is not one of a recording; an empty text if there are no others."""
-    for path in sorted(folder.iterdir()):
-        if not (_OWN_FILE.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode)):
-            return path.name
-    return ""
+def _write_version(build: Path, stored: StoredDataset | None, recordings: Sequence[SavedRecording]) -> None:
+    """Write a dataset of the episodes of a stored one, followed by those of recordings; the manifest is written last.
 
-
-def add_abandoned_recordings(paths: DatasetPaths, dataset_id: str) -> Kept:
-    """Add the episodes that processes recorded for a dataset before they died.
-
-    Returns:
-        The recordings that stay, with the reasons.
+    Args:
+        build: An empty folder for the new version.
+        stored: The dataset; None for a new one.
+        recordings: At least one recording; none that the dataset holds.
 
     Raises:
-        IntegrityError: If the dataset itself cannot be read, or the folder of its recordings is not a folder.
-        DiskFullError: If the new version does not fit on the disk; the recordings stay.
-        LockedError: If another process is changing the dataset.
-        OSError: If the folder of the recordings cannot be read.
+        InvalidArgumentError: If the columns differ, or the dataset was preprocessed.
+        IntegrityError: If a file of a recording cannot be read, or the new version is not what it should be.
+        DiskFullError: If the new version does not fit on the disk.
     """
-    disk.check_kind(paths.recorded, folder=True)
-    if not paths.recorded.exists():
-        return {}
-    abandoned = [folder for folder in sorted(paths.recorded.iterdir()) if disk.is_abandoned(folder)]
-    kept = add_recordings(paths, dataset_id, abandoned, wait=SHORT_WAIT) if abandoned else {}
-    remove_if_empty(paths)
-    return kept
+    first = recordings[0]
+    score = first.description.get("score", {})
+    before = Manifest(first.dataset_id, 0, 0, 0, first.schema, (), score=score) if stored is None else stored.manifest
+    for recording in recordings:
+        _check_fits(recording, before)
+    size = before.bytes + sum(disk.tree_bytes(recording.folder) for recording in recordings)
+    disk.require_free(build, size, "the new version of the dataset")
+    steps = before.steps + sum(recording.steps for recording in recordings)
+    appended = sum(recording.episodes for recording in recordings)
+    written = _write_rows(build, stored, before, recordings, steps)
+    arrays = {} if stored is None else read_metadata(stored.folder, before.metadata)
+    metadata, files = write_metadata(build, {**first.description["metadata"], **arrays})
+    manifest = replace(
+        before,
+        steps=written.steps,
+        episodes=written.episodes,
+        final_unknown=written.final_unknown,
+        schema=written.schema,
+        files=(*written.files, *files),
+        raw=(),
+        converter=converter_version(),
+        decisions=_with_appended(before.decisions, appended),
+        statistics=written.statistics,
+        specs=_specs(build, written, {**first.description["specs"], **before.specs}),
+        metadata=metadata,
+        selection={},
+        revision="",
+        recordings=(*before.recordings, *(recording.entry for recording in recordings)),
+    )
+    manifest.write(build)
+    actual, expected = StoredDataset(build).episodes, (steps, before.episodes + appended)
+    if (actual.steps, len(actual)) != expected:
+        problem = f"it has {actual.steps:,} steps of {len(actual):,} episodes; expected {steps:,} of {expected[1]:,}"
+        raise IntegrityError(str(build), [problem])
+
+
+def _check_fits(recording: SavedRecording, manifest: Manifest) -> None:
+    if manifest.history:
+        raise InvalidArgumentError(
+            f"{recording.folder} has episodes for {manifest.id}, which was preprocessed in place since, and a "
+            "preprocessed dataset does not grow",
+            hint="undo the preprocessing, or move the folder away",
+        )
+    if differences := column_differences(manifest.schema, writer_columns(recording.schema)):
+        raise InvalidArgumentError(
+            f"the episodes in {recording.folder} do not fit {recording.dataset_id}: {'; '.join(differences)}",
+            hint="record them as another dataset, or move the folder away",
+        )
+
+
+def column_differences(stored: Schema, columns: Sequence[Column]) -> list[str]:
+    """Return the differences between the columns of new episodes and those of a dataset, a sentence each."""
+
+    def described(column: Column) -> str:
+        kinds = [name for name in ("shared", "text", "encoded") if getattr(column, name)]
+        return " ".join([column.dtype.name, str(list(column.shape)), *kinds])
+
+    new = {dotted_name(column.key): described(stored_column(column)) for column in columns}
+    old = {dotted_name(column.key): described(column) for column in writer_columns(stored)}
+    return [
+        f"{name} is {new.get(name, 'missing')}; the dataset has {old.get(name, 'no such field')}"
+        for name in sorted(new.keys() | old.keys())
+        if new.get(name) != old.get(name)
+    ]
+
+
+def _write_rows(
+    build: Path, stored: StoredDataset | None, before: Manifest, recordings: Sequence[SavedRecording], steps: int
+) -> DatasetSummary:
+    writer = DatasetWriter(build, writer_columns(before.schema), name=before.id, steps=steps)
+    try:
+        if stored is not None:
+            writer.append_partial(stored.folder, _commit_of_dataset(stored))
+        episodes = before.episodes
+        for recording in recordings:
+            numbers = list(range(episodes, episodes + recording.episodes))
+            facts = {**recording.commit["facts"], "source": ("<i8", numbers)}
+            writer.append_partial(recording.folder, {**recording.commit, "facts": facts})
+            episodes += recording.episodes
+        return writer.finish()
+    finally:
+        writer.discard()
+
+
+def _commit_of_dataset(stored: StoredDataset) -> Commit:
+    """Return a stored dataset as the result of the only commit of a `DatasetWriter`."""
+    schema, table = stored.schema, stored.episodes
+    moments = {field: Moments(field.shape) for field in schema if has_statistics(field)}
+    for start in range(0, len(stored), _BLOCK_STEPS):
+        for field, values in moments.items():
+            values.update(stored.column(field.key, start, start + _BLOCK_STEPS))
+    facts = {name: table[name] for name in table.names if name not in _OWN_TABLE_FIELDS}
+    return {
+        "open_steps": 0,
+        "open_return": 0.0,
+        "lengths": table.lengths.tolist(),
+        "known": table["final_known"].tolist(),
+        "returns": table["return"].tolist(),
+        "facts": {name: (values.dtype.str, values.tolist()) for name, values in facts.items()},
+        "moments": {field.name: values.state() for field, values in moments.items()},
+        "rows": {name: len(stored.map(name)) for name in schema.array_files},
+        "words": {field.name: [*stored.texts(field.key)][1:] for field in schema if field.text},
+    }
+
+
+def _specs(build: Path, written: DatasetSummary, specs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specs of all fields. One whose bounds the values exceed is replaced by one of dtype and shape."""
+    kept = dict(specs)
+    for field in written.schema:
+        spec, statistics = specs.get(field.name, {}), written.statistics.get(field.name)
+        if spec.get("kind") != "bounded" or statistics is None:
+            continue
+        extremes = [np.array(statistics[name], np.float64) for name in ("min", "max")]
+        if field.shared:
+            final_states = map_npy(build / field.final_file)
+            extremes.append(final_states if field.wide else final_states[field.name])
+        low, high = np.array(spec["low"], np.float64), np.array(spec["high"], np.float64)
+        if not all(((low <= values) & (values <= high)).all() for values in extremes):
+            del kept[field.name]
+    return specs_of_schema(written.schema, kept)
+
+
+def _with_appended(decisions: Sequence[AppliedDecision], episodes: int) -> tuple[AppliedDecision, ...]:
+    earlier = sum(decision.count for decision in decisions if decision.rule == _RULE)
+    text = "Episodes that were recorded or appended, in this order, after those of any files."
+    kept = [decision for decision in decisions if decision.rule != _RULE]
+    return (*kept, AppliedDecision(_RULE, text, earlier + episodes))

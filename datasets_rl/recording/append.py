@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from datasets_rl.build.saved_recording import data_columns
+from datasets_rl.build.partial import writer_columns
 from datasets_rl.errors import Argument, IntegrityError, InvalidArgumentError, RecordingWarning, Remedy
 from datasets_rl.format.manifest import array_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing.batches import episode_batches, step_bytes
 from datasets_rl.recording.adding import add_abandoned_recordings
-from datasets_rl.recording.target import Target, paths_of_own
+from datasets_rl.recording.recorder import Recorder, paths_of_own, signed_dtype
 from datasets_rl.settings import Settings
 from datasets_rl.store import locating
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -41,7 +41,6 @@ __all__ = ["append_episodes"]
 _BATCH_BYTES = 64 << 20
 _DROPPED = {*ROOT_FLAGS, NEXT_DONE, EPISODE, ("index",)}
 """Entries of a batch that a dataset derives itself."""
-_STORED_DTYPES = {"u2": np.int32, "u4": np.int64, "u8": np.int64}
 
 
 def append_episodes(
@@ -89,31 +88,33 @@ def append_episodes(
         description: dict[str, Any] = {"specs": {}, "metadata": {}}
     else:
         stored = StoredDataset(locating.locate(episodes, settings=settings))
-        columns = data_columns(stored.schema)
+        columns = writer_columns(stored.schema)
         batches = episode_batches(stored, 0, len(stored.episodes), _BATCH_BYTES // step_bytes(stored.schema))
         values = {name: value for name, value in stored.manifest.metadata.items() if array_file(value) is None}
         description = {"specs": dict(stored.manifest.specs), "metadata": values}
         identity = stored.manifest.files_digest
-    target = Target(dataset, description, root=root, settings=settings)
-    if identity and target.holds(identity):
+    recorder = Recorder(dataset, description, root=root, settings=settings)
+    if identity and recorder.holds(identity):
         if not again:
-            warnings.warn(_held_warning(dataset, episodes), stacklevel=2)
-            return target.paths.folder
+            message = f"{dataset} has the episodes of {episodes} already; nothing was added"
+            hint = Remedy("{} adds them again", Argument("again", True))
+            warnings.warn(RecordingWarning(message, hint=hint), stacklevel=2)
+            return recorder.paths.folder
         identity = ""
-    target.check_grows()
-    target.check_columns(columns)
+    recorder.check_grows()
+    recorder.check_columns(columns)
     try:
-        recording = target.recording(columns, identity)
+        recording = recorder.recording(columns, identity)
         for batch in batches:
-            recording.extend(batch)
+            recording.writer.extend(batch)
         recording.commit()
-        target.commit()
+        recorder.commit()
     except BaseException:
-        target.drop()
+        recorder.drop()
         raise
     finally:
-        target.close()
-    return target.paths.folder
+        recorder.close()
+    return recorder.paths.folder
 
 
 def _append_recorded(dataset: str, root: Path | str | None, settings: Settings | None) -> Path:
@@ -126,13 +127,6 @@ def _append_recorded(dataset: str, root: Path | str | None, settings: Settings |
         hint = "the others were added; move these folders away, or delete them if you do not need their episodes"
         raise IntegrityError(str(paths.recorded), [*map(str, kept.values())], hint=hint)
     return locating.locate(dataset, root=root, settings=settings)
-
-
-def _held_warning(dataset: str, episodes: Any) -> RecordingWarning:
-    return RecordingWarning(
-        f"{dataset} has the episodes of {episodes} already; nothing was added",
-        hint=Remedy("{} adds them again", Argument("again", True)),
-    )
 
 
 def _batch_of_transitions(transitions: TensorDictBase) -> tuple[EpisodeBatch, list[Column]]:
@@ -205,4 +199,4 @@ def _as_array(value: Any, key: Key) -> NDArray[Any]:
         raise InvalidArgumentError(f"{dotted_name(key)} is a {type(value).__name__}; expected a tensor")
     value = value.detach().cpu()
     array: NDArray[Any] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
-    return array.astype(_STORED_DTYPES.get(array.dtype.str[1:], array.dtype), copy=False)
+    return array.astype(signed_dtype(array.dtype), copy=False)

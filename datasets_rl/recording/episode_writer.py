@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
 from datasets_rl.format.schema import Column
-from datasets_rl.recording.target import Target
+from datasets_rl.recording.recorder import Recorder, signed_dtype
 from datasets_rl.specs import CompositeSpec, NonTensorSpec
 from datasets_rl.ted.episode import Episode, TextStates, Values
 from datasets_rl.ted.keys import (
@@ -41,7 +41,6 @@ _INFO = "info"
 _MIN_COMMIT_STEPS = 100_000
 _FLAG = np.dtype(np.bool_)
 _RESERVED = {*(EPISODE_DTYPE.names or ())}
-_STORED_DTYPES = {"u2": "int32", "u4": "int64", "u8": "int64"}
 
 
 class EpisodeWriter:
@@ -101,12 +100,12 @@ class EpisodeWriter:
         description: dict[str, Any] = {"specs": _spec_documents(specs or {}), "metadata": described}
         if score is not None:
             description["score"] = _score_document(*score)
-        self._target = Target(dataset, description, root=root)
-        self._target.check_grows()
+        self._recorder = Recorder(dataset, description, root=root)
+        self._recorder.check_grows()
         self._commit_every = commit_every
         self._columns: list[Column] = []
         self._forms: dict[Key, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        stored = self._target.stored
+        stored = self._recorder.stored
         self._reward_dtype = np.dtype(np.float32) if stored is None else stored.schema[NEXT_REWARD].dtype
         self._open: dict[int, _OpenEpisode] = {}
         self.episodes = 0
@@ -117,7 +116,7 @@ class EpisodeWriter:
         self._next_commit_steps = self._steps_before_commit()
 
     def _steps_before_commit(self) -> int:
-        return max(_MIN_COMMIT_STEPS, 0 if self._target.stored is None else self._target.stored.steps)
+        return max(_MIN_COMMIT_STEPS, 0 if self._recorder.stored is None else self._recorder.stored.steps)
 
     def start(
         self, observation: Any, info: Mapping[str, Any] | None = None, *, lane: int = 0, **metadata: float | bool
@@ -217,7 +216,7 @@ class EpisodeWriter:
             DiskFullError: If the new version of the dataset does not fit on the disk; nothing is lost.
             LockedError: If another process changes the dataset for longer than an hour.
         """
-        self._target.commit()
+        self._recorder.commit()
         self._recorded_episodes = self._recorded_steps = 0
         self._next_commit_steps = self._steps_before_commit()
 
@@ -228,7 +227,7 @@ class EpisodeWriter:
                 self.end(lane=lane)
             self.commit()
         finally:
-            self._target.close()
+            self._recorder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -239,12 +238,12 @@ class EpisodeWriter:
     def _finish(self, lane: int) -> None:
         episode = self._open.pop(lane).to_episode()
         try:
-            recording = self._target.recording(self._columns)
-            recording.append(episode)
+            recording = self._recorder.recording(self._columns)
+            recording.writer.append(episode)
             recording.commit()
         except BaseException:
             # Its files may hold a part of this episode. What its journal has is added by the commit.
-            self._target.end_recording()
+            self._recorder.end_recording()
             raise
         self.episodes += 1
         self.steps += len(episode)
@@ -262,7 +261,7 @@ class EpisodeWriter:
         except (DatasetsRLError, OSError) as error:
             # The episodes are safe, and the program that records them should go on.
             self._next_commit_steps *= 2
-            warnings.warn(f"the recorded episodes are not yet a part of {self._target.id}: {error}", stacklevel=5)
+            warnings.warn(f"the recorded episodes are not yet a part of {self._recorder.id}: {error}", stacklevel=5)
 
     def _checked_columns(self, states: Mapping[Key, Any], steps: Mapping[Key, Any], lane: int) -> list[Column]:
         """Return the columns of the first step; if the dataset has others, the episode is dropped."""
@@ -270,7 +269,7 @@ class EpisodeWriter:
         columns += [_column(key, value, shared=False) for key, value in steps.items()]
         try:
             _check_names(self._names, columns)
-            self._target.check_columns(columns)
+            self._recorder.check_columns(columns)
         except InvalidArgumentError:
             self.drop(lane=lane)
             self._forms.clear()
@@ -291,7 +290,7 @@ class EpisodeWriter:
             value = value.detach().cpu().numpy()
         array = np.array(value, np.float32 if type(value) is float else None)
         if key not in self._forms:
-            dtype = np.dtype(_STORED_DTYPES.get(array.dtype.str[1:], array.dtype))
+            dtype = signed_dtype(array.dtype)
             if dtype.kind not in "biuf":
                 raise InvalidArgumentError(
                     f"{dotted_name(key)} is a {type(value).__name__}; expected numbers or a text"

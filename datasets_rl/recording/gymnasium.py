@@ -67,7 +67,15 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         super().__init__(env)
         spaces = {"observation": env.observation_space, "action": env.action_space}
-        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, score, fps, names, commit_every)
+        options = {
+            "root": root,
+            "infos": infos,
+            "score": score,
+            "fps": fps,
+            "names": names,
+            "commit_every": commit_every,
+        }
+        self.writer = _writer(dataset, spaces, env.spec, metadata, options)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and start an episode."""
@@ -128,7 +136,15 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
         self._infos = tuple(infos)
         self._ended = np.zeros(env.num_envs, np.bool_)
         spaces = {"observation": env.single_observation_space, "action": env.single_action_space}
-        self.writer = _writer(dataset, spaces, env.spec, root, infos, metadata, score, fps, names, commit_every)
+        options = {
+            "root": root,
+            "infos": infos,
+            "score": score,
+            "fps": fps,
+            "names": names,
+            "commit_every": commit_every,
+        }
+        self.writer = _writer(dataset, spaces, env.spec, metadata, options)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -199,27 +215,13 @@ def _writer(
     dataset: str,
     spaces: Mapping[str, Any],
     env_spec: Any,
-    root: Path | str | None,
-    infos: Sequence[str],
     metadata: Mapping[str, Any] | None,
-    score: tuple[float, float] | None,
-    fps: float | None,
-    names: Mapping[str | Key, Sequence[str]] | None,
-    commit_every: int | None,
+    options: Mapping[str, Any],
 ) -> EpisodeWriter:
     """Return the writer for an environment, whose specification is stored as in Minari's metadata."""
     described = {} if env_spec is None else _described(env_spec)
-    return EpisodeWriter(
-        dataset,
-        root=root,
-        infos=infos,
-        specs={name: from_gymnasium(space) for name, space in spaces.items()},
-        metadata={**described, **(metadata or {})},
-        score=score,
-        fps=fps,
-        names=names,
-        commit_every=commit_every,
-    )
+    specs = {name: from_gymnasium(space) for name, space in spaces.items()}
+    return EpisodeWriter(dataset, specs=specs, metadata={**described, **(metadata or {})}, **options)
 
 
 def _described(env_spec: Any) -> dict[str, str]:

@@ -64,6 +64,16 @@ def test_open_episodes_end_as_truncated_and_dropped_ones_are_not_stored():
     assert dataset[:]["next", "truncated"][:, 0].tolist() == [False, True, True]
 
 
+def test_numbers_of_episodes_get_the_dtype_that_holds_all_of_them():
+    """Each episode is a line of the journal with a dtype of its own, and the last one must not convert the others."""
+    with EpisodeWriter("local/a") as writer:
+        for weight in (0.5, 1, 2**40, True):
+            writer.start(np.zeros(2), weight=weight)
+            writer.step(0, np.zeros(2), 1.0, terminated=True)
+
+    assert load("local/a").episodes["weight"].tolist() == [0.5, 1.0, 2.0**40, 1.0]
+
+
 def test_lanes_record_several_episodes_side_by_side():
     with EpisodeWriter("local/a") as writer:
         for lane in range(3):

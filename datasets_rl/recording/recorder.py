@@ -1,4 +1,4 @@
-"""The dataset to which new episodes are added."""
+"""What a process does that adds episodes to a dataset: it records them, and adds its recordings to the dataset."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
+
 from datasets_rl import disk, sources, store
-from datasets_rl.build.recordings import Recording, column_differences
 from datasets_rl.errors import Argument, DatasetsRLError, InvalidArgumentError, RecordingWarning, Remedy
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column
-from datasets_rl.recording.adding import add_abandoned_recordings, add_recordings
+from datasets_rl.recording.adding import add_abandoned_recordings, add_recordings, column_differences
+from datasets_rl.recording.recording import Recording
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths
 from datasets_rl.store.layout import OWN_SOURCE
 from datasets_rl.store.publish import remove_if_empty
 
-__all__ = ["Target", "paths_of_own"]
+__all__ = ["Recorder", "paths_of_own", "signed_dtype"]
 
 _CALLER = 4
-"""The frames from a warning of a target to the caller of the public function that opened it."""
+"""The frames from a warning of a recorder to the caller of the public function that opened it."""
 
 
 def paths_of_own(dataset: str, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetPaths:
@@ -39,8 +41,13 @@ def paths_of_own(dataset: str, *, root: Path | str | None = None, settings: Sett
     return store.dataset_paths(dataset, root=root, settings=settings)
 
 
-class Target:
-    """The dataset to which one process adds episodes. What dead processes recorded for it is added at once.
+def signed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype by which values are stored: torch cannot gather unsigned integers of 16 bits and more."""
+    return np.dtype({"u2": np.int32, "u4": np.int64, "u8": np.int64}.get(dtype.str[1:], dtype))
+
+
+class Recorder:
+    """Recorder of one process for one dataset. What dead processes recorded for it is added at once.
 
     Args:
         dataset: An id of the source ``local``, ``local/NAME``. The dataset need not exist yet.
@@ -122,9 +129,9 @@ class Target:
         return self._recording
 
     def end_recording(self) -> None:
-        """Write no further episodes into the current recording: `commit` adds those that are complete in it."""
+        """Record no further episodes in the current recording: `commit` adds those that are complete in it."""
         if self._recording is not None:
-            self._recording.close()
+            self._recording.writer.discard()
             self._finished.append(self._recording.folder)
             self._recording = None
 
