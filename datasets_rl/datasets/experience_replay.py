@@ -31,6 +31,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.look import Description, StepReader, describe, distribution
 from datasets_rl.look.histograms import BINS
 from datasets_rl.notebook import Markup, histogram_svg
+from datasets_rl.preprocessing.arguments import PreprocessArguments
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, read_numbers
@@ -46,6 +47,7 @@ from datasets_rl.storages.final_states import (
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.storages.view import View
 from datasets_rl.store import locating
+from datasets_rl.taking import taking
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
 
@@ -611,29 +613,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
         return push(self.data_path, address, private=private, message=message)
 
-    def preprocess(
-        self,
-        fn: Callable[[Any], Any] | Recipe | Step | str,
-        dim: int = 0,
-        num_workers: int | None = None,
-        *,
-        chunksize: int | None = None,
-        num_chunks: int | None = None,
-        pool: Any = None,
-        generator: torch.Generator | None = None,
-        max_tasks_per_child: int | None = None,
-        worker_threads: int = 1,
-        index_with_generator: bool = False,
-        pbar: bool = False,
-        mp_start_method: str | None = None,
-        num_frames: int | None = None,
-        dest: Path | str | None = None,
-        batched: bool = False,
-        per: Per | None = None,
-        max_ram: int | None = None,
-        force: bool = False,
-        in_place: bool = False,
-    ) -> DatasetStorage:
+    @taking(PreprocessArguments)
+    def preprocess(self, given: PreprocessArguments) -> DatasetStorage:  # noqa: D417 -- its fields are the arguments
         """Apply a function to every transition, once, and store the result.
 
             >>> dataset.preprocess(lambda step: step.set("norm", step["observation"].norm(dim=-1)), dest="normed")
@@ -679,18 +660,14 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 its fields.
             InvalidArgumentError: If arguments exclude each other.
         """
-        given = dict(locals())  # all arguments by name
-        del given["self"]
-        from datasets_rl.preprocessing.arguments import PreprocessArguments
-
-        if (dest is None) is not in_place:
-            number = "neither" if dest is None else "both"
+        if (given.dest is None) is not given.in_place:
+            number = "neither" if given.dest is None else "both"
             raise InvalidArgumentError(
                 f"a result is stored in a folder, dest=, or replaces the dataset, in_place=True; {number} was given",
                 hint="derive() stores the result as a separate dataset",
             )
-        folder = PreprocessArguments(**given).run(self._path)
-        if in_place:
+        folder = given.run(self._path)
+        if given.in_place:
             self._reopen()
         return DatasetStorage(StoredDataset(folder))
 
@@ -755,20 +732,17 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             PreprocessError: If a step fails.
             InvalidArgumentError: If another dataset has the name, or arguments exclude each other.
         """
-        from datasets_rl.preprocessing.arguments import PreprocessArguments
-
         call = PreprocessArguments(
-            fn=recipe,
-            name=name,
-            per=per,
-            batched=batched,
+            recipe,
             num_workers=num_workers,
-            num_frames=num_frames,
-            max_ram=max_ram,
             pbar=pbar,
+            num_frames=num_frames,
+            batched=batched,
+            per=per,
+            max_ram=max_ram,
             force=force,
         )
-        return self._derived(call.run(self._path), options)
+        return self._derived(call.run(self._path, name=name), options)
 
     def _derived(self, folder: Path, options: dict[str, Any]) -> BaseDatasetExperienceReplay:
         """Open a dataset that was derived from this one."""

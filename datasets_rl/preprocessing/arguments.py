@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 _START_METHODS = {None, "fork", "spawn", "forkserver"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PreprocessArguments:
     """The arguments of one call, verbatim."""
 
-    fn: Any
+    fn: Callable[[Any], Any] | Recipe | Step | str
     dim: int = 0
     num_workers: int | None = None
+    _: KW_ONLY
     chunksize: int | None = None
     num_chunks: int | None = None
     pool: Any = None
@@ -42,18 +43,17 @@ class PreprocessArguments:
     max_tasks_per_child: int | None = None
     worker_threads: int = 1
     index_with_generator: bool = False
+    pbar: bool = False
     mp_start_method: str | None = None
     num_frames: int | None = None
+    dest: Path | str | None = None
     batched: bool = False
     per: Per | None = None
-    pbar: bool = False
     max_ram: int | None = None
-    dest: Path | str | None = None
-    name: str = ""
-    in_place: bool = False
     force: bool = False
+    in_place: bool = False
 
-    def run(self, folder: Path) -> Path:
+    def run(self, folder: Path, *, name: str = "") -> Path:
         """Preprocess the dataset in a folder; see `datasets_rl.preprocessing.preprocess`.
 
         Returns:
@@ -69,7 +69,7 @@ class PreprocessArguments:
             folder,
             self._recipe(steps),
             out=self.dest,
-            name=self.name,
+            name=name,
             in_place=self.in_place,
             num_frames=self.num_frames,
             jobs=1 if self.num_workers == 0 else self.num_workers,
@@ -127,11 +127,12 @@ class PreprocessArguments:
         if recipe := self._given_recipe:
             return recipe
         batch_steps = self.chunksize or 0 if self.num_chunks is None else -(-steps // self.num_chunks)
-        name = getattr(self.fn, "__qualname__", "")
+        function: Any = self.fn
+        name = getattr(function, "__qualname__", "")
         if not (self.per or self.batched or batch_steps):
-            return Recipe([self.fn], name)
+            return Recipe([function], name)
         per: Per = self.per or "batch"
-        return Recipe([Function(self.fn, per, batch_steps if per == "batch" else 0)], name)
+        return Recipe([Function(function, per, batch_steps if per == "batch" else 0)], name)
 
     def _engine(self) -> Engine | None:
         if self.pool is not None:

@@ -338,3 +338,41 @@ def _check_replaceable(folder: Path) -> None:
         raise InvalidArgumentError(
             f"{folder} has files that are not a tokenized dataset", hint="choose another data_dir or prefix"
         )
+
+
+@dataclass(frozen=True)
+class TokensOf:
+    """The constructor of the tokens of a tensorclass, with the arguments of its `from_dataset`."""
+
+    dataset_name: str
+    """The dataset that is loaded by default."""
+    tokenizer_fn: Callable[..., Callable[[Mapping[str, Any]], Any]]
+    pre_tokenization_hook: Callable[[Any], Any] | None = None
+
+    def __call__(
+        self,
+        split: str,
+        dataset_name: str | Path | None = None,
+        max_length: int = 550,
+        root_dir: str | Path | None = None,
+        from_disk: bool = False,
+        num_workers: int | None = None,
+        *,
+        tokenizer_class: Any = None,
+        tokenizer_model_name: str | Path | None = None,
+        ragged: bool = False,
+    ) -> TensorDict:
+        """Return the tokens of a dataset, see `TokenizedDatasetLoader`."""
+        return TokenizedDatasetLoader(
+            split,
+            max_length,
+            self.dataset_name if dataset_name is None else dataset_name,
+            self.tokenizer_fn,
+            self.pre_tokenization_hook,
+            root_dir=root_dir,
+            from_disk=from_disk,
+            num_workers=num_workers,
+            tokenizer_class=tokenizer_class,
+            tokenizer_model_name=tokenizer_model_name,
+            ragged=ragged,
+        ).load()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from tensordict import TensorDict, tensorclass
@@ -10,90 +9,12 @@ from torch import Tensor
 from typing_extensions import Self
 
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
-from datasets_rl.rlhf.loader import TokenizedDatasetLoader
+from datasets_rl.rlhf.loader import TokensOf
 from datasets_rl.rlhf.stored import rows_between
 from datasets_rl.rlhf.tokenizers import TensorDictTokenizer
+from datasets_rl.taking import taking
 
 __all__ = ["PairwiseDataset", "RewardData", "pre_tokenization_hook"]
-
-DEFAULT_DATASET = "CarperAI/openai_summarize_comparisons"
-
-
-@tensorclass
-class RewardData:
-    """Token sequences for a reward model, with batch size [N]."""
-
-    input_ids: Tensor
-    """Token ids, int64 [N, L]."""
-    attention_mask: Tensor
-    """1 for tokens and 0 for padding, int64 [N, L]."""
-    rewards: Tensor | None = None
-    """Reward of each token, [N, L]."""
-    end_scores: Tensor | None = None
-    """Reward of the last token of each sequence, [N]."""
-
-
-@tensorclass
-class PairwiseDataset:
-    """Pairs of token sequences, of which one was chosen and one rejected, with batch size [N]."""
-
-    chosen_data: RewardData
-    """The chosen sequences."""
-    rejected_data: RewardData
-    """The rejected sequence of each pair."""
-
-    @classmethod
-    def from_dataset(
-        cls,
-        split: str,
-        dataset_name: str | Path | None = None,
-        max_length: int = 550,
-        root_dir: str | Path | None = None,
-        from_disk: bool = False,
-        num_workers: int | None = None,
-        *,
-        tokenizer_class: Any = None,
-        tokenizer_model_name: str | Path | None = None,
-        ragged: bool = False,
-    ) -> Self:
-        """Tokenize the pairs of a dataset, unless they are stored, and return them memory-mapped.
-
-        The rows have the texts `prompt`, `chosen` and `rejected`; see `pre_tokenization_hook` for which are kept.
-
-        The arguments are those of `TokenizedDatasetLoader`; by default, the dataset is
-        ``"CarperAI/openai_summarize_comparisons"``. The fields of a ragged dataset are nested tensors.
-
-        Raises:
-            DatasetsRLError: See `TokenizedDatasetLoader.load`.
-        """
-        loader = TokenizedDatasetLoader(
-            split,
-            max_length,
-            DEFAULT_DATASET if dataset_name is None else dataset_name,
-            TensorDictTokenizer,
-            pre_tokenization_hook,
-            root_dir=root_dir,
-            from_disk=from_disk,
-            num_workers=num_workers,
-            tokenizer_class=tokenizer_class,
-            tokenizer_model_name=tokenizer_model_name,
-            ragged=ragged,
-        )
-        tokens = loader.load()
-        pairs = len(tokens) // 2
-        # All chosen sequences, then all rejected ones: the order of `pre_tokenization_hook`.
-        chosen, rejected = (rows_between(tokens, start, start + pairs) for start in (0, pairs))
-        return cls(  # type: ignore[call-arg]  # every tensorclass has a batch_size
-            chosen_data=_reward_data(chosen),
-            rejected_data=_reward_data(rejected),
-            batch_size=[pairs],
-        )
-
-
-def _reward_data(tokens: TensorDict) -> RewardData:
-    names = ("input_ids", "attention_mask", "rewards", "end_scores")
-    fields = {name: tokens[name] for name in names if name in tokens}
-    return RewardData(**fields, batch_size=tokens.batch_size)  # type: ignore[call-arg]  # every tensorclass has it
 
 
 def pre_tokenization_hook(dataset: Any, min_length: int = 5) -> Any:
@@ -133,3 +54,55 @@ def _text(row: Any, name: str) -> str:
             hint="rename the columns to prompt, chosen and rejected, and render chat messages as text",
         )
     return value
+
+
+@tensorclass
+class RewardData:
+    """Token sequences for a reward model, with batch size [N]."""
+
+    input_ids: Tensor
+    """Token ids, int64 [N, L]."""
+    attention_mask: Tensor
+    """1 for tokens and 0 for padding, int64 [N, L]."""
+    rewards: Tensor | None = None
+    """Reward of each token, [N, L]."""
+    end_scores: Tensor | None = None
+    """Reward of the last token of each sequence, [N]."""
+
+
+@tensorclass
+class PairwiseDataset:
+    """Pairs of token sequences, of which one was chosen and one rejected, with batch size [N]."""
+
+    chosen_data: RewardData
+    """The chosen sequences."""
+    rejected_data: RewardData
+    """The rejected sequence of each pair."""
+
+    @classmethod
+    @taking(TokensOf("CarperAI/openai_summarize_comparisons", TensorDictTokenizer, pre_tokenization_hook))
+    def from_dataset(cls, tokens: TensorDict) -> Self:
+        """Tokenize the pairs of a dataset, unless they are stored, and return them memory-mapped.
+
+        The rows have the texts `prompt`, `chosen` and `rejected`; see `pre_tokenization_hook` for which are kept.
+
+        The arguments are those of `TokenizedDatasetLoader`; by default, the dataset is
+        ``"CarperAI/openai_summarize_comparisons"``. The fields of a ragged dataset are nested tensors.
+
+        Raises:
+            DatasetsRLError: See `TokenizedDatasetLoader.load`.
+        """
+        pairs = len(tokens) // 2
+        # All chosen sequences, then all rejected ones: the order of `pre_tokenization_hook`.
+        chosen, rejected = (rows_between(tokens, start, start + pairs) for start in (0, pairs))
+        return cls(  # type: ignore[call-arg]  # every tensorclass has a batch_size
+            chosen_data=_reward_data(chosen),
+            rejected_data=_reward_data(rejected),
+            batch_size=[pairs],
+        )
+
+
+def _reward_data(tokens: TensorDict) -> RewardData:
+    names = ("input_ids", "attention_mask", "rewards", "end_scores")
+    fields = {name: tokens[name] for name in names if name in tokens}
+    return RewardData(**fields, batch_size=tokens.batch_size)  # type: ignore[call-arg]  # every tensorclass has it
