@@ -327,14 +327,14 @@ def dataset_folders(shell: Shell, text: str) -> list[Path]:
     Raises:
         NotADatasetError: If a dataset is not stored.
     """
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     if text.endswith(".toml"):
         from datasets_rl.datasets.open_mixture import load_mixture
 
         mixture = load_mixture(text, download=False, home=shell.settings.home)
         return [mixture[number].data_path for number in range(len(mixture.names))]
-    return [locating.locate(**dataset_arguments(shell, text))]
+    return [locate(**dataset_arguments(shell, text))]
 
 
 def read_keys(words: Sequence[str]) -> list[tuple[str, ...]] | None:

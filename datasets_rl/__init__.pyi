@@ -15,7 +15,7 @@ from .catalog.listing import DatasetInfo as DatasetInfo, info as info, list_data
 from .catalog.citations import Citation as Citation, cite as cite
 from .downloading.run import download as download
 from .downloading.planning import Plan as Plan, plan as plan
-from .store.locating import locate as locate
+from .store.find import locate as locate
 from .store import remove as remove
 from .datasets.loading import load as load
 from .format.manifest import Manifest as Manifest

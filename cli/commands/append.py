@@ -43,18 +43,16 @@ def run(
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.recording.append import append_episodes
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     paths = store.dataset_paths(dataset, settings=shell.settings)
     before = Manifest.read(paths.folder).episodes if paths.exists else 0
 
-    found = apply_to_each(shell, episodes or [], lambda other: locating.locate(**dataset_arguments(shell, other)))
+    found = apply_to_each(shell, episodes or [], lambda other: locate(**dataset_arguments(shell, other)))
     complete = all(one.error is None for one in found)
 
     def add(other: str) -> None:
-        append_episodes(
-            dataset, locating.locate(**dataset_arguments(shell, other)), again=again, settings=shell.settings
-        )
+        append_episodes(dataset, locate(**dataset_arguments(shell, other)), again=again, settings=shell.settings)
 
     if not episodes:
         append_episodes(dataset, settings=shell.settings)
@@ -62,7 +60,7 @@ def run(
     folder = None
     after = steps = 0
     if complete and (not outcomes or any(one.error is None for one in outcomes)):
-        folder = locating.locate(dataset, settings=shell.settings)
+        folder = locate(dataset, settings=shell.settings)
         manifest = Manifest.read(folder)
         after, steps = manifest.episodes, manifest.steps
         shell.printer.note(f"{dataset}: {after - before:,} episodes added; {steps:,} steps in {after:,} episodes")

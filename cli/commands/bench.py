@@ -43,9 +43,9 @@ def run(
     """
     import torch
 
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
-    folder = locating.locate(**dataset_arguments(shell, dataset))
+    folder = locate(**dataset_arguments(shell, dataset))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

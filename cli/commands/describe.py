@@ -166,13 +166,13 @@ def _field_rows(field: FieldDescription) -> Iterator[tuple[str, ...]]:
 def _episode_result(shell: Shell, dataset: str, episode: int, rows: str, keys: list[Key] | None) -> Result:
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.look import StepReader, episode_rows
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     if dataset.endswith(".toml"):
         raise InvalidArgumentError(
             f"{dataset} is a mixture; expected one of its datasets", hint="name one of its datasets"
         )
-    stored = StoredDataset(locating.locate(**dataset_arguments(shell, dataset)))
+    stored = StoredDataset(locate(**dataset_arguments(shell, dataset)))
     steps = StepReader(stored)
     slices = [_read_slice(rows)] if rows else [slice(0, _ENDS), slice(-_ENDS, None)]
     found = episode_rows(steps, episode, slices[0], keys)

@@ -127,11 +127,11 @@ def _is_path(text: str) -> bool:
 def _content(shell: Shell, dataset: str, fps: float | None) -> Any:
     from datasets_rl.exporting import Content
     from datasets_rl.format.reader import StoredDataset
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     if dataset.endswith(".toml"):
         raise _mixture_error(shell, dataset)
-    return Content(StoredDataset(locating.locate(**dataset_arguments(shell, dataset))), fps=fps)
+    return Content(StoredDataset(locate(**dataset_arguments(shell, dataset))), fps=fps)
 
 
 def _mixture_error(shell: Shell, dataset: str) -> InvalidArgumentError:

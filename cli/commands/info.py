@@ -68,12 +68,12 @@ def run(
 
 def _find_dataset(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
     from datasets_rl import sources
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     wanted = id_or_folder(dataset)
     entry = sources.find(wanted) if isinstance(wanted, str) else None
     try:
-        return entry, locating.locate(**dataset_arguments(shell, dataset))
+        return entry, locate(**dataset_arguments(shell, dataset))
     except NotADatasetError:
         if entry is None:
             raise

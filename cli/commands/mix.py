@@ -80,13 +80,13 @@ def run(
     from datasets_rl import disk
     from datasets_rl.catalog.mixture_file import Member, mixture_toml
     from datasets_rl.datasets.open_mixture import mixture
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     if out is not None:
         _check_writable(out.expanduser())
     shares, final = _parse_numbers(weights, datasets), _parse_numbers(final_weights, datasets)
     _check_shares_are_apart(shell, datasets)
-    folders = [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
+    folders = [locate(**dataset_arguments(shell, one)) for one in datasets]
     settings: dict[str, Any] = {
         "batch_size": batch_size,
         "temperature": temperature,

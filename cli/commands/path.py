@@ -28,7 +28,7 @@ def run(
       rlds path demo/pendulum
       rlds path demo/pendulum --json
     """
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
-    folder = str(locating.locate(**dataset_arguments(shell, dataset)))
+    folder = str(locate(**dataset_arguments(shell, dataset)))
     return Result({"id": dataset, "path": folder}, [Lines((folder,))], quiet=[folder])

@@ -179,9 +179,9 @@ def _output_items(datasets: list[str], *, together: bool) -> dict[str, list[str]
 
 
 def _find_folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
-    found = [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
+    found = [locate(**dataset_arguments(shell, one)) for one in datasets]
     return found if len(found) > 1 else found[0]
 
 
@@ -224,10 +224,10 @@ def _list_steps() -> Result:
 def _undo(shell: Shell, datasets: list[str]) -> Result:
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     def back(one: str) -> Path:
-        folder = store.restore(locating.locate(**dataset_arguments(shell, one)))
+        folder = store.restore(locate(**dataset_arguments(shell, one)))
         manifest, number = Manifest.read(folder), store.Version(store.version_folder(folder)).number
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
         shell.printer.note(f"{one}: version {number} is back, {_counts_text(manifest)}, made by {made or 'a recipe'}")

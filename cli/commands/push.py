@@ -36,7 +36,7 @@ def run(
     """
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.hub.push import push
-    from datasets_rl.store.locating import locate
+    from datasets_rl.store.find import locate
 
     place = dataset_arguments(shell, dataset)
     manifest = Manifest.read(locate(**place))

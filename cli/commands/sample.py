@@ -105,9 +105,9 @@ def _open_dataset(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
 
         return dataset, Path(dataset), load_mixture(dataset, download=False, home=shell.settings.home)
     from datasets_rl.datasets import StoredExperienceReplay
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
-    folder = locating.locate(**dataset_arguments(shell, dataset))
+    folder = locate(**dataset_arguments(shell, dataset))
     replay = StoredExperienceReplay(str(folder))
     return replay.manifest.id, folder, replay
 

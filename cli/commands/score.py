@@ -82,10 +82,10 @@ def _place(shell: Shell, dataset: str, *, is_named: bool) -> dict[str, Any]:
 def _has_changed(path: Mapping[str, Any]) -> bool:
     """Return whether the dataset that is stored here went through a recipe."""
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     if path["dataset"] is None or str(path["dataset"]).endswith(".toml"):
         return False
     with suppress(NotADatasetError, ManifestError):
-        return bool(Manifest.read(locating.locate(**path)).history)
+        return bool(Manifest.read(locate(**path)).history)
     return False

@@ -92,9 +92,9 @@ def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
         shares = mixed.sampler.shares.tolist()
         return [Panel(mixed[number].stored, share=share) for number, share in enumerate(shares)]
     from datasets_rl.format.reader import StoredDataset
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
-    return [Panel(StoredDataset(locating.locate(**dataset_arguments(shell, dataset))))]
+    return [Panel(StoredDataset(locate(**dataset_arguments(shell, dataset))))]
 
 
 def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool) -> Result:

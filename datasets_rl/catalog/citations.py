@@ -15,7 +15,7 @@ from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownId
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import bibtex_entries
-from datasets_rl.store import locating
+from datasets_rl.store.find import locate
 
 __all__ = ["Citation", "cite"]
 
@@ -75,7 +75,7 @@ def cite(
 def _citations(dataset: str | Path, root: Path | str | None, settings: Settings | None) -> Iterator[Citation]:
     found = store.id_or_path(dataset)
     try:
-        folder = locating.locate(found, root=root, settings=settings)
+        folder = locate(found, root=root, settings=settings)
     except NotADatasetError:
         if isinstance(found, Path):
             raise

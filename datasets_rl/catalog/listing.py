@@ -19,7 +19,7 @@ from datasets_rl.format.space_summary import ActionKind, Basis, ObservationKind,
 from datasets_rl.format.summary import Summary
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, split_derived
-from datasets_rl.store import locating
+from datasets_rl.store.find import locate
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -426,7 +426,7 @@ def info(dataset: str | Path, *, root: Path | str | None = None, settings: Setti
     dataset = store.id_or_path(dataset)
     entry = _entry(dataset) if isinstance(dataset, str) else None
     try:
-        folder = locating.locate(dataset, root=root, settings=settings)
+        folder = locate(dataset, root=root, settings=settings)
     except NotADatasetError:
         if entry is None or split_derived(str(dataset))[1]:
             raise

@@ -15,7 +15,7 @@ from datasets_rl.errors import Argument, Call, InvalidArgumentError, NotADataset
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, find, get_source
-from datasets_rl.store import locating
+from datasets_rl.store.find import locate
 
 _OWN = Remedy("give your own with {} and {}", Argument("low"), Argument("high"))
 
@@ -168,7 +168,7 @@ def _published_score(dataset: str | Path, root: Path | str | None, settings: Set
     if entry is not None and entry.score is not None and "score" not in get_source(entry.source).restated:
         return entry.score
     try:
-        stored = Manifest.read(locating.locate(dataset, root=root, settings=settings)).score
+        stored = Manifest.read(locate(dataset, root=root, settings=settings)).score
     except NotADatasetError:
         if entry is None:
             raise

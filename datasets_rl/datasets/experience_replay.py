@@ -46,7 +46,7 @@ from datasets_rl.storages.final_states import (
 )
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.storages.view import View
-from datasets_rl.store import locating
+from datasets_rl.store.find import locate
 from datasets_rl.taking import taking
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
@@ -196,7 +196,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             return downloading.download(
                 full_id, force=download == "force", selection=self._asked, as_stored=True, **where
             )
-        folder = locating.locate(full_id, root=root, settings=settings)
+        folder = locate(full_id, root=root, settings=settings)
         stored_selection.check_contains(folder, self._asked)
         return folder
 

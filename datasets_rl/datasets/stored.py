@@ -11,7 +11,7 @@ from datasets_rl import store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.options import Download
 from datasets_rl.downloading import stored_selection
-from datasets_rl.store import locating
+from datasets_rl.store.find import locate
 
 
 class StoredExperienceReplay(BaseDatasetExperienceReplay):
@@ -21,7 +21,7 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         del root, download
-        folder = locating.locate(Path(dataset_id))
+        folder = locate(Path(dataset_id))
         stored_selection.check_contains(folder, self._asked)
         return folder
 

@@ -21,7 +21,7 @@ from datasets_rl.fetch.upstream import ANSWERS_FILE
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths, Version, current_version, sweep_dataset
-from datasets_rl.store.locating import locate, warn_of_recordings
+from datasets_rl.store.find import locate, warn_of_recordings
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
 
 if TYPE_CHECKING:

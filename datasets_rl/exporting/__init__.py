@@ -14,7 +14,7 @@ from datasets_rl.exporting.formats import FORMATS
 from datasets_rl.exporting.run import ExportPlan, plan_export, run_export
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.store import locating
+from datasets_rl.store.find import locate
 
 __all__ = ["FORMATS", "Content", "ExportPlan", "export", "plan_export", "run_export"]
 
@@ -58,7 +58,7 @@ def export(
         LockedError: If another process writes the same export.
     """
     settings = settings or Settings.from_env()
-    folder = locating.locate(dataset, root=root, settings=settings)
+    folder = locate(dataset, root=root, settings=settings)
     return run_export(
         Content(StoredDataset(folder), fps=fps), to, out, force=force, lossy=lossy, show=settings.progress
     )

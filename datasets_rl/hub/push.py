@@ -36,7 +36,7 @@ from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import group_by_size
 from datasets_rl.sources.hf import repository_of
-from datasets_rl.store import locating
+from datasets_rl.store.find import locate
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -103,7 +103,7 @@ def push(
     """
     settings = settings or Settings.from_env()
     repository, branch = repository_of(address)
-    folder = store.version_folder(locating.locate(store.id_or_path(dataset), root=root, settings=settings))
+    folder = store.version_folder(locate(store.id_or_path(dataset), root=root, settings=settings))
     manifest = _published_manifest(folder)
     if settings.offline:
         raise OfflineError(address, hint=SWITCH_ON)

@@ -18,7 +18,7 @@ from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 from datasets_rl.store import DatasetPaths
-from datasets_rl.store.locating import (
+from datasets_rl.store.find import (
     check_derived_name,
     derived_paths,
     last_history_entry,

@@ -24,7 +24,7 @@ from datasets_rl.preprocessing.plan import Plan, plan_result
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.settings import Settings
 from datasets_rl.store import Version, current_version, sweep_dataset
-from datasets_rl.store.locating import last_history_entry
+from datasets_rl.store.find import last_history_entry
 from datasets_rl.store.publish import building, canonical, locked, point_to_published, publish
 from datasets_rl.store.versions import parent_of
 

@@ -21,7 +21,7 @@ from datasets_rl.preprocessing.batches import episode_batches, step_bytes
 from datasets_rl.recording.adding import add_abandoned_recordings
 from datasets_rl.recording.recorder import Recorder, paths_of_own, signed_dtype
 from datasets_rl.settings import Settings
-from datasets_rl.store import locating
+from datasets_rl.store.find import locate
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
@@ -87,7 +87,7 @@ def append_episodes(
         batches, identity = iter([batch]), ""
         description: dict[str, Any] = {"specs": {}, "metadata": {}}
     else:
-        stored = StoredDataset(locating.locate(episodes, settings=settings))
+        stored = StoredDataset(locate(episodes, settings=settings))
         columns = writer_columns(stored.schema)
         batches = episode_batches(stored, 0, len(stored.episodes), _BATCH_BYTES // step_bytes(stored.schema))
         values = {name: value for name, value in stored.manifest.metadata.items() if array_file(value) is None}
@@ -126,7 +126,7 @@ def _append_recorded(dataset: str, root: Path | str | None, settings: Settings |
     if kept:
         hint = "the others were added; move these folders away, or delete them if you do not need their episodes"
         raise IntegrityError(str(paths.recorded), [*map(str, kept.values())], hint=hint)
-    return locating.locate(dataset, root=root, settings=settings)
+    return locate(dataset, root=root, settings=settings)
 
 
 def _batch_of_transitions(transitions: TensorDictBase) -> tuple[EpisodeBatch, list[Column]]:

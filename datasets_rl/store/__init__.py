@@ -17,8 +17,7 @@ pipe or a device is refused, and nothing but the dataset's own names is ever del
 """
 
 from datasets_rl.format.current import version_folder
-from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
-from datasets_rl.store.locating import (
+from datasets_rl.store.find import (
     dataset_paths,
     dataset_places,
     find_paths,
@@ -28,6 +27,7 @@ from datasets_rl.store.locating import (
     source_folders,
     stored_folders,
 )
+from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.publish import Version, current_version, versions_of
 from datasets_rl.store.versions import (
     prune,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
-from datasets_rl.store.locating import dataset_places, source_folders
+from datasets_rl.store.find import dataset_places, source_folders
 
 _BLOCK = 1 << 20
 _MARKER = ".rlds-moved-from"

@@ -10,8 +10,8 @@ from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE, TRASH_NAME
 from datasets_rl.errors import ManifestError
 from datasets_rl.format.current import VERSION_NAME, read_current
+from datasets_rl.store.find import dataset_places, source_folders
 from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
-from datasets_rl.store.locating import dataset_places, source_folders
 
 _PARTIAL = (".part", ".part.json")
 

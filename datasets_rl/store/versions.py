@@ -8,8 +8,8 @@ from pathlib import Path
 from datasets_rl import disk
 from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, LockedError, ManifestError, Remedy
 from datasets_rl.settings import Settings
+from datasets_rl.store.find import dataset_paths, dataset_places, find_paths, missing_error, paths_of
 from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
-from datasets_rl.store.locating import dataset_paths, dataset_places, find_paths, missing_error, paths_of
 from datasets_rl.store.publish import (
     SHORT_WAIT,
     Version,

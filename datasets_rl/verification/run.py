@@ -22,7 +22,7 @@ from datasets_rl.format.current import VERSION_NAME, in_current_version
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths
-from datasets_rl.store.locating import locate
+from datasets_rl.store.find import locate
 
 if TYPE_CHECKING:
     from datasets_rl.format.check import Problems

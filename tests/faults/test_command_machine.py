@@ -16,7 +16,7 @@ from stored_data import columns, store_dataset, trajectory
 
 from datasets_rl import store
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.store.locating import derived_paths
+from datasets_rl.store.find import derived_paths
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 

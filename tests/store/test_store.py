@@ -27,7 +27,7 @@ from datasets_rl.errors import (
 )
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocessing import Recipe, preprocess
-from datasets_rl.store import DatasetPaths, locating, publish
+from datasets_rl.store import DatasetPaths, locate, publish
 
 ID = "demo/pendulum"
 
@@ -299,12 +299,12 @@ def test_the_paths_of_a_folder_are_those_of_its_id_if_it_ends_with_the_id(home):
 @pytest.mark.usefixtures("home")
 def test_a_missing_dataset_is_an_error_with_the_command_that_creates_it():
     with pytest.raises(NotADatasetError, match="it is not downloaded") as caught:
-        locating.locate(ID)
+        locate(ID)
     assert caught.value.hint == "datasets_rl.download('demo/pendulum')"
     with pytest.raises(NotADatasetError, match="it was not made"):
         load(f"{ID}@none")
     with pytest.raises(UnknownIdError):
-        locating.locate("demo/none@x")
+        locate("demo/none@x")
 
 
 def test_a_dataset_derives_another_and_opens_it(folder):
@@ -386,7 +386,7 @@ def test_a_dataset_derived_from_a_linked_one_is_stored_beside_the_link(folder, h
 
     made = load(ID).derive(Recipe.inline(["scale_rewards:3"]), name="x")
     assert made.data_path == home / "demo" / "pendulum@x"
-    assert locating.locate(f"{ID}@x") == made.data_path
+    assert locate(f"{ID}@x") == made.data_path
     scaled(folder, 2, in_place=True)
     assert folder.is_symlink()
     assert len(names(store.dataset_paths(ID))) == 2

@@ -97,12 +97,12 @@ def run(
 def _sweep(shell: Shell, datasets: Sequence[str]) -> None:
     """Complete the changes of killed commands, and delete what they left, in the data folder and of named datasets."""
     from datasets_rl import store
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     for root in store.source_folders(shell.settings.home):
         store.sweep_all(root)
     for one in datasets:
-        store.sweep_dataset(store.paths_of(locating.locate(**dataset_arguments(shell, one))))
+        store.sweep_dataset(store.paths_of(locate(**dataset_arguments(shell, one))))
 
 
 _Prune = Callable[..., list[_Item]]
@@ -141,10 +141,10 @@ def _prune_each(
 def _stored(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
     """Return the paths of the named datasets or, if none is named, of all stored ones."""
     from datasets_rl import store
-    from datasets_rl.store import locating
+    from datasets_rl.store.find import locate
 
     folders = (
-        [locating.locate(**dataset_arguments(shell, one)) for one in datasets]
+        [locate(**dataset_arguments(shell, one)) for one in datasets]
         if datasets
         else store.stored_folders(shell.settings.home)
     )
