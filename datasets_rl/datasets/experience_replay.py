@@ -197,7 +197,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 full_id, force=download == "force", selection=self._asked, as_stored=True, **where
             )
         folder = locate(full_id, root=root, settings=settings)
-        stored_selection.check_contains(folder, self._asked)
+        stored_selection.check_contains(Manifest.read(folder), folder, self._asked)
         return folder
 
     def _settings(self) -> Settings:

@@ -11,6 +11,7 @@ from datasets_rl import store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.options import Download
 from datasets_rl.downloading import stored_selection
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.store.find import locate
 
 
@@ -22,7 +23,7 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         del root, download
         folder = locate(Path(dataset_id))
-        stored_selection.check_contains(folder, self._asked)
+        stored_selection.check_contains(Manifest.read(folder), folder, self._asked)
         return folder
 
     @property

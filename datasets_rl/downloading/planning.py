@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.build.engines import useful_job_count
-from datasets_rl.downloading.stored_selection import grown_selection
 from datasets_rl.downloading.target import Target
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
@@ -105,15 +104,14 @@ def plan(
 
     settings = settings or Settings.from_env()
     target = Target.find(dataset_id, selection, root=root, settings=settings, replaces=force or raw_only)
-    target.check_downloadable(force=force, raw_only=raw_only)
-    paths, stored = target.paths, target.stored
-    growing = None if stored is None else grown_selection(stored, paths.folder, target.selection)
+    paths, missing = target.paths, target.missing()
+    selection = missing or target.selection
     request = DownloadRequest(
         target,
         settings,
         _abandoned(paths.raw),
-        _abandoned(build_folder(paths, download_request(target, growing), current_version(paths))) / "upstream.json",
-        growing or target.selection,
+        _abandoned(build_folder(paths, download_request(target, selection), current_version(paths))) / "upstream.json",
+        selection,
         force,
         from_local,
         tuple(mirrors),
@@ -130,7 +128,7 @@ def plan(
         id=target.entry.id,
         folder=paths.folder,
         assets=listing.assets,
-        present=stored is not None and growing is None,
+        present=missing is None,
         wire_bytes=wire,
         stored_bytes=stored_bytes,
         peak_bytes=None if wire is None else _peak_bytes(request, listing, wire, stored_bytes or 0),
@@ -140,9 +138,9 @@ def plan(
     )
 
 
-def download_request(target: Target, growing: Selection | None) -> str:
+def download_request(target: Target, selection: Selection) -> str:
     """Return the request of a download, as canonical JSON: equal for calls that make the same dataset."""
-    return canonical({"download": target.entry.id, "selection": (growing or target.selection).to_json()})
+    return canonical({"download": target.entry.id, "selection": selection.to_json()})
 
 
 def _abandoned(folder: Path) -> Path:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.downloading.planning import DownloadRequest, download_request, find_files, require_disk_space
-from datasets_rl.downloading.stored_selection import check_contains, check_episodes, grown_selection
+from datasets_rl.downloading.stored_selection import check_contains, check_episodes
 from datasets_rl.downloading.target import Target
 from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, ManifestError, Remedy, UnknownKeyError
 from datasets_rl.fetch.upstream import ANSWERS_FILE
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths, Version, current_version, sweep_dataset
-from datasets_rl.store.find import locate, warn_of_recordings
+from datasets_rl.store.find import missing_error, warn_of_recordings
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
 
 if TYPE_CHECKING:
@@ -141,28 +141,16 @@ def run_download(
     from datasets_rl.fetch.parallel import Limiter
 
     paths = target.paths
-    target.check_downloadable(force=force, raw_only=raw_only)
-    if target.is_derived:
-        folder = locate(target.id, root=paths.root)
-        check_contains(folder, target.selection)
-        return Downloaded(folder, present=True)
-    warn_of_recordings(paths)
-    if target.stored is not None and _missing(target, as_stored=as_stored) is None:
-        if from_local is not None:
-            _check_files_unchanged(_request_without_files(target, settings, from_local))
-        check_episodes(paths.folder, target.selection)
+    if _is_present(target, settings, from_local, as_stored=as_stored):
         sweep_dataset(paths)
         return Downloaded(paths.folder, present=True)
     paths.check_changeable()
     with locked(paths, target.id, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
-        selection = target.selection
         if not force and not raw_only:
-            # Another process may have stored it in the meantime.
-            target = target.read_again()
-            growing = None if target.stored is None else _missing(target, as_stored=as_stored)
-            if target.stored is not None and growing is None:
-                return Downloaded(paths.folder, present=True)
-            selection = growing or selection
+            target = target.read_again()  # another process may have stored it in the meantime
+        selection = target.missing(as_stored=as_stored)
+        if selection is None:
+            return Downloaded(paths.folder, present=True)
         request_text, parent = download_request(target, selection), _current_version(paths, force=force)
         if not raw_only and point_to_published(paths, request_text, parent):
             return Downloaded(paths.folder, present=False)
@@ -206,11 +194,21 @@ def _current_version(paths: DatasetPaths, *, force: bool) -> Version | None:
         raise
 
 
-def _missing(target: Target, *, as_stored: bool) -> Selection | None:
-    """Return the selection to which the stored dataset must grow; None if it is large enough."""
-    if target.stored is None:
-        return target.selection
-    return grown_selection(target.stored, target.paths.folder, target.selection, as_stored=as_stored)
+def _is_present(target: Target, settings: Settings, from_local: Path | str | None, *, as_stored: bool) -> bool:
+    """Return whether the stored dataset has what is requested. It is only read."""
+    manifest, paths = target.stored, target.paths
+    if target.is_derived:
+        if manifest is None:
+            raise missing_error(target.id, paths)
+        check_contains(manifest, paths.folder, target.selection)
+    warn_of_recordings(paths)
+    if manifest is None or (not target.is_derived and target.missing(as_stored=as_stored) is not None):
+        return False
+    if from_local is not None:
+        _check_files_unchanged(target, manifest, settings, from_local)
+    if target.selection.episodes:
+        check_episodes(paths.folder, target.selection)
+    return True
 
 
 @contextmanager
@@ -252,50 +250,37 @@ def stored_folder(
     """
     settings = settings or Settings.from_env()
     target = Target.find(dataset_id, selection, root=root, settings=settings)
-    if target.is_derived or target.stored is None or _missing(target, as_stored=True) is not None:
-        return None
-    warn_of_recordings(target.paths)
-    if from_local is not None:
-        _check_files_unchanged(_request_without_files(target, settings, from_local))
-    return target.paths.folder
+    return target.paths.folder if _is_present(target, settings, from_local, as_stored=True) else None
 
 
-def _request_without_files(target: Target, settings: Settings, from_local: Path | str) -> DownloadRequest:
-    """Return a request that only compares the user's raw files with those of the stored dataset."""
-    return DownloadRequest(
-        target, settings, target.paths.raw, target.paths.raw / "upstream.json", from_local=from_local
-    )
-
-
-def _check_files_unchanged(request: DownloadRequest) -> None:
+def _check_files_unchanged(target: Target, manifest: Manifest, settings: Settings, from_local: Path | str) -> None:
     """Check that files of the user are those from which the stored dataset was converted."""
     from datasets_rl.fetch.partial_download import digest_file
     from datasets_rl.fetch.schemes.file import path_of_url
-    from datasets_rl.format.manifest import Manifest
 
+    raw = target.paths.raw
+    request = DownloadRequest(target, settings, raw, raw / "upstream.json", from_local=from_local)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         listing = find_files(request, aside=Path(aside))
     if not all(asset.urls[0].startswith("file:") for asset in listing.assets):
         return  # files of an upstream, which do not change
-    version = request.target.paths.version
-    manifest = Manifest.read(version)
-    converted_at = (version / MANIFEST_FILE).stat().st_mtime
+    converted_at = (target.paths.version / MANIFEST_FILE).stat().st_mtime
     recorded = {file.path: file for file in manifest.raw}
     changed = []
     for asset in listing.assets:
-        file, raw = path_of_url(asset.urls[0]), recorded.get(asset.path)
+        file, former = path_of_url(asset.urls[0]), recorded.get(asset.path)
         state = file.stat()
-        if raw is None:
+        if former is None:
             changed += [] if manifest.selection else [f"{asset.path} is new"]
-        elif raw.bytes != state.st_size:
-            changed.append(f"{asset.path} has {state.st_size:,} bytes, and had {raw.bytes:,}")
-        elif state.st_mtime > converted_at and digest_file(file).hexdigest() != raw.sha256:
+        elif former.bytes != state.st_size:
+            changed.append(f"{asset.path} has {state.st_size:,} bytes, and had {former.bytes:,}")
+        elif state.st_mtime > converted_at and digest_file(file).hexdigest() != former.sha256:
             changed.append(f"{asset.path} has other bytes")
     changed += [f"{path} is missing" for path in recorded.keys() - {asset.path for asset in listing.assets}]
     if changed:
         more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
         raise InvalidArgumentError(
-            f"{request.entry.id} is stored, and was converted from other files: {', '.join(changed[:3])}{more}",
+            f"{target.entry.id} is stored, and was converted from other files: {', '.join(changed[:3])}{more}",
             hint=Remedy("{} converts these files and replaces it", Argument("force", True)),
         )
 

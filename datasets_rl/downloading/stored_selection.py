@@ -27,19 +27,17 @@ def check_episodes(folder: Path, selection: Selection) -> None:
         sources.read_numbers(selection.episodes, int(numbers.max()) + 1)
 
 
-def check_contains(folder: Path, selection: Selection) -> None:
+def check_contains(manifest: Manifest, folder: Path, selection: Selection) -> None:
     """Check that a stored dataset contains a selection.
 
     Args:
-        folder: The folder of the dataset.
+        manifest: The manifest of the dataset.
+        folder: Its folder, for messages.
         selection: The requested selection; the stored one decides everything that it leaves open.
 
     Raises:
         InvalidArgumentError: If it does not; the error names both selections.
     """
-    from datasets_rl.format.manifest import Manifest
-
-    manifest = Manifest.read(folder)
     if grown_selection(manifest, folder, selection, as_stored=True) is not None:
         part = Selection.from_json(manifest.selection)
         raise InvalidArgumentError(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import sources
+from datasets_rl.downloading.stored_selection import grown_selection
 from datasets_rl.errors import Call, InvalidArgumentError, NotADatasetError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, Selection
@@ -54,11 +55,16 @@ class Target:
 
         Raises:
             UnknownIdError: If there is no such id.
-            InvalidArgumentError: If its source does not support the selection.
+            InvalidArgumentError: If its source does not support the selection, or a derived dataset is to be replaced.
             ManifestError: If the stored version is damaged.
         """
         dataset_id, selection = sources.split_address(dataset_id, selection or Selection())
         is_derived = bool(sources.split_derived(dataset_id)[1])
+        if is_derived and replaces:
+            raise InvalidArgumentError(
+                f"{dataset_id} was derived from another dataset, and cannot be downloaded",
+                hint=Remedy("`{}` makes it again", Call("preprocess", ..., force=True)),
+            )
         paths = dataset_paths(dataset_id, root=root, settings=settings)
         stored = None if replaces else _read_stored(paths)
         # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all.
@@ -66,17 +72,18 @@ class Target:
         entry = sources.find(dataset_id) if is_derived else sources.checked_entry(dataset_id, checked)
         return cls(dataset_id, entry, paths, selection, stored, is_derived)
 
-    def check_downloadable(self, *, force: bool, raw_only: bool) -> None:
-        """Check that a derived dataset is not to be downloaded.
+    def missing(self, *, as_stored: bool = False) -> Selection | None:
+        """Return the selection to download, which has the stored one; None if the stored dataset has the requested one.
+
+        Args:
+            as_stored: Whether the stored selection decides everything that the requested one leaves open.
 
         Raises:
-            InvalidArgumentError: If it is.
+            InvalidArgumentError: As `grown_selection` does.
         """
-        if self.is_derived and (force or raw_only):
-            raise InvalidArgumentError(
-                f"{self.id} was derived from another dataset, and cannot be downloaded",
-                hint=Remedy("`{}` makes it again", Call("preprocess", ..., force=True)),
-            )
+        if self.stored is None:
+            return self.selection
+        return grown_selection(self.stored, self.paths.folder, self.selection, as_stored=as_stored)
 
     def read_again(self) -> Target:
         """Return the target with the version that is current now."""

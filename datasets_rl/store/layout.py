@@ -80,10 +80,6 @@ class DatasetPaths:
         """Whether the folder is a single version, such as a copy of one, and thus cannot be changed."""
         return not os.path.lexists(self.current) and os.path.lexists(self.folder / MANIFEST_FILE)
 
-    def raw_folders(self) -> list[Path]:
-        """Return the folder of the upstream files, and those that processes have claimed."""
-        return disk.claims_of(self.raw)
-
     def builds(self) -> list[Path]:
         """Return the folders of unfinished versions, sorted."""
         return [path for path in self.entries() if path.name.startswith("build-")]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,9 +96,13 @@ def parent_of(paths: DatasetPaths, version: Version) -> Version | None:
     Raises:
         ManifestError: If one of the two manifests is damaged.
     """
-    digest = version.manifest.parent
-    named = [other for other in versions_of(paths) if digest and other.name.endswith(f"-{digest[:8]}")]
-    return next((other for other in reversed(named) if other.manifest.digest == digest), None)
+    return next(iter(_with_digest(paths, version.manifest.parent)), None)
+
+
+def _with_digest(paths: DatasetPaths, digest: str) -> list[Version]:
+    """Return the versions whose manifest has a digest, the newest first."""
+    named = [version for version in versions_of(paths) if digest and version.name.endswith(f"-{digest[:8]}")]
+    return [version for version in reversed(named) if version.manifest.digest == digest]
 
 
 def point_to(paths: DatasetPaths, version: Version) -> None:
@@ -144,30 +148,20 @@ def check_entries(paths: DatasetPaths) -> None:
 
 def sweep(paths: DatasetPaths) -> None:
     """Delete what dead processes left in the folder of a dataset; release what a command resumes or reuses."""
+    with suppress(OSError, ManifestError, NotADatasetError):
+        version = Version(paths.version)
+        manifest = version.manifest
+        _discard_completed(paths, version, disk.claims_of(_build_folder(paths, manifest.request, manifest.parent)))
     disk.empty_trash(paths.folder)
     with suppress(OSError):
-        disk.free_temporary_files(paths.folder)
-        _discard_left_by_publishing(paths)
-        for folder in filter(disk.is_abandoned, paths.raw_folders()):
+        unfinished = [*paths.builds(), *disk.plain_folders(paths.recorded, paths.folder)]
+        for folder in filter(disk.is_abandoned, [paths.folder, *unfinished]):
+            for place in (folder, folder / VERSION_FOLDER):
+                disk.free_temporary_files(place)
+        for folder in filter(disk.is_abandoned, disk.claims_of(paths.raw)):
             with suppress(OSError):
                 folder.rmdir()  # if it is empty
             disk.release(folder)
-        for folder in filter(disk.is_abandoned, paths.builds()):
-            for place in (folder, folder / VERSION_FOLDER):
-                disk.free_temporary_files(place)
-        for folder in filter(disk.is_abandoned, disk.plain_folders(paths.recorded, paths.folder)):
-            disk.free_temporary_files(folder)
-
-
-def _discard_left_by_publishing(paths: DatasetPaths) -> None:
-    """Delete what the process that published the current version was to delete."""
-    with suppress(ManifestError, NotADatasetError):
-        version = Version(paths.version)
-        manifest = version.manifest
-        builds = disk.claims_of(_build_folder(paths, manifest.request, manifest.parent))
-        for folder in filter(disk.is_abandoned, builds):
-            disk.discard(folder, paths.folder)
-        _discard_superseded(paths, version)
 
 
 def remove_if_empty(paths: DatasetPaths) -> None:
@@ -241,6 +235,19 @@ def building(paths: DatasetPaths, request: str, parent: Version | None) -> Itera
         disk.release(work)
 
 
+def _make_current(paths: DatasetPaths, version: Version) -> None:
+    point_to(paths, version)
+    _discard_completed(paths, version, paths.builds())
+
+
+def _discard_completed(paths: DatasetPaths, version: Version, builds: Sequence[Path]) -> None:
+    """Delete what is of no more use since a version is current: builds of dead processes, and what it supersedes."""
+    for folder in filter(disk.is_abandoned, builds):
+        disk.discard(folder, paths.folder)
+    for other in _superseded(paths, version):
+        discard_version(paths, other)
+
+
 def point_to_published(paths: DatasetPaths, request: str, parent: Version | None) -> bool:
     """Make the version current that a request on a parent has made, and that was not pointed at, or no longer is.
 
@@ -252,20 +259,6 @@ def point_to_published(paths: DatasetPaths, request: str, parent: Version | None
     Returns:
         Whether there is such a version.
     """
-    version = _find_published(paths, request, parent)
-    if version is not None:
-        _make_current(paths, version)
-    return version is not None
-
-
-def _make_current(paths: DatasetPaths, version: Version) -> None:
-    """Make a new version the current one, and delete what is of no more use."""
-    point_to(paths, version)
-    _discard_builds(paths)
-    _discard_superseded(paths, version)
-
-
-def _find_published(paths: DatasetPaths, request: str, parent: Version | None) -> Version | None:
     current = None
     with suppress(ManifestError):  # a damaged pointer is replaced
         current = current_version(paths)
@@ -275,8 +268,9 @@ def _find_published(paths: DatasetPaths, request: str, parent: Version | None) -
         with suppress(ManifestError):
             manifest = version.manifest
             if (manifest.request, manifest.parent) == (request, parent.digest if parent else ""):
-                return version
-    return None
+                _make_current(paths, version)
+                return True
+    return False
 
 
 def publish(build: Build) -> Version:
@@ -322,32 +316,20 @@ def _is_current(paths: DatasetPaths, version: Version) -> bool:
     return False
 
 
-def _discard_superseded(paths: DatasetPaths, version: Version) -> None:
-    for other in _superseded(paths, version):
-        discard_version(paths, other)
-
-
 def _superseded(paths: DatasetPaths, version: Version) -> list[Version]:
     """Return the versions of which nothing is lost if they are deleted, because the current one has it.
 
     These are versions with the same digest, and the parent if the version has its episodes and more, is the result of
     the same request, or is a download like the parent. A parent that was preprocessed cannot be downloaded again.
     """
-    manifest, parent = version.manifest, None
-    with suppress(ManifestError):  # a damaged parent stays
-        parent = parent_of(paths, version)
-    found = [other for other in versions_of(paths) if other != version and other.digest == manifest.digest]
-    if parent is not None:
-        is_download = manifest.request.startswith('{"download":') and not parent.manifest.history
-        if is_download or manifest.request.startswith('{"append":') or manifest.request == parent.manifest.request:
-            found.append(parent)
+    manifest, found = version.manifest, []
+    with suppress(ManifestError):  # a damaged version stays
+        found += [other for other in _with_digest(paths, manifest.digest) if other != version]
+        for parent in _with_digest(paths, manifest.parent)[:1]:
+            is_download = manifest.request.startswith('{"download":') and not parent.manifest.history
+            if is_download or manifest.request.startswith('{"append":') or manifest.request == parent.manifest.request:
+                found.append(parent)
     return [other for other in found if not foreign_files(other.folder)]
-
-
-def _discard_builds(paths: DatasetPaths) -> None:
-    """Delete the unfinished builds of a dataset that has a new version; those of running processes stay."""
-    for folder in filter(disk.is_abandoned, paths.builds()):
-        disk.discard(folder, paths.folder)
 
 
 def foreign_files(folder: Path) -> list[str]:

@@ -153,6 +153,7 @@ def _stored(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
 
 def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
     """Return the paths of the named datasets or, if none is named, of every dataset that has raw files."""
+    from datasets_rl import disk
     from datasets_rl.store import DatasetPaths
     from datasets_rl.store.usage import take_inventory
 
@@ -161,7 +162,7 @@ def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetP
     home = shell.settings.home
     split = [one.id.partition("/") for one in take_inventory(home).datasets]
     every = {f"{source}/{name}": DatasetPaths(home / source, name) for source, _, name in split}
-    return {name: paths for name, paths in every.items() if paths.raw_folders()}
+    return {name: paths for name, paths in every.items() if disk.claims_of(paths.raw)}
 
 
 def _place_name(paths: DatasetPaths) -> str:
