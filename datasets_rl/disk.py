@@ -407,7 +407,7 @@ def _rename_below(path: Path, target: Path, root: Path) -> None:
     """Rename a file or a folder, between folders below a root to which no link leads."""
     with _opened_folder(path.parent, root) as above, _opened_folder(target.parent, root) as folder:
         if isinstance(above, Path) or isinstance(folder, Path):
-            os.replace(path, target)
+            path.rename(target)
         else:
             os.rename(path.name, target.name, src_dir_fd=above, dst_dir_fd=folder)
 
@@ -619,6 +619,18 @@ def release(claimed: Path, folder: Path | None = None) -> Path:
         return claimed
     sync_file(target.parent)
     return target
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[Path]:
+    """Take a folder for this process for the duration of the block; see `claim`. It is deleted if it is empty then."""
+    own = claim(folder)
+    try:
+        yield own
+    finally:
+        with suppress(OSError):
+            own.rmdir()
+        release(own)
 
 
 def unclaimed_name(path: Path) -> str:

@@ -16,7 +16,7 @@ from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import current_version
-from datasets_rl.store.publish import build_folder, canonical
+from datasets_rl.store.publish import build_folder
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -110,7 +110,7 @@ def plan(
         target,
         settings,
         _abandoned(paths.raw),
-        _abandoned(build_folder(paths, download_request(target, selection), current_version(paths))) / "upstream.json",
+        _abandoned(build_folder(paths, target.request(selection), current_version(paths))) / "upstream.json",
         selection,
         force,
         from_local,
@@ -136,11 +136,6 @@ def plan(
         selection=request.selection,
         choices=choices if len(choices) > 1 else {},
     )
-
-
-def download_request(target: Target, selection: Selection) -> str:
-    """Return the request of a download, as canonical JSON: equal for calls that make the same dataset."""
-    return canonical({"download": target.entry.id, "selection": selection.to_json()})
 
 
 def _abandoned(folder: Path) -> Path:

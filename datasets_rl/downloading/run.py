@@ -5,23 +5,23 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.downloading.planning import DownloadRequest, download_request, find_files, require_disk_space
-from datasets_rl.downloading.stored_selection import check_contains, check_episodes
+from datasets_rl.downloading.planning import DownloadRequest, find_files, require_disk_space
 from datasets_rl.downloading.target import Target
-from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, ManifestError, Remedy, UnknownKeyError
+from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, Remedy, UnknownKeyError
 from datasets_rl.fetch.upstream import ANSWERS_FILE
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
-from datasets_rl.store import DatasetPaths, Version, current_version, sweep_dataset
-from datasets_rl.store.find import missing_error, warn_of_recordings
+from datasets_rl.sources import read_numbers
+from datasets_rl.store import current_version, sweep_dataset
+from datasets_rl.store.find import warn_of_recordings
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ def run_download(
 ) -> Downloaded:
     """Download a target; see `download`. With `force` or `raw_only`, the target must be found with `replaces`."""
     from datasets_rl.fetch.parallel import Limiter
+    from datasets_rl.format.manifest import Manifest
 
     paths = target.paths
     if _is_present(target, settings, from_local, as_stored=as_stored):
@@ -147,15 +148,22 @@ def run_download(
     paths.check_changeable()
     with locked(paths, target.id, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
         if not force and not raw_only:
-            target = target.read_again()  # another process may have stored it in the meantime
+            # Another process may have stored it in the meantime.
+            target = replace(target, stored=Manifest.find(paths.folder))
         selection = target.missing(as_stored=as_stored)
         if selection is None:
             return Downloaded(paths.folder, present=True)
-        request_text, parent = download_request(target, selection), _current_version(paths, force=force)
+        request_text, parent = target.request(selection), current_version(paths, replaces=force)
         if not raw_only and point_to_published(paths, request_text, parent):
             return Downloaded(paths.folder, present=False)
-        with building(paths, request_text, parent) as build, _claimed_raw(paths, from_local) as raw:
-            keep_raw = keep_raw or (target.stored is not None and _has_files(raw, target.stored))
+        # A folder that the user has named as the place of raw files is only read.
+        is_read = from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(paths.raw)
+        with (
+            building(paths, request_text, parent) as build,
+            nullcontext(paths.raw) if is_read else disk.claimed(paths.raw) as raw,
+        ):
+            if target.stored is not None:  # files that were kept are kept again
+                keep_raw |= all((raw / file.path).is_file() for file in target.stored.raw)
             request = DownloadRequest(
                 target,
                 settings,
@@ -185,45 +193,19 @@ def run_download(
     return Downloaded(paths.folder, present=False)
 
 
-def _current_version(paths: DatasetPaths, *, force: bool) -> Version | None:
-    try:
-        return current_version(paths)
-    except ManifestError:
-        if force:
-            return None
-        raise
-
-
 def _is_present(target: Target, settings: Settings, from_local: Path | str | None, *, as_stored: bool) -> bool:
     """Return whether the stored dataset has what is requested. It is only read."""
-    manifest, paths = target.stored, target.paths
-    if target.is_derived:
-        if manifest is None:
-            raise missing_error(target.id, paths)
-        check_contains(manifest, paths.folder, target.selection)
-    warn_of_recordings(paths)
-    if manifest is None or (not target.is_derived and target.missing(as_stored=as_stored) is not None):
+    from datasets_rl.format.reader import StoredDataset
+
+    warn_of_recordings(target.paths)
+    if target.missing(as_stored=as_stored) is not None:
         return False
-    if from_local is not None:
-        _check_files_unchanged(target, manifest, settings, from_local)
-    if target.selection.episodes:
-        check_episodes(paths.folder, target.selection)
+    if from_local is not None and target.stored is not None:
+        _check_files_unchanged(target, target.stored, settings, from_local)
+    if episodes := target.selection.episodes:
+        numbers = StoredDataset(target.paths.folder).episodes["source"]
+        read_numbers(episodes, int(numbers.max()) + 1)
     return True
-
-
-@contextmanager
-def _claimed_raw(paths: DatasetPaths, from_local: Path | str | None) -> Iterator[Path]:
-    """Claim the folder of the raw files; if the user has named it as the place of raw files, it is only read."""
-    if from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(paths.raw):
-        yield paths.raw
-        return
-    raw = disk.claim(paths.raw)
-    try:
-        yield raw
-    finally:
-        with suppress(OSError):
-            raw.rmdir()  # if it is empty
-        disk.release(raw)
 
 
 def stored_folder(
@@ -283,11 +265,6 @@ def _check_files_unchanged(target: Target, manifest: Manifest, settings: Setting
             f"{target.entry.id} is stored, and was converted from other files: {', '.join(changed[:3])}{more}",
             hint=Remedy("{} converts these files and replaces it", Argument("force", True)),
         )
-
-
-def _has_files(raw: Path, manifest: Manifest) -> bool:
-    """Return whether a folder has the raw files of a dataset: they were kept."""
-    return all((raw / file.path).is_file() for file in manifest.raw)
 
 
 def _warn(text: str) -> None:

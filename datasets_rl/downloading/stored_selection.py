@@ -14,19 +14,6 @@ if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
 
 
-def check_episodes(folder: Path, selection: Selection) -> None:
-    """Check that a selection of episodes selects some of a stored dataset that contains it.
-
-    Raises:
-        InvalidArgumentError: If the numbers cannot be read, select no episode, or name one that does not exist.
-    """
-    from datasets_rl.format.reader import StoredDataset
-
-    if selection.episodes:
-        numbers = StoredDataset(folder).episodes["source"]
-        sources.read_numbers(selection.episodes, int(numbers.max()) + 1)
-
-
 def check_contains(manifest: Manifest, folder: Path, selection: Selection) -> None:
     """Check that a stored dataset contains a selection.
 

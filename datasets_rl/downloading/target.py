@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import sources
-from datasets_rl.downloading.stored_selection import grown_selection
-from datasets_rl.errors import Call, InvalidArgumentError, NotADatasetError, Remedy
+from datasets_rl.downloading.stored_selection import check_contains, grown_selection
+from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, Selection
-from datasets_rl.store import DatasetPaths, dataset_paths
+from datasets_rl.store import DatasetPaths
+from datasets_rl.store.find import entry_paths, missing_error
+from datasets_rl.store.publish import canonical
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -58,42 +60,44 @@ class Target:
             InvalidArgumentError: If its source does not support the selection, or a derived dataset is to be replaced.
             ManifestError: If the stored version is damaged.
         """
+        from datasets_rl.format.manifest import Manifest
+
         dataset_id, selection = sources.split_address(dataset_id, selection or Selection())
-        is_derived = bool(sources.split_derived(dataset_id)[1])
-        if is_derived and replaces:
+        entry = sources.find(dataset_id)
+        suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
+        paths = entry_paths(entry, suffix, root=root, settings=settings)
+        if suffix and replaces:
             raise InvalidArgumentError(
                 f"{dataset_id} was derived from another dataset, and cannot be downloaded",
                 hint=Remedy("`{}` makes it again", Call("preprocess", ..., force=True)),
             )
-        paths = dataset_paths(dataset_id, root=root, settings=settings)
-        stored = None if replaces else _read_stored(paths)
-        # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all.
-        checked = replace(selection, episodes="") if stored is not None else selection
-        entry = sources.find(dataset_id) if is_derived else sources.checked_entry(dataset_id, checked)
-        return cls(dataset_id, entry, paths, selection, stored, is_derived)
+        stored = None if replaces else Manifest.find(paths.folder)
+        if not suffix:
+            # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all.
+            checked = replace(selection, episodes="") if stored is not None else selection
+            sources.get_source(entry.source).check(checked)
+        return cls(dataset_id, entry, paths, selection, stored, is_derived=bool(suffix))
 
     def missing(self, *, as_stored: bool = False) -> Selection | None:
         """Return the selection to download, which has the stored one; None if the stored dataset has the requested one.
 
         Args:
-            as_stored: Whether the stored selection decides everything that the requested one leaves open.
+            as_stored: Whether the stored selection decides everything that the requested one leaves open; it does for a
+                derived dataset.
 
         Raises:
-            InvalidArgumentError: As `grown_selection` does.
+            NotADatasetError: If a derived dataset is not stored.
+            InvalidArgumentError: As `grown_selection` does, or if a derived dataset lacks some of the requested selection.
         """
+        if self.is_derived:
+            if self.stored is None:
+                raise missing_error(self.id, self.paths)
+            check_contains(self.stored, self.paths.folder, self.selection)
+            return None
         if self.stored is None:
             return self.selection
         return grown_selection(self.stored, self.paths.folder, self.selection, as_stored=as_stored)
 
-    def read_again(self) -> Target:
-        """Return the target with the version that is current now."""
-        return replace(self, stored=_read_stored(self.paths))
-
-
-def _read_stored(paths: DatasetPaths) -> Manifest | None:
-    from datasets_rl.format.manifest import Manifest
-
-    try:
-        return Manifest.read(paths.folder)
-    except NotADatasetError:
-        return None
+    def request(self, selection: Selection) -> str:
+        """Return the request of a download, as canonical JSON: equal for calls that make the same dataset."""
+        return canonical({"download": self.entry.id, "selection": selection.to_json()})

@@ -47,7 +47,6 @@ __all__ = [
     "Shard",
     "Source",
     "SpaceSummary",
-    "checked_entry",
     "find",
     "get_source",
     "importable_sources",
@@ -183,20 +182,6 @@ def find(dataset_id: str) -> Entry:
     """
     head, name = split_id(split_derived(dataset_id)[0])
     return get_source(head).entry(name)
-
-
-def checked_entry(dataset_id: str, selection: Selection) -> Entry:
-    """Return the catalog entry of a dataset that is not a derived one, after checking the selection.
-
-    Raises:
-        UnknownIdError: If there is no such id.
-        InvalidArgumentError: If its source does not support the selection.
-    """
-    head, name = split_id(dataset_id)
-    origin = get_source(head)
-    entry = origin.entry(name)
-    origin.check(selection)
-    return entry
 
 
 def split_derived(dataset_id: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from datasets_rl.errors import (
 )
 from datasets_rl.format.current import CURRENT_FILE, is_dataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources import DERIVED
+from datasets_rl.sources import DERIVED, Entry
 from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, walk
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "dataset_paths",
     "dataset_places",
     "derived_paths",
+    "entry_paths",
     "find_paths",
     "id_or_path",
     "last_history_entry",
@@ -62,15 +63,30 @@ def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: 
         InvalidArgumentError: If the name of the derived dataset is not valid, or the name of the dataset looks like an
             entry in the folder of another one.
     """
-    entry = sources.find(dataset_id)
-    base, derived = sources.split_derived(dataset_id)
-    mark = dataset_id[len(base) : len(base) + 1]
-    if mark:
-        check_derived_name(derived)
+    suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
+    return entry_paths(sources.find(dataset_id), suffix, root=root, settings=settings)
+
+
+def entry_paths(
+    entry: Entry, suffix: str = "", *, root: Path | str | None = None, settings: Settings | None = None
+) -> DatasetPaths:
+    """Return the paths of the dataset of a catalog entry, or of one derived from it.
+
+    Args:
+        entry: The entry.
+        suffix: The end of the id of a derived dataset, ``@td3_bc``.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
+
+    Raises:
+        InvalidArgumentError: As `dataset_paths` does.
+    """
+    if suffix:
+        check_derived_name(suffix[1:])
     check_name(entry.name)
     if root is None:
         root = (settings or Settings.from_env()).home / entry.source
-    return DatasetPaths(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
+    return DatasetPaths(Path(root).expanduser().absolute(), f"{entry.name}{suffix}")
 
 
 def check_derived_name(name: str) -> None:

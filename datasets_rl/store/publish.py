@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ManifestError, NotADatasetError
-from datasets_rl.format.current import VERSION_NAME, read_current
+from datasets_rl.format.current import VERSION_NAME, is_current
 from datasets_rl.store.layout import DatasetPaths
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class Version:
             return self.manifest.digest
         return ""
 
+    def discard(self) -> None:
+        """Delete it, unless a process without the lock has made it the current one in the meantime."""
+        disk.discard(self.folder, self.folder.parent, unless=lambda: is_current(self.folder))
+
 
 def versions_of(paths: DatasetPaths) -> list[Version]:
     """Return all versions of a dataset, the oldest first."""
@@ -78,8 +82,12 @@ def _order(path: Path) -> tuple[int, str]:
     return int(path.name.partition("-")[0]), path.name
 
 
-def current_version(paths: DatasetPaths) -> Version | None:
+def current_version(paths: DatasetPaths, *, replaces: bool = False) -> Version | None:
     """Return the current version of a dataset; None if there is none.
+
+    Args:
+        paths: The dataset.
+        replaces: Whether the file ``CURRENT`` is about to be replaced, so that a damaged one counts as none.
 
     Raises:
         ManifestError: If the file ``CURRENT`` is damaged.
@@ -88,6 +96,10 @@ def current_version(paths: DatasetPaths) -> Version | None:
         return Version(paths.version)
     except NotADatasetError:
         return None
+    except ManifestError:
+        if replaces:
+            return None
+        raise
 
 
 def parent_of(paths: DatasetPaths, version: Version) -> Version | None:
@@ -223,16 +235,13 @@ def building(paths: DatasetPaths, request: str, parent: Version | None) -> Itera
     Raises:
         IntegrityError: If a file or folder of the build is a link, a pipe or the like.
     """
-    work = disk.claim(build_folder(paths, request, parent))
-    build = Build(paths, request, parent, work)
-    try:
-        yield build
-    finally:
-        if build.published:
-            disk.discard(work, paths.folder)
-        with suppress(OSError):
-            work.rmdir()  # if it is empty
-        disk.release(work)
+    with disk.claimed(build_folder(paths, request, parent)) as work:
+        build = Build(paths, request, parent, work)
+        try:
+            yield build
+        finally:
+            if build.published:
+                disk.discard(work, paths.folder)
 
 
 def _make_current(paths: DatasetPaths, version: Version) -> None:
@@ -245,7 +254,7 @@ def _discard_completed(paths: DatasetPaths, version: Version, builds: Sequence[P
     for folder in filter(disk.is_abandoned, builds):
         disk.discard(folder, paths.folder)
     for other in _superseded(paths, version):
-        discard_version(paths, other)
+        other.discard()
 
 
 def point_to_published(paths: DatasetPaths, request: str, parent: Version | None) -> bool:
@@ -259,9 +268,7 @@ def point_to_published(paths: DatasetPaths, request: str, parent: Version | None
     Returns:
         Whether there is such a version.
     """
-    current = None
-    with suppress(ManifestError):  # a damaged pointer is replaced
-        current = current_version(paths)
+    current = current_version(paths, replaces=True)
     for version in reversed(versions_of(paths)):
         if current is not None and version.number <= current.number:
             break
@@ -303,17 +310,6 @@ def publish(build: Build) -> Version:
     build.published.append(version)
     _make_current(paths, version)
     return version
-
-
-def discard_version(paths: DatasetPaths, version: Version) -> None:
-    """Delete a version, unless a process without the lock has made it the current one in the meantime."""
-    disk.discard(version.folder, paths.folder, unless=lambda: _is_current(paths, version))
-
-
-def _is_current(paths: DatasetPaths, version: Version) -> bool:
-    with suppress(ManifestError):
-        return read_current(paths.folder) == version.name
-    return False
 
 
 def _superseded(paths: DatasetPaths, version: Version) -> list[Version]:

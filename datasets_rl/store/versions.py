@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from datasets_rl import disk
-from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, LockedError, ManifestError, Remedy
+from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, LockedError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import dataset_paths, dataset_places, find_paths, missing_error, paths_of
 from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
@@ -15,7 +15,6 @@ from datasets_rl.store.publish import (
     Version,
     check_entries,
     current_version,
-    discard_version,
     foreign_files,
     locked,
     parent_of,
@@ -84,9 +83,7 @@ def _named_version(paths: DatasetPaths, text: str) -> Version:
 
 def _point_to_existing(paths: DatasetPaths, version: Version) -> None:
     _ = version.manifest  # a damaged version replaces nothing
-    former = None
-    with suppress(ManifestError):  # a damaged pointer is replaced
-        former = current_version(paths)
+    former = current_version(paths, replaces=True)
     point_to(paths, version)
     if not version.folder.is_dir() and former is not None:  # a process without the lock has pruned it
         point_to(paths, former)
@@ -188,7 +185,7 @@ def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     if freed and not dry_run:
         with locked(paths, str(paths.folder), wait=SHORT_WAIT):
             for version in _other_versions(paths):
-                discard_version(paths, version)
+                version.discard()
     return freed
 
 
