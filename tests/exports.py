@@ -74,7 +74,7 @@ def write_robot(folder: Path, *, known: bool = True, form: str = "png") -> Store
         known: Whether all final states are known; otherwise that of the second episode is not.
         form: The format of the images, png or jpeg.
     """
-    image = Column(("observation", "camera"), np.dtype(np.uint8), (SIDE, SIDE, 3), shared=True, encoded=True)
+    image = Column(("observation", "camera"), np.dtype(np.uint8), (SIDE, SIDE, 3), shared=True, form="encoded")
     columns = [
         Column(("observation", "joints"), np.dtype(np.float64), (2,), shared=True),
         image,

@@ -16,6 +16,7 @@ from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.store import version_folder
 from datasets_rl.ted.episode import Episode
 
@@ -171,7 +172,11 @@ def trajectory(
 
 
 def write_dataset(
-    folder: Path, trajectories: Sequence[Trajectory], of: Sequence[Column] | None = None, **manifest: Any
+    folder: Path,
+    trajectories: Sequence[Trajectory],
+    of: Sequence[Column] | None = None,
+    dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+    **manifest: Any,
 ) -> StoredDataset:
     """Write trajectories with `DatasetWriter` to `folder`, and return the opened dataset.
 
@@ -179,10 +184,11 @@ def write_dataset(
         folder: The folder of the dataset; it is created.
         trajectories: The episodes, in order.
         of: The schema; `columns()` by default.
+        dictionaries: The dictionaries of compressed images.
         manifest: Fields of the manifest that replace the defaults.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    writer = DatasetWriter(folder, columns() if of is None else of, name="toy/data")
+    writer = DatasetWriter(folder, columns() if of is None else of, name="toy/data", dictionaries=dictionaries)
     try:
         for one in trajectories:
             for piece in one.pieces():
@@ -206,10 +212,14 @@ def write_dataset(
 
 
 def store_dataset(
-    folder: Path, trajectories: Sequence[Trajectory], of: Sequence[Column] | None = None, **manifest: Any
+    folder: Path,
+    trajectories: Sequence[Trajectory],
+    of: Sequence[Column] | None = None,
+    dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+    **manifest: Any,
 ) -> StoredDataset:
     """Store trajectories as the first version of the dataset in a folder, which commands can change; see `write_dataset`."""
-    write_dataset(folder / "version", trajectories, of, **manifest)
+    write_dataset(folder / "version", trajectories, of, dictionaries, **manifest)
     version = folder / f"0001-{Manifest.read(folder / 'version').digest[:8]}"
     (folder / "version").rename(version)
     (folder / "CURRENT").write_text(f"{version.name}\n")

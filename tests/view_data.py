@@ -68,7 +68,7 @@ def image_dataset(folder: Path, lengths=(8, 20), side=64) -> StoredDataset:
 def mixed_dataset(folder: Path, lengths=(6, 15)) -> StoredDataset:
     """Write episodes of encoded images and states; the final observation of the last one is unknown."""
     of = [
-        Column(("observation", "camera"), UINT8, (SIDE, SIDE, 3), shared=True, encoded=True),
+        Column(("observation", "camera"), UINT8, (SIDE, SIDE, 3), shared=True, form="encoded"),
         Column(("observation", "state"), FLOAT32, (6,), shared=True),
         Column(("action",), FLOAT32, (2,)),
         Column(("next", "reward"), FLOAT32, (1,)),

@@ -106,10 +106,10 @@ class NpyStream:
         self._rows += len(block)
 
     def patch(self, row: int, values: NDArray[Any]) -> None:
-        """Overwrite a row that this process wrote, with an item [1, ...]."""
+        """Overwrite rows from `row` on, which this process wrote, with items [n, ...]."""
         with disk.disk_errors(self._path.parent):
             end = self._stream.tell()
-            start = self._stream.seek(end - (self._rows - row) * values.nbytes)
+            start = self._stream.seek(end - (self._rows - row) * self.item_bytes)
             self._hasher.invalidate(start, start + values.nbytes)
             self._stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
             self._stream.seek(end)

@@ -15,18 +15,23 @@ from numpy.typing import NDArray
 
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.compressed_images import CompressedImageColumn
 from datasets_rl.format.current import in_current_version
+from datasets_rl.format.encoded_images import EncodedImageColumn
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, take_fields
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.format.writer import EPISODES_FILE
+from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.steps import values_after
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
 Items: TypeAlias = "NDArray[Any] | ImageColumn"
 T = TypeVar("T")
+
+_DICTIONARY_MAX = 16 << 20  # it is read into memory
 
 
 class StoredDataset:
@@ -55,6 +60,7 @@ class StoredDataset:
         self._maps: dict[str, np.memmap[Any, Any]] = {}
         self._images: dict[str, ImageColumn] = {}
         self._texts: dict[str, list[str]] = {}
+        self._dictionaries: dict[Key, ZstdDictionary] = {}
         problems = [*_coverage_problems(self.manifest), *_size_problems(self.folder, self.manifest)]
         if problems:
             raise IntegrityError(str(self.folder), problems)
@@ -185,22 +191,34 @@ class StoredDataset:
     def items(self, key: Key) -> Items:
         """Return the values of a stored field, [N, ...], in the dtype of the file: a view, or a lazy image column."""
         field = self.schema[key]
-        if field.encoded:
+        if field.form != "raw":
             return self._image_column(field, field.file, field.ends_file)
         return self.map(field.file) if field.wide else np.asarray(self.rows[field.name])
 
     def final_states(self, key: Key) -> Items:
         """Return the values of a shared field after the last action of each episode, [E, ...]; zeros if unknown."""
         field = self.schema[key]
-        if field.encoded:
+        if field.form != "raw":
             return self._image_column(field, field.final_file, field.final_ends_file)
         items = self.map(field.final_file)
         return items if field.wide else np.asarray(items[field.name])
 
     def _image_column(self, field: Field, file: str, ends_file: str) -> ImageColumn:
         if file not in self._images:
-            self._images[file] = ImageColumn(self.map(file), self.map(ends_file), field.shape, self.folder / file)
+            data, ends, path = self.map(file), self.map(ends_file), self.folder / file
+            if field.compressed:
+                dictionary = self.dictionary(field)
+                self._images[file] = CompressedImageColumn(data, ends, field.shape, path, dictionary)
+            else:
+                self._images[file] = EncodedImageColumn(data, ends, field.shape, path)
         return self._images[file]
+
+    def dictionary(self, field: Field) -> ZstdDictionary:
+        """Return the dictionary of a field of compressed images."""
+        if field.key not in self._dictionaries:
+            data = self.open_file(field.dictionary_file, Path.read_bytes)
+            self._dictionaries[field.key] = ZstdDictionary(data)
+        return self._dictionaries[field.key]
 
     def texts(self, key: Key) -> list[str]:
         """Return the vocabulary of a text field: text i has code i, and text 0 is empty.
@@ -267,7 +285,11 @@ def _coverage_problems(manifest: Manifest) -> Iterator[str]:
     needed[ROWS_FILE] += schema.record_bytes
     needed |= {EPISODES_FILE: episodes * EPISODE_DTYPE.itemsize}
     needed |= {field.texts_file: 2 for field in schema if field.text}
+    needed |= {field.dictionary_file: 0 for field in schema if field.compressed}
     listed = {entry.path: entry.bytes for entry in manifest.files}
+    for field in schema:
+        if field.compressed and listed.get(field.dictionary_file, 0) > _DICTIONARY_MAX:
+            yield f"{field.dictionary_file} has {listed[field.dictionary_file]:,} bytes; expected {_DICTIONARY_MAX:,} at most"
     for name, min_bytes in sorted(needed.items()):
         if listed.get(name, -1) < min_bytes:
             actual = f"has {listed[name]:,} bytes" if name in listed else "is not listed"

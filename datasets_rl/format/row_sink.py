@@ -23,6 +23,7 @@ from datasets_rl.format.manifest import StoredFile
 from datasets_rl.format.npy import NpyStream, unfinished_blocks
 from datasets_rl.format.schema import FINAL_FILE, ROWS_FILE, Field, Schema
 from datasets_rl.format.statistics import Moments, has_statistics
+from datasets_rl.read.zstd import ZstdDictionary, compress, padded, reserved
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 _COPY_BYTES = 256 << 10  # fits the cache of a core: copying a file in larger blocks takes nearly twice as long
@@ -41,6 +42,8 @@ class Chunk:
     that the next chunk continues."""
     final_states: Mapping[Key, Any]
     """Values after the last row of these episodes by shared field, [E, ...]."""
+    deferred: bool = False
+    """Whether `RowSink.patch` will replace the wide shared fields of the only row."""
 
 
 class RowSink:
@@ -53,6 +56,7 @@ class RowSink:
         name: Name of the dataset, for messages.
         steps: Total number of rows, if known.
         written: Rows, episodes, and rows by file that an earlier process wrote and that are kept.
+        dictionaries: The dictionaries of the fields of compressed images.
     """
 
     def __init__(
@@ -64,7 +68,11 @@ class RowSink:
         name: str,
         steps: int | None,
         written: tuple[int, int, Mapping[str, int]] | None,
+        dictionaries: Mapping[Key, ZstdDictionary],
     ) -> None:
+        self._dictionaries = dictionaries
+        self._reserved: dict[str, tuple[int, int]] = {}
+        """The last deferred row by file of compressed images, and its first byte."""
         self._name = name
         self._schema = schema
         self.rows = written[0] if written else 0
@@ -98,6 +106,8 @@ class RowSink:
             for key, values in chunk.final_states.items():
                 target = slice(batch.ended, batch.ended + complete - ended)
                 batch.final_states.columns[key][target] = values[ended:complete]
+            if chunk.deferred:
+                batch.deferred.append(batch.filled)
             stops = chunk.stops[ended:complete]
             edges = [taken, *stops] if stops and stops[-1] == stop else [taken, *stops, stop]
             batch.extents += [(start + shift, end - start) for start, end in pairwise(edges)]
@@ -133,7 +143,16 @@ class RowSink:
         """Overwrite wide fields of a row that this process appended, with items [1, ...]."""
         self._write_pending()
         for key, state in states.items():
-            self.streams[self._schema[key].file].patch(row, state)
+            field = self._schema[key]
+            if field.compressed:
+                deferred, start = self._reserved[field.file]
+                if deferred != row:
+                    raise ValueError(f"{field.name}: row {row:,} is patched; row {deferred:,} was deferred")
+                compressed, _ = compress(state, self._dictionaries[key])
+                size = len(reserved(field.step_bytes))
+                self.streams[field.file].patch(start, padded(compressed, size))
+            else:
+                self.streams[field.file].patch(row, state)
 
     def drain(self) -> list[NDArray[np.float64]]:
         """Write all rows; return the returns of the episodes that were completed since the last call, [n] each."""
@@ -188,15 +207,32 @@ class RowSink:
         for name, block in batch.final_states.files(batch.ended):
             self.streams[FINAL_FILE if name == ROWS_FILE else f"final.{name}"].append(block)
         for field, images in batch.rows.images(count):
-            self._append_images(field.file, field.ends_file, images)
+            self._append_images(field.file, field.ends_file, *self._bytes_of(field, images, batch.deferred))
         for field, images in batch.final_states.images(batch.ended):
-            self._append_images(field.final_file, field.final_ends_file, images)
+            self._append_images(field.final_file, field.final_ends_file, *self._bytes_of(field, images))
         batch.clear()
 
-    def _append_images(self, file: str, ends_file: str, images: Sequence[bytes]) -> None:
-        ends = self.streams[file].rows + np.cumsum([len(image) for image in images], dtype=np.int64)
-        self.streams[file].append(np.frombuffer(b"".join(images), np.uint8))
-        self.streams[ends_file].append(ends)
+    def _bytes_of(
+        self, field: Field, images: Sequence[bytes] | NDArray[np.uint8], deferred: Sequence[int] = ()
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Return the bytes of images one after the other, [B], and the end of each, [n]."""
+        if not isinstance(images, np.ndarray):
+            joined = np.frombuffer(b"".join(images), np.uint8)
+            return joined, np.cumsum([len(image) for image in images], dtype=np.int64)
+        data, ends = compress(images, self._dictionaries[field.key])
+        if not deferred or not field.shared:
+            return data, ends
+        pieces = np.split(data, ends[:-1])
+        for at in deferred:
+            pieces[at] = reserved(field.step_bytes)
+        ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+        row, start = self.streams[field.ends_file].rows + deferred[-1], ends[deferred[-1]] - len(pieces[deferred[-1]])
+        self._reserved[field.file] = row, self.streams[field.file].rows + int(start)
+        return np.concatenate(pieces), ends
+
+    def _append_images(self, file: str, ends_file: str, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+        self.streams[ends_file].append(self.streams[file].rows + ends)
+        self.streams[file].append(data)
 
     def _check_flags(self, done: NDArray[np.bool_], ends: list[int]) -> None:
         expected = np.zeros(len(done), np.bool_)
@@ -232,17 +268,18 @@ class _Batch:
             schema.final_record,
             capacity,
         )
-        # Start and length of each run of rows of one episode, the number of that episode, and the last row of each
-        # episode that ends in this batch.
+        # Start and length of each run of rows of one episode, the number of that episode, the last row of each episode
+        # that ends in this batch, and the rows that will be patched.
         self.extents: list[tuple[int, int]] = []
         self.extent_episodes: list[int] = []
         self.ends: list[int] = []
+        self.deferred: list[int] = []
         self.filled = self.ended = 0
 
     def clear(self) -> None:
         """Empty the batch; its memory is reused."""
         self.filled = self.ended = 0
-        for extents in (self.extents, self.extent_episodes, self.ends):
+        for extents in (self.extents, self.extent_episodes, self.ends, self.deferred):
             extents.clear()
 
 
@@ -253,12 +290,13 @@ class _RecordBuffer:
         self, narrow: Sequence[Field], wide: Sequence[Field], record: np.dtype[np.void], capacity: int
     ) -> None:
         self._records = np.zeros(capacity, record)
-        unencoded = [field for field in wide if not field.encoded]
-        self._wide = {field.file: np.zeros((capacity, *field.shape), field.dtype) for field in unencoded}
-        self._images: dict[Field, list[bytes]] = {field: [b""] * capacity for field in wide if field.encoded}
+        arrays = {field: np.zeros((capacity, *field.shape), field.dtype) for field in wide if not field.encoded}
+        self._wide = {field.file: array for field, array in arrays.items() if not field.compressed}
+        self._images: dict[Field, Any] = {field: array for field, array in arrays.items() if field.compressed}
+        self._images |= {field: [b""] * capacity for field in wide if field.encoded}
         self._has_records = bool(narrow)
         self.columns: dict[Key, Any] = {field.key: self._records[field.name] for field in narrow}
-        self.columns |= {field.key: self._wide[field.file] for field in unencoded}
+        self.columns |= {field.key: array for field, array in arrays.items()}
         self.columns |= {field.key: images for field, images in self._images.items()}
 
     def files(self, count: int) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -268,8 +306,8 @@ class _RecordBuffer:
         for name, items in self._wide.items():
             yield name, items[:count]
 
-    def images(self, count: int) -> Iterator[tuple[Field, list[bytes]]]:
-        """Yield each field of encoded images with its first `count` images."""
+    def images(self, count: int) -> Iterator[tuple[Field, list[bytes] | NDArray[np.uint8]]]:
+        """Yield each field of encoded or compressed images with its first `count` ones: the files, or the pixels."""
         for field, images in self._images.items():
             yield field, images[:count]
 

@@ -10,7 +10,8 @@ fields of the next record therefore holds a whole transition:
     |<---------------------- window_bytes ------------------------>|
 
 A field of at least `WIDE_BYTES` bytes per step (an image) has a separate file. Images may stay encoded: that file then
-holds the concatenated encoded images, and a second file holds the end offset of each.
+holds the concatenated encoded images, and a second file holds the end offset of each. Compressed images are stored in
+the same way, with a third file: the dictionary that all of them share.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
+
+Form: TypeAlias = Literal["raw", "encoded", "compressed"]
+"""How the images of a field are stored."""
 
 ROWS_FILE = "rows.npy"
 FINAL_FILE = "final.npy"
@@ -36,7 +40,8 @@ NAME_BYTES = 200
 """Bytes of the longest dotted key. File names have at most 255 bytes, and the names of a field's files, temporary ones
 included, add up to 40 to its key."""
 _RECORD_ALIGN = 8
-_END = np.dtype(np.int64)  # of each encoded image
+_END = np.dtype(np.int64)  # of each encoded or compressed image
+_STORED_FORMS = ("encoded", "compressed")
 _IMAGE_AXES = 3
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
 """Stored dtypes. Wider unsigned integers are missing because torch can neither gather nor write them."""
@@ -57,18 +62,29 @@ class Column:
     """Dtype in memory if it is wider than the stored dtype; else None."""
     text: bool = False
     """Whether the values are int32 codes of texts, one per step; a separate file lists the texts."""
-    encoded: bool = False
-    """Whether the values are images, stored as PNG or JPEG and decoded on reading; `shape` is the decoded shape."""
+    form: Form = "raw"
+    """How images are stored: as pixels, each as the PNG or JPEG file that it was, or each compressed by zstd. `shape` is
+    that of the pixels, which readers return for every form."""
+
+    @property
+    def encoded(self) -> bool:
+        """Whether the images are stored as PNG or JPEG."""
+        return self.form == "encoded"
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the images are stored compressed by zstd, with a dictionary."""
+        return self.form == "compressed"
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of one decoded step."""
+        """Bytes of one step in memory."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def min_step_bytes(self) -> int:
-        """Lower bound for the bytes of one step on disk. It is exact except for encoded images, whose size varies."""
-        return _END.itemsize if self.encoded else self.step_bytes
+        """Lower bound for the bytes of one step on disk. It is exact except for images of another form than raw."""
+        return self.step_bytes if self.form == "raw" else _END.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +113,18 @@ class Field(Column):
 
     @property
     def ends_file(self) -> str:
-        """File with the end offset of each encoded image."""
+        """File with the end offset of each image that is encoded or compressed."""
         return f"{self.name}.ends.npy"
 
     @property
     def final_ends_file(self) -> str:
-        """File with the end offsets of the encoded images after the last actions; an unknown image has no bytes."""
+        """File with the end offsets of the images after the last actions; an unknown encoded image has no bytes."""
         return f"final.{self.name}.ends.npy"
+
+    @property
+    def dictionary_file(self) -> str:
+        """File with the zstd dictionary of compressed images."""
+        return f"{self.name}.dictionary"
 
     @property
     def texts_file(self) -> str:
@@ -124,8 +145,8 @@ class Field(Column):
             entry["memory_dtype"] = self.memory_dtype.str
         if self.text:
             entry["text"] = True
-        if self.encoded:
-            entry["encoded"] = True
+        if self.form != "raw":
+            entry["form"] = self.form
         return entry
 
 
@@ -138,9 +159,9 @@ class ArrayFile:
     shape: tuple[int, ...]
     """Shape of one item."""
     per: Literal["step", "episode", "byte"]
-    """``step`` and ``episode``: one item for each; ``byte``: the bytes of encoded images."""
+    """``step`` and ``episode``: one item for each; ``byte``: the bytes of encoded or compressed images."""
     ends: str = ""
-    """For encoded images: the file with their end offsets."""
+    """For encoded or compressed images: the file with their end offsets."""
 
     def count(self, steps: int, episodes: int) -> int:
         """Return the number of items; 0 for the bytes of images, whose number only their end offsets state."""
@@ -181,7 +202,7 @@ class Schema:
         offsets: dict[Key, int] = {}
         offset = 0
         for column in sorted(columns, key=lambda column: (not column.shared, -column.dtype.itemsize)):
-            if column.step_bytes < wide_bytes and not column.encoded:
+            if column.step_bytes < wide_bytes and column.form == "raw":
                 offset = _round_up(offset, column.dtype.itemsize)
                 offsets[column.key] = offset
                 offset += column.step_bytes
@@ -222,7 +243,7 @@ class Schema:
             places: list[tuple[str, str, Literal["step", "episode"]]] = [(field.file, field.ends_file, "step")]
             places += [(field.final_file, field.final_ends_file, "episode")] if field.shared else []
             for name, ends, per in places:
-                if field.encoded:
+                if field.form != "raw":
                     files += [ArrayFile(ends, _END, (), per), ArrayFile(name, field.dtype, (), "byte", ends)]
                 else:
                     files.append(ArrayFile(name, field.dtype, field.shape, per))
@@ -288,7 +309,7 @@ def _placed_field(column: Column, offset: int | None) -> Field:
         shared=column.shared,
         memory_dtype=column.memory_dtype,
         text=column.text,
-        encoded=column.encoded,
+        form=column.form,
         file=ROWS_FILE if offset is not None else f"{dotted_name(column.key)}.npy",
         offset=offset or 0,
     )
@@ -303,7 +324,7 @@ def _field_from_json(entry: Mapping[str, Any]) -> Field:
         shared=entry["shared"],
         memory_dtype=None if memory_dtype is None else _DTYPES[memory_dtype],
         text=entry.get("text", False),
-        encoded=entry.get("encoded", False),
+        form=entry.get("form", "raw"),
         file=entry["file"],
         offset=entry["offset"],
     )
@@ -342,7 +363,11 @@ _ENTRY_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("offset", _is_integer, "an integer"),
     ("shared", lambda value: isinstance(value, bool), "true or false"),
     ("text", lambda value: value is None or isinstance(value, bool), "true or false"),
-    ("encoded", lambda value: value is None or isinstance(value, bool), "true or false"),
+    (
+        "form",
+        lambda value: value is None or (isinstance(value, str) and value in _STORED_FORMS),
+        f"nothing, {' or '.join(_STORED_FORMS)}",
+    ),
 )
 
 
@@ -394,6 +419,8 @@ def _field_problems(field: Field) -> Iterator[str]:
             f"{field.name} is a field of encoded images, {field.dtype.str} {list(field.shape)}; expected |u1 with "
             "three axes"
         )
+    if field.compressed and not (field.wide and field.dtype.str == "|u1"):
+        yield f"{field.name} is compressed, {field.dtype.str} in {field.file}; expected |u1 in a file of its own"
     if any(size <= 0 for size in field.shape):
         yield f"{field.name} has shape {list(field.shape)}; expected sizes above 0"
     if field.offset < 0 or field.offset % max(field.dtype.itemsize, 1):

@@ -119,7 +119,7 @@ def _is_image(field: Mapping[str, Any]) -> bool:
     shape = field["shape"]
     sides = sorted(shape)[-2:]
     is_bytes = field["dtype"][1:] == "u1" and len(shape) in _IMAGE_AXES
-    return bool(field.get("encoded")) or (is_bytes and min(sides) >= _LEAST_IMAGE_SIDE)
+    return bool(field.get("form")) or (is_bytes and min(sides) >= _LEAST_IMAGE_SIDE)
 
 
 def _shape(fields: Sequence[Mapping[str, Any]]) -> tuple[int, ...] | None:

@@ -22,6 +22,7 @@ from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
 from datasets_rl.format.statistics import episode_statistics, field_quantiles
 from datasets_rl.progress import Report
 from datasets_rl.read.images import read_header
+from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
@@ -75,6 +76,7 @@ class DatasetWriter:
         name: Name of the dataset, for messages.
         steps: Total number of steps, if known.
         commits: Results of `commit` in an earlier process, in order. The writer continues after the last one.
+        dictionaries: The dictionary of each field of compressed images; with `commits`, those in the folder are used.
 
     Raises:
         InvalidArgumentError: If the columns contradict each other, or the reward or a flag is missing.
@@ -89,6 +91,7 @@ class DatasetWriter:
         name: str,
         steps: int | None = None,
         commits: Sequence[Commit] = (),
+        dictionaries: Mapping[Key, ZstdDictionary] | None = None,
     ) -> None:
         self.schema = schema_of_columns(columns)
         if missing := [*missing_field_problems(self.schema)]:
@@ -106,7 +109,15 @@ class DatasetWriter:
         widest = max(self.schema.record_bytes, *(_buffered_bytes(field) for field in self.schema))
         capacity = max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // widest))
         written = (commits[-1]["steps"], len(self._log), commits[-1]["rows"]) if commits else None
-        self._sink = RowSink(folder, self.schema, capacity, name=name, steps=steps, written=written)
+        self._sink = RowSink(
+            folder,
+            self.schema,
+            capacity,
+            name=name,
+            steps=steps,
+            written=written,
+            dictionaries=_placed_dictionaries(folder, self.schema, {} if commits else dictionaries or {}),
+        )
         if commits:
             self._open_steps, self._sink.open_return = commits[-1]["open_steps"], commits[-1]["open_return"]
             for key, moments in self._sink.moments.items():
@@ -149,14 +160,15 @@ class DatasetWriter:
         stored = {key: _as_stored(column) for key, column in columns.items()}
         ended = not episode.continues
         final_states = {field.key: _final_state(field, stored[field.key], steps) for field in self._shared if ended}
-        self._sink.append(Chunk(steps, stored, [steps] if ended else [], final_states), len(self._log))
+        chunk = Chunk(steps, stored, [steps] if ended else [], final_states, episode.deferred)
+        self._sink.append(chunk, len(self._log))
         self._open_steps += steps
         if ended:
             self._log.append(self._open_steps, episode.metadata, final_known=episode.final_known)
             self._open_steps = 0
 
     def patch(self, deferred: DeferredStates) -> None:
-        """Overwrite the placeholder zeros of deferred states, in a row that was appended after the last commit."""
+        """Overwrite the zeros of the states of the last deferred row, which was appended after the last commit."""
         self._sink.patch(self._sink.rows - deferred.rows_ago, deferred.states)
 
     def extend(self, episodes: EpisodeBatch) -> None:
@@ -235,10 +247,8 @@ class DatasetWriter:
 
     def _end_shifts(self) -> dict[str, int]:
         """Return, by file of end offsets, the bytes of the images written so far, which shift all appended ends."""
-        encoded = [field for field in self.schema if field.encoded]
-        files = [(field.ends_file, field.file) for field in encoded]
-        files += [(field.final_ends_file, field.final_file) for field in encoded if field.shared]
-        return {ends: self._sink.streams[file].rows for ends, file in files}
+        files = self.schema.array_files.items()
+        return {file.ends: self._sink.streams[name].rows for name, file in files if file.ends}
 
     def _check_batch(self, batch: EpisodeBatch) -> None:
         problems = []
@@ -322,10 +332,12 @@ class DatasetWriter:
         files = self._sink.close()
         ranges = {name: stream.ranges for name, stream in streams.items()}
         for key, vocabulary in self._log.vocabulary.items():
-            path = self._folder / self.schema[key].texts_file
-            disk.write_json(path, [*vocabulary])
-            ranges[path.name] = range_digests(path, Report())
-            files.append(stored_file(path.name, path.stat().st_size, ranges[path.name]))
+            disk.write_json(self._folder / self.schema[key].texts_file, [*vocabulary])
+        others = [self.schema[key].texts_file for key in self._log.vocabulary]
+        for name in [*others, *(field.dictionary_file for field in self.schema if field.compressed)]:
+            path = self._folder / name
+            ranges[name] = range_digests(path, Report())
+            files.append(stored_file(name, path.stat().st_size, ranges[name]))
         files.append(write_digests(self._folder, ranges))
         statistics = {dotted_name(key): moments.to_json() for key, moments in self._sink.moments.items()}
         # From the file, so that they are the same however the conversion was divided or interrupted.
@@ -345,6 +357,20 @@ class DatasetWriter:
     def discard(self) -> None:
         """Close all files, complete or not, and stop the thread."""
         self._sink.discard()
+
+
+def _placed_dictionaries(
+    folder: Path, schema: Schema, given: Mapping[Key, ZstdDictionary]
+) -> dict[Key, ZstdDictionary]:
+    """Return the dictionaries of compressed images; those that are given are written to the folder."""
+    dictionaries = {}
+    for field in schema:
+        if field.compressed:
+            path = folder / field.dictionary_file
+            if field.key in given:
+                disk.write_bytes(path, given[field.key].data)
+            dictionaries[field.key] = ZstdDictionary(path.read_bytes())
+    return dictionaries
 
 
 def _as_stored(column: Any) -> Any:

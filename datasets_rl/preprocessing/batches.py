@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.format.images import ImageColumn
+from datasets_rl.format.encoded_images import EncodedImageColumn
 from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import Schema
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -49,13 +49,13 @@ def episode_batch(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
 
 
 def _column(stored: StoredDataset, key: Key, rows: slice) -> Any:
-    if stored.schema[key].encoded:
+    if stored.schema[key].form != "raw":
         return _span(stored.items(key), rows.start, rows.stop)
     return stored.column(key, rows.start, rows.stop)
 
 
 def _span(items: Items, start: int, stop: int) -> Any:
-    return items.read_encoded(start, stop) if isinstance(items, ImageColumn) else items[start:stop]
+    return items.read_encoded(start, stop) if isinstance(items, EncodedImageColumn) else items[start:stop]
 
 
 def episode_batches(stored: StoredDataset, first: int, stop: int, max_steps: int) -> Iterator[EpisodeBatch]:

@@ -74,7 +74,7 @@ def dry_run_recipe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Dr
         named = [(name, sample.batches[0]) for name, sample in zip(names, samples, strict=False) if sample.batches]
         check_same_fields([name for name, _ in named], [columns_of(batch, stored.schema) for _, batch in named])
     decoded = {key for batch in batches for key in decoded_keys(batch, columns)}
-    columns = [replace(column, encoded=column.encoded and column.key not in decoded) for column in columns]
+    columns = [replace(column, form="raw") if column.key in decoded else column for column in columns]
     return DryRun(
         sample=batches[0],
         columns=tuple(columns),

@@ -401,8 +401,8 @@ def _revised_columns(schema: Schema, revisions: _LayoutRevisions) -> list[Column
     """Return the columns of a schema with some states stored separately at t + 1 and some images decoded."""
     columns: list[Column] = []
     for field in schema:
-        encoded = field.encoded and field.key not in revisions.decoded
-        plain = Column(field.key, field.dtype, field.shape, field.shared, field.memory_dtype, field.text, encoded)
+        form = "raw" if field.key in revisions.decoded else field.form
+        plain = Column(field.key, field.dtype, field.shape, field.shared, field.memory_dtype, field.text, form)
         if field.key in revisions.unshared and field.shared:
             columns += [replace(plain, shared=False), replace(plain, key=("next", *field.key), shared=False)]
         else:

@@ -20,7 +20,7 @@ import torch
 from datasets_rl.build.partial import make_partial, writer_columns
 from datasets_rl.errors import ConversionError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column, Schema
+from datasets_rl.format.schema import Column, Form, Schema
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocessing.batches import episode_batches
 from datasets_rl.preprocessing.merge import MergedDataset, open_datasets
@@ -155,8 +155,9 @@ def columns_of(batch: EpisodeBatch, schema: Schema) -> list[Column]:
     """Return the columns of a batch: first those that the schema `schema` has, in its order, then the others by key."""
 
     def column(key: Key, values: Any, *, shared: bool) -> Column:
-        text, encoded = key in batch.vocabulary, isinstance(values, EncodedImages)
-        return Column(key, values.dtype, values.shape[1:], shared=shared, text=text, encoded=encoded)
+        form: Form = "encoded" if isinstance(values, EncodedImages) else "raw"
+        text = key in batch.vocabulary
+        return Column(key, values.dtype, values.shape[1:], shared=shared, text=text, form=form)
 
     columns = {key: column(key, values, shared=True) for key, values in batch.states.items()}
     columns |= {key: column(key, values, shared=False) for key, values in batch.steps.items()}

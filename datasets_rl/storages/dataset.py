@@ -187,10 +187,10 @@ class DatasetStorage(EpisodicStorage):
             leaves[key] = items.index_select(0, rows)
             return
         next_rows = self._next_rows(rows)
-        if part.field.encoded:
+        if part.field.form != "raw":
             # After the last row of an episode comes its final image, which `_fill_final_states` reads.
             next_rows = torch.where(leaves[NEXT_DONE].view(-1), rows, next_rows)
-        if part.root and part.field.encoded:  # one call, so that an image in both is decoded once
+        if part.root and part.field.form != "raw":  # one call, so that an image in both is read once
             both = items.index_select(0, torch.cat([rows, next_rows]))
             leaves[key], leaves[(NEXT, *key)] = both[: len(rows)], both[len(rows) :]
             return
@@ -306,7 +306,7 @@ class DatasetStorage(EpisodicStorage):
         key = NEXT_TERMINATED if key == NEXT_DONE and not self.truncated_as_done else key
         if key in stored.schema and stored.schema[key].memory_dtype is None:
             field = stored.schema[key]
-            if field.encoded:
+            if field.form != "raw":
                 return torch.from_numpy(stored.column(key))
             items = stored.map(field.file, writable=True)
             return torch.from_numpy(np.asarray(items if field.wide else items[field.name]))

@@ -88,6 +88,8 @@ class Episode:
     metadata: Mapping[str, int | float | bool] = field(default_factory=dict)
     """Metadata of the whole episode, such as the seed or the number upstream, ``"source"``. All episodes have the same
     names. Of several pieces, the metadata of the last one is stored. NumPy scalars keep their dtype."""
+    deferred: bool = False
+    """Whether `DeferredStates` will replace the wide states of the only row of this piece, which are zeros."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", with_float_rewards(self.steps))

@@ -46,7 +46,7 @@ def stored(files, shape, tmp_path_factory):
         },
         {CAMERA: EncodedImages(files)},
     )
-    camera = Column(CAMERA, np.dtype(np.uint8), shape, shared=True, encoded=True)
+    camera = Column(CAMERA, np.dtype(np.uint8), shape, shared=True, form="encoded")
     return write_dataset(tmp_path_factory.mktemp("images"), [episode], [camera, *COLUMNS])
 
 

@@ -120,7 +120,7 @@ def test_a_dry_run_shows_the_first_values_of_encoded_images(rlds, tmp_path):
         },
         {("camera",): EncodedImages([encoded(one) for one in frames])},
     )
-    fields = [Column(("camera",), np.dtype("u1"), (4, 5, 3), shared=True, encoded=True)]
+    fields = [Column(("camera",), np.dtype("u1"), (4, 5, 3), shared=True, form="encoded")]
     fields += [Column(("next", "reward"), np.dtype("f4"), (1,)), *FLAGS]
     folder = write_dataset(tmp_path / "film", [film], fields).folder
 

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw.images import encoded
 
-from datasets_rl.format import images as pictures_module
-from datasets_rl.format.images import EncodedColumn
+from datasets_rl.format import encoded_images as pictures_module
+from datasets_rl.format.encoded_images import EncodedColumn
 from datasets_rl.preprocessing import steps as registry
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.functions import concatenate_batches

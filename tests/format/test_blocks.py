@@ -24,7 +24,7 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 F4, U1, I4 = np.dtype("f4"), np.dtype("u1"), np.dtype("i4")
 WORD = Column(("word",), I4, (), text=True)
 FRAME = Column(("frame",), U1, (40, 40, 3), shared=True)
-CAMERA = Column(("camera",), U1, (16, 16, 3), shared=True, encoded=True)
+CAMERA = Column(("camera",), U1, (16, 16, 3), shared=True, form="encoded")
 WORDS = ("lift", "", "push", "ö")
 
 

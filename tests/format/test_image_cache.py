@@ -16,9 +16,9 @@ from stored_data import Trajectory, columns, write_dataset
 from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.buffers import batches as batches_module
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format import images as images_module
+from datasets_rl.format import encoded_images as images_module
+from datasets_rl.format.encoded_images import EncodedImageColumn
 from datasets_rl.format.image_cache import ImageCache
-from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.schema import Column
 from datasets_rl.read import threads
 from datasets_rl.storages import DatasetStorage
@@ -31,7 +31,7 @@ CAMERA = ("observation", "camera")
 NEXT_CAMERA = ("next", *CAMERA)
 STEPS = (9, 1, 14)
 COLUMNS = [
-    Column(CAMERA, np.dtype(np.uint8), SHAPE, shared=True, encoded=True),
+    Column(CAMERA, np.dtype(np.uint8), SHAPE, shared=True, form="encoded"),
     *[one for one in columns() if one.key != ("observation",)],
 ]
 
@@ -187,7 +187,7 @@ def test_damaged_images_of_a_batch_in_threads_are_all_reported(cores, tmp_path):
     data = np.frombuffer(b"".join(files), np.uint8).copy()
     for row in (2, 9):
         data[ends[row] - 40 : ends[row] - 20] ^= 0xFF
-    column = ImageColumn(data, ends, (128, 128, 3), tmp_path / "camera.npy")
+    column = EncodedImageColumn(data, ends, (128, 128, 3), tmp_path / "camera.npy")
 
     for cache in (None, ImageCache(1 << 20)):
         with pytest.raises(IntegrityError, match="image 2 is a PNG") as caught:
@@ -218,7 +218,7 @@ def test_a_forked_process_decodes_with_threads_of_its_own(stored, cores):
     cores(3)
     storage = DatasetStorage(stored)
     files, ends, pixels = column_of((256, 256, 1), 4)
-    column = ImageColumn(np.frombuffer(b"".join(files), np.uint8), ends, (256, 256, 1), stored.folder)
+    column = EncodedImageColumn(np.frombuffer(b"".join(files), np.uint8), ends, (256, 256, 1), stored.folder)
     column.take(np.arange(4))
     storage.get([0])
     with storage._cache._lock:  # as if another thread used the cache during the fork

@@ -19,7 +19,7 @@ def field(key, dtype="<f4", shape=(3,), *, shared=True, **more):
         ([field("observation"), field("info.qpos", shape=(2,))], SpaceSummary("state", (3,))),
         ([field("pixels", "|u1", (84, 84))], SpaceSummary("pixels", (84, 84))),
         ([field("observation", "|u1", (3, 64, 64))], SpaceSummary("pixels", (3, 64, 64))),
-        ([field("observation", "|u1", (64, 64, 3), encoded=True)], SpaceSummary("pixels", (64, 64, 3))),
+        ([field("observation", "|u1", (64, 64, 3), form="encoded")], SpaceSummary("pixels", (64, 64, 3))),
         ([field("observation.image", "|u1", (7, 7, 3)), field("observation.way", "<i8", ())], SpaceSummary("state")),
         ([field("observation.camera", "|u1", (32, 32, 3)), field("observation.arm")], SpaceSummary("pixels+state")),
         ([field("pixels", "|u1", (64, 64, 3)), field("state.speed")], SpaceSummary("pixels", (64, 64, 3))),

@@ -22,7 +22,7 @@ CAMERA = ("observation", "camera")
 SHAPE = (24, 32, 3)
 LENGTHS = ((4, True), (1, False), (6, False), (5, True), (3, True))
 COLUMNS = [
-    Column(CAMERA, np.dtype("u1"), SHAPE, shared=True, encoded=True),
+    Column(CAMERA, np.dtype("u1"), SHAPE, shared=True, form="encoded"),
     *[one for one in columns() if one.key != ("observation",)],
 ]
 

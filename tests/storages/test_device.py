@@ -121,7 +121,7 @@ def test_a_generator_of_another_device_is_named(folder):
 
 
 def test_what_cannot_be_moved_is_refused_and_nothing_changes(tmp_path, folder):
-    camera = Column(("camera",), np.dtype(np.uint8), (16, 24, 3), shared=True, encoded=True)
+    camera = Column(("camera",), np.dtype(np.uint8), (16, 24, 3), shared=True, form="encoded")
     one = trajectory(2)
     one.states["camera",] = EncodedImages([encoded(scene(16, 24, 3, seed=step)) for step in range(3)])
     write_dataset(tmp_path, [one], [*columns(), camera])

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,8 @@ class LogReader(EpisodeReader):
         with GzipNpyReader(path) as file:
             first = int(rows.deferred)
             if rows.deferred:
-                yield from rows.split(0, 1, np.zeros((1, *FRAME), np.uint8))
+                for piece in rows.split(0, 1, np.zeros((1, *FRAME), np.uint8)):
+                    yield replace(piece, deferred=True)
             for start in range(0, log.cursor, _BLOCK):
                 stop = min(start + _BLOCK, log.cursor)
                 frames: NDArray[np.uint8] = np.empty((stop - start, *FRAME), np.uint8)

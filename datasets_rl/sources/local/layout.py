@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import Column, Form
 from datasets_rl.read.streams import join_names
 from datasets_rl.sources.local.description import Description, Field
 from datasets_rl.sources.local.files import Array, ArrayFile
@@ -237,7 +237,8 @@ def _column_slice(field: Field, array: Array | None) -> ColumnSlice:
     turn = _TURNS[field.layout]
     shape = (1,) if key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
     dtype = WIDENED.get(array.dtype, array.dtype)
-    column = Column(key, dtype, shape, shared=field.is_state, text=array.text, encoded=array.encoded)
+    form: Form = "encoded" if array.encoded else "raw"
+    column = Column(key, dtype, shape, shared=field.is_state, text=array.text, form=form)
     return ColumnSlice(field.array, column, turn)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import Column, Form
 from datasets_rl.read import images
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.sources.openx.episodes import ArchiveFiles, EpisodeImages, RawEpisode, RecordFiles
@@ -160,8 +160,8 @@ class OpenXReader(EpisodeReader):
             problem = f"its first image is {list(head.shape)}; features.json declares {_declared_text(values.declared)}"
             raise ConversionError("", [problem])
         dtype = np.dtype(np.float32) if values.floats else head.dtype
-        encoded = self._encoded and dtype == np.uint8
-        column = Column(stored_key(path), _WIDER.get(dtype, dtype), shape, shared=shared, encoded=encoded)
+        form: Form = "encoded" if self._encoded and dtype == np.uint8 else "raw"
+        column = Column(stored_key(path), _WIDER.get(dtype, dtype), shape, shared=shared, form=form)
         return _Field(path, column, values.floats)
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
