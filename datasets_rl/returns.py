@@ -42,8 +42,10 @@ Raises:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -70,6 +72,8 @@ __all__ = [
     "vtrace_advantage_estimate",
 ]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Factor: TypeAlias = float | Tensor
 """A number, or a tensor with one element or the shape of the reward."""
 Sums: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
@@ -133,246 +137,6 @@ def td0_advantage_estimate(
     """Return the TD(0) errors, ``r_t + g V(s_{t+1}) - V(s_t)``, [*, T, F] (Sutton and Barto, 2018, section 6.1)."""
     _check(None, reward=reward, done=done, state_value=state_value)
     return td0_return_estimate(gamma, next_state_value, reward, terminated, done=done) - state_value
-
-
-def td1_return_estimate(
-    gamma: Factor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    rolling_gamma: bool | None = None,
-    *,
-    time_dim: int = -2,
-) -> Tensor:
-    """Return the discounted rewards up to the end of the episode or batch, and the value there, [*, T, F].
-
-        r_0 + g r_1 + g^2 r_2 + g^3 V(s_3)        the Monte-Carlo return; without V(s_3) if s_3 is terminal
-
-    This is TD(lambda) with lambda 1 (Sutton and Barto, 2018, section 12.1).
-    """
-    return td_lambda_return_estimate(
-        gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim=time_dim
-    )
-
-
-def td1_advantage_estimate(
-    gamma: Factor,
-    state_value: Tensor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    rolling_gamma: bool | None = None,
-    time_dim: int = -2,
-) -> Tensor:
-    """Return `td1_return_estimate` minus the value of the state, [*, T, F]."""
-    return td_lambda_advantage_estimate(
-        gamma, 1, state_value, next_state_value, reward, done, terminated, rolling_gamma, time_dim
-    )
-
-
-def vec_td1_return_estimate(
-    gamma: Factor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    rolling_gamma: bool | None = None,
-    time_dim: int = -2,
-) -> Tensor:
-    """Return `td1_return_estimate`, [*, T, F], without a loop."""
-    return vec_td_lambda_return_estimate(
-        gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim=time_dim
-    )
-
-
-def vec_td1_advantage_estimate(
-    gamma: Factor,
-    state_value: Tensor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    rolling_gamma: bool | None = None,
-    time_dim: int = -2,
-) -> Tensor:
-    """Return `td1_advantage_estimate`, [*, T, F], without a loop."""
-    return vec_td_lambda_advantage_estimate(
-        gamma, 1, state_value, next_state_value, reward, done, terminated, rolling_gamma, time_dim
-    )
-
-
-def td_lambda_return_estimate(
-    gamma: Factor,
-    lmbda: Factor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    rolling_gamma: bool | None = None,
-    *,
-    time_dim: int = -2,
-) -> Tensor:
-    """Return the lambda-returns, [*, T, F] (Sutton and Barto, 2018, sections 12.1 and 12.8).
-
-    G_t = r_t + g ((1 - l) V(s_{t+1}) + l G_{t+1})        G_t = r_t + g V(s_{t+1}) in the last step
-
-    step     0                              1                              2             gamma 1, lambda 0.5
-    return   r_0 + V(s_1) / 2 + G_1 / 2     r_1 + V(s_2) / 2 + G_2 / 2     r_2 + V(s_3)
-    """
-    return _td_lambda(_step_by_step, gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
-
-
-def td_lambda_advantage_estimate(
-    gamma: Factor,
-    lmbda: Factor,
-    state_value: Tensor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    rolling_gamma: bool | None = None,
-    time_dim: int = -2,
-) -> Tensor:
-    """Return `td_lambda_return_estimate` minus the value of the state, [*, T, F]."""
-    _check(time_dim, reward=reward, state_value=state_value)
-    returns = td_lambda_return_estimate(
-        gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim=time_dim
-    )
-    return returns - state_value
-
-
-def vec_td_lambda_return_estimate(
-    gamma: Factor,
-    lmbda: Factor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    rolling_gamma: bool | None = None,
-    *,
-    time_dim: int = -2,
-) -> Tensor:
-    """Return `td_lambda_return_estimate`, [*, T, F], without a loop.
-
-    If `rolling_gamma` is False and a factor is a tensor, it needs memory for T times as many numbers.
-    """
-    return _td_lambda(discounted, gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
-
-
-def vec_td_lambda_advantage_estimate(
-    gamma: Factor,
-    lmbda: Factor,
-    state_value: Tensor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    rolling_gamma: bool | None = None,
-    time_dim: int = -2,
-) -> Tensor:
-    """Return `td_lambda_advantage_estimate`, [*, T, F], without a loop."""
-    _check(time_dim, reward=reward, state_value=state_value)
-    returns = vec_td_lambda_return_estimate(
-        gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim=time_dim
-    )
-    return returns - state_value
-
-
-def generalized_advantage_estimate(
-    gamma: Factor,
-    lmbda: Factor,
-    state_value: Tensor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    *,
-    time_dim: int = -2,
-) -> tuple[Tensor, Tensor]:
-    """Return the generalized advantage estimates and the value targets, [*, T, F] each.
-
-        A_t = d_t + g l A_{t+1}    with d_t = r_t + g V(s_{t+1}) - V(s_t)        A_t = d_t in the last step
-        target = A_t + V(s_t)
-
-        step         0                            1               2          episode of 3 steps
-        advantage    d_0 + g l d_1 + (g l)^2 d_2  d_1 + g l d_2   d_2
-
-    Source: Schulman, Moritz, Levine, Jordan and Abbeel (2015), "High-Dimensional Continuous Control Using Generalized
-    Advantage Estimation", equation 16, arXiv:1506.02438.
-    """
-    return _gae(_step_by_step, gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim)
-
-
-def vec_generalized_advantage_estimate(
-    gamma: Factor,
-    lmbda: Factor,
-    state_value: Tensor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    *,
-    time_dim: int = -2,
-) -> tuple[Tensor, Tensor]:
-    """Return `generalized_advantage_estimate`, [*, T, F] each, without a loop."""
-    return _gae(discounted, gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim)
-
-
-def vtrace_advantage_estimate(
-    gamma: Factor,
-    log_pi: Tensor,
-    log_mu: Tensor,
-    state_value: Tensor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None = None,
-    rho_thresh: float | Tensor = 1.0,
-    c_thresh: float | Tensor = 1.0,
-    time_dim: int = -2,
-) -> tuple[Tensor, Tensor]:
-    """Return the V-trace advantages of the policy gradient and the value targets, [*, T, F] each.
-
-        w_t = pi(a_t | s_t) / mu(a_t | s_t)    rho_t = min(w_t, rho_thresh)    c_t = min(w_t, c_thresh)
-        v_t = V(s_t) + rho_t (r_t + g V(s_{t+1}) - V(s_t)) + g c_t (v_{t+1} - V(s_{t+1}))
-        advantage = rho_t (r_t + g v_{t+1} - V(s_t))
-
-        step         0        1        2                 episode of 3 steps
-        v_{t+1}      v_1      v_2      V(s_3)            v_{t+1} = V(s_{t+1}) in the last step
-
-    Source: Espeholt et al. (2018), "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
-    Architectures", section 4.1, arXiv:1802.01561.
-
-    Args:
-        gamma: See the module, as for the arguments that are not listed here.
-        log_pi: Log-probability of the action under the policy that is evaluated, pi, [*, T, F].
-        log_mu: Log-probability of the action under the policy that chose it, mu, [*, T, F].
-        state_value: V(s_t).
-        next_state_value: V(s_{t+1}).
-        reward: r_t.
-        done: Whether the step is the last one of its episode.
-        terminated: Whether s_{t+1} is terminal.
-        rho_thresh: Upper bound of rho_t.
-        c_thresh: Upper bound of c_t.
-        time_dim: The axis of the steps.
-
-    Returns:
-        The advantages and the value targets v_t.
-    """
-    values = {"state_value": state_value, "next_state_value": next_state_value, "log_pi": log_pi, "log_mu": log_mu}
-    _check(time_dim, done=done, terminated=terminated, reward=reward, **values)
-    ends, terminal = _flags(done, terminated)
-    gamma = _factor(gamma, state_value)
-    following, reward = next_state_value.masked_fill(terminal, 0), float_rewards(reward)
-    ratio = (log_pi - log_mu).exp()
-    rho, c = (ratio.clamp(max=bound) for bound in (rho_thresh, c_thresh))
-    errors = rho * (reward + gamma * following - state_value)
-    targets = state_value + discounted(errors, _carry(ends, gamma * c, errors.dtype), time_dim)
-    # v_{t+1}, and V(s_{t+1}) in the last step, as `_last` marks it.
-    after = torch.where(_last(ends, time_dim), following, targets.roll(-1, time_dim))
-    return rho * (reward + gamma * after - state_value), targets
 
 
 def discounted(values: Tensor, carry: Tensor, dim: int = 0) -> Tensor:
@@ -464,6 +228,223 @@ def _step_by_step(values: Tensor, carry: Tensor, dim: int) -> Tensor:
     return torch.stack(sums[::-1], dim) if sums else values
 
 
+def _looped(estimate: Callable[Concatenate[Sums, P], R]) -> Callable[P, R]:
+    """Let an estimate compute its sums step by step."""
+    return _summed(estimate, _step_by_step, estimate.__name__)
+
+
+def _without_loop(estimate: Callable[P, R]) -> Callable[P, R]:
+    """Return a looped estimate without the loop."""
+    given: Any = estimate
+    return _summed(given.__wrapped__, discounted, f"vec_{given.__name__}")
+
+
+def _summed(estimate: Callable[Concatenate[Sums, P], R], sums: Sums, name: str) -> Callable[P, R]:
+    """Return an estimate as a function of its other arguments, under a name."""
+
+    @wraps(estimate)
+    def summed(*args: P.args, **kwargs: P.kwargs) -> R:
+        return estimate(sums, *args, **kwargs)
+
+    own = inspect.signature(estimate)
+    summed.__signature__ = own.replace(parameters=[*own.parameters.values()][1:])  # type: ignore[attr-defined]  # mypy knows no such attribute
+    summed.__name__ = summed.__qualname__ = name
+    return summed
+
+
+def td1_return_estimate(
+    gamma: Factor,
+    next_state_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor | None = None,
+    rolling_gamma: bool | None = None,
+    *,
+    time_dim: int = -2,
+) -> Tensor:
+    """Return the discounted rewards up to the end of the episode or batch, and the value there, [*, T, F].
+
+        r_0 + g r_1 + g^2 r_2 + g^3 V(s_3)        the Monte-Carlo return; without V(s_3) if s_3 is terminal
+
+    This is TD(lambda) with lambda 1 (Sutton and Barto, 2018, section 12.1).
+    """
+    return _td_lambda(_step_by_step, gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
+
+
+def vec_td1_return_estimate(
+    gamma: Factor,
+    next_state_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor | None = None,
+    rolling_gamma: bool | None = None,
+    time_dim: int = -2,
+) -> Tensor:
+    """Return `td1_return_estimate`, [*, T, F], without a loop."""
+    return _td_lambda(discounted, gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
+
+
+@_looped
+def td1_advantage_estimate(
+    sums: Sums,
+    gamma: Factor,
+    state_value: Tensor,
+    next_state_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor | None = None,
+    rolling_gamma: bool | None = None,
+    time_dim: int = -2,
+) -> Tensor:
+    """Return `td1_return_estimate` minus the value of the state, [*, T, F]."""
+    _check(time_dim, reward=reward, state_value=state_value)
+    return _td_lambda(sums, gamma, 1, next_state_value, reward, done, terminated, rolling_gamma, time_dim) - state_value
+
+
+vec_td1_advantage_estimate = _without_loop(td1_advantage_estimate)
+
+
+@_looped
+def td_lambda_return_estimate(
+    sums: Sums,
+    gamma: Factor,
+    lmbda: Factor,
+    next_state_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor | None = None,
+    rolling_gamma: bool | None = None,
+    *,
+    time_dim: int = -2,
+) -> Tensor:
+    """Return the lambda-returns, [*, T, F] (Sutton and Barto, 2018, sections 12.1 and 12.8).
+
+    G_t = r_t + g ((1 - l) V(s_{t+1}) + l G_{t+1})        G_t = r_t + g V(s_{t+1}) in the last step
+
+    step     0                              1                              2             gamma 1, lambda 0.5
+    return   r_0 + V(s_1) / 2 + G_1 / 2     r_1 + V(s_2) / 2 + G_2 / 2     r_2 + V(s_3)
+
+    If `rolling_gamma` is False and a factor is a tensor, it needs memory for T times as many numbers.
+    """
+    return _td_lambda(sums, gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
+
+
+vec_td_lambda_return_estimate = _without_loop(td_lambda_return_estimate)
+
+
+@_looped
+def td_lambda_advantage_estimate(
+    sums: Sums,
+    gamma: Factor,
+    lmbda: Factor,
+    state_value: Tensor,
+    next_state_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor | None = None,
+    rolling_gamma: bool | None = None,
+    time_dim: int = -2,
+) -> Tensor:
+    """Return `td_lambda_return_estimate` minus the value of the state, [*, T, F]."""
+    _check(time_dim, reward=reward, state_value=state_value)
+    returns = _td_lambda(sums, gamma, lmbda, next_state_value, reward, done, terminated, rolling_gamma, time_dim)
+    return returns - state_value
+
+
+vec_td_lambda_advantage_estimate = _without_loop(td_lambda_advantage_estimate)
+
+
+@_looped
+def generalized_advantage_estimate(
+    sums: Sums,
+    gamma: Factor,
+    lmbda: Factor,
+    state_value: Tensor,
+    next_state_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor | None = None,
+    *,
+    time_dim: int = -2,
+) -> tuple[Tensor, Tensor]:
+    """Return the generalized advantage estimates and the value targets, [*, T, F] each.
+
+        A_t = d_t + g l A_{t+1}    with d_t = r_t + g V(s_{t+1}) - V(s_t)        A_t = d_t in the last step
+        target = A_t + V(s_t)
+
+        step         0                            1               2          episode of 3 steps
+        advantage    d_0 + g l d_1 + (g l)^2 d_2  d_1 + g l d_2   d_2
+
+    Source: Schulman, Moritz, Levine, Jordan and Abbeel (2015), "High-Dimensional Continuous Control Using Generalized
+    Advantage Estimation", equation 16, arXiv:1506.02438.
+    """
+    values = {"state_value": state_value, "next_state_value": next_state_value}
+    _check(time_dim, done=done, terminated=terminated, reward=reward, **values)
+    ends, terminal = _flags(done, terminated)
+    gamma, lmbda = _factor(gamma, state_value), _factor(lmbda, state_value)
+    errors = float_rewards(reward) + gamma * next_state_value.masked_fill(terminal, 0) - state_value
+    advantage = sums(errors, _carry(ends, gamma * lmbda, errors.dtype), time_dim)
+    return advantage, advantage + state_value
+
+
+vec_generalized_advantage_estimate = _without_loop(generalized_advantage_estimate)
+
+
+def vtrace_advantage_estimate(
+    gamma: Factor,
+    log_pi: Tensor,
+    log_mu: Tensor,
+    state_value: Tensor,
+    next_state_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor | None = None,
+    rho_thresh: float | Tensor = 1.0,
+    c_thresh: float | Tensor = 1.0,
+    time_dim: int = -2,
+) -> tuple[Tensor, Tensor]:
+    """Return the V-trace advantages of the policy gradient and the value targets, [*, T, F] each.
+
+        w_t = pi(a_t | s_t) / mu(a_t | s_t)    rho_t = min(w_t, rho_thresh)    c_t = min(w_t, c_thresh)
+        v_t = V(s_t) + rho_t (r_t + g V(s_{t+1}) - V(s_t)) + g c_t (v_{t+1} - V(s_{t+1}))
+        advantage = rho_t (r_t + g v_{t+1} - V(s_t))
+
+        step         0        1        2                 episode of 3 steps
+        v_{t+1}      v_1      v_2      V(s_3)            v_{t+1} = V(s_{t+1}) in the last step
+
+    Source: Espeholt et al. (2018), "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
+    Architectures", section 4.1, arXiv:1802.01561.
+
+    Args:
+        gamma: See the module, as for the arguments that are not listed here.
+        log_pi: Log-probability of the action under the policy that is evaluated, pi, [*, T, F].
+        log_mu: Log-probability of the action under the policy that chose it, mu, [*, T, F].
+        state_value: V(s_t).
+        next_state_value: V(s_{t+1}).
+        reward: r_t.
+        done: Whether the step is the last one of its episode.
+        terminated: Whether s_{t+1} is terminal.
+        rho_thresh: Upper bound of rho_t.
+        c_thresh: Upper bound of c_t.
+        time_dim: The axis of the steps.
+
+    Returns:
+        The advantages and the value targets v_t.
+    """
+    values = {"state_value": state_value, "next_state_value": next_state_value, "log_pi": log_pi, "log_mu": log_mu}
+    _check(time_dim, done=done, terminated=terminated, reward=reward, **values)
+    ends, terminal = _flags(done, terminated)
+    gamma = _factor(gamma, state_value)
+    following, reward = next_state_value.masked_fill(terminal, 0), float_rewards(reward)
+    ratio = (log_pi - log_mu).exp()
+    rho, c = (ratio.clamp(max=bound) for bound in (rho_thresh, c_thresh))
+    errors = rho * (reward + gamma * following - state_value)
+    targets = state_value + discounted(errors, _carry(ends, gamma * c, errors.dtype), time_dim)
+    # v_{t+1}, and V(s_{t+1}) in the last step, as `_last` marks it.
+    after = torch.where(_last(ends, time_dim), following, targets.roll(-1, time_dim))
+    return rho * (reward + gamma * after - state_value), targets
+
+
 def _td_lambda(
     sums: Sums,
     gamma: Factor,
@@ -490,27 +471,6 @@ def _td_lambda(
     carry = _carry(last, gamma * lmbda, following.dtype)
     returns = sums(reward + (gamma - carry) * following, carry, dim)
     return returns.diagonal(dim1=-2, dim2=-1).movedim(-1, time_dim) if per_start else returns
-
-
-def _gae(
-    sums: Sums,
-    gamma: Factor,
-    lmbda: Factor,
-    state_value: Tensor,
-    next_state_value: Tensor,
-    reward: Tensor,
-    done: Tensor,
-    terminated: Tensor | None,
-    time_dim: int,
-) -> tuple[Tensor, Tensor]:
-    """Return advantages and value targets, whose sums a given function computes."""
-    values = {"state_value": state_value, "next_state_value": next_state_value}
-    _check(time_dim, done=done, terminated=terminated, reward=reward, **values)
-    ends, terminal = _flags(done, terminated)
-    gamma, lmbda = _factor(gamma, state_value), _factor(lmbda, state_value)
-    errors = float_rewards(reward) + gamma * next_state_value.masked_fill(terminal, 0) - state_value
-    advantage = sums(errors, _carry(ends, gamma * lmbda, errors.dtype), time_dim)
-    return advantage, advantage + state_value
 
 
 def _check(time_dim: int | None, **tensors: Tensor | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -63,8 +64,7 @@ def is_full(value):
 
 def arguments(batch, function, **more):
     """Return those of the entries that a function takes."""
-    code = function.__code__
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    names = inspect.signature(function).parameters
     return {key: value for key, value in {**batch, **more}.items() if key in names}
 
 
