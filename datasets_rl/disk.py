@@ -76,7 +76,7 @@ def write_bytes(target: Path, content: bytes, *, keep: Path | None = None, hint:
         hint: What to do next if the disk is full.
 
     Raises:
-        DiskFullError: If there is no space left.
+        DiskFullError: If the disk is full.
     """
     free_temporary_files(target.parent, target.name)
     temporary = target.with_name(f".{target.name}@{process_name()}.tmp")
@@ -273,7 +273,7 @@ def read_plain(path: Path) -> bytes:
 
     Raises:
         IntegrityError: If it is not a plain file.
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If it does not exist.
     """
     with os.fdopen(_open_plain(path), "rb") as stream:
         return stream.read()
@@ -491,7 +491,7 @@ def lock(
     Raises:
         LockedError: If another process still holds the lock after `wait` seconds.
         IntegrityError: If the path is not a plain file.
-        DiskFullError: If there is no room for the file.
+        DiskFullError: If the disk has too little space for the file.
     """
     import filelock
 

@@ -158,7 +158,7 @@ class _Bar(Report):
             self._bar.total = total
             container = getattr(self._bar, "container", None)
             if container is not None:
-                # The widget has a maximum of its own, and is 20 pixels wide while the total is unknown.
+                # The widget has its own maximum, and is 20 pixels wide while the total is unknown.
                 _, widget, _ = container.children
                 widget.max, widget.layout.width = total, None
             self._bar.refresh()

@@ -153,7 +153,7 @@ def parse_mirror(source: str, urls: Any) -> tuple[str, ...]:
     """Return the mirrors of one source: base addresses, as a list, or as a text with commas.
 
     Raises:
-        ValueError: If there is none, or one has no scheme.
+        ValueError: If no address is given, or one has no scheme.
     """
     listed = urls.split(",") if isinstance(urls, str) else urls
     addresses = tuple(str(url).strip() for url in listed if str(url).strip()) if isinstance(listed, list) else ()

@@ -205,7 +205,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return Settings.from_env()
 
     def _local_copy(self) -> Path | None:
-        """Return the path of a local copy of the upstream files, which is then read instead; None if there is none."""
+        """Return the path of a local copy of the upstream files to read instead of a download; None to download."""
         return None
 
     @property

@@ -31,7 +31,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
         >>> (guess == batch["y"]).float()                           # the reward of any action
 
     Every row is an episode of one step: the observation is the sample, the action is its class, and the reward is 1.
-    There is no next observation.
+    Batches have no next observation.
 
     The arguments without a description are those of `BaseDatasetExperienceReplay`.
 

@@ -20,7 +20,7 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         >>> dataset = VD4RLExperienceReplay("main/walker_walk/random/64px", batch_size=32, image_size=50)
         >>> dataset.sample()["pixels"]            # [32, 3, 50, 50], floats from 0 to 1
 
-    The images are stored as they were published, uint8 [64, 64, 3] or [3, 84, 84], and are converted to channels-first
+    The published images are stored unchanged, uint8 [64, 64, 3] or [3, 84, 84], and are converted to channels-first
     floats when they are sampled. ``dataset["pixels"]`` returns the stored integers. Each row has the action that was
     taken on its image.
 

@@ -33,7 +33,7 @@ class Target:
     selection: Selection
     """The requested selection, with the revision of an address."""
     stored: Manifest | None
-    """The manifest of the current version; None if there is none, or if it is to be replaced whatever it is."""
+    """The manifest of the current version; None if nothing is stored, or if it will be replaced in any case."""
     is_derived: bool = False
 
     @classmethod

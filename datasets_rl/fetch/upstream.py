@@ -91,7 +91,7 @@ class Upstream:
         return self._with_mirrors(_folder_from_json(answers[query]))
 
     def answered_folder(self, path: str) -> Folder | None:
-        """Return the stored list of the files below a folder, whichever address answered; None if there is none."""
+        """Return the stored list of the files below a folder, whichever address answered; None if it is not stored."""
         for query, answer in self._stored_answers().items():
             if json.loads(query)[0] == path:
                 return _folder_from_json(answer)

@@ -26,7 +26,7 @@ _LICENSES = {
     "ccbysa40": "cc-by-sa-4.0",
     "mit": "mit",
 }
-"""The hub's name of a license, by the letters and digits of its own name."""
+"""The hub's name of a license, by the letters and digits of its usual name."""
 _SIZES = (
     (1_000, "n<1K"),
     (10_000, "1K<n<10K"),
@@ -177,7 +177,8 @@ def _history_lines(manifest: Manifest) -> list[str]:
         lines += [f"- merged with {_text(member.get('id'))}" for member in run.get("merged", ())]
         recipe = run.get("recipe", {})
         if recipe.get("steps"):
-            lines.append(f"- preprocessed with the recipe {_text(recipe.get('name') or 'of its own')}:")
+            name = recipe.get("name")
+            lines.append(f"- preprocessed with {f'the recipe {_text(name)}' if name else 'these steps'}:")
             lines += [f"  - `{_step(step)}`" for step in recipe["steps"]]
     return lines
 

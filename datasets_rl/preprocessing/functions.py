@@ -80,7 +80,7 @@ class Function(Step):
 
 
 def concatenate_batches(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
-    """Concatenate batches; return None if there are none.
+    """Concatenate batches; return None if `parts` is empty.
 
     If one batch has a field separately at t and at t + 1, so will the result: the layout of an episode of one step is
     ambiguous.

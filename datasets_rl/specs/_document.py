@@ -62,7 +62,7 @@ def is_int64(value: Any) -> bool:
 
 
 class SpecDocument:
-    """JSON object of a document: validates its fields as they are read, and collects the problems.
+    """JSON object of a document: validates its fields during reading, and collects the problems.
 
     Args:
         document: Parsed JSON of any type; anything but an object is a problem.

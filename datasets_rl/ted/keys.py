@@ -173,7 +173,7 @@ def spelled_key(key: str | Key, names_at: NamesAt) -> Key:
 
 
 def _entry_named(dotted: str, path: Key, names_at: NamesAt) -> Key:
-    """Return the key under `path` whose dotted name is this one; () if there is none."""
+    """Return the key under `path` whose dotted name is this one; () if no key has it."""
     names = names_at(path)
     if dotted in names:
         return (*path, dotted)

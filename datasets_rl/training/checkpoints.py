@@ -37,7 +37,7 @@ def write_checkpoint(path: Path, state: dict[str, Any], *, previous: Path | None
         previous: The name under which the former file is kept.
 
     Raises:
-        DiskFullError: If there is no space left.
+        DiskFullError: If the disk is full.
     """
     stream = io.BytesIO()
     torch.save(state, stream)

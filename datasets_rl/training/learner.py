@@ -180,7 +180,7 @@ def action_normalizer(name: str, dataset: Any, space: Any, kind: Literal["bounds
 
 
 def has_bounds(low: Any, high: Any) -> bool:
-    """Return whether the bounds of a space are numbers of the task: specs state the largest float if there are none."""
+    """Return whether the bounds of a space are numbers of the task: specs state the largest float for an unbounded space."""
     return bool((np.abs(np.stack([low, high])) < np.finfo(np.float32).max / 2).all())
 
 

@@ -72,7 +72,7 @@ class Run:
     dataset: Any
     """The dataset without the episodes that are held out."""
     held_out: Any = None
-    """The episodes for the validation loss; None if there are none."""
+    """The episodes for the validation loss; None without a validation loss."""
     envs: Any = None
     """As many environments as an evaluation has episodes; None without evaluation."""
     action_space: Any

@@ -27,7 +27,7 @@ class TimeMaxPool(CatFrames):
         in_keys: Keys of the entries; ``["observation"]`` by default.
         out_keys: Keys of the maxima; `in_keys` by default.
         T: Number of values.
-        reset_key: Not used, as there is no environment.
+        reset_key: Not used: it is the key of an environment.
 
     Raises:
         InvalidArgumentError: If `T` is below 1.

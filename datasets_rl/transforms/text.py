@@ -63,7 +63,7 @@ class Hash(UnaryTransform):
 
     @staticmethod
     def reproducible_hash(string: Any, seed: Any = None) -> Tensor:
-        """Return the SHA-256 of a seed followed by a text, uint8 [32], the same in every process; `None` is no text."""
+        """Return the SHA-256 of a seed followed by a text, uint8 [32], the same in every process; `None` is the empty text."""
         text = f"{'' if seed is None else seed}{'' if string is None else string}"
         return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
 

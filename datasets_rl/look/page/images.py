@@ -63,7 +63,7 @@ def as_pixels(values: NDArray[Any], scale: tuple[float, float] | None = None) ->
 
 
 def scale_of(values: NDArray[Any]) -> tuple[float, float]:
-    """Return the least and the greatest finite value; 0 and 0 if there is none."""
+    """Return the least and the greatest finite value; 0 and 0 if no value is finite."""
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
 

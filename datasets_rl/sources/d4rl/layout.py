@@ -40,7 +40,7 @@ class ColumnSlice:
     name: str
     column: Column
     following: str = ""
-    """Name of the HDF5 dataset with the value after the step; empty if there is none."""
+    """Name of the HDF5 dataset with the value after the step; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)

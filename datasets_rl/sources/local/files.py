@@ -194,7 +194,7 @@ def _hdf5_array(array: Hdf5Array, name: str) -> Array:
 
 
 def _encoded_array(rows: int, first: bytes, name: str) -> Array:
-    """Return the description of an array of images, from the header of the first one; of objects if it is none."""
+    """Return the description of an array of images, from the header of the first one; of objects if that is not an image."""
     from datasets_rl.read.images import read_header
 
     if not first:  # an unknown final state
