@@ -4,15 +4,18 @@ stdin       a line of JSON per child: home (RLDS_HOME), argv, fatal (the number 
             killed with SIGKILL; 0 for none)
 stdout      a line of JSON per child: died, code (exit code), changes (number of changes), text (its output)
 
-A change is a call that creates, opens for writing, renames, links or deletes a path. Python reports each of them to an
-audit hook before it happens.
+A change is a call that creates, opens for writing, truncates, renames, links or deletes a path, which Python reports to
+an audit hook before it happens, or one that writes to an open file: of the fatal one, the first half is written.
 """
 
+import builtins
 import contextlib
 import importlib
+import io
 import json
 import os
 import pkgutil
+import shutil
 import signal
 import sys
 import tempfile
@@ -24,7 +27,7 @@ import torch
 import datasets_rl
 from datasets_rl.cli.app import main
 
-_CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link"}
+_CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -35,20 +38,53 @@ def changes(event, arguments, home):
         return isinstance(path, (str, bytes)) and home in os.fsdecode(path) and bool(flags & _WRITING)
     if event not in _CHANGES:
         return False
-    paths = [os.fsdecode(one) for one in arguments if isinstance(one, (str, bytes, os.PathLike))]
+    paths = [path_of(one) for one in arguments if isinstance(one, (str, bytes, os.PathLike))]
+    if event == "os.truncate":  # of a path, or of an open file
+        paths = [path_of(arguments[0])]
     return any(home in path or not path.startswith(os.sep) for path in paths)
+
+
+def path_of(file):
+    """Return the path of a file that is given by its path or its descriptor."""
+    return os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else os.fsdecode(file)
+
+
+def counted_open(count, home):
+    """Return a function like `open` whose files below `home` call `count` in the middle of every write."""
+    plain = io.open
+
+    class CountedFile(io.FileIO):
+        def write(self, data):
+            data = memoryview(data).cast("B")
+            half = super().write(data[: len(data) // 2]) if len(data) > 1 else 0
+            count()
+            return half + super().write(data[half:])
+
+    def opened(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):  # noqa: FBT002, PLR0913, PLR0917 - those of `open`
+        if not set(mode) & set("wax+") or home not in path_of(file):
+            return plain(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        raw = CountedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+        if not buffering:
+            return raw
+        binary = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+        return binary if "b" in mode else io.TextIOWrapper(binary, encoding, errors, newline, buffering == 1)
+
+    return opened
 
 
 def child(task, writable):
     """Run one command in this forked process, and report its exit code, changes and output."""
-    count = 0
+    total = 0
+
+    def count():
+        nonlocal total
+        total += 1
+        if total == task["fatal"]:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(event, arguments):
-        nonlocal count
         if changes(event, arguments, task["home"]):
-            count += 1
-            if count == task["fatal"]:
-                os.kill(os.getpid(), signal.SIGKILL)
+            count()
 
     os.environ["RLDS_HOME"] = task["home"]
     os.environ["RLDS_NO_PROGRESS"] = "1"
@@ -59,6 +95,8 @@ def child(task, writable):
         sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
         sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
         sys.addaudithook(watch)
+        builtins.open = io.open = counted_open(count, task["home"])
+        shutil._USE_CP_SENDFILE = False  # so that a copy is written by the files above
         try:
             code = main(task["argv"])
         except BaseException:  # noqa: BLE001 - the child must exit after any error
@@ -66,7 +104,7 @@ def child(task, writable):
             code = -1
         sys.stdout.flush()
         sys.stderr.flush()
-        made = count
+        made = total
         text.seek(0)
         os.write(writable, json.dumps({"code": code, "changes": made, "text": text.read()[-2000:]}).encode())
     os._exit(0)

@@ -108,6 +108,11 @@ OTHERS = [
     ["cache", "prune", "--builds", "--yes"],
     ["use", ID, "1"],
     ["download", ID],
+    ["download", ID, "--force"],
+    ["append", "local/mine", ID],
+    ["preprocess", ID, "-t", "scale_rewards:7", "--in-place"],
+    ["cache", "prune", "--versions", "--yes"],
+    ["cache", "move", "{moved}"],
 ]
 
 
@@ -185,7 +190,7 @@ class Trial:
 
     def __init__(self, server, folder, scenario):
         self.server, self.scenario = server, scenario
-        self.home, self.start = folder / "home", folder / "start"
+        self.home, self.start, self.moved = folder / "home", folder / "start", folder / "moved"
         self.start.mkdir(parents=True)
         raw = folder / "raw" / "toy"
         raw.mkdir(parents=True)
@@ -226,12 +231,13 @@ class Trial:
         return self.expected[tuple(other)]
 
     def run(self, argv, fatal=0):
-        raw = self.home.parent / "raw"
-        words = [word.replace("{home}", str(self.home)).replace("{raw}", str(raw)) for word in argv]
+        places = {"home": self.home, "raw": self.home.parent / "raw", "moved": self.moved}
+        words = [word.format_map(places) for word in argv]
         return self.server.run(words, self.home, fatal)
 
     def put_back(self, origin=None):
-        shutil.rmtree(self.home, ignore_errors=True)
+        for folder in (self.home, self.moved):
+            shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(origin or self.start, self.home, symlinks=True)
 
     def ends(self, argv):
@@ -266,6 +272,8 @@ class Trial:
                 continue
             self.ends(["cache", "prune"])
             found = tree(self.home)
+            if other[:2] == ["cache", "move"] and not found.items() <= tree(self.moved).items():
+                yield f"{fatal}: {' '.join(other)} copies {difference(tree(self.moved), found)}"
             is_half = answer["code"] in self.scenario.half and public(found) in [files for _, files in ends]
             if (answer["code"], public(found)) not in ends and not is_half:
                 near = difference(public(found), ends[0][1]), difference(public(found), ends[1][1])
