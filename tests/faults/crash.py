@@ -1,15 +1,27 @@
 """Child processes that kill themselves with SIGKILL at their n-th file-system event.
 
-A child is forked from a program that has imported every module. An event is an open, a rename, a removal or a new
-folder, so that the tests cover each moment between two changes of the disk, independently of timing.
+A child is forked from a program that has imported every module. An event is an open, a rename, a removal, a link or a
+new folder, so that the tests cover each moment between two changes of the disk, independently of timing.
 """
 
 import os
+import random
 import signal
 import sys
+import time
 import traceback
 
-_EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
+_EVENTS = {
+    "open",
+    "os.link",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.symlink",
+    "os.truncate",
+    "shutil.rmtree",
+}
 
 
 def events_below(folder):
@@ -46,6 +58,38 @@ def run_killed_at(fatal, work, counts):
     run_or_exit(work)
     os.write(writable, str(count).encode())
     os._exit(0)
+
+
+def kills_at_random(number, work, restore):
+    """Kill children that call `work` at random times, until `number` of them have died; yield whether each one did.
+
+    A child that ends by itself is followed by one that is only timed, because other work of the machine varies.
+
+    Args:
+        number: The number of kills.
+        work: What a child does.
+        restore: Called after a child that ended by itself, so that the next one has something to do.
+    """
+    dice, duration, killed = random.Random(0), 0.0, 0
+    while killed < number:
+        start = time.monotonic()
+        child = os.fork()
+        if not child:
+            run_or_exit(work)
+            os._exit(0)
+        if duration:
+            time.sleep(dice.uniform(0, duration))
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        died = os.WIFSIGNALED(status)
+        if not died and status:
+            raise SystemExit("a child that was to be killed failed before it")
+        elapsed = time.monotonic() - start
+        killed += died
+        yield died
+        if not died:
+            duration = 0.0 if duration else elapsed
+            restore()
 
 
 def run_or_exit(work):

@@ -13,12 +13,10 @@ import json
 import os
 import random
 import shutil
-import signal
 import sys
-import time
 from pathlib import Path
 
-from crash import events_below, run_killed_at, run_or_exit
+from crash import events_below, kills_at_random, run_killed_at
 
 from datasets_rl import downloading, store
 from datasets_rl.errors import DatasetsRLError
@@ -105,22 +103,9 @@ for fatal in range((steps + 1) // 2, total + 1, steps):
     report("again", died=False)
     clean()
 dice = random.Random(0)
-whole = 0.0
-if task["random"]:
-    start = time.monotonic()
-    run_killed_at(0, work, counts)
-    whole = time.monotonic() - start
-    clean()
-for _ in range(task["random"]):
-    child = os.fork()
-    if not child:
-        run_or_exit(work)
-        os._exit(0)
-    time.sleep(dice.uniform(0, whole))
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    report("random", died=os.WIFSIGNALED(status))
-    if dice.random() < 0.3:
+for died in kills_at_random(task["random"], work, clean):
+    report("random", died)
+    if died and dice.random() < 0.3:
         run_killed_at(0, work, counts)
         report("again", died=False)
         clean()

@@ -11,13 +11,11 @@ import json
 import os
 import random
 import shutil
-import signal
 import sys
-import time
 from pathlib import Path
 
 import torch
-from crash import events_below, run_killed_at, run_or_exit
+from crash import events_below, kills_at_random, run_killed_at
 
 from datasets_rl import store
 from datasets_rl.build.engines.local import LocalEngine
@@ -117,19 +115,8 @@ for fatal in range(1 + task["steps"] // 2, total + 1, task["steps"]):
     died = run_killed_at(fatal, work, counts) is None
     report(fatal, died)
     finish(fatal)
-start = time.monotonic()
-run_killed_at(0, work, counts)
-whole = time.monotonic() - start
-restore()
 dice = random.Random(0)
-for _ in range(task["random"]):
-    child = os.fork()
-    if not child:
-        run_or_exit(work)
-        os._exit(0)
-    time.sleep(dice.uniform(0, whole))
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    report("random", died=os.WIFSIGNALED(status))
-    if dice.random() < 0.3:
+for died in kills_at_random(task["random"], work, restore):
+    report("random", died)
+    if died and dice.random() < 0.3:
         finish("random")

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from command_server import Server
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from stored_data import columns, store_dataset, trajectory
 
 from datasets_rl import store
@@ -20,17 +20,18 @@ from datasets_rl.store.find import derived_paths
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
-ID = "demo/pendulum"
+ID, OWN = "demo/pendulum", "local/own"
 FACTORS = st.sampled_from([2, 3])
 NAMES = st.sampled_from(["x", "y"])
-FATAL = st.one_of(st.just(0), st.integers(1, 45))
+FATAL = st.one_of(st.just(0), st.integers(1, 70))
 """The change of the disk before which a command is killed; a command with fewer changes completes."""
 
 
 class Commands(RuleBasedStateMachine):
     """A state machine of commands.
 
-    A version is named by the reward factors that made it, in order: the same factors make the same version.
+    A version is named by the reward factors that made it, in order: the same factors make the same version. What was
+    appended is named by the product of its factors, of which each is appended once.
     """
 
     server: Server
@@ -41,6 +42,8 @@ class Commands(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
         self.home = Path(self.folder.name) / "home"
         self.state = ((), frozenset(), {})
+        self.own, self.recorded = set(), set()
+        """What was appended, and what a killed command may have recorded, which any later one that appends adds."""
 
     def teardown(self):
         self.folder.cleanup()
@@ -48,7 +51,8 @@ class Commands(RuleBasedStateMachine):
     @initialize()
     def store_a_dataset(self):
         given = [trajectory(2 + number % 5, seed=number) for number in range(6)]
-        self.unit = self.sum_of(store_dataset(self.home / "demo" / "pendulum", given, columns(), id=ID).folder)
+        stored = store_dataset(self.home / "demo" / "pendulum", given, columns(), id=ID)
+        self.rows, self.unit = len(stored), self.sum_of(stored.folder)
         self.state = ((), frozenset([()]), {})
 
     def sum_of(self, folder):
@@ -69,11 +73,26 @@ class Commands(RuleBasedStateMachine):
         derived = {one.name.partition("@")[2]: self.factors(one.folder) for one in derived_paths(paths)}
         return self.factors(paths.folder), frozenset(versions), derived
 
+    def appended(self):
+        """Return the products of the datasets that were appended, after checking that none is there twice."""
+        paths = store.dataset_paths(OWN, root=self.home / "local")
+        if not paths.exists:
+            return set()
+        reward = StoredDataset(paths.folder).column(("next", "reward")).astype("f8").reshape(-1, self.rows)
+        found = [round(product, 3) for product in (reward.sum(1) / self.unit).tolist()]
+        assert len(found) == len(set(found))
+        return set(found)
+
     def do(self, argv, fatal, *expected, code=0):
-        """Run a command and check its result; a killed command must have its full effect or none, and is run again."""
+        """Run a command and check its result; a killed command must have its full effect or none, and is run again.
+
+        Returns:
+            Whether the command has completed.
+        """
         answer = self.server.run(argv, self.home, fatal)
+        again = True
         if answer["died"]:
-            again = fatal % 2
+            again = bool(fatal % 2)
             answer = self.server.run(argv if again else ["cache", "prune"], self.home)
             if again:
                 assert answer["code"] in {code, *([2] if "--undo" in argv else [])}, answer
@@ -86,6 +105,20 @@ class Commands(RuleBasedStateMachine):
             assert answer["code"] == code, answer
         self.state = self.found()
         assert self.state in expected
+        return again
+
+    @invariant()
+    def what_was_appended_stays(self):
+        assert self.appended() == self.own
+
+    @rule(fatal=FATAL)
+    def append(self, fatal):
+        product = math.prod(self.state[0])
+        possible = self.own | self.recorded | {product}
+        complete = self.do(["append", OWN, ID], fatal, self.state)
+        found = self.appended()
+        assert self.own | ({product} if complete else set()) <= found <= possible
+        self.own, self.recorded = found, possible - found
 
     @rule(factor=FACTORS, fatal=FATAL, force=st.booleans())
     def preprocess_in_place(self, factor, fatal, force):
