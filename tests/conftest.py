@@ -69,7 +69,8 @@ def pytest_collection():
 def pytest_xdist_make_scheduler(config, log):
     """Give a worker all tests of a module, so that their fixtures are made once, and start with the first folder.
 
-    Of the suite of sources it is all tests of a case: the module alone takes a quarter of the time.
+    Of the suite of sources it is all tests of a case: the module alone takes a quarter of the time. The modules of Ray
+    share its processes.
     """
     if config.getvalue("dist") != "loadfile":
         return None
@@ -78,6 +79,8 @@ def pytest_xdist_make_scheduler(config, log):
     class ByModuleOrCase(LoadFileScheduling):
         def _split_scope(self, nodeid):
             case = re.match(r"tests/conformance/test_sources.py::.*?\[[a-z0-9_]+", nodeid)
+            if nodeid.partition("::")[0].endswith("/test_ray.py"):
+                return "ray"
             return case[0].partition("[")[2] if case else super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False
@@ -104,3 +107,19 @@ def warm_python(warm_executable, monkeypatch):
     multiprocessing.set_executable(warm_executable)
     yield
     multiprocessing.set_executable(before)
+
+
+@pytest.fixture(scope="session")
+def _ray_processes():
+    """End the processes of Ray with the tests."""
+    yield
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
+
+
+@pytest.fixture(scope="module")
+def ray_node(_ray_processes):
+    """A cluster with this machine as its only node, for all tests that do not start their own."""
+    ray = pytest.importorskip("ray", reason="pip install 'datasets-rl[ray]'")
+    if not ray.is_initialized():
+        ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)

@@ -45,6 +45,7 @@ def rate(work, calls):
 
 @pytest.mark.slow
 def test_remote_batches_against_their_bytes(size, expect):
+    ray.shutdown()
     ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=400 << 20, log_to_driver=False)
     try:
         rows, calls = size(full=100_000, small=1_000), size(full=1_000, small=5)

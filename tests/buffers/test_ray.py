@@ -25,16 +25,9 @@ from datasets_rl.transforms import RewardScaling
 ray = pytest.importorskip("ray", reason="pip install 'datasets-rl[ray]'")
 
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
+    pytest.mark.usefixtures("ray_node"),
     pytest.mark.filterwarnings("ignore::FutureWarning:ray", "ignore::ResourceWarning"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cluster():
-    ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture

@@ -450,6 +450,7 @@ def test_a_dry_run_reports_the_bytes_of_the_download_and_writes_nothing(made, ho
     assert [*tmp_path.iterdir()] == []
 
 
+@FIRST_OF_EACH
 def test_verify_compares_it_with_the_raw_files(made, rlds):
     code, document, _ = rlds("verify", made.stored.folder, "--deep", "--json")
 
@@ -465,6 +466,7 @@ def test_its_values_are_those_that_the_oracle_reads(made):
     assert comparison.compare(made.case.id, files, comparison.column_of(stored), stored.episodes) == []
 
 
+@FIRST_OF_EACH
 def test_verify_converts_the_selected_part_again(made, tmp_path, rlds):
     """The files that are kept are not all files of the upstream, whose list is kept with them."""
     if not made.case.episodes or "episodes" not in sources.get_source(made.case.id.partition("/")[0]).selects:
@@ -492,6 +494,7 @@ def test_verify_finds_a_byte_that_was_changed(made, tmp_path, rlds):
     assert any(place.name in problem for problem in document["datasets"][0]["problems"])
 
 
+@FIRST_OF_EACH
 def test_verify_finds_changed_metadata_of_an_episode_with_a_valid_digest(made):
     """Start, length and return are recomputed from the rows; the rest is compared with the raw files."""
     folder = made.stored.folder
@@ -514,6 +517,7 @@ def test_verify_finds_changed_metadata_of_an_episode_with_a_valid_digest(made):
     assert missed == []
 
 
+@FIRST_OF_EACH
 def test_verify_finds_a_changed_final_state_with_a_valid_digest(made):
     """A known final state is compared with the raw files; an unknown one must be zeros."""
     folder = made.stored.folder
@@ -577,6 +581,7 @@ def test_the_proxy_of_these_tests_sees_requests_to_any_host(unreachable, home, m
     assert len(unreachable.requests) >= 2
 
 
+@FIRST_OF_EACH
 def test_verify_finds_a_changed_value_with_a_valid_digest(made, rlds):
     """The dataset stays in its folder beside the raw files, and is restored afterwards."""
     folder, field = made.stored.folder, changeable(made)

@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 
 import filelock
 import torch
@@ -46,7 +47,7 @@ def changes(event, arguments, home):
 
 def path_of(file):
     """Return the path of a file that is given by its path or its descriptor."""
-    return os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else os.fsdecode(file)
+    return str(Path("/proc/self/fd", str(file)).readlink()) if isinstance(file, int) else os.fsdecode(file)
 
 
 def counted_open(count, home):
@@ -60,7 +61,7 @@ def counted_open(count, home):
             count()
             return half + super().write(data[half:])
 
-    def opened(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):  # noqa: FBT002, PLR0913, PLR0917 - those of `open`
+    def opened(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
         if not set(mode) & set("wax+") or home not in path_of(file):
             return plain(file, mode, buffering, encoding, errors, newline, closefd, opener)
         raw = CountedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)

@@ -262,24 +262,31 @@ class Trial:
         for other in others:
             ends = self.ends_of(other)
             self.put_back(dead)
-            left = tree(self.home)
-            answer = self.run(other)
-            if other in READING:
-                if answer["code"] not in {code for code, _ in ends}:
-                    yield f"{fatal}: {' '.join(other)} ends with {answer['code']}: {answer['text']}"
-                if tree(self.home) != left:
-                    yield f"{fatal}: {' '.join(other)} changes {difference(tree(self.home), left)}"
-                continue
-            self.ends(["cache", "prune"])
-            found = tree(self.home)
-            if other[:2] == ["cache", "move"] and not found.items() <= tree(self.moved).items():
-                yield f"{fatal}: {' '.join(other)} copies {difference(tree(self.moved), found)}"
-            is_half = answer["code"] in self.scenario.half and public(found) in [files for _, files in ends]
-            if (answer["code"], public(found)) not in ends and not is_half:
-                near = difference(public(found), ends[0][1]), difference(public(found), ends[1][1])
-                yield f"{fatal}: {' '.join(other)} ends with {answer['code']} and {near}: {answer['text']}"
-            if left := rubbish(found):
-                yield f"{fatal}: {' '.join(other)} and a prune leave {left}"
+            for problem in (self.read if other in READING else self.change)(other, ends):
+                yield f"{fatal}: {' '.join(other)} {problem}"
+
+    def read(self, other, ends):
+        """Run another command that reads, and yield a sentence for each error."""
+        left = tree(self.home)
+        answer = self.run(other)
+        if answer["code"] not in {code for code, _ in ends}:
+            yield f"ends with {answer['code']}: {answer['text']}"
+        if tree(self.home) != left:
+            yield f"changes {difference(tree(self.home), left)}"
+
+    def change(self, other, ends):
+        """Run another command that writes, and yield a sentence for each error."""
+        answer = self.run(other)
+        self.ends(["cache", "prune"])
+        found = tree(self.home)
+        if other[:2] == ["cache", "move"] and not found.items() <= tree(self.moved).items():
+            yield f"copies {difference(tree(self.moved), found)}"
+        is_half = answer["code"] in self.scenario.half and public(found) in [files for _, files in ends]
+        if (answer["code"], public(found)) not in ends and not is_half:
+            near = difference(public(found), ends[0][1]), difference(public(found), ends[1][1])
+            yield f"ends with {answer['code']} and {near}: {answer['text']}"
+        if left := rubbish(found):
+            yield f"and a prune leave {left}"
 
 
 def difference(found, wanted):

@@ -44,14 +44,6 @@ def folder(tmp_path_factory):
     return store_dataset(tmp_path_factory.mktemp("home") / "toy" / "data", given, columns()).folder.parent
 
 
-@pytest.fixture(scope="module")
-def one_node():
-    """A cluster with this machine as its only node; the engine connects to it."""
-    ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 def changed(seconds=0.0):
     def change(step):
         import time as clock
@@ -73,7 +65,7 @@ def wanted(folder, tmp_path_factory):
     return files(preprocess(folder, changed(), out=tmp_path_factory.mktemp("here") / "out", num_parts=PARTS))
 
 
-@pytest.mark.usefixtures("one_node")
+@pytest.mark.usefixtures("ray_node")
 def test_a_cluster_makes_the_same_bytes_as_this_process(folder, tmp_path, wanted):
     made = preprocess(folder, changed(), out=tmp_path / "out", num_parts=PARTS, engine=RayEngine())
 
@@ -81,7 +73,7 @@ def test_a_cluster_makes_the_same_bytes_as_this_process(folder, tmp_path, wanted
     assert not [path for path in tmp_path.rglob("*") if "partials" in path.name]
 
 
-@pytest.mark.usefixtures("one_node")
+@pytest.mark.usefixtures("ray_node")
 def test_an_error_on_a_node_is_raised_here(folder, tmp_path):
     def fails(step):
         if step["episode"] == 7:
@@ -99,7 +91,7 @@ def test_an_error_on_a_node_is_raised_here(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.usefixtures("one_node")
+@pytest.mark.usefixtures("ray_node")
 def test_a_node_without_the_shared_folder_is_named(tmp_path):
     task = {"folder": str(tmp_path / "nowhere" / "000000")}
 
@@ -131,7 +123,7 @@ def whole(folder):
     return files(folder), json.loads((version_folder(folder) / "manifest.json").read_text())
 
 
-@pytest.mark.usefixtures("one_node")
+@pytest.mark.usefixtures("ray_node")
 @pytest.mark.parametrize("selection", [{}, {"keys": ("observation",)}, {"episodes": "3:15:2"}], ids=str)
 def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):
     here = get("here", selection=Selection(**selection))
@@ -141,7 +133,7 @@ def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):
     assert not [*there.parents[3].rglob("partials")]
 
 
-@pytest.mark.usefixtures("one_node")
+@pytest.mark.usefixtures("ray_node")
 def test_this_process_resumes_the_work_of_a_cluster(get, monkeypatch):
     append_partial, life = DatasetWriter.append_partial, []
 
@@ -159,7 +151,7 @@ def test_this_process_resumes_the_work_of_a_cluster(get, monkeypatch):
     assert len(life) == 3
 
 
-@pytest.mark.usefixtures("one_node")
+@pytest.mark.usefixtures("ray_node")
 def test_an_error_in_the_data_has_the_same_message_on_a_node(get, tmp_path):
     copy = tmp_path / "copy"
     told = []

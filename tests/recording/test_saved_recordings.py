@@ -228,7 +228,9 @@ def append_despite(fault):
 
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", [errno.EIO, errno.EACCES, errno.EMFILE, "short"])
+@pytest.mark.parametrize(
+    "kind", ["short", errno.EIO, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (errno.EACCES, errno.EMFILE))]
+)
 def test_no_read_error_loses_an_episode(home, kind, every):
     recorded = home / "local" / "toy" / "recorded"
     saved = home.with_name("saved")

@@ -139,7 +139,8 @@ def content(buffer):
         for how in WRITES
     ],
 )
-def test_a_write_killed_before_any_of_its_lines_is_complete_or_missing(storage, how):
+@pytest.mark.parametrize("distance", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_write_killed_before_its_lines_is_complete_or_missing(storage, how, distance):
     envs = 2 if storage == "lanes" else None
     line, seen = 0, set()
     before = content(filled(storage))
@@ -147,7 +148,7 @@ def test_a_write_killed_before_any_of_its_lines_is_complete_or_missing(storage, 
     WRITES[how](done, envs)
     after = content(done)
     while True:
-        line += 1
+        line += distance
         buffer = filled(storage)
         if not killed(lambda buffer=buffer: WRITES[how](buffer, envs), line):
             break
@@ -166,10 +167,11 @@ def test_a_write_killed_before_any_of_its_lines_is_complete_or_missing(storage, 
     assert seen == ({"before", "after"} if how == "empty" else {"before", "torn", "after"})
 
 
-def test_a_recovery_killed_before_any_of_its_lines_is_completed_by_the_next_process():
+@pytest.mark.parametrize("distance", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_recovery_killed_before_its_lines_is_completed_by_the_next_process(distance):
     line = 0
     while True:
-        line += 1
+        line += distance
         buffer = filled()
         die_while_copying(buffer, lambda buffer=buffer: buffer.extend(steps(SLOTS, 5)))
         if not killed(lambda buffer=buffer: buffer[0], line):

@@ -156,6 +156,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_folder_with_autosave_is_kept(place):
     done = subprocess.run([sys.executable, "-c", KEEP, str(place)], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
