@@ -151,6 +151,15 @@ def move_path(path: Path, target: Path) -> None:
     sync_file(target.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it, unless it exists, although other processes delete empty folders."""
+    for _ in range(_MAX_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            path.mkdir(parents=True, exist_ok=True)
+            return
+    path.mkdir(parents=True, exist_ok=True)
+
+
 def link_or_copy(path: Path, target: Path) -> None:
     """Hard-link a file that never changes; copy it where the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -601,7 +610,7 @@ def claim(folder: Path) -> Path:
             except OSError:  # another process was faster
                 continue
         break
-    own.mkdir(parents=True, exist_ok=True)
+    make_folder(own)
     _CLAIMED.add(os.path.realpath(own))
     return own
 

@@ -412,3 +412,18 @@ def test_a_folder_that_is_deleted_while_its_bytes_are_counted_has_none(tmp_path,
 
     monkeypatch.setattr(os, "scandir", deleted_meanwhile)
     assert disk.tree_bytes(tmp_path) == 3
+
+
+def test_a_folder_is_claimed_although_another_process_deletes_its_empty_parent(tmp_path, monkeypatch):
+    make, calls = os.mkdir, []
+
+    def mkdir(path, *mode):
+        calls.append(path)
+        if len(calls) == 3:  # after the parent was created
+            (tmp_path / "parent").rmdir()
+        make(path, *mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+
+    assert disk.claim(tmp_path / "parent" / "work").is_dir()
+    assert len(calls) > 3

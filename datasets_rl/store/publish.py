@@ -118,9 +118,16 @@ def _with_digest(paths: DatasetPaths, digest: str) -> list[Version]:
 
 
 def point_to(paths: DatasetPaths, version: Version) -> None:
-    """Make a version the current one, atomically."""
+    """Make a version the current one, atomically.
+
+    Raises:
+        NotADatasetError: If a process without the lock has removed the dataset.
+    """
     disk.check_kind(paths.current, folder=False)
-    disk.write_text(paths.current, f"{version.name}\n")
+    try:
+        disk.write_text(paths.current, f"{version.name}\n")
+    except FileNotFoundError:
+        raise NotADatasetError(paths.folder, "another process has just removed it") from None
 
 
 @contextmanager

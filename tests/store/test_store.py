@@ -639,3 +639,12 @@ def test_the_next_download_releases_the_raw_files_that_a_killed_one_claimed(fold
 
     assert not claimed.exists()
     assert (folder / "raw" / "a.h5").read_text() == "upstream"
+
+
+def test_a_dataset_that_is_removed_without_the_lock_before_a_version_becomes_current_is_missing(folder):
+    paths = store.paths_of(folder)
+    version = publish.current_version(paths)
+    shutil.rmtree(folder)
+
+    with pytest.raises(NotADatasetError, match="another process has just removed it"):
+        publish.point_to(paths, version)
