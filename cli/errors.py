@@ -122,6 +122,9 @@ def _exit_code_row(error: Exception) -> ExitCode:
     return next((row for row in EXIT_CODES if isinstance(error, row.kinds)), EXIT_CODES[SOME_FAILED])
 
 
+DISK_FULL = exit_code_of(DiskFullError("", 0, 0))
+
+
 _PLACE = {
     errno.EACCES,
     errno.EEXIST,

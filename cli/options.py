@@ -68,11 +68,13 @@ KnownOrMixture = Annotated[
         autocompletion=candidates.all_ids,
     ),
 ]
-Targets = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="ID|PATH...", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
-    ),
+_targets = typer.Argument(
+    metavar="ID|PATH...", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
+)
+Targets = Annotated[list[str], _targets]
+TargetsOrNone = Annotated[list[str] | None, _targets]
+RayAddress = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster: auto, or ray://HOST:PORT.")
 ]
 
 _NO_MEMORY = re.compile(

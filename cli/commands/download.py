@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError
 
-from ..errors import exit_code_of
-from ..options import Ids, Outcome, Shell, apply_to_each, combined_exit_code, is_id, make_engine, read_size
+from ..errors import DISK_FULL
+from ..options import Ids, Outcome, RayAddress, Shell, apply_to_each, combined_exit_code, is_id, make_engine, read_size
 from ..output import Block, Facts, Lines, Result, count_text, size_text
 from ..remedies import spell_action
 from .config import setting_text
@@ -35,7 +35,6 @@ _DOCUMENT: dict[str, Any] = {
     **dict.fromkeys(("history", "known_issues", "decisions"), ()),
 }
 _PLAN = {**dict.fromkeys(("folder", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes")), "present": False}
-FULL = exit_code_of(DiskFullError("", 0, 0))
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,7 @@ def run(
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Convert on this machine, or on a Ray cluster.")
     ] = "local",
-    address: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster: auto, or ray://HOST:PORT.")
-    ] = "",
+    address: RayAddress = "",
     episodes: Annotated[
         str, typer.Option(metavar="RANGE", help="Only these episodes, such as 0:100, 0:100:2 or 1,5,9.")
     ] = "",
@@ -264,7 +261,7 @@ def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
     needed, free = _peak_bytes(plans), min((plan.free_bytes for plan in plans), default=0)
     if needed > free:
         shell.printer.note(f"does not fit: needs {size_text(needed)}, free {size_text(free)}")
-        code = code or FULL
+        code = code or DISK_FULL
     return Result(
         {"datasets": [_plan_document(one) for one in found], "dry_run": True},
         blocks,

@@ -10,8 +10,7 @@ import typer
 
 from datasets_rl.errors import InvalidArgumentError
 
-from .. import candidates
-from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments
+from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments
 from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
 
 if TYPE_CHECKING:
@@ -30,12 +29,7 @@ _DOCUMENT = {
 
 def run(
     shell: Shell,
-    datasets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ID|PATH...", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
-        ),
-    ] = None,
+    datasets: TargetsOrNone = None,
     to: Annotated[
         str,
         typer.Option(

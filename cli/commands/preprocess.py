@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from datasets_rl.errors import DiskFullError, InvalidArgumentError
+from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
-from ..errors import exit_code_of
-from ..options import Outcome, Shell, apply_to_each, combined_exit_code, dataset_arguments, make_engine, read_size
+from ..errors import DISK_FULL
+from ..options import (
+    Outcome,
+    RayAddress,
+    Shell,
+    TargetsOrNone,
+    apply_to_each,
+    combined_exit_code,
+    dataset_arguments,
+    make_engine,
+    read_size,
+)
 from ..output import Block, Facts, Lines, Result, Table, count_text, size_text, value_text
 
 if TYPE_CHECKING:
@@ -24,7 +34,6 @@ if TYPE_CHECKING:
 
 GROUP = "Prepare"
 
-FULL = exit_code_of(DiskFullError("", 0, 0))
 _SHOWN = 4
 _DOCUMENT = {**dict.fromkeys(("derived", "folder", "steps", "episodes", "bytes")), "present": False, "history": ()}
 _PREVIEW = {
@@ -50,12 +59,7 @@ class _Derived:
 
 def run(
     shell: Shell,
-    datasets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ID|PATH...", help="SOURCE/NAME, or a dataset's folder.", autocompletion=candidates.stored_ids
-        ),
-    ] = None,
+    datasets: TargetsOrNone = None,
     recipe: Annotated[
         str,
         typer.Option(
@@ -95,9 +99,7 @@ def run(
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Run on this machine, or on a Ray cluster.")
     ] = "local",
-    address: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster: auto, or ray://HOST:PORT.")
-    ] = "",
+    address: RayAddress = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the expected result with a sample, and write nothing.")
     ] = False,
@@ -284,7 +286,7 @@ def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where
         if one.value and not one.value.present and one.value.bytes > one.value.free_bytes:
             needed, free = size_text(one.value.bytes), size_text(one.value.free_bytes)
             shell.printer.note(f"{one.item} does not fit: needs {needed}, free {free}")
-            code = code or FULL
+            code = code or DISK_FULL
     return Result(
         {"datasets": [_preview_document(one) for one in found], "dry_run": True},
         blocks,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ class _Advantages(DataStep):
         value_target_key: The name of the new field with the value targets.
     """
 
+    transform: ClassVar[type[Advantages]]
+    """The class of the transform."""
+
     gamma: float = 0.99
     lmbda: float = 0.95
     value_key: str = "state_value"
@@ -45,11 +48,6 @@ class _Advantages(DataStep):
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 
-    @property
-    @abstractmethod
-    def transform(self) -> Advantages:
-        """The transform that computes the estimates."""
-
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         rewards = batch.steps[NEXT_REWARD]
@@ -60,7 +58,7 @@ class _Advantages(DataStep):
             torch.from_numpy(each.astype(np.float64)) for each in (*self._values(batch), rewards)
         )
         terminated = torch.from_numpy(np.array(batch.steps[NEXT_TERMINATED]))
-        estimates = self.transform.estimate_known(
+        estimates = self.transform(gamma=self.gamma, lmbda=self.lmbda).estimate_known(
             value, next_value, reward, torch.from_numpy(done), terminated, torch.from_numpy(known), time_dim=0
         )
         keys = (as_key(self.advantage_key), as_key(self.value_target_key))
@@ -85,10 +83,7 @@ class GAE(_Advantages):
     `datasets_rl.transforms.advantages.Advantages`.
     """
 
-    @property
-    @override
-    def transform(self) -> Advantages:
-        return transforms.GAE(gamma=self.gamma, lmbda=self.lmbda)
+    transform = transforms.GAE
 
 
 @dataclass
@@ -99,7 +94,4 @@ class TDLambda(_Advantages):
     `datasets_rl.transforms.advantages.Advantages`.
     """
 
-    @property
-    @override
-    def transform(self) -> Advantages:
-        return transforms.TDLambda(gamma=self.gamma, lmbda=self.lmbda)
+    transform = transforms.TDLambda
