@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datasets_rl import disk
-from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.store.find import dataset_places, source_folders
+from datasets_rl.store.versions import check_unused
 
 _BLOCK = 1 << 20
 _MARKER = ".rlds-moved-from"
@@ -50,14 +51,13 @@ def plan_move(home: Path, target: Path) -> Move | None:
         IntegrityError: If the file at the target with the old place is none of ours.
     """
     target = target.expanduser().absolute()
-    source = _read_marker(target)
-    is_switched = home.resolve() == target.resolve()
-    if is_switched and source is None:
-        return None
+    home, place = home.resolve(), target.resolve()
+    started_from = _read_marker(target)
+    is_switched = home == place
     if not is_switched:
-        _check_places(home.resolve(), target, started=source == home.resolve())
-        source = home.resolve()
-    if source is None or source == target.resolve():
+        _check_places(home, target, started=started_from == home)
+    source = started_from if is_switched else home
+    if source is None or source == place:
         return None
     size = disk.tree_bytes(source) if source.is_dir() else 0
     return Move(source, target, size, disk.free_bytes(target), is_switched)
@@ -120,92 +120,70 @@ def move(
     plan.target.mkdir(parents=True, exist_ok=True)
     lock = plan.target.with_name(f".{plan.target.name}.lock")
     with disk.lock(lock, str(plan.target), wait=0), disk.disk_errors(plan.target):
-        check_unused(plan.source)
+        _check_all_unused(plan.source)
         if not plan.is_switched:
-            if not _same_device(plan.source, plan.target):
+            if plan.source.stat().st_dev != plan.target.stat().st_dev:
                 disk.require_free(plan.target, plan.bytes - disk.tree_bytes(plan.target), "the copy of all datasets")
             disk.write_text(plan.target / _MARKER, str(plan.source))
             # A second pass costs little, and copies what changed during the first one.
             for _ in range(2):
                 _copy_all(plan.source, plan.target, advance)
-            check_unused(plan.source)
+            _check_all_unused(plan.source)
             if not switch(plan.target):
                 return plan
-            _copy_all(plan.source, plan.target, advance, only_newer=True)  # what was written last to the old place
+            _copy_all(plan.source, plan.target, advance)  # what was written last to the old place
         _delete_copied(plan.source, plan.target)
         (plan.target / _MARKER).unlink(missing_ok=True)
         disk.sync_file(plan.target)
     return plan
 
 
-def check_unused(home: Path) -> None:
-    """Check that no process is changing a dataset below a folder.
-
-    Raises:
-        LockedError: If one is.
-    """
+def _check_all_unused(home: Path) -> None:
     for paths in (paths for root in source_folders(home) for paths in dataset_places(root)):
-        for path in (*paths.entries(), *disk.plain_folders(paths.recorded, paths.folder)):
-            if not disk.is_abandoned(path):
-                raise LockedError(str(home), f"the process that works on {path}", path)
+        check_unused(paths, str(home))
         if paths.lock.exists():
             with disk.lock(paths.lock, str(home), wait=0):
                 pass
 
 
-def _copy_all(source: Path, target: Path, advance: Callable[[int], None], *, only_newer: bool = False) -> None:
-    """Copy every file that differs; those of the same size and time are equal.
+def _copy_all(source: Path, target: Path, advance: Callable[[int], None]) -> None:
+    """Copy every file that differs, unless the copy is newer; files of the same size and time are equal.
 
-    Args:
-        source: The old place.
-        target: The new place.
-        advance: Called with the number of bytes that were copied.
-        only_newer: Whether files of the new place that are not older stay.
+    Raises:
+        IntegrityError: If a folder on the way to a copy is a link, which would lead out of the target.
     """
     folders = {target}
-    for path, name in _files(source):
-        copy = target / name
+    for path in _files(source):
+        copy = target / path.relative_to(source)
+        above = [folder for folder in copy.parents if target in folder.parents]
+        for folder in reversed(above):
+            disk.check_kind(folder, folder=True)
         with suppress(FileNotFoundError):  # deleted since it was listed
-            if not _is_same(path, copy) and not (only_newer and _is_newer(copy, path)):
-                _check_folders(target, copy)
+            if not _is_same(path, copy) and not _is_newer(copy, path):
                 _copy(path, copy, advance)
-                folders.update(parent for parent in copy.parents if target in parent.parents)
+                folders.update(above)
     for folder in sorted(folders, reverse=True):
         disk.sync_file(folder)
 
 
-def _check_folders(target: Path, copy: Path) -> None:
-    """Check that nothing on the way to a copy is a link, which would lead out of the target.
-
-    Raises:
-        IntegrityError: If there is one.
-    """
-    for folder in (folder for folder in reversed(copy.parents) if target in folder.parents):
-        disk.check_kind(folder, folder=True)
-
-
 def _delete_copied(source: Path, target: Path) -> None:
     """Delete what the new place has, too, and then the empty folders; other files stay."""
-    for path, name in list(_files(source)):
-        if _is_same(path, target / name):
-            if path.is_dir() and not path.is_symlink():
-                path.rmdir()
-            else:
-                path.unlink()
+    for path in _files(source):
+        if (path.is_symlink() or not path.is_dir()) and _is_same(path, target / path.relative_to(source)):
+            path.unlink()
     for folder, _, _ in os.walk(source, topdown=False):
         with suppress(OSError):  # it is not empty, or the root of a file system
             Path(folder).rmdir()
 
 
-def _files(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield every file, link and empty folder below a folder, with its relative path."""
+def _files(root: Path) -> Iterator[Path]:
+    """Yield every file, link and empty folder below a folder."""
     for folder, folders, files in os.walk(root):
         here = Path(folder)
-        links = [name for name in folders if (here / name).is_symlink()]
-        for name in [*files, *links]:
-            yield here / name, (here / name).relative_to(root).as_posix()
+        yield from (here / name for name in files)
+        yield from (here / name for name in folders if (here / name).is_symlink())
         if not files and not folders and here != root:
-            yield here, here.relative_to(root).as_posix()
+            yield here
 
 
 def _is_same(path: Path, copy: Path) -> bool:
@@ -222,7 +200,7 @@ def _is_same(path: Path, copy: Path) -> bool:
 
 
 def _is_newer(path: Path, other: Path) -> bool:
-    return os.path.lexists(path) and path.lstat().st_mtime_ns >= other.lstat().st_mtime_ns
+    return os.path.lexists(path) and path.lstat().st_mtime_ns > other.lstat().st_mtime_ns
 
 
 def _link_target(path: Path) -> Path:
@@ -240,53 +218,41 @@ def _copy(path: Path, target: Path, advance: Callable[[int], None]) -> None:
         target.symlink_to(_link_target(path))
     elif path.is_dir():
         target.mkdir(exist_ok=True)
-    elif path.is_file() and not _is_linked(path, target):
+    elif path.is_file():
         temporary = target.with_name(f".{target.name}.copy")
         temporary.unlink(missing_ok=True)
-        written = _digest_of_copy(path, temporary, advance)
-        if _digest(temporary) != written:
-            raise IntegrityError(str(target), ["it does not read back as it was written"])
-        shutil.copystat(path, temporary)
+        try:
+            os.link(path, temporary)  # on one file system, the data need not be copied
+        except OSError:
+            _copy_data(path, temporary, advance)
+        else:
+            advance(path.stat().st_size)
         os.replace(temporary, target)
-    else:
-        advance(path.lstat().st_size)
 
 
-def _is_linked(path: Path, target: Path) -> bool:
-    """Give a file a second name, where the file system can; the data need not be copied then."""
-    if not _same_device(path, target.parent):
-        return False
-    try:
-        target.unlink(missing_ok=True)
-        os.link(path, target)
-    except OSError:
-        return False
-    return True
+def _copy_data(path: Path, target: Path, advance: Callable[[int], None]) -> None:
+    with target.open("wb") as copy:
 
-
-def _same_device(path: Path, folder: Path) -> bool:
-    existing = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-    return path.stat().st_dev == existing.stat().st_dev
-
-
-def _digest_of_copy(path: Path, target: Path, advance: Callable[[int], None]) -> bytes:
-    digest = hashlib.blake2b()
-    with path.open("rb") as source, target.open("wb") as copy:
-        while block := source.read(_BLOCK):
-            digest.update(block)
+        def write(block: bytes) -> None:
             copy.write(block)
             advance(len(block))
+
+        written = _digest(path, write)
         copy.flush()
         os.fsync(copy.fileno())
-    return digest.digest()
-
-
-def _digest(path: Path) -> bytes:
-    digest = hashlib.blake2b()
-    with path.open("rb") as stream:
         # The bytes are to come from the disk, and not from the memory of the system.
         with suppress(AttributeError, OSError):
-            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if _digest(target) != written:
+        raise IntegrityError(str(target), ["it does not read back as it was written"])
+    shutil.copystat(path, target)
+
+
+def _digest(path: Path, each: Callable[[bytes], None] = lambda _: None) -> bytes:
+    """Return the digest of a file, whose blocks are passed to a function."""
+    digest = hashlib.blake2b()
+    with path.open("rb") as stream:
         while block := stream.read(_BLOCK):
             digest.update(block)
+            each(block)
     return digest.digest()

@@ -123,7 +123,7 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
         with suppress(DiskFullError):  # the disk has no room for a lock
             held.enter_context(locked(paths, name, wait=SHORT_WAIT))
         check_entries(paths)
-        _check_unused(paths, name)
+        check_unused(paths, name)
         if paths.has_no_pointer:
             disk.discard(paths.folder, paths.folder.parent)
             return freed
@@ -141,8 +141,8 @@ def remove_dataset(paths: DatasetPaths, name: str) -> int:
     return freed
 
 
-def _check_unused(paths: DatasetPaths, name: str) -> None:
-    """Check that no process is recording or making a part of a dataset that is about to be deleted.
+def check_unused(paths: DatasetPaths, name: str) -> None:
+    """Check that no process is recording or making a part of a dataset that is about to be deleted or moved.
 
     Raises:
         LockedError: If one is.
