@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +28,12 @@ class Journal:
         self._path = path
         self._key = key
         lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-        self.entries: list[Mapping[str, Any]] = []
+        parsed = [*takewhile(bool, map(_parse_entry, lines))]
+        self.entries = parsed[1:]
         """The entries that this process or an earlier one appended."""
-        complete_bytes = 0
-        if lines and _parse_entry(lines[0]) == {"key": key}:
-            for line in lines[1:]:
-                if (entry := _parse_entry(line)) is None:
-                    break
-                self.entries.append(entry)
-                complete_bytes += len(line) + 1
+        if parsed[:1] == [{"key": key}]:
             with path.open("r+b") as stream:
-                stream.truncate(len(lines[0]) + 1 + complete_bytes)
+                stream.truncate(sum(len(line) + 1 for line in lines[: len(parsed)]))
         else:
             self.restart()
 
@@ -76,9 +73,9 @@ class Journal:
         self.entries.append(entry)
 
 
-def _parse_entry(line: bytes) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+def _parse_entry(line: bytes) -> Mapping[str, Any]:
+    """Return the entry of a line; an empty one if the line is damaged."""
+    with suppress(ValueError):
+        if isinstance(value := json.loads(line), dict):
+            return value
+    return {}

@@ -57,14 +57,12 @@ def make_partial(
         folder: The folder of the partial dataset, which appears complete or not at all.
         columns: The columns of a step.
         name: The name of the dataset, for messages.
-        fill: Writes the rows and returns a description of them, a JSON value. If that has the key ``again``, the
-            partial dataset is discarded.
+        fill: Writes the rows and returns a description of them, a JSON value.
 
     Returns:
         The description, with the commit of the writer as ``commit``.
     """
-    existing = _read_result(folder)
-    if existing is not None:
+    if (existing := _read_result(folder)) is not None:
         return existing
     # The name is unique, because on a cluster a second attempt may start before the first one has ended.
     build = folder.with_name(f".{folder.name}.{uuid4().hex}")
@@ -72,8 +70,6 @@ def make_partial(
     writer = DatasetWriter(build, columns, name=name)
     try:
         result = dict(fill(writer))
-        if "again" in result:
-            return result
         result["commit"] = writer.commit(sync=False)
         (build / COMMIT_FILE).write_text(json.dumps(result))
         try:

@@ -170,20 +170,19 @@ class LocalShard(Chunk):
         Raises:
             ConversionError: If a file violates its own format.
         """
-        decisions = self._append_episodes(writer)
-        return self._journal_entry(decisions)
-
-    def _append_episodes(self, writer: DatasetWriter) -> list[dict[str, Any]]:
-        reader, selected = self.open(), self.options.filter
+        reader = self.open()
         kept = self.options.kept_keys(reader)
         with _conversion_errors(self.options.spec.id, self.files.values()):
             for piece in reader.episodes(self.shard.part):
-                part = piece if isinstance(piece, DeferredStates) else selected.select(piece)
+                part = piece if isinstance(piece, DeferredStates) else self.options.filter.select(piece)
                 self.options.report(0 if part is None else _append_piece(writer, part, kept))
-        return [asdict(decision) for decision in reader.decisions]
+        return self._journal_entry([asdict(decision) for decision in reader.decisions])
 
     def _journal_entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        raw = [asdict(_raw_file_entry(file)) for file in self.fetched]
+        raw = [
+            asdict(RawFile(file.asset.path, file.size, file.sha256, file.url, file.checked, file.etag))
+            for file in self.fetched
+        ]
         return {"raw": raw, "decisions": decisions, "seen": self.options.filter.seen}
 
     def release(self) -> None:
@@ -235,32 +234,26 @@ class WorkerShard(LocalShard):
         Raises:
             ConversionError: If a file violates its own format, or the process died.
         """
-        result = self._usable_result(writer)
-        self._result.correct_report(0 if result is None else result["commit"]["steps"])
-        if result is None:
-            return super().append_to(writer)
-        writer.append_partial(self._result.folder, result["commit"])
-        self.options.filter.seen += len(result["commit"]["lengths"])
-        return self._journal_entry(result["decisions"])
-
-    def _usable_result(self, writer: DatasetWriter) -> Mapping[str, Any] | None:
         try:
             result = self._result.get()
         except WorkerDiedError as error:
             problem = f"the process that read its files {error.how}"
             raise ConversionError(self.options.spec.id, [problem], hint=error.remedy) from error
         except ConversionError:
-            return None
-        return result if result["schema"] == writer.schema.to_json() else None
+            result = {}
+        if result.get("schema") != writer.schema.to_json():
+            self._result.correct_report(0)
+            return super().append_to(writer)
+        commit = result["commit"]
+        self._result.correct_report(commit["steps"])
+        writer.append_partial(self._result.folder, commit)
+        self.options.filter.seen += len(commit["lengths"])
+        return self._journal_entry(result["decisions"])
 
     def release(self) -> None:
         """Delete the partial dataset, and the fetched files that no later shard needs."""
         super().release()
         self._result.remove()
-
-
-def _raw_file_entry(file: Fetched) -> RawFile:
-    return RawFile(file.asset.path, file.size, file.sha256, file.url, file.checked, file.etag)
 
 
 @contextmanager
@@ -298,9 +291,10 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """
     dataset_id = f"{task['source']}/{task['name']}"
     files = {name: Path(path) for name, path in task["files"].items()}
-    with _conversion_errors(dataset_id, files.values()):
-        opened = get_source(task["source"]).open(task["name"], files, task["params"])
-    with opened as reader, _conversion_errors(dataset_id, files.values()):
+    with (
+        _conversion_errors(dataset_id, files.values()),
+        get_source(task["source"]).open(task["name"], files, task["params"]) as reader,
+    ):
         kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in reader.columns])
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:

@@ -71,7 +71,7 @@ def make_partial_dataset(task: Mapping[str, Any], report: Report) -> dict[str, A
 
     Returns:
         ``commit``, the commit of the writer, and ``outside_spec``, the dotted keys of fields with values outside their specs.
-        Or ``revision`` if the values do not fit the layout, in which case nothing was written: as ``unshared`` the fields
+        Or ``revision`` if the values do not fit the layout, in which case the rows are incomplete: as ``unshared`` the fields
         whose values at t + 1 differ from those of the next step, and must be stored separately; as ``decoded`` the
         fields whose images are no longer encoded.
     """
