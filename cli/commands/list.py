@@ -43,7 +43,7 @@ class Sort(str, enum.Enum):
 
 @dataclass(frozen=True)
 class _Stored:
-    """A stored dataset, and the sizes of its raw files and earlier versions."""
+    """A stored dataset, and the sizes of its raw files and other versions."""
 
     info: DatasetInfo
     raw_bytes: int
@@ -64,7 +64,7 @@ class _Stored:
             self.info.origin,
             f"part: {part}" if part else "",
             f"raw files kept: {size_text(self.raw_bytes)}" if self.raw_bytes else "",
-            f"earlier versions: {size_text(self.version_bytes)}" if self.version_bytes else "",
+            f"other versions: {size_text(self.version_bytes)}" if self.version_bytes else "",
         )
         return tuple(filter(None, notes))
 
@@ -265,7 +265,7 @@ def _print_totals(shell: Shell, stored: Sequence[_Stored], sums: dict[str, int],
         shell.printer.note(f"total: {size_text(sums['disk_bytes'])} on disk, {', '.join(counts)}")
         besides = [
             f"{size_text(sums[name])} of {text}"
-            for name, text in (("raw_bytes", "raw files"), ("version_bytes", "earlier versions"))
+            for name, text in (("raw_bytes", "raw files"), ("version_bytes", "other versions"))
             if sums[name]
         ]
         if besides:

@@ -89,7 +89,8 @@ def run(
         typer.Option("--as", metavar="NAME", help="Name of the result, ID@NAME; by default the recipe's name."),
     ] = "",
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Replace the dataset; its earlier versions are kept for --undo.")
+        bool,
+        typer.Option("--in-place", help="Replace the dataset; its earlier versions are kept for `rlds use --undo`."),
     ] = False,
     num_frames: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Use only the first N steps, to try a recipe.")
@@ -103,7 +104,6 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the expected result with a sample, and write nothing.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Restore the version before the last --in-place.")] = False,
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Make an existing result again, from its input.")
     ] = False,
@@ -112,7 +112,7 @@ def run(
     """Apply a recipe to stored datasets. Prints the folders of the results.
 
     The result is a new dataset, ID@NAME, which every command accepts. With --out it is written to a folder, and several
-    datasets become one; without a recipe, they are only merged. With --in-place it replaces the dataset, and each --undo
+    datasets become one; without a recipe, they are only merged. With --in-place it replaces the dataset, and `rlds use`
     restores the version before. Run the same command again to resume it.
 
     \b
@@ -122,31 +122,13 @@ def run(
       rlds preprocess d4rl/hopper-medium-v2 -t keep_lengths:100 -t cast:float16,observation --as long
       rlds preprocess d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 --out ./both
       rlds preprocess demo/pendulum --recipe td3_bc --in-place
-      rlds preprocess demo/pendulum --undo
+      rlds use demo/pendulum --undo
     """
     if show:
         return _list_steps()
     if not datasets:
         hint = f"{shell.rlds('preprocess', 'ID', '--recipe', 'NAME')}, or --list"
         raise InvalidArgumentError("no dataset is named", hint=hint)
-    if undo:
-        others = {
-            "--recipe": recipe,
-            "--transform": transform,
-            "--out": out,
-            "--as": as_,
-            "--in-place": in_place,
-            "--num-frames": num_frames,
-            "--jobs": jobs,
-            "--dry-run": dry_run,
-            "--force": force,
-        }
-        if given := [name for name, value in others.items() if value]:
-            raise InvalidArgumentError(
-                f"--undo brings an earlier version back; {', '.join(given)} has no meaning beside it",
-                hint="give --undo and datasets only",
-            )
-        return _undo(shell, datasets)
     together = out is not None and len(datasets) > 1
     items = _output_items(datasets, together=together)
     steps = _read_recipe(recipe, transform or [], merge=together)
@@ -220,29 +202,6 @@ def _list_steps() -> Result:
             ),
         ],
         quiet=[one.name for one in recipes],
-    )
-
-
-def _undo(shell: Shell, datasets: list[str]) -> Result:
-    from datasets_rl import store
-    from datasets_rl.format.manifest import Manifest
-    from datasets_rl.store.find import locate
-
-    def back(one: str) -> Path:
-        folder = store.restore(locate(**dataset_arguments(shell, one)))
-        manifest, number = Manifest.read(folder), store.Version(store.version_folder(folder)).number
-        made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
-        shell.printer.note(f"{one}: version {number} is back, {_counts_text(manifest)}, made by {made or 'a recipe'}")
-        return folder
-
-    found = apply_to_each(shell, datasets, back)
-    folders = [str(one.value) for one in found if one.value]
-    documents = [{"id": one.item, "folder": one.value, "error": one.error} for one in found]
-    return Result(
-        {"datasets": documents, "undone": True},
-        [Lines(tuple(folders))],
-        quiet=folders,
-        code=combined_exit_code([one.code for one in found]),
     )
 
 

@@ -45,7 +45,7 @@ def run(
         bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")
     ] = False,
 ) -> Result:
-    """Delete stored datasets, with their earlier versions and their raw and unfinished files.
+    """Delete stored datasets, with all their versions and their raw and unfinished files.
 
     \b
     Examples:

@@ -60,7 +60,8 @@ def run(
     current = store.Version(store.version_folder(folder))
     manifest = Manifest.read(current.folder)
     counts = f"{count_text(manifest.steps, 'step')} in {count_text(manifest.episodes, 'episode')}"
-    shell.printer.note(f"{dataset}: version {current.number} is current, {counts}")
+    made = manifest.history[-1].get("recipe", {}).get("name") or "a recipe" if manifest.history else "download"
+    shell.printer.note(f"{dataset}: version {current.number} is current, {counts}, made by {made}")
     return Result(
         {"id": dataset, "folder": str(folder), "version": current.name}, [Lines((str(folder),))], quiet=[str(folder)]
     )

@@ -53,7 +53,7 @@ class DatasetInfo:
     summary: Summary | None = None
     """What its manifest states in short; None if it is not stored, or `damaged`."""
     versions: tuple[Path, ...] = ()
-    """The folders of its earlier versions, oldest first."""
+    """The folders of its other versions, oldest first."""
     members: tuple[Member, ...] = ()
     """The datasets of a mixture."""
 

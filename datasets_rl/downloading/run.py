@@ -21,7 +21,7 @@ from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import read_numbers
 from datasets_rl.store import current_version, sweep_dataset
-from datasets_rl.store.find import warn_of_recordings
+from datasets_rl.store.find import stored_manifest, warn_of_recordings
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
 
 if TYPE_CHECKING:
@@ -139,7 +139,6 @@ def run_download(
 ) -> Downloaded:
     """Download a target; see `download`. With `force` or `raw_only`, the target must be found with `replaces`."""
     from datasets_rl.fetch.parallel import Limiter
-    from datasets_rl.format.manifest import Manifest
 
     paths = target.paths
     if _is_present(target, settings, from_local, as_stored=as_stored):
@@ -149,7 +148,7 @@ def run_download(
     with locked(paths, target.id, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
         if not force and not raw_only:
             # Another process may have stored it in the meantime.
-            target = replace(target, stored=Manifest.find(paths.folder))
+            target = replace(target, stored=stored_manifest(paths))
         selection = target.missing(as_stored=as_stored)
         if selection is None:
             return Downloaded(paths.folder, present=True)

@@ -12,7 +12,7 @@ from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, Selection
 from datasets_rl.store import DatasetPaths
-from datasets_rl.store.find import entry_paths, missing_error
+from datasets_rl.store.find import entry_paths, missing_error, stored_manifest
 from datasets_rl.store.publish import canonical
 
 if TYPE_CHECKING:
@@ -60,8 +60,6 @@ class Target:
             InvalidArgumentError: If its source does not support the selection, or a derived dataset is to be replaced.
             ManifestError: If the stored version is damaged.
         """
-        from datasets_rl.format.manifest import Manifest
-
         dataset_id, selection = sources.split_address(dataset_id, selection or Selection())
         entry = sources.find(dataset_id)
         suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
@@ -71,7 +69,7 @@ class Target:
                 f"{dataset_id} was derived from another dataset, and cannot be downloaded",
                 hint=Remedy("`{}` makes it again", Call("preprocess", ..., force=True)),
             )
-        stored = None if replaces else Manifest.find(paths.folder)
+        stored = None if replaces else stored_manifest(paths)
         if not suffix:
             # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all.
             checked = replace(selection, episodes="") if stored is not None else selection

@@ -81,14 +81,6 @@ def _another(folder: Path) -> Remedy:
     return Remedy("{} makes another version the current one", Call("restore", folder, ...))
 
 
-def is_current(version: Path) -> bool:
-    """Return whether the folder of a version is the one that its dataset's ``CURRENT`` names."""
-    try:
-        return read_current(version.parent) == version.name
-    except ManifestError:
-        return False
-
-
 def is_dataset(folder: Path) -> bool:
     """Return whether a folder has a finished version, or is one."""
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError
+from datasets_rl.errors import InvalidArgumentError, ManifestError
 from datasets_rl.format.schema import Schema, short_text
 from datasets_rl.format.summary import read_document
 from datasets_rl.notebook import facts_html
@@ -254,18 +254,6 @@ class Manifest:
             ManifestError: If the manifest is not valid.
         """
         return cls.from_json(read_document(folder), where=str(folder / MANIFEST_FILE))
-
-    @classmethod
-    def find(cls, folder: Path) -> Manifest | None:
-        """Return the manifest of a stored dataset as `read` does; None if the folder has none.
-
-        Raises:
-            ManifestError: If the manifest is not valid.
-        """
-        try:
-            return cls.read(folder)
-        except NotADatasetError:
-            return None
 
     @property
     def environment(self) -> str:

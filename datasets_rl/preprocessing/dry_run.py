@@ -16,6 +16,7 @@ from datasets_rl.preprocessing.merge import MergedDataset, Stored, check_same_fi
 from datasets_rl.preprocessing.partial import columns_of, decoded_keys, read_batches, seeded_random
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import unshared_keys
+from datasets_rl.store.layout import dataset_folder
 from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
@@ -70,7 +71,8 @@ def dry_run_recipe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Dr
     if isinstance(stored, MergedDataset):
         ids = [member.manifest.id for member in stored.members]
         # A dataset and its preprocessed version may have the same id.
-        names = ids if len(set(ids)) == len(ids) else [str(member.folder) for member in stored.members]
+        folders = [str(dataset_folder(member.folder)) for member in stored.members]
+        names = ids if len(set(ids)) == len(ids) else folders
         named = [(name, sample.batches[0]) for name, sample in zip(names, samples, strict=False) if sample.batches]
         check_same_fields([name for name, _ in named], [columns_of(batch, stored.schema) for _, batch in named])
     decoded = {key for batch in batches for key in decoded_keys(batch, columns)}

@@ -14,6 +14,7 @@ from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.preprocessing.batches import episode_batches
+from datasets_rl.store.layout import dataset_folder
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted_name
 from datasets_rl.ted.table import EpisodeTable
@@ -31,7 +32,7 @@ def open_datasets(folders: Sequence[str]) -> StoredDataset | MergedDataset:
     datasets = [StoredDataset(Path(folder)) for folder in folders]
     if len(datasets) == 1:
         return datasets[0]
-    if conflicting := [str(dataset.folder) for dataset in datasets if DATASET in dataset.schema]:
+    if conflicting := [str(dataset_folder(dataset.folder)) for dataset in datasets if DATASET in dataset.schema]:
         raise InvalidArgumentError(
             f"{', '.join(conflicting)} has a field {dotted_name(DATASET)} already; a merge stores in it which dataset each "
             "step is from",

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
@@ -25,6 +25,10 @@ from datasets_rl.format.current import CURRENT_FILE, is_dataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED, Entry
 from datasets_rl.store.layout import OWN_SOURCE, DatasetPaths, check_name, walk
+from datasets_rl.store.publish import versions_of
+
+if TYPE_CHECKING:
+    from datasets_rl.format.manifest import Manifest
 
 __all__ = [
     "OWN_SOURCE",
@@ -43,6 +47,7 @@ __all__ = [
     "pending_recordings",
     "source_folders",
     "stored_folders",
+    "stored_manifest",
     "warn_of_recordings",
 ]
 
@@ -179,12 +184,24 @@ def derived_paths(base: DatasetPaths) -> list[DatasetPaths]:
     return [paths for paths in candidates if paths.exists]
 
 
-def last_history_entry(paths: DatasetPaths) -> Mapping[str, Any]:
-    """Return the last entry in the history of a dataset; an empty one if it is not stored, or not preprocessed."""
+def stored_manifest(paths: DatasetPaths) -> Manifest | None:
+    """Return the manifest of the current version of a dataset; None if it is not stored.
+
+    Raises:
+        ManifestError: If the manifest is not valid.
+    """
     from datasets_rl.format.manifest import Manifest
 
-    with suppress(NotADatasetError, ManifestError):  # a damaged dataset is not the result of any run
-        return next(reversed(Manifest.read(paths.folder).history), {})
+    with suppress(NotADatasetError):
+        return Manifest.read(paths.folder)
+    return None
+
+
+def last_history_entry(paths: DatasetPaths) -> Mapping[str, Any]:
+    """Return the last entry in the history of a dataset; an empty one if it is not stored, or not preprocessed."""
+    with suppress(ManifestError):  # a damaged dataset is not the result of any run
+        if manifest := stored_manifest(paths):
+            return next(reversed(manifest.history), {})
     return {}
 
 
@@ -229,7 +246,7 @@ def find_paths(
 
 def _locate_folder(folder: Path) -> Path:
     if not is_dataset(folder):
-        raise _not_a_folder_error(folder)
+        raise missing_error(folder, paths_of(folder))
     if (folder / "recorded").is_dir():
         warn_of_recordings(paths_of(folder))
     return folder
@@ -241,11 +258,17 @@ def missing_error(dataset: str | Path, paths: DatasetPaths) -> NotADatasetError:
     Raises:
         ManifestError: If it is stored, and the file that names its current version is damaged.
     """
+    if os.path.lexists(paths.current):
+        _ = paths.version  # raises the error about a damaged pointer
+    if versions := versions_of(paths):
+        number = (
+            "1 version, which is not current" if len(versions) == 1 else f"{len(versions):,} versions, none current"
+        )
+        use = Remedy("{} makes the last one current", Call("restore", dataset, versions[-1].name))
+        return NotADatasetError(paths.folder, f"it has no file {CURRENT_FILE}, and {number}", hint=use)
     if isinstance(dataset, Path):
         return _not_a_folder_error(dataset)
     base, derived = sources.split_derived(dataset)
-    if os.path.lexists(paths.current):
-        _ = paths.version  # raises the error about a damaged pointer
     if derived:
         make = Call("preprocess", Call("locate", base), recipe=...)
         return NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))

@@ -123,6 +123,11 @@ class DatasetPaths:
             )
 
 
+def dataset_folder(version: Path) -> Path:
+    """Return the folder of the dataset of a version; a folder that is a single version is returned unchanged."""
+    return version.parent if VERSION_NAME.fullmatch(version.name) else version
+
+
 def is_own_name(name: str) -> bool:
     """Return whether a name in the folder of a dataset is one that this package gives."""
     return _OWN.fullmatch(name) is not None

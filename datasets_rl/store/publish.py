@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import ManifestError, NotADatasetError
-from datasets_rl.format.current import VERSION_NAME, is_current
+from datasets_rl.format.current import VERSION_NAME, read_current
 from datasets_rl.store.layout import DatasetPaths
 
 if TYPE_CHECKING:
@@ -66,9 +66,16 @@ class Version:
             return self.manifest.digest
         return ""
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the file ``CURRENT`` of its dataset names it."""
+        with suppress(ManifestError):
+            return read_current(self.folder.parent) == self.name
+        return False
+
     def discard(self) -> None:
         """Delete it, unless a process without the lock has made it the current one in the meantime."""
-        disk.discard(self.folder, self.folder.parent, unless=lambda: is_current(self.folder))
+        disk.discard(self.folder, self.folder.parent, unless=lambda: self.is_current)
 
 
 def versions_of(paths: DatasetPaths) -> list[Version]:

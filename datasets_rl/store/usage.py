@@ -29,7 +29,7 @@ class Kept:
     """Upstream files that are complete."""
     unfinished: int = 0
     """Builds, partial downloads, and recordings that are not a part of the dataset yet."""
-    earlier: int = 0
+    others: int = 0
     """The number of other versions."""
 
     @property
@@ -92,7 +92,7 @@ def kept_bytes(paths: DatasetPaths) -> Kept:
                 kept.dataset = size + disk.tree_bytes(paths.current)
             elif disk.is_plain_file(path / MANIFEST_FILE):
                 kept.versions += size
-                kept.earlier += 1
+                kept.others += 1
         elif path == paths.recorded or path.name.startswith("build-"):
             kept.unfinished += size
         elif disk.unclaimed_name(path) == paths.raw.name:

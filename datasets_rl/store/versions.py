@@ -8,7 +8,7 @@ from pathlib import Path
 from datasets_rl import disk
 from datasets_rl.errors import Call, DiskFullError, InvalidArgumentError, LockedError, Remedy
 from datasets_rl.settings import Settings
-from datasets_rl.store.find import dataset_paths, dataset_places, find_paths, missing_error, paths_of
+from datasets_rl.store.find import dataset_paths, dataset_places, find_paths, id_or_path, missing_error, paths_of
 from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.publish import (
     SHORT_WAIT,
@@ -43,6 +43,7 @@ def restore(dataset: Path | str, version: str | int = "parent") -> Path:
         ManifestError: If the manifest of the version is damaged; nothing is changed then.
         LockedError: If another process is changing the dataset.
     """
+    dataset = id_or_path(dataset)
     paths = find_paths(dataset)
     paths.check_changeable()
     with locked(paths, str(dataset), wait=SHORT_WAIT):

@@ -43,7 +43,7 @@ def test_ls_shows_what_is_kept_of_each_dataset(rlds, full):
     size = disk.tree_bytes(version_folder(full / "demo" / "pendulum"))
     assert one["versions"] == disk.tree_bytes(full / "demo" / "pendulum" / "0002-0123abcd")
     assert one["dataset"] == rows["demo/pendulum@twice"]["dataset"] == size + pointer
-    assert (one["earlier"], one["raw"], one["unfinished"]) == (1, 1000, 0)
+    assert (one["others"], one["raw"], one["unfinished"]) == (1, 1000, 0)
     assert rows["minari/D4RL/door/expert-v2"]["unfinished"] == 2010
     assert rows["d4rl/hopper-medium-v2"]["unfinished"] == 300
     assert (shown["other_bytes"], shown["bytes"]) == (5, disk.tree_bytes(full))
@@ -70,7 +70,7 @@ def test_prune_shows_sizes_first_and_deletes_only_after_a_confirmation(rlds, ful
 
     would = rlds(*words, "--dry-run", "--json").json
     assert {(one["kind"], one["id"]) for one in would["items"]} == {
-        ("earlier versions", "demo/pendulum"),
+        ("other versions", "demo/pendulum"),
         ("raw files", "demo/pendulum"),
         ("raw files", "minari/D4RL/door/expert-v2"),
         ("unfinished builds", "d4rl"),

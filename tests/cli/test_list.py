@@ -274,7 +274,7 @@ def test_a_part_and_earlier_versions_are_named(rlds, tmp_path):
 
     assert notes["local/mine"] == "part: episodes=0:2"
     assert notes["demo/pendulum"].startswith("preprocessed in place: ")
-    assert "earlier versions: 6" in notes["demo/pendulum"]
+    assert "other versions: 6" in notes["demo/pendulum"]
 
 
 def test_interrupted_downloads_and_raw_files_alone_are_reported(rlds, home):

@@ -82,7 +82,7 @@ WRITING = [
     ["download", ID],
     ["download", ID, "--force"],
     ["preprocess", "{}", "-t", "scale_rewards:2", "--in-place"],
-    ["preprocess", "{}", "--undo"],
+    ["use", "{}", "--undo"],
     ["cache", "prune", "--versions", "--builds", "--raw", "--streams", "--dry-run"],
     ["cache", "prune", "--versions", "--builds", "--raw", "--streams", "--yes"],
     ["remove", ID, "--yes"],
@@ -277,7 +277,7 @@ def test_no_planted_file_in_any_hidden_place_reaches_any_command(place):
 def test_a_pointer_that_is_not_a_file_is_an_error_that_names_it(place, rlds, kind):
     place.plant("pendulum/CURRENT", kind)
 
-    for words in (["info", place.stored], ["info", ID], ["download", ID], ["preprocess", ID, "--undo"]):
+    for words in (["info", place.stored], ["info", ID], ["download", ID], ["use", ID, "--undo"]):
         with limit():
             ran = rlds(*words)
         assert (ran.code, "CURRENT" in ran.err) != (0, False)
@@ -320,7 +320,7 @@ def test_cache_ls_counts_no_versions_that_are_links_or_pipes(place, rlds, kind):
     place.plant("pendulum/0002-01234567", kind)
 
     (listed,) = rlds("cache", "ls", "--json").json["datasets"]
-    assert (listed["id"], listed["versions"], listed["earlier"]) == (ID, 0, 0)
+    assert (listed["id"], listed["versions"], listed["others"]) == (ID, 0, 0)
 
 
 def test_a_damaged_version_does_not_become_the_current_one(place, rlds):

@@ -1,4 +1,4 @@
-"""Output of the commands for derived datasets and earlier versions."""
+"""Output of the commands for derived datasets and versions."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_info_shows_the_chain_of_versions_and_undo_shortens_it(rlds, stored):
     ]
     assert "versions" in rlds("info", "demo/pendulum").out
     for steps in (7_400, 15_000):
-        assert rlds("preprocess", "demo/pendulum", "--undo").code == 0
+        assert rlds("use", "demo/pendulum", "--undo").code == 0
         assert len(StoredDataset(stored)) == steps
-    ran = rlds("preprocess", "demo/pendulum", "--undo")
+    ran = rlds("use", "demo/pendulum", "--undo")
     assert ran.code == 2
     assert "has no earlier version" in ran.err
     chain = rlds("info", "demo/pendulum", "--json").json["versions"]
@@ -107,14 +107,14 @@ def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
     (build / "journal.jsonl").write_text("x" * 100)
 
     would = rlds("cache", "prune", "--versions", "--builds", "--dry-run", "--json").json["freed"]
-    assert (would["unfinished builds"], would["earlier versions"] > 500_000) == (100, True)
+    assert (would["unfinished builds"], would["other versions"] > 500_000) == (100, True)
     assert build.exists()
     refused = rlds("cache", "prune", "--versions", "--builds")
     assert (refused.code, build.exists()) == (10, True)
     done = rlds("cache", "prune", "--versions", "--builds", "--yes", "--json").json["freed"]
     assert {**would, "scratch folders": 0} == {**done, "scratch folders": 0}
     assert not build.exists()
-    assert rlds("preprocess", "demo/pendulum", "--undo").code == 2
+    assert rlds("use", "demo/pendulum", "--undo").code == 2
     assert stored.exists()
 
 

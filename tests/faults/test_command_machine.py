@@ -149,10 +149,10 @@ class Commands(RuleBasedStateMachine):
         current, versions, derived = self.state
         expected = [(current[:stop], versions, derived) for stop in range(len(current)) if current[:stop] in versions]
         if not current or current[:-1] not in versions:
-            self.do(["preprocess", ID, "--undo"], fatal, self.state, code=2)
+            self.do(["use", ID, "--undo"], fatal, self.state, code=2)
         else:
             # A command that is repeated after it was killed may go back twice.
-            self.do(["preprocess", ID, "--undo"], fatal, *reversed(expected[-2:]))
+            self.do(["use", ID, "--undo"], fatal, *reversed(expected[-2:]))
 
     @rule(number=st.integers(1, 4), fatal=FATAL)
     def use(self, number, fatal):

@@ -81,7 +81,7 @@ SCENARIOS = {
     "merge": Scenario(
         ["preprocess", ID, f"{ID}@x", "--out", "{home}/out/both"], [["preprocess", ID, *SCALE, "--as", "x"]]
     ),
-    "undo": Scenario(["preprocess", ID, "--undo"], [IN_PLACE, AGAIN], again=(0, 2)),
+    "undo": Scenario(["use", ID, "--undo"], [IN_PLACE, AGAIN], again=(0, 2)),
     "use": Scenario(["use", ID, "1"], [IN_PLACE, ["preprocess", ID, *KEEP, "--in-place"]]),
     "remove": Scenario(["remove", ID, "--yes"], [IN_PLACE, ["preprocess", ID, *KEEP, "--as", "x"]], half=(2,)),
     "mix": Scenario(["mix", ID, f"{ID}@x", "-o", "{home}/out/mix.toml"], [["preprocess", ID, *SCALE, "--as", "x"]]),
@@ -102,7 +102,7 @@ READING = [
 ]
 OTHERS = [
     *READING,
-    ["preprocess", ID, "--undo"],
+    ["use", ID, "--undo"],
     ["preprocess", ID, "-t", "scale_rewards:5", "--as", "five"],
     ["remove", ID, "--yes"],
     ["cache", "prune", "--builds", "--yes"],

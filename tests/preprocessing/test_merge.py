@@ -131,7 +131,7 @@ def test_a_merge_of_a_merge_does_not_lose_the_dataset_of_each_step(folders, tmp_
     recipe = Recipe.inline(["scale_rewards:2"])
     both = preprocess(folders[:2], recipe, out=tmp_path / "both")
 
-    with pytest.raises(InvalidArgumentError, match=f"{version_folder(both)} has a field dataset already") as raised:
+    with pytest.raises(InvalidArgumentError, match=f"{both} has a field dataset already") as raised:
         preprocess([both, folders[2]], recipe, out=tmp_path / "all")
     assert "exclude:dataset" in raised.value.hint
     assert not (tmp_path / "all").exists()

@@ -467,7 +467,7 @@ def test_recorded_episodes_are_not_mixed_into_a_preprocessed_dataset(home):
     with pytest.raises(DatasetsRLError, match="a preprocessed dataset does not grow"):
         append_episodes(ID)
     assert len(recordings(home)) == 3
-    assert main(["preprocess", ID, "--undo"]) == 0
+    assert main(["use", ID, "--undo"]) == 0
     append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes()
 

@@ -307,6 +307,19 @@ def test_a_missing_dataset_is_an_error_with_the_command_that_creates_it():
         locate("demo/none@x")
 
 
+@pytest.mark.parametrize("by", ["its id", "its folder"])
+def test_a_dataset_whose_pointer_was_deleted_is_an_error_with_the_command_that_points_again(folder, by):
+    scaled(folder, 2, in_place=True)
+    (folder / "CURRENT").unlink()
+    name = names(store.dataset_paths(ID))[-1]
+    with pytest.raises(NotADatasetError, match="it has no file CURRENT, and 2 versions, none current") as caught:
+        load(ID if by == "its id" else folder, download=False)
+    dataset = ID if by == "its id" else str(folder)
+    assert caught.value.hint == f"datasets_rl.restore({dataset!r}, {name!r}) makes the last one current"
+    store.restore(dataset, name)
+    assert current(folder) == name
+
+
 def test_a_dataset_derives_another_and_opens_it(folder):
     dataset = load(ID, batch_size=4)
     made = dataset.derive(Recipe.inline(["scale_rewards:3"]), name="x", batch_size=4)

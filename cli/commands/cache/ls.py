@@ -15,7 +15,7 @@ _HEADER = ("id", "total", "dataset", "versions", "raw", "unfinished")
 
 
 def run(shell: Shell) -> Result:
-    """List the sizes of each dataset on disk: its current and earlier versions, raw files and unfinished files.
+    """List the sizes of each dataset on disk: its current and other versions, raw files and unfinished files.
 
     \b
     Examples:
@@ -44,7 +44,7 @@ def run(shell: Shell) -> Result:
 
 
 def _row(one: Kept) -> tuple[str, ...]:
-    versions = f"{_cell(one.versions)} ({one.earlier})" if one.earlier else "-"
+    versions = f"{_cell(one.versions)} ({one.others})" if one.others else "-"
     return (one.id, size_text(one.bytes), _cell(one.dataset), versions, _cell(one.raw), _cell(one.unfinished))
 
 

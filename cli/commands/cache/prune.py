@@ -43,7 +43,7 @@ def run(
         ),
     ] = None,
     versions: Annotated[
-        bool, typer.Option("--versions", help="Delete earlier versions of datasets, which --undo needs.")
+        bool, typer.Option("--versions", help="Delete the versions of datasets that are not current.")
     ] = False,
     builds: Annotated[
         bool, typer.Option("--builds", help="Delete unfinished builds, which the same command would complete.")
@@ -121,7 +121,7 @@ def _prunes(
     if streams:
         yield "shards of streams", partial(_prune_roots, "shards of streams", store.prune_streams, [home, *roots])
     if versions:
-        yield "earlier versions", partial(_prune_each, "earlier versions", store.prune, _stored(shell, datasets))
+        yield "other versions", partial(_prune_each, "other versions", store.prune, _stored(shell, datasets))
     if raw:
         yield "raw files", partial(_prune_each, "raw files", store.prune_raw, _with_raw_files(shell, datasets))
 

@@ -15,7 +15,7 @@ def run(
     shell: Shell,
     deep: Annotated[bool, typer.Option("--deep", help="Run the slower checks of `rlds verify --deep`.")] = False,
 ) -> Result:
-    """Check the manifests, and the sizes and checksums of all files, of all stored datasets and their earlier versions.
+    """Check the manifests, and the sizes and checksums of all files, of all versions of all stored datasets.
 
     \b
     Examples:
@@ -26,7 +26,7 @@ def run(
     from datasets_rl import store
 
     current = list(store.stored_folders(shell.settings.home))
-    earlier = [
+    others = [
         version.folder
         for paths in map(store.paths_of, current)
         for version in store.versions_of(paths)
@@ -34,4 +34,4 @@ def run(
     ]
     if not current:
         shell.printer.note(f"no dataset is stored in {shell.settings.home}")
-    return check_datasets(shell, map(str, (*current, *earlier)), deep=deep)
+    return check_datasets(shell, map(str, (*current, *others)), deep=deep)
