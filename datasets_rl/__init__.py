@@ -5,6 +5,7 @@ The public names are listed in `__init__.pyi`. Each is imported when it is first
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def __getattr__(name: str) -> Any:
 
     Raises:
         AttributeError: If there is no such name; the error names the module that has it, or similar names.
+        ImportError: Likewise, in ``from datasets_rl import name``.
     """
     if name == "__version__":
         from importlib.metadata import version
@@ -33,8 +35,18 @@ def __getattr__(name: str) -> Any:
         return _public_name(name)
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
-    nearest = [] if name.startswith("_") else _nearest_names(name)
+    caller = sys._getframe(1)  # noqa: SLF001 -- the only way to know a ``from datasets_rl import name``
+    is_module = f"{__name__}.{name}" in sys.modules or caller.f_globals.get("__name__") == "importlib._bootstrap"
+    if name.startswith("_") or is_module:
+        # Only a question: the import system asks so before it looks for a module of this name.
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dis import opname
+
+    nearest = _nearest_names(name)
     meant = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+    if opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM":
+        # It would turn an AttributeError into an ImportError without the suggestion.
+        raise ImportError(f"cannot import name {name!r} from {__name__!r}{meant}", name=__name__)
     # Without `obj`, the interpreter adds no second suggestion.
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}", name=name, obj=None)
 
