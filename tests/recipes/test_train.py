@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -241,11 +242,13 @@ def test_a_gathering_run_learns(environment, steps):
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["td3_bc", "normalized_observation", "openvla_actions", "diffusion_policy"])
 def test_a_policy_of_preprocessed_data_scores_like_one_of_the_plain_data(recipe, tmp_path):
-    words = ["--steps", "2500", "--eval-every", "2500", "--eval-episodes", "10", "--hidden", "64", "64", "--lr", "1e-3"]
+    words = ["--steps", "2500", "--eval-every", "2500", "--eval-episodes", "40", "--hidden", "64", "64", "--lr", "1e-3"]
     load("demo/pendulum").derive(recipe)
     plain, derived = (
-        program("iql").main(["--dataset", dataset, "--out", str(tmp_path / dataset), *words])["score"]
+        program("iql").main(["--dataset", dataset, "--out", str(tmp_path / dataset), *words])
         for dataset in ("demo/pendulum", f"demo/pendulum@{recipe}")
     )
 
-    assert derived == pytest.approx(plain, abs=6)  # the scores of seeds differ by 5
+    margin = 3 * math.hypot(plain["score_stderr"], derived["score_stderr"])
+    assert derived["score"] == pytest.approx(plain["score"], abs=margin)
+    assert min(plain["score"], derived["score"]) > margin  # the score of random actions is 0
