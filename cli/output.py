@@ -43,7 +43,7 @@ class Table:
     """On a terminal a row is a line, empty columns and those that do not fit are left out, and the last column, a text,
     is shortened. Columns are in the order of their importance."""
     numbers: bool = False
-    """In a listing: the last column is no text. It is left out, too, if it does not fit, because the first digits of a
+    """In a listing: the last column is not text. It is left out, too, if it does not fit, because the first digits of a
     number mislead; a line names the columns that are left out."""
     piped: tuple[tuple[str, ...], ...] | None = None
     """Rows for a pipe, where numbers are plain; by default the rows."""

@@ -1,7 +1,7 @@
 """A command a file: ``run(shell, ...)`` takes options and returns a `Result`. The folder is the list of commands.
 
 The module's ``run`` has the command's help as its docstring, and its ``GROUP`` is the heading that ``rlds --help`` lists
-it under. A command with commands of its own is a folder; its ``run``, if it has one, runs where none of them is named.
+it under. A command with subcommands is a folder; its ``run``, if it has one, runs where none of them is named.
 Modules import at their head nothing that is slow, because ``rlds --help`` imports all of them: torch, h5py, httpx and
 pandas come inside the functions that need them.
 """
