@@ -267,7 +267,7 @@ def column_differences(stored: Schema, columns: Sequence[Column]) -> list[str]:
     """Return the differences between the columns of new episodes and those of a dataset, a sentence each."""
 
     def described(column: Column) -> str:
-        kinds = [name for name in ("shared", "text", "encoded") if getattr(column, name)]
+        kinds = [name for name in ("shared", "text", "encoded", "compressed") if getattr(column, name)]
         return " ".join([column.dtype.name, str(list(column.shape)), *kinds])
 
     new = {dotted_name(column.key): described(stored_column(column)) for column in columns}

@@ -1,8 +1,10 @@
 """Appending whole episodes to a dataset."""
 
 import shutil
+from dataclasses import replace
 
 import filelock
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -10,7 +12,9 @@ from tensordict import TensorDict
 from datasets_rl import Recipe, append_episodes, disk, download, load, preprocess, restore, verify
 from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownIdError
 from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.schema import Column, Schema
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
+from datasets_rl.recording.adding import column_differences
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +83,15 @@ def test_episodes_with_other_fields_are_refused_and_the_dataset_is_unchanged(tmp
         append_episodes("local/a", "demo/pendulum")
     assert len(load("local/a")) == 3
     assert not (tmp_path / "local" / ".recorded").exists()
+
+
+def test_pixels_do_not_fit_a_dataset_that_stores_the_images_in_another_form():
+    pixels = Column(("pixels",), np.dtype(np.uint8), (64, 64, 3))
+    for form in ("encoded", "compressed"):
+        stored = Schema.layout([replace(pixels, form=form)])
+        assert column_differences(stored, [pixels]) == [
+            f"pixels is uint8 [64, 64, 3]; the dataset has uint8 [64, 64, 3] {form}"
+        ]
 
 
 def test_unknown_datasets_and_data_without_rewards_or_steps_are_refused():
