@@ -506,7 +506,7 @@ def lock(
 
     check_kind(path, folder=False)
     held = filelock.FileLock(path)
-    with disk_errors(path):
+    with disk_errors(path.parent):
         try:
             _acquire(held, path, 0.0)
         except filelock.Timeout:
@@ -538,6 +538,11 @@ def _acquire(held: Any, path: Path, seconds: float) -> None:
         except FileNotFoundError:  # another process has just deleted the empty folder
             if attempt == _MAX_ATTEMPTS - 1:
                 raise
+        except OSError as error:
+            # The name of the lock means nothing to the reader of the message.
+            if error.filename == str(path):
+                error.filename = str(path.parent)
+            raise
         else:
             return
 

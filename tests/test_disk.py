@@ -270,6 +270,12 @@ def test_a_folder_in_which_nothing_can_be_created_is_an_error():
         pass
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a file system that nobody may write to")
+def test_a_folder_in_which_no_lock_can_be_created_is_named_without_the_lock():
+    with pytest.raises(OSError, match=r"'/sys'$"), disk.lock(Path("/sys/.lock"), "x"):
+        pass
+
+
 def test_a_lock_is_released_when_the_work_fails(tmp_path):
     with pytest.raises(RuntimeError, match="work"), disk.lock(tmp_path / "a" / "x.lock", "d4rl/x"):
         raise RuntimeError("work")

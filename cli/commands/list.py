@@ -53,6 +53,18 @@ class _Stored:
         return {**self.info.to_json(), "raw_bytes": self.raw_bytes, "version_bytes": self.version_bytes}
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether no command knows the id, because the folder was copied or renamed."""
+        from datasets_rl import sources
+        from datasets_rl.errors import UnknownIdError
+
+        try:
+            sources.find(self.info.id)
+        except UnknownIdError:
+            return True
+        return False
+
+    @property
     def notes(self) -> tuple[str, ...]:
         from datasets_rl.sources import Selection
 
@@ -62,6 +74,7 @@ class _Stored:
             part = str(Selection.from_json(summary.selection)) if summary is not None and summary.selection else ""
         notes = (
             self.info.origin,
+            f"not in the catalog, open it by its folder: {self.info.folder}" if self.is_unknown else "",
             f"part: {part}" if part else "",
             f"raw files kept: {size_text(self.raw_bytes)}" if self.raw_bytes else "",
             f"other versions: {size_text(self.version_bytes)}" if self.version_bytes else "",

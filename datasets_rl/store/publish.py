@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import ManifestError, NotADatasetError
+from datasets_rl.errors import DiskFullError, ManifestError, NotADatasetError
 from datasets_rl.format.current import VERSION_NAME, read_current
 from datasets_rl.store.layout import DatasetPaths
 
@@ -253,6 +253,10 @@ def building(paths: DatasetPaths, request: str, parent: Version | None) -> Itera
         build = Build(paths, request, parent, work)
         try:
             yield build
+        except DiskFullError as error:
+            # The name of the build means nothing to the reader of the message.
+            error.message = error.message.replace(str(error.path), str(paths.folder))
+            raise
         finally:
             if build.published:
                 disk.discard(work, paths.folder)

@@ -12,7 +12,7 @@ import pytest
 from stored_data import columns, trajectory, write_dataset
 from upstreams import hub
 
-from datasets_rl import sources
+from datasets_rl import load, sources
 from datasets_rl.cli.output import size_text
 from datasets_rl.store import version_folder
 
@@ -267,7 +267,7 @@ def test_what_is_stored_is_listed_with_all_that_it_occupies(rlds, stored):
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_part_and_earlier_versions_are_named(rlds, tmp_path):
+def test_a_part_and_other_versions_are_named(rlds, tmp_path):
     rlds("download", "local/mine", "--from-local", own_files(tmp_path, 3), "--episodes", "0:2")
     rlds("preprocess", "demo/pendulum", "-t", "keep_top_returns:50", "--in-place")
     notes = {line.split("\t")[0]: line.split("\t")[-1] for line in rlds("list", "--downloaded").out.splitlines()}
@@ -275,6 +275,19 @@ def test_a_part_and_earlier_versions_are_named(rlds, tmp_path):
     assert notes["local/mine"] == "part: episodes=0:2"
     assert notes["demo/pendulum"].startswith("preprocessed in place: ")
     assert "other versions: 6" in notes["demo/pendulum"]
+
+
+def test_a_copy_whose_name_is_in_no_catalog_is_listed_with_the_folder_that_opens_it(rlds, stored):
+    copied, own = stored.with_name("copied"), stored.parents[1] / "local" / "mine"
+    for folder in (copied, own):
+        shutil.copytree(stored, folder)
+    notes = {line.split("\t")[0]: line.split("\t")[-1] for line in rlds("list", "--downloaded").out.splitlines()}
+
+    assert notes["demo/copied"] == f"not in the catalog, open it by its folder: {copied}"
+    assert notes["local/mine"] == notes["demo/pendulum"] == ""
+    for dataset in (copied, "local/mine"):
+        assert rlds("verify", dataset).code == rlds("sample", dataset, "-n", 1).code == 0
+    assert len(load("local/mine")) == len(load(copied)) == 15_000
 
 
 def test_interrupted_downloads_and_raw_files_alone_are_reported(rlds, home):

@@ -118,6 +118,16 @@ def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
     assert stored.exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links")
+def test_cache_prune_names_a_linked_dataset_by_its_id(rlds, stored, tmp_path):
+    rlds("preprocess", "demo/pendulum", *SCALE, "--in-place")
+    stored.rename(tmp_path / "elsewhere")
+    stored.symlink_to(tmp_path / "elsewhere")
+
+    items = rlds("cache", "prune", "--versions", "--yes", "--json").json["items"]
+    assert [(one["kind"], one["id"]) for one in items] == [("other versions", "demo/pendulum")]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="processes")
 def test_cache_prune_deletes_files_of_dead_processes_and_other_commands_do_not(rlds, stored):
     dead = f"{disk.process_name().rpartition('-')[0]}-{2**22 + 1}"

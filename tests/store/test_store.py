@@ -18,6 +18,7 @@ from datasets_rl import EpisodeWriter, disk, load, sources, store
 from datasets_rl.datasets import experience_replay
 from datasets_rl.downloading.run import download
 from datasets_rl.errors import (
+    DiskFullError,
     IntegrityError,
     InvalidArgumentError,
     LockedError,
@@ -318,6 +319,46 @@ def test_a_dataset_whose_pointer_was_deleted_is_an_error_with_the_command_that_p
     assert caught.value.hint == f"datasets_rl.restore({dataset!r}, {name!r}) makes the last one current"
     store.restore(dataset, name)
     assert current(folder) == name
+
+
+def test_a_full_disk_is_named_by_the_folder_of_the_dataset_and_leaves_nothing(home, monkeypatch):
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
+    folder = store.dataset_paths(ID).folder
+    with pytest.raises(DiskFullError, match=f"not enough disk at {folder}: .* 1,000 bytes free"):
+        download(ID)
+    assert not folder.exists()
+    assert leftovers(home) == []
+
+
+def test_sampling_goes_on_after_the_opened_version_was_pruned(folder):
+    scaled(folder, 2, in_place=True)
+    dataset = load(ID, batch_size=4)
+    before = float(dataset[:]["next", "reward"].sum())
+    store.restore(folder, 1)
+    store.prune(store.dataset_paths(ID))
+
+    assert not dataset.stored.folder.exists()
+    assert dataset.sample()["next", "reward"].shape == (4, 1)
+    assert float(dataset[:]["next", "reward"].sum()) == before
+    with pytest.raises(IntegrityError, match="another version replaced it, and the opened version was deleted"):
+        pickle.loads(pickle.dumps(dataset))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links")
+def test_a_folder_on_another_disk_is_changed_where_it_is(folder, home, tmp_path):
+    before = rewards(folder)
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+
+    scaled(folder, 2, in_place=True)
+    assert np.isclose(rewards(folder), 2 * before)
+    download(ID, force=True)
+    assert len(StoredDataset(folder)) == 15_000
+    assert folder.is_symlink()
+    store.remove(ID)
+    assert not folder.is_symlink()
+    assert not (tmp_path / "elsewhere").exists()
+    assert leftovers(home) == []
 
 
 def test_a_dataset_derives_another_and_opens_it(folder):

@@ -143,12 +143,11 @@ def _stored(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
     from datasets_rl import store
     from datasets_rl.store.find import locate
 
-    folders = (
-        [locate(**dataset_arguments(shell, one)) for one in datasets]
-        if datasets
-        else store.stored_folders(shell.settings.home)
-    )
-    return {_place_name(paths): paths for paths in map(store.paths_of, folders)}
+    if datasets:
+        return {one: store.paths_of(locate(**dataset_arguments(shell, one))) for one in datasets}
+    home = shell.settings.home
+    # A folder may be a link to another disk, whose name says nothing.
+    return {path.relative_to(home).as_posix(): store.paths_of(path) for path in store.stored_folders(home)}
 
 
 def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
@@ -163,8 +162,3 @@ def _with_raw_files(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetP
     split = [one.id.partition("/") for one in take_inventory(home).datasets]
     every = {f"{source}/{name}": DatasetPaths(home / source, name) for source, _, name in split}
     return {name: paths for name, paths in every.items() if disk.claims_of(paths.raw)}
-
-
-def _place_name(paths: DatasetPaths) -> str:
-    """Return the id of a dataset by the place where it is stored."""
-    return f"{paths.root.name}/{paths.name}"
