@@ -102,7 +102,9 @@ def add_recordings(paths: DatasetPaths, dataset_id: str, folders: Sequence[Path]
     held = Manifest.read(paths.folder).recordings if paths.exists else ()
     is_safe = _is_certainly_current(paths)
     for folder in [folder for folder in saved if folder not in kept]:
-        if problem := _reason_to_keep(folder, saved[folder], held):
+        if not _has_begun(saved[folder], held):
+            kept[folder] = LockedError(paths.name, "processes that change it without its lock", paths.lock)
+        elif problem := _reason_to_keep(folder, saved[folder], held):
             kept[folder] = IntegrityError(str(folder), [problem], hint="move the folder away, or delete it")
         elif is_safe or saved[folder] is None:
             disk.discard(folder, paths.folder)
@@ -116,6 +118,11 @@ def _read(folder: Path, dataset_id: str) -> SavedRecording | None:
             str(folder), [f"it was recorded for {recording.dataset_id}, not for {dataset_id}"], hint="move it away"
         )
     return recording
+
+
+def _has_begun(recording: SavedRecording | None, held: Collection[str]) -> bool:
+    """Return whether a dataset holds episodes of a recording, or there are none."""
+    return recording is None or recording.id in {entry.partition(":")[0] for entry in held}
 
 
 def _is_certainly_current(paths: DatasetPaths) -> bool:
@@ -153,8 +160,7 @@ def _add(paths: DatasetPaths, recordings: Sequence[SavedRecording]) -> Kept:
         parent = current_version(paths)
         try:
             held = () if parent is None else parent.manifest.recordings
-            begun = {entry.partition(":")[0] for entry in held}
-            missing = [recording for recording in recordings if recording.id not in begun]
+            missing = [recording for recording in recordings if not _has_begun(recording, held)]
             new = [recording for recording in missing if recording.folder not in kept][:count]
             if not new:
                 return kept

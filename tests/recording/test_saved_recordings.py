@@ -20,6 +20,8 @@ from datasets_rl import EpisodeWriter, Recipe, append_episodes, info, list_datas
 from datasets_rl.cli.app import main
 from datasets_rl.errors import DatasetsRLError, IntegrityError, NotADatasetError, RecordingWarning
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
+from datasets_rl.recording import adding
+from datasets_rl.store import version_folder
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL, links and named pipes")
 
@@ -154,6 +156,7 @@ def test_a_writer_adds_what_dead_programs_recorded(home):
 
 
 def test_a_dataset_that_is_not_yet_stored_names_its_recordings(home):
+    shutil.rmtree(version_folder(home / "local" / "toy"))
     (home / "local" / "toy" / "CURRENT").unlink()
     with pytest.raises(NotADatasetError, match=r"3 recordings(.|\n)*append_episodes\('local/toy'\) adds them"):
         load(ID, download=False)
@@ -172,6 +175,27 @@ def test_recordings_that_the_dataset_holds_are_deleted_and_not_added_again(home)
     append_episodes(ID)
     assert sorted(stored_episodes()) == all_episodes()
     assert not (home / "local" / "toy" / "recorded").exists()
+
+
+def test_a_version_without_the_lock_that_replaces_the_added_episodes_is_an_error_and_loses_none(home, monkeypatch):
+    """Another process publishes a version of the former one just after this one has added the recordings."""
+    dataset, saved = home / "local" / "toy", home.with_name("saved")
+    shutil.copytree(dataset, saved)
+    add = adding._add
+
+    def superseded(*arguments):
+        kept = add(*arguments)
+        shutil.rmtree(dataset)
+        shutil.copytree(saved, dataset)
+        return kept
+
+    with monkeypatch.context() as patched:
+        patched.setattr(adding, "_add", superseded)
+        with pytest.raises(DatasetsRLError, match="without its lock"):
+            append_episodes(ID)
+
+    append_episodes(ID)
+    assert sorted(stored_episodes()) == all_episodes()
 
 
 class Fault:
