@@ -14,7 +14,8 @@ from uuid import uuid4
 from datasets_rl import disk
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE
+from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 
 COMMIT_FILE = "commit.json"
 """The file that is written last: a folder without it is not a partial dataset."""
@@ -49,7 +50,11 @@ def writer_columns(schema: Schema) -> list[Column]:
 
 
 def make_partial(
-    folder: Path, columns: Sequence[Column], name: str, fill: Callable[[DatasetWriter], Mapping[str, Any]]
+    folder: Path,
+    columns: Sequence[Column],
+    name: str,
+    fill: Callable[[DatasetWriter], Mapping[str, Any]],
+    dictionaries: Mapping[Key, ZstdDictionary] | None = None,
 ) -> dict[str, Any]:
     """Write a partial dataset by a function, unless it exists already.
 
@@ -58,6 +63,7 @@ def make_partial(
         columns: The columns of a step.
         name: The name of the dataset, for messages.
         fill: Writes the rows and returns a description of them, a JSON value.
+        dictionaries: The dictionary of each column of compressed images.
 
     Returns:
         The description, with the commit of the writer as ``commit``.
@@ -67,7 +73,7 @@ def make_partial(
     # The name is unique, because on a cluster a second attempt may start before the first one has ended.
     build = folder.with_name(f".{folder.name}.{uuid4().hex}")
     build.mkdir(parents=True)
-    writer = DatasetWriter(build, columns, name=name)
+    writer = DatasetWriter(build, columns, name=name, dictionaries=dictionaries)
     try:
         result = dict(fill(writer))
         result["commit"] = writer.commit(sync=False)

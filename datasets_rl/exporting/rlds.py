@@ -159,7 +159,7 @@ def _kind(field: Field) -> str:
 def _image_format(content: Content, field: Field) -> str:
     """Return the format of the images by the first one; images of the other format stay valid, as readers look at them."""
     column: Any = content.stored.items(field.key)
-    return "jpeg" if bytes(column.read_encoded(0, 1).images[0][:2]) == b"\xff\xd8" else "png"
+    return "jpeg" if bytes(column.read_stored(0, 1).images[0][:2]) == b"\xff\xd8" else "png"
 
 
 def _example(features: Sequence[_Feature], episode: Episode, whole: Mapping[str, NDArray[Any]]) -> bytes:

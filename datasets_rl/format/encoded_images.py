@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, IntegrityError
-from datasets_rl.format.images import ImageColumn
+from datasets_rl.format.images import ImageColumn, PixelsOnAccess
 from datasets_rl.read.images import decode
 from datasets_rl.ted.episode import EncodedImages
 
@@ -25,8 +24,8 @@ class EncodedImageColumn(ImageColumn):
     def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
         _decode_images(self._encoded_images(rows), out, self._path, rows.tolist(), positions.tolist())
 
-    def read_encoded(self, start: int, stop: int) -> EncodedColumn:
-        """Return the images of rows `start` to `stop` without decoding them."""
+    @override
+    def read_stored(self, start: int, stop: int) -> EncodedColumn:
         return EncodedColumn(self._encoded_images(np.arange(start, stop)), self.shape[1:], self._path)
 
     def _encoded_images(self, rows: NDArray[np.integer[Any]]) -> list[memoryview]:
@@ -36,40 +35,16 @@ class EncodedImageColumn(ImageColumn):
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedColumn(EncodedImages):
-    """Encoded images of consecutive rows that become an array, uint8 [n, rows, columns, channels], on first access."""
+class EncodedColumn(EncodedImages, PixelsOnAccess):
+    """Encoded images of some rows; see `PixelsOnAccess`."""
 
     shape_of_each: tuple[int, ...]
-    """Shape of one decoded image: rows, columns, channels."""
     path: Path
     """The file, for messages."""
 
-    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the decoded array, [n, rows, columns, channels]."""
-        return (len(self), *self.shape_of_each)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes of the decoded array."""
-        return len(self.shape)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the decoded images; the first call decodes and caches them.
-
-        Raises:
-            IntegrityError: If an image cannot be decoded.
-        """
-        return np.array(self._pixels, dtype, copy=copy)
-
-    @cached_property
-    def _pixels(self) -> NDArray[np.uint8]:
-        pixels = np.empty(self.shape, np.uint8)
-        _decode_images(self.images, pixels, self.path, range(len(self)), range(len(self)))
-        pixels.flags.writeable = False
-        return pixels
+    @override
+    def _decode(self, out: NDArray[np.uint8]) -> None:
+        _decode_images(self.images, out, self.path, range(len(self)), range(len(self)))
 
 
 def _decode_images(

@@ -9,8 +9,9 @@ A batch asks for rows, and gets pixels in its own memory; each image is read onc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.image_cache import ImageCache, copy_images
 from datasets_rl.read.streams import first_problems
+from datasets_rl.ted.episode import StoredImages
 
 
 class ImageColumn(ABC):
@@ -98,9 +100,54 @@ class ImageColumn(ABC):
         return starts, stops
 
     @abstractmethod
+    def read_stored(self, start: int, stop: int) -> StoredImages:
+        """Return the images of rows `start` to `stop` as they are stored; they become an array on first access."""
+
+    @abstractmethod
     def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
         """Write the pixels of these rows, [n], to these positions of `out`, [n]; an image without bytes is zeros.
 
         Raises:
             IntegrityError: If an image is damaged.
         """
+
+
+class PixelsOnAccess(ABC):
+    """Images of some rows that become an array, uint8 [n, ...], on first access."""
+
+    shape_of_each: tuple[int, ...]
+    """Shape of the pixels of one image."""
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of images, n."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array, [n, ...]."""
+        return (len(self), *self.shape_of_each)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the array."""
+        return len(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the pixels; the first call decodes and keeps them.
+
+        Raises:
+            IntegrityError: If an image cannot be decoded.
+        """
+        return np.array(self._pixels, dtype, copy=copy)
+
+    @cached_property
+    def _pixels(self) -> NDArray[np.uint8]:
+        pixels = np.empty(self.shape, np.uint8)
+        self._decode(pixels)
+        pixels.flags.writeable = False
+        return pixels
+
+    @abstractmethod
+    def _decode(self, out: NDArray[np.uint8]) -> None:
+        """Write the pixels of all images."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.format.npy import NpyStream, unfinished_blocks
 from datasets_rl.format.schema import FINAL_FILE, ROWS_FILE, Field, Schema
@@ -36,7 +37,7 @@ class Chunk:
     count: int
     """Number of rows, n."""
     columns: Mapping[Key, Any]
-    """Values by field, at least [n, ...]: an array, or a list of encoded images."""
+    """Values by field, at least [n, ...]: an array, a list of encoded images, or compressed images."""
     stops: Sequence[int]
     """Row after the last row of each episode that ends in the chunk, E of them. Rows after the last stop are of an episode
     that the next chunk continues."""
@@ -80,7 +81,7 @@ class RowSink:
         self.open_return = 0.0
         """Sum of the rewards of the episode that is not complete, in the rows that were written."""
         # Double buffering: one batch is filled while the thread checks, summarizes and writes the other.
-        self._batch, self._spare = _Batch(schema, capacity), _Batch(schema, capacity)
+        self._batch, self._spare = (_Batch(schema, capacity, dictionaries) for _ in range(2))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
         self._pending_write: Future[None] | None = None
         self._returns: list[NDArray[np.float64]] = []
@@ -206,20 +207,20 @@ class RowSink:
             self.streams[name].append(block)
         for name, block in batch.final_states.files(batch.ended):
             self.streams[FINAL_FILE if name == ROWS_FILE else f"final.{name}"].append(block)
-        for field, images in batch.rows.images(count):
-            self._append_images(field.file, field.ends_file, *self._bytes_of(field, images, batch.deferred))
-        for field, images in batch.final_states.images(batch.ended):
-            self._append_images(field.final_file, field.final_ends_file, *self._bytes_of(field, images))
+        for field, images in batch.rows.images.items():
+            self._append_images(field.file, field.ends_file, *self._bytes_of(field, images, count, batch.deferred))
+        for field, images in batch.final_states.images.items():
+            self._append_images(field.final_file, field.final_ends_file, *self._bytes_of(field, images, batch.ended))
         batch.clear()
 
     def _bytes_of(
-        self, field: Field, images: Sequence[bytes] | NDArray[np.uint8], deferred: Sequence[int] = ()
+        self, field: Field, images: list[bytes] | _CompressedBuffer, count: int, deferred: Sequence[int] = ()
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the bytes of images one after the other, [B], and the end of each, [n]."""
-        if not isinstance(images, np.ndarray):
-            joined = np.frombuffer(b"".join(images), np.uint8)
-            return joined, np.cumsum([len(image) for image in images], dtype=np.int64)
-        data, ends = compress(images, self._dictionaries[field.key])
+        """Return the bytes of the first `count` images one after the other, [B], and the end of each, [n]."""
+        if isinstance(images, list):
+            joined = np.frombuffer(b"".join(images[:count]), np.uint8)
+            return joined, np.cumsum([len(image) for image in images[:count]], dtype=np.int64)
+        data, ends = images.joined(count)
         if not deferred or not field.shared:
             return data, ends
         pieces = np.split(data, ends[:-1])
@@ -258,15 +259,16 @@ class RowSink:
 class _Batch:
     """Buffer for steps, the final states of the episodes that end among them, and the extents of the episodes."""
 
-    def __init__(self, schema: Schema, capacity: int) -> None:
+    def __init__(self, schema: Schema, capacity: int, dictionaries: Mapping[Key, ZstdDictionary]) -> None:
         shared = [field for field in schema if field.shared]
         self.capacity = capacity
-        self.rows = _RecordBuffer(schema.narrow, schema.wide, schema.record, capacity)
+        self.rows = _RecordBuffer(schema.narrow, schema.wide, schema.record, capacity, dictionaries)
         self.final_states = _RecordBuffer(
             [field for field in shared if not field.wide],
             [field for field in shared if field.wide],
             schema.final_record,
             capacity,
+            dictionaries,
         )
         # Start and length of each run of rows of one episode, the number of that episode, the last row of each episode
         # that ends in this batch, and the rows that will be patched.
@@ -281,23 +283,39 @@ class _Batch:
         self.filled = self.ended = 0
         for extents in (self.extents, self.extent_episodes, self.ends, self.deferred):
             extents.clear()
+        for buffer in (self.rows, self.final_states):
+            buffer.clear()
 
 
 class _RecordBuffer:
     """Buffer for `capacity` records and as many items of each wide field."""
 
     def __init__(
-        self, narrow: Sequence[Field], wide: Sequence[Field], record: np.dtype[np.void], capacity: int
+        self,
+        narrow: Sequence[Field],
+        wide: Sequence[Field],
+        record: np.dtype[np.void],
+        capacity: int,
+        dictionaries: Mapping[Key, ZstdDictionary],
     ) -> None:
         self._records = np.zeros(capacity, record)
-        arrays = {field: np.zeros((capacity, *field.shape), field.dtype) for field in wide if not field.encoded}
-        self._wide = {field.file: array for field, array in arrays.items() if not field.compressed}
-        self._images: dict[Field, Any] = {field: array for field, array in arrays.items() if field.compressed}
-        self._images |= {field: [b""] * capacity for field in wide if field.encoded}
+        arrays = {field: np.zeros((capacity, *field.shape), field.dtype) for field in wide if field.form == "raw"}
+        self._wide = {field.file: array for field, array in arrays.items()}
+        self.images: dict[Field, list[bytes] | _CompressedBuffer] = {
+            field: _CompressedBuffer(field, capacity, dictionaries[field.key]) if field.compressed else [b""] * capacity
+            for field in wide
+            if field.form != "raw"
+        }
+        """The images of each field that are not stored as pixels: encoded ones, or what will be compressed."""
         self._has_records = bool(narrow)
         self.columns: dict[Key, Any] = {field.key: self._records[field.name] for field in narrow}
-        self.columns |= {field.key: array for field, array in arrays.items()}
-        self.columns |= {field.key: images for field, images in self._images.items()}
+        self.columns |= {field.key: values for field, values in (*arrays.items(), *self.images.items())}
+
+    def clear(self) -> None:
+        """Release the images that are compressed already; all other memory is reused."""
+        for images in self.images.values():
+            if isinstance(images, _CompressedBuffer):
+                images.clear()
 
     def files(self, count: int) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield the name of each array file and its first `count` items."""
@@ -306,10 +324,45 @@ class _RecordBuffer:
         for name, items in self._wide.items():
             yield name, items[:count]
 
-    def images(self, count: int) -> Iterator[tuple[Field, list[bytes] | NDArray[np.uint8]]]:
-        """Yield each field of encoded or compressed images with its first `count` ones: the files, or the pixels."""
-        for field, images in self._images.items():
-            yield field, images[:count]
+
+class _CompressedBuffer:
+    """Buffer for images of a field that is stored compressed: pixels, and runs of images that are compressed already.
+
+    rows    |  pixels  |  compressed  |  pixels  |
+    """
+
+    def __init__(self, field: Field, capacity: int, dictionary: ZstdDictionary) -> None:
+        self._pixels = np.empty((capacity, *field.shape), np.uint8)  # the system gives memory only to written pages
+        self._runs: list[tuple[int, CompressedImages]] = []
+        self._dictionary = dictionary
+
+    def __setitem__(self, rows: slice, images: Any) -> None:
+        if not isinstance(images, CompressedImages) or images.dictionary.data != self._dictionary.data:
+            self._pixels[rows] = images
+        elif len(images):
+            self._runs.append((rows.start, images))
+
+    def joined(self, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Return the bytes of the first `count` images one after the other, [B], and the end of each, [n]."""
+        pieces = []
+        stop = 0
+        for start, images in self._runs:
+            pieces += [*self._compress(stop, start), images.joined()]
+            stop = start + len(images)
+        pieces += self._compress(stop, count)
+        shifts = np.cumsum([0, *(len(data) for data, _ in pieces)])
+        ends = [stops + shift for (_, stops), shift in zip(pieces, shifts, strict=False)]
+        no_ends = np.empty(0, np.int64)
+        return np.concatenate([no_ends.astype(np.uint8), *(data for data, _ in pieces)]), np.concatenate(
+            [no_ends, *ends]
+        )
+
+    def clear(self) -> None:
+        """Remove all images."""
+        self._runs.clear()
+
+    def _compress(self, start: int, stop: int) -> list[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+        return [compress(self._pixels[start:stop], self._dictionary)] if start < stop else []
 
 
 def _open_streams(

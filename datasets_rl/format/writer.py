@@ -109,6 +109,7 @@ class DatasetWriter:
         widest = max(self.schema.record_bytes, *(_buffered_bytes(field) for field in self.schema))
         capacity = max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // widest))
         written = (commits[-1]["steps"], len(self._log), commits[-1]["rows"]) if commits else None
+        self._dictionaries = _placed_dictionaries(folder, self.schema, {} if commits else dictionaries or {})
         self._sink = RowSink(
             folder,
             self.schema,
@@ -116,7 +117,7 @@ class DatasetWriter:
             name=name,
             steps=steps,
             written=written,
-            dictionaries=_placed_dictionaries(folder, self.schema, {} if commits else dictionaries or {}),
+            dictionaries=self._dictionaries,
         )
         if commits:
             self._open_steps, self._sink.open_return = commits[-1]["open_steps"], commits[-1]["open_return"]
@@ -135,8 +136,10 @@ class DatasetWriter:
             the results of all commits.
         """
         self._log.add_returns(self._sink.drain())
+        files = {name: stream.flush(sync=sync) for name, stream in self._sink.streams.items()}
+        dictionaries = {self.schema[key].dictionary_file: len(one.data) for key, one in self._dictionaries.items()}
         return {
-            "files": {name: stream.flush(sync=sync) for name, stream in self._sink.streams.items()},
+            "files": files | dictionaries,
             "steps": self._sink.rows,
             "open_steps": self._open_steps,
             "open_return": self._sink.open_return,
@@ -188,7 +191,7 @@ class DatasetWriter:
             return {key: codes[key][values] if key in codes else values for key, values in columns.items()}
 
         def stored(key: Key, column: Any) -> Any:
-            # Encoded images of a field of pixels are decoded when they are copied.
+            # Stored images of a field of pixels, or with another dictionary, are decoded when they are copied.
             return _as_stored(column) if self.schema[key].encoded else column
 
         columns = coded({**episodes.steps, **episodes.states})
@@ -265,7 +268,7 @@ class DatasetWriter:
             for key in expected.keys() | arrays.keys():
                 actual = (arrays[key].dtype, arrays[key].shape) if key in arrays else None
                 if key in expected and self.schema[key].encoded and not isinstance(arrays.get(key), EncodedImages):
-                    problems.append(f"{kind} has {dotted_name(key)} decoded; expected encoded images")
+                    problems.append(f"{kind} has {dotted_name(key)} as pixels; expected encoded images")
                 elif actual != expected.get(key):
                     problems.append(
                         f"{kind} has {dotted_name(key)} as {_dtype_and_shape(actual)}; "

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.format.encoded_images import EncodedImageColumn
+from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.format.schema import Schema
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -28,7 +28,7 @@ def whole_episodes(lengths: np.ndarray, max_steps: int) -> list[tuple[int, int]]
 
 
 def episode_batch(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
-    """Return the episodes [first, stop) of a dataset as views of its files; encoded images stay encoded."""
+    """Return the episodes [first, stop) of a dataset as views of its files; images stay as they are stored."""
     table = stored.episodes
     rows = slice(int(table.starts[first]), int(table.stops[stop - 1]))
     own = {EPISODE, NEXT_DONE}
@@ -45,6 +45,7 @@ def episode_batch(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
         metadata={name: table[name][first:stop] for name in metadata},
         vocabulary={field.key: stored.texts(field.key) for field in fields if field.text},
         numbers=np.arange(first, stop),
+        compressed=frozenset(field.key for field in fields if field.compressed),
     )
 
 
@@ -55,7 +56,7 @@ def _column(stored: StoredDataset, key: Key, rows: slice) -> Any:
 
 
 def _span(items: Items, start: int, stop: int) -> Any:
-    return items.read_encoded(start, stop) if isinstance(items, EncodedImageColumn) else items[start:stop]
+    return items.read_stored(start, stop) if isinstance(items, ImageColumn) else items[start:stop]
 
 
 def episode_batches(stored: StoredDataset, first: int, stop: int, max_steps: int) -> Iterator[EpisodeBatch]:

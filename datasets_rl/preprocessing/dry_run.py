@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.build.conversion import converted_bytes
 from datasets_rl.errors import PreprocessError
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing.batches import step_bytes
+from datasets_rl.preprocessing.dictionaries import ImageDictionary, common_dictionary, spread_images, train_dictionary
 from datasets_rl.preprocessing.functions import Function
 from datasets_rl.preprocessing.merge import MergedDataset, Stored, check_same_fields
 from datasets_rl.preprocessing.partial import columns_of, decoded_keys, read_batches, seeded_random
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import unshared_keys
+from datasets_rl.read.zstd import TRAINING_FRAMES
 from datasets_rl.store.layout import dataset_folder
-from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
@@ -26,6 +31,9 @@ _SECONDS = 0.2
 """The limits of a sample, in bytes and in seconds: it ends at either of them, once some steps remain."""
 _SAMPLE_BATCHES = 8
 _FEW_STEPS = 16
+_DICTIONARY_STEPS = 8000
+_MIN_EPISODES, _MAX_EPISODES = 4, 16
+"""The approximate number of steps, and the number of episodes, whose images a dictionary is trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +43,8 @@ class DryRun:
     sample: EpisodeBatch
     """The first batch of the result."""
     columns: tuple[Column, ...]
+    dictionaries: Mapping[Key, ImageDictionary]
+    """The dictionaries of the columns of compressed images."""
     unshared: frozenset[Key]
     """Fields that are stored separately at t and at t + 1, because the recipe treats the two differently."""
     as_many: bool
@@ -77,15 +87,21 @@ def dry_run_recipe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Dr
         check_same_fields([name for name, _ in named], [columns_of(batch, stored.schema) for _, batch in named])
     decoded = {key for batch in batches for key in decoded_keys(batch, columns)}
     columns = [replace(column, form="raw") if column.key in decoded else column for column in columns]
+    dictionaries = _fit_dictionaries(stored, recipe, columns, batches, min(num_frames or len(stored), len(stored)))
     return DryRun(
         sample=batches[0],
         columns=tuple(columns),
+        dictionaries=dictionaries,
         unshared=frozenset().union(*map(unshared_keys, batches)),
         as_many=all(sample.steps_read == sum(batch.count for batch in sample.batches) for sample in samples),
         steps=round(sum(sample.scale * batch.count for sample in samples for batch in sample.batches)),
         episodes=round(sum(sample.scale * len(batch) for sample in samples for batch in sample.batches)),
         bytes=round(
-            sum(sample.scale * _stored_bytes(batch, columns) for sample in samples for batch in sample.batches)
+            sum(
+                sample.scale * _stored_bytes(batch, columns, dictionaries)
+                for sample in samples
+                for batch in sample.batches
+            )
         ),
         seconds=sum(sample.seconds for sample in samples),
     )
@@ -152,9 +168,43 @@ def _growing_batches(
     )
 
 
-def _stored_bytes(batch: EpisodeBatch, columns: Sequence[Column]) -> int:
+def _fit_dictionaries(
+    stored: Stored, recipe: Recipe, columns: Sequence[Column], sample: Sequence[EpisodeBatch], total: int
+) -> dict[Key, ImageDictionary]:
+    """Return the dictionary of each column of compressed images: that of unchanged images, or a trained one."""
+    keys = [column.key for column in columns if column.compressed]
+    fitted = {key: common_dictionary([_images(batch, key) for batch in sample]) for key in keys}
+    changed = [key for key, common in fitted.items() if common is None]
+    frames: dict[Key, list[NDArray[np.uint8]]] = {key: [] for key in changed}
+    if changed and not recipe.calls_functions:
+        with seeded_random(0):
+            for batch in _spread_batches(stored, recipe, total):
+                for key in changed:
+                    frames[key].append(spread_images(_images(batch, key), TRAINING_FRAMES // _MIN_EPISODES))
+    return {
+        key: common or train_dictionary(frames[key] or [spread_images(_images(batch, key)) for batch in sample])
+        for key, common in fitted.items()
+    }
+
+
+def _images(batch: EpisodeBatch, key: Key) -> Any:
+    return batch.states[key] if key in batch.states else batch.steps[key]
+
+
+def _spread_batches(stored: Stored, recipe: Recipe, total: int) -> Iterator[EpisodeBatch]:
+    """Yield the results of a recipe for some of the episodes that are read, at equal distances."""
+    lengths = stored.episodes.lengths
+    count = min(int(np.searchsorted(np.cumsum(lengths), total)) + 1, len(lengths))
+    episodes = int(np.clip(_DICTIONARY_STEPS // int(lengths[:count].mean()), _MIN_EPISODES, _MAX_EPISODES))
+    for episode in np.unique(np.linspace(0, count - 1, episodes).astype(np.int64)).tolist():
+        for batch in read_batches(stored, episode, episode + 1, 1, min(total, _DICTIONARY_STEPS)):
+            if (result := recipe(batch)) is not None:
+                yield result
+
+
+def _stored_bytes(batch: EpisodeBatch, columns: Sequence[Column], dictionaries: Mapping[Key, ImageDictionary]) -> float:
     """Return the estimated size of a stored batch in bytes."""
     arrays = {**batch.steps, **batch.states}
-    image_arrays = [arrays[column.key] for column in columns if column.encoded]
-    encoded = sum(len(image) for array in image_arrays if isinstance(array, EncodedImages) for image in array.images)
-    return converted_bytes(columns, batch.count) + encoded
+    encoded: int = sum(arrays[column.key].nbytes for column in columns if column.encoded)
+    compressed = sum(batch.count * fitted.image_bytes for fitted in dictionaries.values())
+    return converted_bytes(columns, batch.count) + encoded + compressed

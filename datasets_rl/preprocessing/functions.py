@@ -113,6 +113,7 @@ def concatenate_batches(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
         cat("metadata"),
         first.vocabulary,
         np.concatenate([batch.numbers for batch in batches]),
+        first.compressed,
     )
 
 

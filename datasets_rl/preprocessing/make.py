@@ -25,6 +25,7 @@ from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetSummary, DatasetWriter
 from datasets_rl.preprocessing.batches import step_bytes, whole_episodes
+from datasets_rl.preprocessing.dictionaries import read_dictionaries, store_dictionaries
 from datasets_rl.preprocessing.dry_run import dry_run_recipe
 from datasets_rl.preprocessing.merge import Stored, member_datasets
 from datasets_rl.preprocessing.partial import (
@@ -99,6 +100,7 @@ class Make:
             raise InvalidArgumentError(f"num_frames is {frames}; expected at least 1")
         recipe = fit_recipe(self.plan, self.stored, show=settings.progress)
         expected = dry_run_recipe(self.stored, recipe.copy(), frames)
+        store_dictionaries(self._dictionaries, expected.dictionaries)
         revisions = _LayoutRevisions.read(self.unfinished.work / "revisions.json")
         revisions.unshared |= expected.unshared
         disk.require_free(
@@ -121,6 +123,11 @@ class Make:
             if revision is None:
                 return
             revisions.add(revision)
+
+    @property
+    def _dictionaries(self) -> Path:
+        """The folder of the dictionaries of compressed images, decided once for this build."""
+        return self.unfinished.work / "dictionaries"
 
     def _job_count(self, bytes_per_step: int, max_jobs: int) -> int:
         """Return the number of processes, limited so that the longest episode fits into memory in each of them."""
@@ -195,20 +202,30 @@ class Make:
         """
         build_folder, manifest = self.unfinished.version, self.stored.manifest
         fitted = {name: np.asarray(value).tolist() for name, value in recipe.fitted.items()}
-        key = hashlib.sha256(json.dumps([self.plan.fingerprint, fitted, tasks]).encode()).hexdigest()
+        columns = writer_columns(schema)
+        dictionaries = read_dictionaries(self._dictionaries, columns)
+        digests = [hashlib.sha256(dictionary.data).hexdigest() for dictionary in dictionaries.values()]
+        key = hashlib.sha256(json.dumps([self.plan.fingerprint, fitted, tasks, digests]).encode()).hexdigest()
         partials = partials_folder(self.unfinished.work / "partials", key)
         recipe_file = partials / "recipe.bin"
         if engine is not None and len(tasks) > 1:
             recipe_file.write_bytes(recipe.pickled())
         tasks = [
-            {**task, "folder": str(partials / f"{number:06}"), "recipe": str(recipe_file)}
+            {
+                **task,
+                "folder": str(partials / f"{number:06}"),
+                "recipe": str(recipe_file),
+                "dictionaries": str(self._dictionaries),
+            }
             for number, task in enumerate(tasks)
         ]
         journal = Journal(self.unfinished.journal, key)
         journal.roll_back(build_folder)
         build_folder.mkdir(parents=True, exist_ok=True)
         commits = [entry["commit"] for entry in journal.entries]
-        writer = DatasetWriter(build_folder, writer_columns(schema), name=manifest.id, steps=steps, commits=commits)
+        writer = DatasetWriter(
+            build_folder, columns, name=manifest.id, steps=steps, commits=commits, dictionaries=dictionaries
+        )
         rows = [self._row_count(task) for task in tasks]
         done = len(journal.entries)
         try:

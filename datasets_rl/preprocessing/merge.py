@@ -83,6 +83,7 @@ class MergedDataset:
     def episode_batches(self, first: int, stop: int, max_steps: int) -> Iterator[EpisodeBatch]:
         """Yield the episodes [first, stop) in batches of about `max_steps` steps, with the index of their dataset."""
         shared = set.intersection(*(set(member.episodes.names) for member in self.members))
+        compressed = frozenset(field.key for member in self.members for field in member.schema if field.compressed)
         for index, (member, start) in enumerate(zip(self.members, self.firsts, strict=False)):
             low, high = max(first - start, 0), min(stop - start, len(member.episodes))
             for batch in episode_batches(member, low, high, max_steps) if low < high else ():
@@ -91,6 +92,7 @@ class MergedDataset:
                     steps={**batch.steps, DATASET: np.full(batch.count, index)},
                     metadata={name: values for name, values in batch.metadata.items() if name in shared},
                     numbers=batch.numbers + start,
+                    compressed=compressed,
                 )
 
 

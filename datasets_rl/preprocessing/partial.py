@@ -19,17 +19,19 @@ import torch
 
 from datasets_rl.build.partial import make_partial, writer_columns
 from datasets_rl.errors import ConversionError, PreprocessError
+from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Form, Schema
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocessing.batches import episode_batches
+from datasets_rl.preprocessing.dictionaries import read_dictionaries
 from datasets_rl.preprocessing.merge import MergedDataset, open_datasets
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.steps.times import keep_rows
 from datasets_rl.preprocessing.tensors import unshare, unshared_keys
 from datasets_rl.progress import Report
 from datasets_rl.specs import TensorSpec
-from datasets_rl.ted.episode import EncodedImages
+from datasets_rl.ted.episode import EncodedImages, StoredImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, dotted_name
 
@@ -54,6 +56,8 @@ class Task:
     """The maximum number of steps to read of these episodes."""
     schema: Sequence[Any]
     """The fields of the result, as in a manifest."""
+    dictionaries: str
+    """The folder of the dictionaries of compressed images."""
     unshared: Sequence[Sequence[str]]
     """The fields that are stored separately at t and at t + 1."""
     specs: Mapping[str, Any]
@@ -85,6 +89,7 @@ def make_partial_dataset(task: Mapping[str, Any], report: Report) -> dict[str, A
             columns,
             stored.manifest.id,
             lambda writer: write_episodes(writer, job, stored, recipe, report),
+            read_dictionaries(Path(job.dictionaries), columns),
         )
 
 
@@ -156,6 +161,8 @@ def columns_of(batch: EpisodeBatch, schema: Schema) -> list[Column]:
 
     def column(key: Key, values: Any, *, shared: bool) -> Column:
         form: Form = "encoded" if isinstance(values, EncodedImages) else "raw"
+        if isinstance(values, CompressedImages) or (key in batch.compressed and values.dtype == np.uint8):
+            form = "compressed"
         text = key in batch.vocabulary
         return Column(key, values.dtype, values.shape[1:], shared=shared, text=text, form=form)
 
@@ -178,7 +185,7 @@ def _outside_spec(batch: EpisodeBatch, specs: Mapping[Key, Any], skip: set[str])
     outside = []
     for key, spec in specs.items():
         values = batch.steps.get(key, batch.states.get(key))
-        if values is None or dotted_name(key) in skip or isinstance(values, EncodedImages):
+        if values is None or dotted_name(key) in skip or isinstance(values, StoredImages):
             continue
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         if tuple(spec.shape) != values.shape[1:] or spec.dtype != tensor.dtype or not spec.is_in(tensor):

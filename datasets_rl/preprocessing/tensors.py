@@ -4,8 +4,8 @@
     final   f                           next.observation  s_1  s_2  f          one TensorDict [N] of TED
 
 On the way back, an entry under "next" whose values are those of the root entry one step later becomes a state, which is
-stored once. Otherwise (the function treats t and t + 1 differently) the two are stored separately. Encoded images whose
-pixels the function does not change stay encoded, under whatever name. Both are determined by comparing the values; the
+stored once. Otherwise (the function treats t and t + 1 differently) the two are stored separately. Encoded and
+compressed images whose pixels the function does not change keep their bytes, under whatever name. Both are determined by comparing the values; the
 layout that results for the first batches then applies to the dataset.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.packed import nest_leaves
-from datasets_rl.ted.episode import EncodedImages, concatenate_columns
+from datasets_rl.ted.episode import StoredImages, concatenate_columns
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
@@ -117,34 +117,35 @@ def from_tensors(data: Any, batch: EpisodeBatch, *, whole: bool) -> EpisodeBatch
     vocabulary = {key: texts for key, texts in batch.vocabulary.items() if key in leaves or key in states}
     steps = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated, **leaves}
     metadata = {name: values[origin] for name, values in batch.metadata.items()}
-    result = EpisodeBatch(lengths, steps, states, final_states, known, metadata, vocabulary, batch.numbers[origin])
-    return _restore_encoded(result, batch)
+    numbers = batch.numbers[origin]
+    compressed = batch.compressed | {(NEXT, *key) for key in batch.compressed & batch.states.keys()}
+    result = EpisodeBatch(lengths, steps, states, final_states, known, metadata, vocabulary, numbers, compressed)
+    return _restore_stored(result, batch)
 
 
-def _restore_encoded(result: EpisodeBatch, batch: EpisodeBatch) -> EpisodeBatch:
-    """Replace pixels by the encoded images of a batch, in each field whose images are all among them."""
+def _restore_stored(result: EpisodeBatch, batch: EpisodeBatch) -> EpisodeBatch:
+    """Replace pixels by the stored images of a batch, in each field whose images are all among them."""
     steps, states, final_states = dict(result.steps), dict(result.states), dict(result.final_states)
     for key, images in {**batch.steps, **batch.states}.items():
         names = {key, (NEXT, *key)} & steps.keys()
-        if not isinstance(images, EncodedImages) or not (names or key in states):
+        if not isinstance(images, StoredImages) or not (names or key in states):
             continue
         arrays = [images, batch.final_states[key]] if key in batch.states else [images]
-        encoded, indices = concatenate_columns(arrays), _image_indices([np.asarray(array) for array in arrays])
+        stored, indices = concatenate_columns(arrays), _image_indices([np.asarray(array) for array in arrays])
         if key in states:
-            rows, ends = (_find_images(values[key], indices, encoded) for values in (states, final_states))
+            rows, ends = (_find_images(values[key], indices, stored) for values in (states, final_states))
             if rows is not None and ends is not None:
-                states[key], final_states[key] = encoded[rows], encoded[ends]
+                states[key], final_states[key] = stored[rows], stored[ends]
         for name in names:
-            rows = _find_images(steps[name], indices, encoded)
-            steps[name] = steps[name] if rows is None else encoded[rows]
+            rows = _find_images(steps[name], indices, stored)
+            steps[name] = steps[name] if rows is None else stored[rows]
     return replace(result, steps=steps, states=states, final_states=final_states)
 
 
 def _image_indices(arrays: Sequence[NDArray[np.uint8]]) -> dict[bytes, int]:
     """Return the index of each image by its pixels.
 
-    Of images with equal pixels it is the first index, because unknown final states, which are last, have no encoded
-    bytes.
+    Of images with equal pixels it is the first index, because unknown final states, which are last, have no bytes.
     """
     indices: dict[bytes, int] = {}
     for index, pixels in enumerate(chain.from_iterable(arrays)):
@@ -152,9 +153,9 @@ def _image_indices(arrays: Sequence[NDArray[np.uint8]]) -> dict[bytes, int]:
     return indices
 
 
-def _find_images(values: NDArray[Any], indices: Mapping[bytes, int], encoded: Any) -> NDArray[np.int64] | None:
-    """Return the indices of images among the encoded ones, [N]; None if one of them is not among them."""
-    if values.dtype != encoded.dtype or values.shape[1:] != encoded.shape[1:]:
+def _find_images(values: NDArray[Any], indices: Mapping[bytes, int], stored: Any) -> NDArray[np.int64] | None:
+    """Return the indices of images among the stored ones, [N]; None if one of them is not among them."""
+    if values.dtype != stored.dtype or values.shape[1:] != stored.shape[1:]:
         return None
     result = [indices.get(pixels.tobytes(), -1) for pixels in values]
     return None if -1 in result else np.array(result, np.int64)
@@ -177,6 +178,7 @@ def unshare(batch: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
         steps=steps,
         states={key: values for key, values in batch.states.items() if key not in keys},
         final_states={key: values for key, values in batch.final_states.items() if key not in keys},
+        compressed=batch.compressed | {(NEXT, *key) for key in batch.compressed.intersection(separate)},
     )
 
 

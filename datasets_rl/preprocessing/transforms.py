@@ -26,7 +26,7 @@ from datasets_rl.preprocessing.steps._fields import FIXED, map_fields, rename_fi
 from datasets_rl.preprocessing.steps.images import apply_channels_first, image_keys, to_channels_last
 from datasets_rl.preprocessing.tensors import from_tensors, to_tensors
 from datasets_rl.storages.packed import nest_leaves
-from datasets_rl.ted.episode import EncodedImages
+from datasets_rl.ted.episode import StoredImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, Key, as_key, dotted_name
 from datasets_rl.transforms import CatFrames, Reward2GoTransform, Transform, VecNorm
@@ -142,8 +142,8 @@ class TransformStep(Step):
         if only_states and not isinstance(self.transform, OverTime):
             return self._apply_to_states(batch, set(keys))
         named = {*keys, *(as_key(key) for key in getattr(self.transform, "out_keys", ()))}
-        # Encoded images that the transform does not name are not decoded; without any keys it applies to all fields.
-        untouched = _encoded_keys(batch) - named if named or isinstance(self.transform, OverTime) else set()
+        # Images that the transform does not name are not decoded; without any keys it applies to all fields.
+        untouched = _stored_image_keys(batch) - named if named or isinstance(self.transform, OverTime) else set()
         transform = _with_next_keys(self.transform) if only_states else self.transform
         result = _apply_to_transitions(transform, rename_fields(batch, lambda key: None if key in untouched else key))
         if result is None or not untouched:
@@ -226,11 +226,18 @@ def _copy_fields(batch: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
         result, sources = dict(getattr(others, attribute)), getattr(batch, attribute)
         return result | {new: sources[old] for new, old in names.items() if old in sources}
 
-    return replace(others, steps=copied("steps"), states=copied("states"), final_states=copied("final_states"))
+    compressed = others.compressed | {new for new, old in names.items() if old in batch.compressed}
+    return replace(
+        others,
+        steps=copied("steps"),
+        states=copied("states"),
+        final_states=copied("final_states"),
+        compressed=compressed,
+    )
 
 
-def _encoded_keys(batch: EpisodeBatch) -> set[Key]:
-    return {key for key, values in {**batch.steps, **batch.states}.items() if isinstance(values, EncodedImages)}
+def _stored_image_keys(batch: EpisodeBatch) -> set[Key]:
+    return {key for key, values in {**batch.steps, **batch.states}.items() if isinstance(values, StoredImages)}
 
 
 def _add_fields(batch: EpisodeBatch, other: EpisodeBatch) -> EpisodeBatch:
@@ -240,6 +247,7 @@ def _add_fields(batch: EpisodeBatch, other: EpisodeBatch) -> EpisodeBatch:
         steps={**batch.steps, **other.steps},
         states={**batch.states, **other.states},
         final_states={**batch.final_states, **other.final_states},
+        compressed=batch.compressed | other.compressed,
     )
 
 

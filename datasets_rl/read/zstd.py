@@ -49,6 +49,7 @@ class ZstdDictionary:
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = data
+        self._for_compression: dict[int, Any] = {}
 
     @classmethod
     def train(cls, frames: NDArray[np.uint8], max_bytes: int = DICTIONARY_BYTES) -> ZstdDictionary:
@@ -79,6 +80,8 @@ class ZstdDictionary:
 
     def for_compression(self, frame_bytes: int) -> Any:
         """Return the C object of the dictionary that `compress` takes for frames of this size."""
+        if (prepared := self._for_compression.get(frame_bytes)) is not None:
+            return prepared
         parameters = lib.ZSTD_getCParams(_LEVEL, frame_bytes, len(self.data))
         made = lib.ZSTD_createCDict_advanced(
             ffi.from_buffer(self.data),
@@ -88,7 +91,8 @@ class ZstdDictionary:
             parameters,
             lib.ZSTD_defaultCMem,
         )
-        return ffi.gc(made, lib.ZSTD_freeCDict)
+        self._for_compression[frame_bytes] = prepared = ffi.gc(made, lib.ZSTD_freeCDict)
+        return prepared
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ZstdDictionary, (self.data,)

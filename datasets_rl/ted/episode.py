@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.ted.keys import OBSERVATION, Key
 from datasets_rl.ted.rewards import with_float_rewards
@@ -19,6 +21,7 @@ __all__ = [
     "DeferredStates",
     "EncodedImages",
     "Episode",
+    "StoredImages",
     "TextStates",
     "Values",
     "concatenate_columns",
@@ -45,20 +48,61 @@ class TextStates:
         return cls(np.fromiter((vocabulary[text] for text in texts), np.int32, len(texts)), tuple(vocabulary))
 
 
+class StoredImages(ABC):
+    """Column of images in another form than pixels, [T] or [T + 1], that are decoded on reading."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    @abstractmethod
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Self:
+        """Return the images of a slice, a mask or row numbers."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Number of bytes of all images in this form."""
+
+    @abstractmethod
+    def without(self, rows: NDArray[np.bool_]) -> Self:
+        """Return the images with those of a mask, [n], unknown: they have no bytes."""
+
+    @abstractmethod
+    def followed_by(self, others: Sequence[Any]) -> Self | None:
+        """Return these images and those of other columns in this form; None if one of them is in another form."""
+
+
 @dataclass(frozen=True)
-class EncodedImages:
+class EncodedImages(StoredImages):
     """Column of images that stay PNG or JPEG, [T] or [T + 1], and are decoded on reading."""
 
     images: Sequence[bytes | bytearray | memoryview]
     """Bytes of each image; an image without bytes is unknown."""
 
+    @override
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.images)
 
+    @override
     def __getitem__(self, rows: slice | NDArray[Any]) -> Self:
-        """Return the images of a slice, a mask or row numbers."""
         return replace(self, images=[self.images[row] for row in np.arange(len(self))[rows].tolist()])
+
+    @property
+    @override
+    def nbytes(self) -> int:
+        return sum(map(len, self.images))
+
+    @override
+    def without(self, rows: NDArray[np.bool_]) -> Self:
+        images = zip(self.images, rows.tolist(), strict=True)
+        return replace(self, images=[b"" if is_unknown else image for image, is_unknown in images])
+
+    @override
+    def followed_by(self, others: Sequence[Any]) -> Self | None:
+        if not all(isinstance(column, EncodedImages) for column in others):
+            return None
+        return replace(self, images=[image for column in (self, *others) for image in column.images])
 
 
 Values: TypeAlias = "NDArray[np.generic] | TextStates | EncodedImages"
@@ -120,19 +164,18 @@ class DeferredStates:
 
 
 def concatenate_columns(parts: Sequence[Any]) -> Any:
-    """Return the concatenation of columns of one field; if all are encoded images, the result is encoded too."""
-    if all(isinstance(column, EncodedImages) for column in parts):
-        return replace(parts[0], images=[image for column in parts for image in column.images])
-    return np.concatenate(parts)
+    """Return the concatenation of columns of one field; if all are images in one form, so is the result."""
+    first = parts[0]
+    joined = first.followed_by(parts[1:]) if isinstance(first, StoredImages) else None
+    return np.concatenate(parts) if joined is None else joined
 
 
 def zero_unknown_states(final_states: Any, known: NDArray[np.bool_]) -> Any:
-    """Return final states, [E, ...], with zeros where `known` is False; encoded images have no bytes there."""
+    """Return final states, [E, ...], with zeros where `known` is False; stored images have no bytes there."""
     if known.all():
         return final_states
-    if isinstance(final_states, EncodedImages):
-        pairs = zip(final_states.images, known.tolist(), strict=True)
-        return replace(final_states, images=[image if is_known else b"" for image, is_known in pairs])
+    if isinstance(final_states, StoredImages):
+        return final_states.without(~known)
     return np.where(
         known.reshape(-1, *(1 for _ in final_states.shape[1:])), final_states, np.zeros((), final_states.dtype)
     )

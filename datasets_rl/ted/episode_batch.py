@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, concatenate_columns
+from datasets_rl.ted.episode import Episode, StoredImages, TextStates, concatenate_columns
 from datasets_rl.ted.keys import Key
 from datasets_rl.ted.rewards import with_float_rewards
 from datasets_rl.ted.steps import values_after
@@ -49,6 +49,8 @@ class EpisodeBatch:
     """Texts by text field: code i of the field stands for text i."""
     numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Number of each episode in its input dataset, [E]; 0 to E - 1 by default."""
+    compressed: frozenset[Key] = frozenset()
+    """Fields of images that are stored compressed, whether the batch holds them compressed or as pixels."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", with_float_rewards(self.steps))
@@ -72,7 +74,7 @@ class EpisodeBatch:
     def next_states(self, key: Key) -> Any:
         """Return the values of a state field at t + 1, [N, ...]: the next row or, for the last row, the final state."""
         states, final_states = self.states[key], self.final_states[key]
-        if isinstance(states, EncodedImages) and isinstance(final_states, EncodedImages):
+        if isinstance(states, StoredImages) and isinstance(final_states, StoredImages):
             rows = np.arange(1, self.count + 1)
             rows[self.table.stops - 1] = self.count + np.arange(len(self))
             return concatenate_columns([states, final_states])[rows]

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw.images import encoded
 
-from datasets_rl.format import encoded_images as pictures_module
+from datasets_rl.format import compressed_images, encoded_images
+from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.encoded_images import EncodedColumn
 from datasets_rl.preprocessing import steps as registry
 from datasets_rl.preprocessing.base import Step
@@ -26,6 +27,8 @@ from datasets_rl.preprocessing.functions import concatenate_batches
 from datasets_rl.preprocessing.naming import describe_steps, make_step
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import unshare
+from datasets_rl.read.zstd import ZstdDictionary, compress
+from datasets_rl.ted.episode import StoredImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 
 PIXELS = ("pixels",)
@@ -51,6 +54,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "center_crop": ({"w": 4},),
     "clip": ({"in_keys": ["observation"], "low": -0.5, "high": 0.5},),
     "clip_rewards": ({"min": -0.5, "max": 0.5}, {"min": None, "max": 0.0}),
+    "compress_images": ({"keys": ["pixels"]}, {"keys": ["pixels"], "form": "raw"}),
     "concatenate": (
         {"key": "goal"},
         {"keys": ["observation", "goal.desired"]},
@@ -183,6 +187,27 @@ def as_png(block):
     return replace(block, states={**block.states, PIXELS: rows}, final_states={**block.final_states, PIXELS: ends})
 
 
+def as_zstd(block):
+    """Return the same episodes with their images compressed."""
+    dictionary = ZstdDictionary()
+
+    def images(values):
+        data, ends = compress(values, dictionary)
+        starts = np.append(np.zeros(1, np.int64), ends)[:-1]
+        return CompressedImages(data, starts, ends, np.arange(len(ends)), dictionary, values.shape[1:], Path("frames"))
+
+    rows, ends = images(block.states[PIXELS]), images(block.final_states[PIXELS]).without(~block.final_known)
+    return replace(
+        block,
+        states={**block.states, PIXELS: rows},
+        final_states={**block.final_states, PIXELS: ends},
+        compressed=frozenset([PIXELS]),
+    )
+
+
+STORED = pytest.mark.parametrize("stored", [as_png, as_zstd], ids=["encoded", "compressed"])
+
+
 def as_pixels(block):
     """Return the same episodes with all images decoded."""
     kinds = ("steps", "states", "final_states")
@@ -198,9 +223,11 @@ def fitted(name, arguments, *blocks):
 
 
 def same(left, right):
-    """Return whether episodes are equal to the last bit."""
+    """Return whether episodes are equal to the last bit, and in how their images are stored."""
     if left is None or right is None:
         return left is right
+    if left.compressed != right.compressed:
+        return False
     kinds = ("steps", "states", "final_states", "metadata")
     if any(getattr(left, kind).keys() != getattr(right, kind).keys() for kind in kinds):
         return False
@@ -209,32 +236,41 @@ def same(left, right):
     return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
+@STORED
 @EACH
-def test_encoded_images_give_the_result_of_their_pixels_and_stay_encoded_where_unchanged(name, arguments):
+def test_stored_images_give_the_result_of_their_pixels_and_keep_their_form_where_unchanged(name, arguments, stored):
     block = block_of([(3, True, True), (1, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
     wanted = fitted(name, arguments, block)(block)
-    recipe = fitted(name, arguments, as_png(block))
-    came = recipe(as_png(block))
+    recipe = fitted(name, arguments, stored(block))
+    came = recipe(stored(block))
+    raw = arguments.get("form") == "raw"
 
-    assert same(as_pixels(came), wanted)
+    assert same(replace(as_pixels(came), compressed=wanted.compressed), wanted)
+    compressed = {key for key, values in {**came.steps, **came.states}.items() if isinstance(values, CompressedImages)}
+    if stored is as_zstd and name != "n_step_targets":
+        assert came.compressed >= compressed
+    if name in {"crop", "resize", "stack_frames"} and stored is as_zstd:
+        assert came.compressed == {PIXELS}
     given = {image.tobytes() for image in (*block.states[PIXELS], *block.final_states[PIXELS])}
     for key, values in {**wanted.steps, **wanted.states}.items():
         unchanged = (
             values.shape[1:] == (6, 8, 3) and values.dtype == "u1" and {one.tobytes() for one in values} <= given
         )
         held = came.steps.get(key, came.states.get(key))
-        assert isinstance(held, EncodedColumn) == unchanged
+        assert isinstance(held, StoredImages) == (unchanged and not raw)
         if key in came.states:
-            assert isinstance(came.final_states[key], EncodedColumn) == unchanged
+            assert isinstance(came.final_states[key], StoredImages) == (unchanged and not raw)
 
 
+@STORED
 @EACH
-def test_images_that_a_step_does_not_use_are_not_decoded(name, arguments, monkeypatch):
+def test_images_that_a_step_does_not_use_are_not_decoded(name, arguments, stored, monkeypatch):
     if name in LOOK or "pixels" in arguments.get("keys", ()):
         return
-    block = as_png(block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2))
+    block = stored(block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2))
     recipe = fitted(name, arguments, block)
-    monkeypatch.setattr(pictures_module, "_decode_images", lambda *_: pytest.fail("it was decoded"))
+    for module, decode in ((encoded_images, "_decode_images"), (compressed_images, "_decompress")):
+        monkeypatch.setattr(module, decode, lambda *_: pytest.fail("it was decoded"))
     recipe(block)
 
 
@@ -313,6 +349,7 @@ def test_the_output_is_strict_ted_and_the_input_does_not_change(name, arguments,
 @EACH
 def test_a_step_changes_its_input(name, arguments):
     block = block_of([(3, True, True), (1, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
+    block = as_zstd(block) if arguments.get("form") == "raw" else block
 
     assert not same(block, fitted(name, arguments, block)(block))
 

@@ -120,6 +120,7 @@ UNAFFECTED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "action_chunk": ({"chunk_size": 3},),
     "binarize_rewards": ({},),
     "clip_rewards": ({},),
+    "compress_images": ({"keys": ["observation.camera"]},),
     "delay_rewards": ({},),
     "drop_episodes": ({"numbers": [1]},),
     "drop_timeouts": ({},),

@@ -69,7 +69,7 @@ def test_images_keep_their_bytes(robot, folder):
     rows = pd.read_parquet(folder / "data" / "chunk-000" / "file-000.parquet")
 
     kept = [one["bytes"] for one in rows["observation.images.camera"]]
-    assert kept == [bytes(one) for one in robot.items(("observation", "camera")).read_encoded(0, 12).images]
+    assert kept == [bytes(one) for one in robot.items(("observation", "camera")).read_stored(0, 12).images]
 
 
 def test_tasks_and_episodes_are_as_pandas_writes_them(folder, info):

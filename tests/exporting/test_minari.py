@@ -77,7 +77,7 @@ def test_jpeg_images_stay_the_same_bytes(tmp_path):
     stored = write_robot(tmp_path / "stored", form="jpeg")
     folder = export_stored(stored, "minari", tmp_path / "out")
 
-    images = stored.items(("observation", "camera")).read_encoded(0, 4).images
+    images = stored.items(("observation", "camera")).read_stored(0, 4).images
     with h5py.File(folder / "data" / "main_data.hdf5") as file:
         kept = file["episode_0/observations/camera"][:4]
     assert [one.tobytes() for one in kept] == [bytes(one) for one in images]

@@ -65,11 +65,11 @@ def test_a_binary_spec_comes_back(to, tmp_path):
 @pytest.mark.parametrize("to", ["hdf5", "parquet"])
 def test_encoded_images_keep_their_bytes(to, tmp_path):
     stored = write_robot(tmp_path / "stored")
-    images = stored.items(("observation", "camera")).read_encoded(0, len(stored)).images
+    images = stored.items(("observation", "camera")).read_stored(0, len(stored)).images
 
     back = read_back(stored, to, tmp_path)
 
-    again = back.items(("observation", "camera")).read_encoded(0, len(back)).images
+    again = back.items(("observation", "camera")).read_stored(0, len(back)).images
     assert [bytes(one) for one in again] == [bytes(one) for one in images]
 
 

@@ -20,6 +20,7 @@ STEPS: Mapping[str, str] = {
     "center_crop": "transforms:CenterCrop",
     "clip": "transforms:ClipTransform",
     "clip_rewards": "preprocessing.steps.rewards:ClipRewards",
+    "compress_images": "preprocessing.steps.forms:CompressImages",
     "concatenate": "preprocessing.steps.fields:Concatenate",
     "crop": "transforms:Crop",
     "delay_rewards": "preprocessing.steps.rewards:DelayRewards",

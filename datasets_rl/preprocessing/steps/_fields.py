@@ -63,6 +63,7 @@ def rename_fields(batch: EpisodeBatch, name: Callable[[Key], Key | None]) -> Epi
         states=renamed(batch.states),
         final_states=renamed(batch.final_states),
         vocabulary=renamed(batch.vocabulary),
+        compressed=frozenset(renamed(dict.fromkeys(batch.compressed, True))),
     )
 
 
