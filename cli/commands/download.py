@@ -177,12 +177,12 @@ def _note_project_settings(shell: Shell) -> None:
 
 
 def source_options() -> Sequence[inspect.Parameter]:
-    """Return the options of single sources."""
+    """Return the options of the sources."""
     from datasets_rl import sources
 
     found: dict[str, list[tuple[str, Option]]] = {}
     for source in sources.importable_sources()[0]:
-        for option in source.options:
+        for option in source.all_options:
             found.setdefault(option.name, []).append((source.name, option))
     return [_source_option(name, of) for name, of in sorted(found.items())]
 
@@ -190,7 +190,11 @@ def source_options() -> Sequence[inspect.Parameter]:
 def _source_option(name: str, of: Sequence[tuple[str, Option]]) -> inspect.Parameter:
     """Return the option of this name, which shows the values that each source accepts."""
     values = dict.fromkeys(value for _, option in of for value in option.choices)
-    text = "; ".join(f"{source}: {option.help.rstrip('.')}" for source, option in of)
+    helps: dict[str, list[str]] = {}
+    for source, described in of:
+        helps.setdefault(described.help.rstrip("."), []).append(source)
+    # What several sources share is an option of all that have such data.
+    text = "; ".join(text if len(sources) > 1 else f"{sources[0]}: {text}" for text, sources in helps.items())
     option = typer.Option(
         f"--{name}", metavar="|".join(values) or "VALUE", help=f"{text}.", autocompletion=lambda: list(values)
     )
@@ -234,6 +238,8 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
     shell.printer.note(f"{dataset_id}: {'already there, ' if downloaded.present else ''}{counts}")
     if downloaded.manifest.history:
         shell.printer.note("  it was preprocessed, as `rlds info` says; --force makes it anew")
+    for name, text in downloaded.manifest.images.items():
+        shell.printer.note(f"  {name} is stored as {text}" if text != "raw" else f"  {name} is stored as pixels")
     for fault in downloaded.manifest.known_issues:
         shell.printer.note(f"  known issue: {fault}")
     for one in () if downloaded.present else downloaded.manifest.decisions:

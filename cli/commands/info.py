@@ -263,6 +263,7 @@ def _stored_facts(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, s
         ("steps", f"{manifest.steps:,}"),
         ("episodes", f"{manifest.episodes:,}"),
         ("on disk", size_text(manifest.bytes)),
+        ("images", "; ".join(f"{name}: {text}" for name, text in manifest.images.items())),
         ("return", _spread_text(manifest.statistics.get("return"))),
         ("length", _spread_text(manifest.statistics.get("length"))),
         ("final observation unknown", unknown_text(manifest) if manifest.final_unknown else "none"),

@@ -19,6 +19,7 @@ from datasets_rl import disk
 from datasets_rl.build.build import build
 from datasets_rl.build.engines import Engine, useful_job_count
 from datasets_rl.build.engines.local import LocalEngine
+from datasets_rl.build.image_forms import BAD_SHARDS, FormChoice, ImageForms
 from datasets_rl.build.journal import Journal
 from datasets_rl.build.partial import partials_folder
 from datasets_rl.build.shards import EpisodeFilter, ReaderSpec, ShardOptions, open_in_order
@@ -43,9 +44,11 @@ from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
+from datasets_rl.sources.selection import IMAGES, MIN_RATIO
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, Key, dotted_name
 
 _SILENT = Report()
+_BAD_SHARDS_TEXT = "files whose images take more than a quarter of the bytes of their pixels, although those of the first rows take less"
 _LEAVE_OUT = Remedy("leave the field out with {}", Argument("selection", Call("Selection", keys=...)))
 
 
@@ -126,13 +129,25 @@ def convert(
             if engine is not None and work is not None:
                 stack.enter_context(engine)
                 partials = partials_folder(work / "partials", job.key)
-            return _convert(job, fetcher, folder, journal, engine, partials, keep_raw=keep_raw, report=report)
+            choice = _open_choice(job, folder, journal, work)
+            return _convert(job, fetcher, folder, journal, choice, engine, partials, keep_raw=keep_raw, report=report)
     finally:
         if (journal is None or not journal.entries) and not (folder / MANIFEST_FILE).is_file():
             # No shard was committed, so that a further call has nothing to resume.
             disk.remove_tree(folder)
             if journal is not None:
                 journal.delete()
+
+
+def _open_choice(job: ConversionJob, folder: Path, journal: Journal | None, work: Path | None) -> FormChoice:
+    """Return the choice of the forms of images; rows that were written by a choice that is lost are deleted."""
+    path = work / "image-forms.json" if journal is not None and work is not None else None
+    choice = FormChoice(job.entry.id, job.selection.options.get(IMAGES.name, ""), path, job.key)
+    if journal is not None and journal.entries and not choice.is_made:
+        disk.remove_tree(folder)
+        folder.mkdir()
+        journal.restart()
+    return choice
 
 
 def _choose_engine(
@@ -154,6 +169,7 @@ def _convert(
     fetcher: Fetcher,
     folder: Path,
     journal: Journal | None,
+    choice: FormChoice,
     engine: Engine | None,
     partials: Path | None,
     *,
@@ -165,13 +181,13 @@ def _convert(
     if not remaining:
         raise ConversionError(job.entry.id, ["it has no shard"])
     episode_filter = EpisodeFilter(job.listing.numbers, entries[-1]["seen"] if entries else 0)
-    options = ShardOptions(job.spec, job.selection, episode_filter, fetcher, report, keep_raw, engine, partials)
+    options = ShardOptions(job.spec, job.selection, episode_filter, fetcher, report, choice, keep_raw, engine, partials)
     with ExitStack() as stack:
         shards = stack.enter_context(closing(open_in_order(options, remaining)))
         first = stack.enter_context(next(shards))
         reader = first.open()
         kept = options.kept_keys(reader)
-        writer = _open_writer(job, reader, kept, folder, [entry["commit"] for entry in entries], report)
+        writer = _open_writer(job, reader, kept, folder, choice.forms, [entry["commit"] for entry in entries], report)
         stack.callback(writer.discard)
         entries = build(
             chain([first], shards), writer, journal, len(job.listing.shards), lambda: episode_filter.complete
@@ -180,7 +196,11 @@ def _convert(
     if (stated := _stated_steps(job, reader)) not in {None, written.steps}:
         problem = f"it has {written.steps:,} steps; the upstream states {stated:,}"
         raise ConversionError(job.entry.id, [problem])
-    manifest = _build_manifest(job, reader, written, folder, entries)
+    decisions = [AppliedDecision(**decision) for entry in entries for decision in entry["decisions"]]
+    commits = [] if journal is None else [entry["commit"] for entry in journal.entries]
+    if count := _badly_compressed_shards(choice.forms, written, commits):
+        decisions.append(AppliedDecision(BAD_SHARDS, _BAD_SHARDS_TEXT, count))
+    manifest = _build_manifest(job, reader, written, folder, entries, decisions)
     manifest.write(folder)
     return manifest
 
@@ -190,11 +210,12 @@ def _open_writer(
     reader: EpisodeReader,
     kept: Collection[Key],
     folder: Path,
+    forms: ImageForms,
     commits: Sequence[Commit],
     report: Report,
 ) -> DatasetWriter:
     """Create the writer, which continues after the rows that an earlier process committed."""
-    columns = [column for column in reader.columns if column.key in kept]
+    columns = forms.columns(column for column in reader.columns if column.key in kept)
     try:
         Schema.layout(columns)
     except InvalidArgumentError as error:
@@ -206,10 +227,13 @@ def _open_writer(
     steps = _stated_steps(job, reader)
     if steps is not None:
         committed = commits[-1]["steps"] if commits else 0
-        disk.require_free(folder, converted_bytes(columns, steps - committed), "the converted dataset")
+        size = converted_bytes(columns, steps - committed) + int(forms.compressed_bytes * (steps - committed))
+        disk.require_free(folder, size, "the converted dataset")
         report.set_total(steps)
         report(committed)
-    return DatasetWriter(folder, columns, name=job.entry.id, steps=steps, commits=commits)
+    return DatasetWriter(
+        folder, columns, name=job.entry.id, steps=steps, commits=commits, dictionaries=forms.dictionaries
+    )
 
 
 def _stated_steps(job: ConversionJob, reader: EpisodeReader) -> int | None:
@@ -224,10 +248,10 @@ def _build_manifest(
     written: DatasetSummary,
     folder: Path,
     entries: Sequence[Mapping[str, Any]],
+    decisions: Sequence[AppliedDecision],
 ) -> Manifest:
     entry = job.entry
     metadata, metadata_files = write_metadata(folder, reader.metadata)
-    decisions = merge_decisions(AppliedDecision(**decision) for shard in entries for decision in shard["decisions"])
     return Manifest(
         id=entry.id,
         steps=written.steps,
@@ -238,7 +262,7 @@ def _build_manifest(
         # Keyed by path: a shard that is fetched again after a kill lists files that an earlier shard has listed.
         raw=tuple({file["path"]: RawFile(**file) for shard in entries for file in shard["raw"]}.values()),
         converter=converter_version(),
-        decisions=tuple(decisions.values()),
+        decisions=tuple(merge_decisions(decisions).values()),
         known_issues=entry.known_issues,
         statistics=written.statistics,
         specs=specs_of_schema(
@@ -253,6 +277,24 @@ def _build_manifest(
         revision=job.listing.revision,
         score={} if entry.score is None else asdict(entry.score),
     )
+
+
+def _badly_compressed_shards(forms: ImageForms, written: DatasetSummary, commits: Sequence[Commit]) -> int:
+    """Return the number of shards of which a field was compressed by measurement, but has far larger images.
+
+    Args:
+        forms: The forms of the images.
+        written: The rows of all shards.
+        commits: The state after each shard except the last.
+    """
+    sizes = {file.path: file.bytes for file in written.files}
+    rows = np.diff([0, *(commit["steps"] for commit in commits), written.steps])
+    bad = np.zeros(len(rows), np.bool_)
+    for field_ in written.schema:
+        if field_.compressed and forms.fields[field_.key].image_bytes <= field_.step_bytes / MIN_RATIO:
+            bytes_ = np.diff([0, *(commit["rows"][field_.file] for commit in commits), sizes[field_.file]])
+            bad |= (rows > 0) & (bytes_ > rows * (field_.step_bytes / MIN_RATIO))
+    return int(bad.sum())
 
 
 def merge_decisions(decisions: Iterable[AppliedDecision]) -> dict[str, AppliedDecision]:

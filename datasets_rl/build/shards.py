@@ -17,6 +17,7 @@ import numpy as np
 
 from datasets_rl.build.build import Chunk, WorkerResult
 from datasets_rl.build.engines import Engine, WorkerDiedError
+from datasets_rl.build.image_forms import FormChoice, ImageForms, read_forms, with_pixels
 from datasets_rl.build.partial import make_partial
 from datasets_rl.errors import ConversionError, DatasetsRLError
 from datasets_rl.fetch.asset import Asset, Fetched
@@ -99,6 +100,8 @@ class ShardOptions:
     fetcher: Fetcher
     report: Report
     """Called with each number of further steps."""
+    choice: FormChoice
+    """How images are stored; chosen when the files of the first shard are there."""
     keep_raw: bool = True
     """Whether fetched files are kept once their rows are on the disk."""
     engine: Engine | None = None
@@ -116,6 +119,7 @@ def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[L
 
     Raises:
         FetchError, IntegrityError, DiskFullError: If files cannot be fetched.
+        ConversionError: If the files of the first shard violate their format.
     """
     files: dict[str, Path] = {}
     remaining = iter(shards)
@@ -128,9 +132,10 @@ def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[L
             files.update({file.asset.path: file.path for file in fetched})
             shard = next(remaining)
             shard_files = {path: files[path] for path in (*options.spec.listing.common, *shard.paths)}
-            if engine is None:
-                return LocalShard(options, shard, shard_files, fetched)
-            return WorkerShard(options, shard, shard_files, fetched, engine)
+            local = LocalShard(options, shard, shard_files, fetched)
+            if not options.choice.is_made:
+                local.choose_forms()
+            return local if engine is None else WorkerShard(options, shard, shard_files, fetched, engine)
 
         in_flight = _LOCAL_IN_FLIGHT if engine is None else engine.max_in_flight
         with Prefetcher(groups, fetch_shard, in_flight) as prefetcher:
@@ -164,6 +169,25 @@ class LocalShard(Chunk):
             self._reader = self._reader or self.options.spec.open(self.files)
         return self._reader
 
+    def choose_forms(self) -> None:
+        """Choose how images are stored, by the episodes of this shard.
+
+        Raises:
+            ConversionError: If the files violate their own format, or do not have images as they were requested.
+        """
+        reader = self.open()
+        kept = self.options.kept_keys(reader)
+
+        def read() -> Generator[Episode | DeferredStates | EpisodeBatch, None, None]:
+            # By another reader, because what one reader has counted ends up in the manifest.
+            with (
+                _conversion_errors(self.options.spec.id, self.files.values()),
+                self.options.spec.open(self.files) as again,
+            ):
+                yield from again.episodes(self.shard.part)
+
+        self.options.choice.make([column for column in reader.columns if column.key in kept], read)
+
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
         """Append the selected episodes, and return the files, the decisions and the number of episodes so far.
 
@@ -175,7 +199,8 @@ class LocalShard(Chunk):
         with _conversion_errors(self.options.spec.id, self.files.values()):
             for piece in reader.episodes(self.shard.part):
                 part = piece if isinstance(piece, DeferredStates) else self.options.filter.select(piece)
-                self.options.report(0 if part is None else _append_piece(writer, part, kept))
+                if part is not None:
+                    self.options.report(_append_piece(writer, part, reader, kept, self.options.choice.forms))
         return self._journal_entry([asdict(decision) for decision in reader.decisions])
 
     def _journal_entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -225,6 +250,7 @@ class WorkerShard(LocalShard):
             "part": shard.part,
             "selection": options.selection.to_json(),
             "folder": str((options.partials or Path()) / f"{spec.listing.shards.index(shard):06}"),
+            "forms": str(options.choice.path),
         }
         self._result = WorkerResult(engine, read_shard, task, options.report)
 
@@ -241,7 +267,9 @@ class WorkerShard(LocalShard):
             raise ConversionError(self.options.spec.id, [problem], hint=error.remedy) from error
         except ConversionError:
             result = {}
-        if result.get("schema") != writer.schema.to_json():
+        # An earlier process may have left rows of other dictionaries, if its choice of forms was lost.
+        expected = (writer.schema.to_json(), self.options.choice.forms.digest)
+        if (result.get("schema"), result.get("forms")) != expected:
             self._result.correct_report(0)
             return super().append_to(writer)
         commit = result["commit"]
@@ -282,14 +310,15 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Write a partial dataset of a shard, unless it exists already.
 
     Args:
-        task: The reader spec and the files of the shard, the selection of fields, and the folder of the partial
-            dataset.
+        task: The reader spec and the files of the shard, the selection of fields, the file of the forms of images, and
+            the folder of the partial dataset.
         report: Called with each number of further steps.
 
     Returns:
-        The schema, the decisions and the commit of the writer.
+        The schema, the digest of the forms, the decisions and the commit of the writer.
     """
     dataset_id = f"{task['source']}/{task['name']}"
+    forms = read_forms(Path(task["forms"]))
     files = {name: Path(path) for name, path in task["files"].items()}
     with (
         _conversion_errors(dataset_id, files.values()),
@@ -299,25 +328,35 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:
             for piece in reader.episodes(task["part"]):
-                report(_append_piece(writer, piece, kept))
+                report(_append_piece(writer, piece, reader, kept, forms))
             decisions = [asdict(decision) for decision in reader.decisions]
-            return {"schema": writer.schema.to_json(), "decisions": decisions}
+            return {"schema": writer.schema.to_json(), "forms": forms.digest, "decisions": decisions}
 
-        columns = [column for column in reader.columns if column.key in kept]
-        return make_partial(Path(task["folder"]), columns, dataset_id, fill)
+        columns = forms.columns(column for column in reader.columns if column.key in kept)
+        return make_partial(Path(task["folder"]), columns, dataset_id, fill, forms.dictionaries)
 
 
-def _append_piece(writer: DatasetWriter, piece: Episode | DeferredStates | EpisodeBatch, kept: Collection[Key]) -> int:
+def _append_piece(
+    writer: DatasetWriter,
+    piece: Episode | DeferredStates | EpisodeBatch,
+    reader: EpisodeReader,
+    kept: Collection[Key],
+    forms: ImageForms,
+) -> int:
     """Append the stored fields of a piece, and return the number of steps."""
     if isinstance(piece, DeferredStates):
         writer.patch(piece)
         return 0
-    part = stored_part(piece, kept)
-    if isinstance(part, EpisodeBatch):
-        writer.extend(part)
-        return part.count
-    writer.append(part)
-    return len(part)
+    columns = {column.key: column for column in reader.columns}
+    steps = 0
+    for part in with_pixels(stored_part(piece, kept), columns, forms):
+        if isinstance(part, EpisodeBatch):
+            writer.extend(part)
+            steps += part.count
+        else:
+            writer.append(part)
+            steps += len(part)
+    return steps
 
 
 def stored_part(piece: Episode | EpisodeBatch, kept: Collection[Key]) -> Episode | EpisodeBatch:

@@ -216,8 +216,8 @@ def _sum_sizes(sizes: Iterable[int | None]) -> int | None:
 
 def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
     """Return the estimated size of the stored dataset by the choices that affect it; empty if it is unknown."""
-    if listing.stored_bytes is not None:
-        return {"": listing.stored_bytes}
+    if listing.stored_bytes:
+        return {choice: int(size) for choice, size in listing.stored_bytes.items()}
     if raw_bytes is None or selection.keys:
         return {}
     return {name: int(raw_bytes * factor) for name, factor in (listing.growth or {"": _SIZE_GUESS}).items()}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import sources
 from datasets_rl.errors import Argument, Call, InvalidArgumentError, Remedy, UnknownIdError
+from datasets_rl.format.schema import is_wide_pixels
 from datasets_rl.sources import Selection
+from datasets_rl.sources.selection import IMAGES
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
@@ -53,11 +56,17 @@ def grown_selection(
     """
     part = Selection.from_json(manifest.selection)
     options = _options_of(manifest.id)
+    forms, images = _image_forms(manifest), selection.options.get(IMAGES.name)
+    if images is not None and (forms <= {images} or images == "encoded" in forms):
+        # The stored images have the form, whether it was requested then or measured.
+        selection = replace(selection, options={**selection.options, IMAGES.name: part.options.get(IMAGES.name, "")})
     anew = Remedy("replace it with {}, or use another place with {}", Argument("force", True), Argument("root"))
     if contradicted := part.contradicts(selection, options):
         stored, requested = (
-            ", ".join(f"{name}={choices.choice(name, options) or '(not given)'}" for name in contradicted)
-            for choices in (part, selection)
+            ", ".join(
+                f"{name}={choices.choice(name, options) or measured.get(name, '(not given)')}" for name in contradicted
+            )
+            for choices, measured in ((part, {IMAGES.name: "+".join(sorted(forms))}), (selection, {}))
         )
         raise InvalidArgumentError(f"{folder} was downloaded with {stored}; {requested} was requested", hint=anew)
     if as_stored:
@@ -69,11 +78,17 @@ def grown_selection(
         raise InvalidArgumentError(f"{both}, and a preprocessed dataset does not grow", hint=anew)
     if part.episodes and selection.episodes and not part.numbers_episodes_like(selection, options):
         raise InvalidArgumentError(f"{both}, which counts its episodes over different files", hint=anew)
-    return part.union(selection, options)
+    grown = part.union(selection, options)
+    return grown if forms or images is None else replace(grown, options={**grown.options, IMAGES.name: images})
+
+
+def _image_forms(manifest: Manifest) -> set[str]:
+    """Return the forms in which the images of a stored dataset are stored."""
+    return {field.form for field in manifest.schema if field.form != "raw" or is_wide_pixels(field)}
 
 
 def _options_of(dataset_id: str) -> Sequence[sources.Option]:
     try:
-        return sources.get_source(sources.split_id(dataset_id)[0]).options
+        return sources.get_source(sources.split_id(dataset_id)[0]).all_options
     except UnknownIdError:  # a dataset of the user, or one of a newer version
         return ()

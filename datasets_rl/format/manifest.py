@@ -13,7 +13,7 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError
-from datasets_rl.format.schema import Schema, short_text
+from datasets_rl.format.schema import Field, Schema, is_wide_pixels, short_text
 from datasets_rl.format.summary import read_document
 from datasets_rl.notebook import facts_html
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
@@ -300,6 +300,22 @@ class Manifest:
             if isinstance(numbers := self.statistics.get(field.name), Mapping)
         }
         return {name: count for name, count in counts.items() if count}
+
+    @property
+    def images(self) -> dict[str, str]:
+        """How each field of images is stored, in words, by its name."""
+        return {
+            field.name: self._image_text(field) for field in self.schema if field.form != "raw" or is_wide_pixels(field)
+        }
+
+    def _image_text(self, field: Field) -> str:
+        names = {field.file, field.ends_file, field.dictionary_file, field.final_file, field.final_ends_file}
+        stored = sum(entry.bytes for entry in self.files if entry.path in names)
+        pixels = field.step_bytes * (self.steps + self.episodes * field.shared)
+        if field.form == "raw" or not stored:
+            return "raw"
+        form = "compressed by zstd" if field.compressed else "PNG or JPEG"
+        return f"{form}, {pixels / stored:,.1f} times smaller than the pixels"
 
     @property
     def unverified(self) -> str:

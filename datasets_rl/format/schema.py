@@ -300,6 +300,11 @@ def stored_column(column: Column) -> Column:
     return replace(column, dtype=reward_dtype(column.dtype)) if column.key == NEXT_REWARD else column
 
 
+def is_wide_pixels(column: Column) -> bool:
+    """Return whether a column holds bytes that have a file of their own, which can be compressed."""
+    return column.dtype == np.uint8 and column.step_bytes >= WIDE_BYTES
+
+
 def _placed_field(column: Column, offset: int | None) -> Field:
     """Return the field at this offset of the record; None stands for a separate file."""
     return Field(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.format.space_summary import FIGURES, Basis, SpaceSummary
-from datasets_rl.sources.selection import Numbers, Option, Selection
+from datasets_rl.sources.selection import IMAGES, Numbers, Option, Selection
 from datasets_rl.ted.keys import Key
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ __all__ = [
     "Source",
     "SpaceSummary",
     "bibtex_entries",
+    "by_images",
     "group_by_size",
     "nearest_names",
     "quality_tags",
@@ -180,6 +181,17 @@ def group_by_size(items: Iterable[_Item], sizes: Iterable[int], max_bytes: int) 
     yield group
 
 
+def by_images(sizes: Mapping[str, float], selection: Selection) -> dict[str, float]:
+    """Return sizes by the form of images, for `Listing.growth`, with the requested form first.
+
+    Args:
+        sizes: The size for each value of `IMAGES`, that of the default first.
+        selection: The requested selection.
+    """
+    requested = selection.options.get(IMAGES.name)
+    return {f"{IMAGES.name}={form}": sizes[form] for form in sorted(sizes, key=lambda form: form != requested)}
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Upstream files and shards of a dataset, or of the selected part of it."""
@@ -200,11 +212,12 @@ class Listing:
     """Total number of steps of all shards, if the upstream reports it; the conversion fails if it differs."""
     keys: Sequence[Key] = ()
     """Every field that steps may have, if known before a file is fetched."""
-    stored_bytes: int | None = None
-    """Approximate size of the converted dataset, if known without the sizes of the files."""
+    stored_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Approximate size of the converted dataset, if known without the sizes of the files; with the keys of `growth`."""
     growth: Mapping[str, float] = field(default_factory=dict)
     """Approximate number of stored bytes per fetched byte, for each of the choices that it depends on (keyed
-    like ``images=encoded``); the first one is the choice in effect."""
+    like ``images=encoded``, or empty if there are none). The first one is the choice in effect, or an upper bound of it
+    if it is made by measurement."""
     copied: Manifest | None = None
     """The manifest of a dataset that the upstream has in the stored format. Its files are copied and not converted: the
     `part` of each shard has, for each of its paths, the file of the dataset and the offset in it, and `params` has the
@@ -260,7 +273,7 @@ class Listing:
             )
         assets = tuple(asset for asset in self.assets if asset.path in taken)
         steps = self.steps if len(kept) == len(self.shards) else None
-        stored_bytes = None if self.stored_bytes is None else self.stored_bytes * len(kept) // len(self.shards)
+        stored_bytes = {choice: size * len(kept) / len(self.shards) for choice, size in self.stored_bytes.items()}
         return replace(self, assets=assets, shards=tuple(kept), steps=steps, stored_bytes=stored_bytes)
 
 
@@ -338,7 +351,9 @@ class Source(ABC):
     """Fields of a `Selection` that `resolve` supports, such as "episodes". Keys, globs and sizes work for every
     source."""
     options: tuple[Option, ...] = ()
-    """Choices that only this source has."""
+    """Choices that this source has beside `IMAGES`."""
+    image_forms: tuple[str, ...] = IMAGES.choices
+    """The values of `IMAGES` that make sense for this source; none if it converts no files."""
     restated: frozenset[str] = frozenset()
     """Fields of an `Entry` whose catalog values `resolve` may replace, because the upstream files state them too."""
 
@@ -442,13 +457,18 @@ class Source(ABC):
         assets = tuple(self.assets(name))
         return Listing(assets, (Shard(tuple(asset.path for asset in assets)),))
 
+    @property
+    def all_options(self) -> tuple[Option, ...]:
+        """The choices of this source, with `IMAGES`."""
+        return (*self.options, replace(IMAGES, choices=self.image_forms)) if self.image_forms else self.options
+
     def check(self, selection: Selection) -> None:
         """Check that this source supports a selection.
 
         Raises:
             InvalidArgumentError: If it does not; the error names every problem.
         """
-        options = {option.name: option for option in self.options}
+        options = {option.name: option for option in self.all_options}
         problems = []
         if selection.episodes and "episodes" not in self.selects:
             problems.append(f"{self.name} can select whole files, but not episodes")

@@ -28,7 +28,7 @@ _LISTS = ("keys", "include", "exclude")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Option of a single source, such as ``images`` of ``openx``, with the values ``decoded`` and ``encoded``."""
+    """Option of a source, such as ``upstream`` of ``openx``, with the values ``rlds`` and ``hub``."""
 
     name: str
     help: str
@@ -37,6 +37,17 @@ class Option:
     """Allowed values; empty if any value is allowed."""
     numbers: bool = False
     """Whether the value is a list of numbers, like `Selection.episodes`, so that a stored dataset can be extended."""
+
+
+MIN_RATIO = 4.0
+"""Number of bytes of pixels per compressed byte from which on images are compressed unless the user decides."""
+IMAGES = Option(
+    "images",
+    "Store images as pixels, as pixels that are compressed by zstd, or as the PNG and JPEG images of the source; by "
+    f"default as those, and pixels compressed if that makes them {MIN_RATIO:g} times smaller.",
+    choices=("raw", "compressed", "encoded"),
+)
+"""Option of every source that converts files. Without a value, each conversion measures which form is smaller."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -583,7 +583,7 @@ CASES = [
         f"openx/{NAME}",
         partial(records_case, kept=True),
         on_bucket,
-        options={"images": "encoded", "last-step": "transition"},
+        options={"images": "raw", "last-step": "transition"},
         many=many_records,
         manifest=MANIFEST,
         small=SMALL,

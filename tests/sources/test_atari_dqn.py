@@ -158,7 +158,7 @@ def test_the_last_row_of_a_file_is_the_first_step(tree, convert):
 
 def test_verify_compares_the_deferred_frame(tree, convert):
     write_logs(tree)
-    stored = convert()
+    stored = convert(images="raw")
     frames = np.lib.format.open_memmap(stored.folder / "observation.npy", mode="r+")
     frames[17 + 36, 5, 5] ^= 1
     frames.flush()
@@ -201,8 +201,8 @@ def test_the_first_checkpoints_can_be_used_during_the_download_of_the_rest(tree,
     assert {path.rpartition("ckpt.")[2] for path in (one.path for one in stored.manifest.raw)} == {"0.gz", "1.gz"}
 
 
-def test_the_stored_size_is_many_times_the_download_and_estimated_before(tree, settings):
-    """Frames are stored uncompressed; their files are about a twentieth of that size."""
+def test_the_stored_size_is_estimated_before_for_each_form_of_frames(tree, settings):
+    """The logs are a twenty-fifth of their frames; compressed, each frame alone takes a little more."""
     write_logs(tree)
     write_records(tree / "tfds", {0: [[12, 3]]})
     rlu = {"upstream": "rlu"}
@@ -210,7 +210,8 @@ def test_the_stored_size_is_many_times_the_download_and_estimated_before(tree, s
     for name, place, options in ((ID, tree, {}), ("atari_dqn/Pong/2", tree / "tfds", rlu)):
         told = planning.plan(name, from_local=place, selection=Selection(options=options), settings=settings)
         raw = sum(asset.size for asset in told.assets)
-        assert told.stored_bytes > 5 * raw
+        assert [*told.choices] == ["images=compressed", "images=raw"]
+        assert raw / 3 < told.stored_bytes < 2 * raw < 5 * raw < told.choices["images=raw"]
         bare = Selection(keys=("action",), options=options)
         assert planning.plan(name, from_local=place, selection=bare, settings=settings).stored_bytes is None
 
@@ -578,7 +579,8 @@ def test_both_upstreams_give_the_same_fields(tree, convert):
     write_logs(tree)
     write_records(tree, {0: [[7, 4]]})
 
-    logs, records = convert(), convert(name="atari_dqn/Pong/2", upstream="rlu")
+    logs = convert(images="compressed")
+    records = convert(name="atari_dqn/Pong/2", upstream="rlu", images="compressed")
 
     assert [field.to_json() for field in logs.schema] == [field.to_json() for field in records.schema]
     assert logs.episodes["checkpoint"].dtype == records.episodes["checkpoint"].dtype == np.int32

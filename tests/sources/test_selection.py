@@ -183,6 +183,6 @@ def test_a_selection_without_options_adopts_those_of_a_stored_part():
 def test_a_source_reports_all_unsupported_selections_at_once():
     with pytest.raises(
         InvalidArgumentError,
-        match=r"d4rl can select whole files, but not episodes; d4rl has no option 'images'; it has none$",
+        match=r"d4rl can select whole files, but not episodes; d4rl has no option 'split'; it has images$",
     ):
-        get_source("d4rl").check(Selection(episodes="0:5", options={"images": "encoded"}))
+        get_source("d4rl").check(Selection(episodes="0:5", options={"split": "test"}))

@@ -389,7 +389,8 @@ def test_the_size_of_episodes_of_64_pixels_is_estimated_from_file_names(tmp_path
     CASES[0].write(tmp_path / "tree")
     settings = Settings(home=tmp_path / "home", progress=False)
 
-    told = planning.plan(NPZ, from_local=tmp_path / "tree", settings=settings).stored_bytes
-    folder = downloading.download(NPZ, from_local=tmp_path / "tree", settings=settings)
+    raw = Selection(options={"images": "raw"})
+    told = planning.plan(NPZ, from_local=tmp_path / "tree", settings=settings, selection=raw).stored_bytes
+    folder = downloading.download(NPZ, from_local=tmp_path / "tree", settings=settings, selection=raw)
 
     assert told == pytest.approx(StoredDataset(folder).manifest.bytes, rel=0.05)

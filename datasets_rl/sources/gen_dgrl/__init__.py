@@ -29,8 +29,9 @@ from datasets_rl.sources.base import (
     Shard,
     Source,
     SpaceSummary,
+    by_images,
 )
-from datasets_rl.sources.selection import Numbers
+from datasets_rl.sources.selection import MIN_RATIO, Numbers
 from datasets_rl.ted.keys import OBSERVATION, PLAIN
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class GenDGRL(Source):
     """Source of sixteen games in eight categories."""
 
     name = "gen_dgrl"
+    image_forms = ("raw", "compressed")
     selects = frozenset({"episodes"})
 
     @override
@@ -100,14 +102,17 @@ class GenDGRL(Source):
         asset = next((_with_format(listed[path]) for path in paths if path in listed), asset)
         steps = self._game_and_category(name)[1]["steps"]
         parts = max(1, steps // _SHARD_STEPS)
-        step_bytes = _STEP_BYTES + _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
+        frame_bytes = _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
+        sizes = {"raw": _STEP_BYTES + frame_bytes, "compressed": _STEP_BYTES + frame_bytes / MIN_RATIO}
         return Listing(
             (asset,),
             tuple(Shard((asset.path,), [part, parts]) for part in range(parts)),
             params={"keys": list(selection.keys)},
             keys=PLAIN,
             # The lengths of the episodes are not known.
-            stored_bytes=None if selection.episodes else steps * step_bytes,
+            stored_bytes={}
+            if selection.episodes
+            else by_images({form: steps * size for form, size in sizes.items()}, selection),
             numbers=Numbers.read(selection.episodes),
         )
 

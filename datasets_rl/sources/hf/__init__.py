@@ -49,6 +49,7 @@ class HuggingFaceHub(Source):
     """Source of stored datasets in dataset repositories of the Hugging Face hub."""
 
     name = "hf"
+    image_forms = ()
     options = (Option("revision", "Branch, tag or commit of a dataset on the hub."),)
     restated = frozenset(_ENTRY)
 
@@ -105,7 +106,7 @@ class HuggingFaceHub(Source):
             entry=_entry_of(self.entry(name), manifest),
             params={"address": folder.address},
             revision=folder.revision,
-            stored_bytes=manifest.bytes,
+            stored_bytes={"": manifest.bytes},
             copied=manifest,
         )
 

@@ -29,9 +29,10 @@ from datasets_rl.sources.base import (
     Shard,
     Source,
     SpaceSummary,
+    by_images,
     group_by_size,
 )
-from datasets_rl.sources.selection import Numbers, Option, read_numbers
+from datasets_rl.sources.selection import IMAGES, Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 if TYPE_CHECKING:
@@ -58,12 +59,6 @@ class OpenX(Source):
     options = (
         Option("upstream", "The records in Google's buckets, or their mirror on the hub.", choices=("rlds", "hub")),
         Option("split", "Split of the records.", _TRAIN, choices=(_TRAIN, "test", "val")),
-        Option(
-            "images",
-            "Store pixels, or PNG and JPEG images that are decoded when sampled.",
-            "decoded",
-            choices=("decoded", "encoded"),
-        ),
         Option(
             "last-step",
             "The last step is the state after the last action (observation), or has an action too (transition).",
@@ -107,7 +102,7 @@ class OpenX(Source):
         folder = self._list_folder(name, selection, upstream)
         params = {
             "keys": list(selection.keys),
-            "images": selection.options.get("images") or "decoded",
+            "images": selection.options.get(IMAGES.name, "encoded"),
             "last": selection.options.get("last-step") or "observation",
         }
         version = _newest_version(folder)
@@ -210,7 +205,7 @@ def _list_records(
         common=(features.path, described.path),
         params={**params, "features": features.path, "metadata": metadata},
         keys=_step_keys(schema),
-        growth=_growth_by_images(_step_bytes(schema), params["images"]),
+        growth=_growth_by_images(_step_bytes(schema), selection),
         entry=replace(entry, citation=citation if isinstance(citation, str) and citation else entry.citation),
         revision=folder.revision or metadata["version"],
     )
@@ -264,15 +259,15 @@ def _list_archives(entry: Entry, folder: Folder, selection: Selection, params: M
         params={**params, "metadata": {"split": _TRAIN, "upstream": "hub"}},
         entry=replace(entry, known_issues=(SOURCE.catalog["hub_known_issue"],)),
         revision=folder.revision,
-        growth=_growth_by_images((1.0, 1 / _SMALLER["jpeg"], 1.0), params["images"]),
+        growth=_growth_by_images((1.0, 1 / _SMALLER["jpeg"], 1.0), selection),
         numbers=numbers,
     )
 
 
-def _growth_by_images(sizes: tuple[float, float, float], images: str) -> dict[str, float]:
-    fetched, decoded, encoded = sizes
-    growth = {"images=decoded": decoded / fetched, "images=encoded": encoded / fetched}
-    return dict(sorted(growth.items(), key=lambda item: not item[0].endswith(images)))
+def _growth_by_images(sizes: tuple[float, float, float], selection: Selection) -> dict[str, float]:
+    fetched, raw, encoded = sizes
+    # Images of cameras have nothing in common that a dictionary could hold.
+    return by_images({"encoded": encoded / fetched, "raw": raw / fetched, "compressed": raw / fetched}, selection)
 
 
 def _step_keys(schema: Schema) -> list[Key]:
@@ -291,7 +286,7 @@ def _step_keys(schema: Schema) -> list[Key]:
 
 
 def _step_bytes(schema: Schema) -> tuple[float, float, float]:
-    """Estimate the bytes of a step: in a record, stored with decoded images, and stored with encoded images."""
+    """Estimate the bytes of a step: in a record, stored with pixels, and stored with encoded images."""
     fetched = decoded = encoded = 1.0
     for leaf in schema.leaves.values():
         size = math.prod(size or 1 for size in leaf.shape) * (leaf.dtype.itemsize if leaf.kind != "text" else 4)

@@ -25,10 +25,11 @@ from datasets_rl.sources.base import (
     Shard,
     Source,
     SpaceSummary,
+    by_images,
     group_by_size,
     quality_tags,
 )
-from datasets_rl.sources.selection import Numbers, read_numbers
+from datasets_rl.sources.selection import MIN_RATIO, Numbers, read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -50,6 +51,7 @@ class VD4RL(Source):
     """
 
     name = "vd4rl"
+    image_forms = ("raw", "compressed")
     selects = frozenset({"episodes"})
 
     @override
@@ -142,13 +144,16 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     return Listing(chosen_assets, tuple(shards), common, stored_bytes=_stored_bytes(chosen_assets, selection))
 
 
-def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> int | None:
-    """Return the uncompressed size of the episodes from the lengths in the file names; None if one is missing."""
+def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> dict[str, float]:
+    """Return the size of the episodes from the lengths in the file names; nothing if one is missing."""
     if selection.keys and "pixels" not in selection.keys:
-        return None
-    matches = [_EPISODE.search(asset.path) for asset in assets]
-    sizes = [int(match[2]) * (3 * int(match[1]) ** 2 + _STEP_BYTES) for match in matches if match is not None]
-    return sum(sizes) if len(sizes) == len(matches) else None
+        return {}
+    matches = [match for asset in assets if (match := _EPISODE.search(asset.path)) is not None]
+    if len(matches) < len(assets):
+        return {}
+    pixels = sum(int(match[2]) * 3 * int(match[1]) ** 2 for match in matches)
+    others = sum(int(match[2]) for match in matches) * _STEP_BYTES
+    return by_images({"raw": pixels + others, "compressed": pixels / MIN_RATIO + others}, selection)
 
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
