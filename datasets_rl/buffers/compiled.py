@@ -79,8 +79,7 @@ def _(number: int, layout: str, batch_size: int, anchor: Tensor) -> list[Tensor]
     handle = _handles[int(number)]
     storage: Any = handle.buffer().storage
     kept = [
-        torch.empty((batch_size, *table.shape[storage.ndim :]), dtype=table.dtype, device=storage.device)
-        for table in storage._tables  # noqa: SLF001 - the parts of a batch are rows of these
+        torch.empty((batch_size, *shape), dtype=dtype, device=storage.device) for dtype, shape in storage.part_shapes
     ]
     entries = [torch.empty((batch_size, *value.shape[1:]), dtype=value.dtype) for value in handle.info.values()]
     return [torch.empty(batch_size, dtype=torch.int64), *kept, *entries]
@@ -99,8 +98,8 @@ def _describe(number: int) -> tuple[str, tuple[Any, ...]]:
     if buffer.writer.tracks_generations:
         info["index_generation"] = torch.zeros(sampler.unit, dtype=torch.int64)
     handle.info = info
-    tensors: Any = [*storage._tables, *info.values()]  # noqa: SLF001 - as above
-    return str([(str(tensor.dtype), list(tensor.shape[1:])) for tensor in tensors]), tuple(info)
+    entries = [(value.dtype, tuple(value.shape[1:])) for value in info.values()]
+    return str([*storage.part_shapes, *entries]), tuple(info)
 
 
 def sample_in_graph(buffer: ReadPath, handle: GraphHandle, batch_size: int) -> tuple[Any, dict[Any, Any]]:

@@ -99,7 +99,7 @@ def update_if_present(
 
 def _checked(storage: Storage, rows: Tensor, key: Key, value: Any, problems: list[str]) -> Tensor:
     """Return the values of a field in the order of the rows; append problems to `problems`."""
-    column: Any = storage.column(key)
+    column: Any = storage.writable_column(key)
     new = torch.as_tensor(value)
     if not isinstance(column, Tensor):
         problems.append(f"{dotted_name(key)!r} holds several fields; expected the key of one")
@@ -118,7 +118,7 @@ def _checked(storage: Storage, rows: Tensor, key: Key, value: Any, problems: lis
 
 def _checked_version(storage: Storage, steps: int, key: Key, version: Tensor, problems: list[str]) -> Tensor:
     """Return the new version of each step, [B]; append problems to `problems`."""
-    column: Any = storage.column(key)
+    column: Any = storage.writable_column(key)
     if not isinstance(column, Tensor) or column[:1].numel() != 1:
         problems.append(f"version_key {dotted_name(key)!r} does not hold one number per step")
         return version

@@ -76,7 +76,7 @@ def overwrite_fields(storage: Storage, values: Mapping[Key, Any], rows: Tensor |
     pairs = [
         pair
         for key, value in values.items()
-        for pair in _tensor_pairs(storage.column(key), value, key, problems, batch)
+        for pair in _tensor_pairs(storage.writable_column(key), value, key, problems, batch)
     ]
     if problems:
         raise InvalidArgumentError(f"the fields cannot be replaced: {'; '.join(problems)}")

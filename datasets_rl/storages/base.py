@@ -243,6 +243,15 @@ class Storage(Stateful, ABC):
             hint="store TensorDicts in a LazyTensorStorage, or pass `ends` or `trajectories` to the slice sampler",
         )
 
+    def writable_column(self, key: Key) -> Tensor:
+        """Return `column` of a field to change it in place.
+
+        Raises:
+            UnknownKeyError: If there is no such key.
+            InvalidArgumentError: If the field cannot be changed in place.
+        """
+        return self.column(key)
+
     def pick(self, key: Key, rows: Tensor) -> Tensor:
         """Return one field of some rows, [B, ...], without computing the field for the other rows.
 

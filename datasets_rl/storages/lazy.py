@@ -12,26 +12,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack
+from numpy.typing import NDArray
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage, device_of
+from datasets_rl.storages.compressed import CompressedLeaves
+from datasets_rl.storages.frame_ring import anonymous_memory
 from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.mapped import MappedRows
 from datasets_rl.storages.non_tensor import Objects, as_non_tensor, write_leaf
 from datasets_rl.storages.packed import RowViews
 from datasets_rl.storages.row_layout import row_layout
+from datasets_rl.storages.saved_steps import SavedSteps
 from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.storages.structure import Structure
-from datasets_rl.storages.tensor import TensorStorage
-from datasets_rl.ted.keys import EndKey, Key
+from datasets_rl.storages.tensor import TensorStorage, Write
+from datasets_rl.ted.keys import NEXT, EndKey, Key, as_key, dotted_name, nest_keys
 from datasets_rl.ted.windows import Windows, rows_in
 
 __all__ = ["LazyTensorStorage"]
 
+_DERIVED_FROM_FRAMES = ("_frames", "_frame_offsets", "_continued")
+"""The attributes that a copy makes from its frames."""
 _GAPS_PER_WINDOW = 4
 """If more than one in so many windows has a gap, as with several environments, all are read row by row."""
 
@@ -57,10 +63,14 @@ class LazyTensorStorage(TensorStorage):
             then on or later, shares its steps. The memory is then that of mapped files in a temporary folder. `share`
             does the same for a storage without data.
         cleanup_memmap: Accepted for compatibility with TorchRL: the temporary folder is always removed in the end.
+        compress: Keys of images, uint8, to store compressed in main memory, such as ``("pixels", ("next", "pixels"))``:
+            frames of a game take a thirtieth of their bytes. Every read of them is a copy, also of an integer or a
+            slice, and writes replace whole steps.
 
     Raises:
         InvalidArgumentError: If a size is below 1, there is no such device, or `shared_init` is combined with a device
-            other than the CPU; at the first write, if the steps do not fit in memory.
+            other than the CPU; at the first write, if the steps do not fit in memory, or a key of `compress` is not
+            that of a uint8 tensor.
     """
 
     _layout = "rows"
@@ -72,6 +82,16 @@ class LazyTensorStorage(TensorStorage):
     _files: MappedRows | None = None
     """The files that hold the steps, if processes share the storage before its first data."""
     _scratch: ScratchFolder | None = None
+    _compress: tuple[Key, ...] = ()
+    """Keys of the leaves to compress."""
+    _frames: CompressedLeaves | None = None
+    """The compressed leaves, whose columns hold references."""
+    _frame_offsets: Mapping[int, int] = MappingProxyType({})
+    """The words of the references in a record of the first table, by leaf number."""
+    _frame_files: MappedRows | None = None
+    """The files that hold the frames, once processes share the storage."""
+    _continued: tuple[int, int, int] | None = None
+    """The counts after the last write of this object."""
     _sender_structure: Structure | None = None
     """Structure in the process that sent this storage: it has the classes that the files only name."""
 
@@ -85,10 +105,13 @@ class LazyTensorStorage(TensorStorage):
         consolidated: bool = False,
         shared_init: bool = False,
         cleanup_memmap: bool = True,
+        compress: Sequence[str | Key] = (),
     ) -> None:
         del compilable, consolidated, cleanup_memmap
         Storage.__init__(self, max_size, ndim=ndim)
         self.device = None if device == "auto" else device_of(device)
+        keys = [compress] if isinstance(compress, str) else compress
+        self._compress = tuple(key if isinstance(key, tuple) else as_key(key) for key in keys)
         if shared_init:
             self.share()
 
@@ -106,7 +129,9 @@ class LazyTensorStorage(TensorStorage):
             return None
         leaves = [*self._columns]
         for number, column in enumerate(leaves):
-            if number in self._objects:
+            if self._frames is not None and number in self._frame_offsets:
+                leaves[number] = self._frames.read({number: column})[number]
+            elif number in self._objects:
                 leaves[number] = as_non_tensor(column)
             elif self._files is not None:
                 tables = [table.untyped_storage().data_ptr() for table in self._tables]
@@ -127,10 +152,19 @@ class LazyTensorStorage(TensorStorage):
     def _open_files(self, files: MappedRows) -> None:
         mapped = files.open_tables(self._sender_structure)
         if mapped is not None:
+            if self._compress and mapped[0].compressing(self._compress).leaves != mapped[0].leaves:
+                raise InvalidArgumentError(
+                    f"compress is {self._compress}; the storage in {files.folder} has {mapped[0]}",
+                    hint="omit compress to continue with this storage, or choose an empty folder",
+                )
             if self.device is None:
                 self.device = torch.device("cpu")
             self._use_tables(*mapped)
             self._use_ledger(files.map_ledger(self.slot_count))
+
+    @override
+    def _infer_structure(self, data: Any, leading: int) -> Structure:
+        return super()._infer_structure(data, leading).compressing(self._compress)
 
     def _initialize(self, structure: Structure, env_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
         if self.device is None:
@@ -143,6 +177,11 @@ class LazyTensorStorage(TensorStorage):
             self._use_tables(*self._files.create_tables(structure, env_shape, self._slots_for(env_shape)))
             self._use_ledger(self._files.map_ledger(self.slot_count))
             return
+        if structure.is_compressed and not (self.device is None or self.device.type == "cpu"):
+            raise InvalidArgumentError(
+                f"compressed frames are in main memory, but device is {self.device}; expected the CPU",
+                hint="pass device='cpu', and move the batches to the device",
+            )
         shape = (self._slots_for(env_shape), *env_shape)
         self._use_tables(
             structure, env_shape, [self._zero_tensor((*shape, words)) for words, _ in row_layout(structure)]
@@ -170,9 +209,29 @@ class LazyTensorStorage(TensorStorage):
         self._columns = self._unpack_leaves(tables)
         first: list[Any] = [None] * len(structure.leaves)
         self._views[0](tables[0], first)
-        self._in_first_table = frozenset(number for number, leaf in enumerate(first) if leaf is not None)
+        self._in_first_table = frozenset(
+            number for number, leaf in enumerate(first) if leaf is not None and not structure.leaves[number].compressed
+        )
         for number, column in self._objects.items():
             self._columns[number] = column
+        references = {number: self._columns[number] for number, leaf in enumerate(structure.leaves) if leaf.compressed}
+        if references:
+            self._frame_offsets = {number: column.storage_offset() for number, column in references.items()}
+            self._frames = CompressedLeaves(structure, references, self._allocate_frames, self._require_space)
+
+    def _allocate_frames(self, number: int, nbytes: int) -> NDArray[np.uint8]:
+        """Return memory for compressed frames, of which the system allocates a page at its first write."""
+        files = self._files or self._frame_files
+        return anonymous_memory(nbytes) if files is None else files.map_frames(number, nbytes)
+
+    def _require_space(self, nbytes: int) -> None:
+        if files := self._files or self._frame_files:
+            files.require_space(nbytes)
+
+    @property
+    def compressed_bytes(self) -> int:
+        """Bytes of memory that the compressed frames use."""
+        return 0 if self._frames is None else self._frames.nbytes
 
     def _unpack_leaves(self, parts: Sequence[Tensor]) -> list[Any]:
         leaves: list[Any] = [None] * len(self._initialized_structure().leaves)
@@ -180,10 +239,67 @@ class LazyTensorStorage(TensorStorage):
             views(part, leaves)
         return leaves
 
+    @property
+    @override
+    def part_shapes(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+        leaves = self._initialized_structure().leaves
+        return super().part_shapes + [(torch.uint8, leaves[number].shape) for number in self._frame_offsets]
+
     def _select_rows(self, flat: Tensor, steps: int) -> list[Tensor]:
         if not self._tables[0].is_cpu:
             return super()._select_rows(flat, steps)
-        return [table.view(-1, table.shape[-1])[:steps].index_select(0, flat) for table in self._tables]
+        parts = [table.view(-1, table.shape[-1])[:steps].index_select(0, flat) for table in self._tables]
+        return parts + self._read_frames(parts[0])
+
+    @override
+    def take_parts(self, rows: Tensor) -> list[Tensor]:
+        parts, tables = super().take_parts(rows), len(self._tables)
+        # The results of a compiled operator may not be views of one memory, as the frames are.
+        return parts[:tables] + [frames.clone() for frames in parts[tables:]]
+
+    def _read_frames(self, records: Tensor) -> list[Tensor]:
+        """Return the frames of each compressed leaf, [*axes, *shape], of records of the first table, [*axes, words]."""
+        if self._frames is None:
+            return []
+        references = {number: records[..., word] for number, word in self._frame_offsets.items()}
+        frames = self._frames.read(references)
+        return [frames[number] for number in self._frame_offsets]
+
+    @override
+    def pick(self, key: Key, rows: Tensor) -> Tensor:
+        number = self._leaves_under(key).get((), -1)
+        if self._frames is None or number not in self._frame_offsets:
+            return super().pick(key, rows)
+        references = self._flat(self._columns[number][: self.filled_count]).index_select(0, rows.cpu())
+        return self._move_to_device(self._frames.read({number: references})[number])
+
+    @override
+    def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> Any:
+        if self._frames is None:
+            return super().take_fields(rows, keys)
+        fields = {(*key, *path): number for key in keys for path, number in self._leaves_under(key).items()}
+        leaves = {path: self.pick(path, rows) for path in fields}
+        return TensorDict(nest_keys(leaves), batch_size=rows.shape, device=self.device)
+
+    @override
+    def take_next(self, rows: Tensor) -> Any:
+        return super().take_next(rows) if self._frames is None else self.take_fields(rows, [(NEXT,)]).get(NEXT)
+
+    @override
+    def _flat_column(self, number: int) -> Any:
+        column = super()._flat_column(number)
+        if self._frames is None or number not in self._frame_offsets:
+            return column
+        return self._move_to_device(self._frames.read({number: column})[number])
+
+    @override
+    def writable_column(self, key: Key) -> Any:
+        if not self._frame_offsets.keys().isdisjoint(self._leaves_under(key).values()):
+            raise InvalidArgumentError(
+                f"{dotted_name(key)!r} is stored compressed; expected a field that can be changed in place",
+                hint="write whole steps instead: rb[index] = steps",
+            )
+        return super().writable_column(key)
 
     @override
     def take_windows(
@@ -201,21 +317,54 @@ class LazyTensorStorage(TensorStorage):
         return Windows([leaves[number] for number in numbers], outside, rows_in(window))
 
     def _leaves(self, parts: Sequence[Tensor], rows: Tensor, batch: torch.Size) -> Sequence[Any]:
-        leaves = self._unpack_leaves(parts)
+        leaves = self._unpack_leaves(parts[: len(self._tables)])
         for number, column in self._objects.items():
             leaves[number] = as_non_tensor(column.reshape(-1)[rows.numpy().reshape(batch)])
+        for number, frames in zip(self._frame_offsets, parts[len(self._tables) :], strict=True):
+            leaves[number] = frames
         return leaves
 
     def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
-        parts = [self._move_to_device(table[: self.filled_count][where]) for table in self._tables]
-        leaves = self._unpack_leaves(parts)
+        tables = [table[: self.filled_count][where] for table in self._tables]
+        leaves = self._unpack_leaves([self._move_to_device(table) for table in tables])
         for number, column in self._objects.items():
             leaves[number] = as_non_tensor(column[: self.filled_count][where])
-        return leaves, parts[0].shape[:-1]
+        for number, frames in zip(self._frame_offsets, self._read_frames(tables[0]), strict=True):
+            leaves[number] = self._move_to_device(frames)
+        return leaves, tables[0].shape[:-1]
 
     def _move_to_device(self, part: Tensor) -> Tensor:
         """Move rows gathered from a table to the device of the batches."""
         return part
+
+    @override
+    def _store(self, write: Write) -> None:
+        if self._frames is None:
+            super()._store(write)
+            return
+        follows = self._continued == self._counted()
+        for part, rows in write.parts(self.slot_count, self._env_shape, CompressedLeaves.slots_per_write(self.envs)):
+            chosen = {number: part.leaves[number] for number in self._frame_offsets}
+            with self._frames.writing(rows, chosen, follows=follows) as references:
+                super()._store(part._replace(leaves=[references.get(*pair) for pair in enumerate(part.leaves)]))
+            follows = True
+        self._continued = write.counts
+
+    @override
+    def _load_steps(self, steps: SavedSteps, held: int) -> None:
+        if self._frames is not None:
+            self._frames.use_dictionaries(steps.frames.values())
+        super()._load_steps(steps, held)
+
+    @override
+    def _load_slots(self, start: int, stop: int, leaves: dict[int, Tensor]) -> None:
+        if self._frames is None:
+            super()._load_slots(start, stop, leaves)
+            return
+        rows = np.arange(start * self.envs, stop * self.envs)
+        chosen = {number: leaves[number] for number in self._frame_offsets}
+        with self._frames.writing(rows, chosen, follows=start > 0) as references:
+            super()._load_slots(start, stop, leaves | references)
 
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
         new_rows = [table.new_zeros((len(slots), *table.shape[1:])) for table in self._tables]
@@ -251,6 +400,23 @@ class LazyTensorStorage(TensorStorage):
             self._scratch = ScratchFolder()
             self._use_files(MappedRows(self._scratch.path, self.max_size, self.ndim))
 
+    @override
+    def _share_tables(self) -> None:
+        super()._share_tables()
+        structure = self._structure
+        if structure is not None and self._frames is not None:
+            self._scratch = ScratchFolder()
+            self._frame_files = MappedRows(self._scratch.path, self.max_size, self.ndim)
+            memories = self._frames.memories
+            self._use_tables(structure, self._env_shape, self._tables)
+            self._frames.restore(memories)
+
+    @override
+    def empty(self) -> None:
+        super().empty()
+        if self._frames is not None:
+            self._frames.clear()
+
     @property
     @override
     def shared(self) -> bool:
@@ -265,6 +431,8 @@ class LazyTensorStorage(TensorStorage):
     def recover(self) -> None:
         if self._ledger is not None and self._ledger.unfinished and self.initialized:
             super().recover()
+            if self._frames is not None:
+                self._frames.invalidate()
 
     def _check_only_tensors(self, verb: str, structure: Structure | None) -> None:
         names = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None] if structure else []
@@ -283,7 +451,11 @@ class LazyTensorStorage(TensorStorage):
             InvalidArgumentError: If such a leaf has another type.
         """
         state = super().state_dict()
-        if not self._objects or "hooked" in state:
+        if "hooked" in state:
+            return state
+        if self._frames is not None:
+            state["frames"] = self._frames.state_dict()
+        if not self._objects:
             return state
         steps = len(self)
         objects = [
@@ -323,13 +495,26 @@ class LazyTensorStorage(TensorStorage):
     def _restore(self, state: Mapping[str, Any]) -> None:
         if self.device is None:
             self.device = state["tables"][0][0].device if state["tables"][0] else torch.device("cpu")
-        self._allocate(Structure.from_json(state["structure"]), tuple(state["env_shape"]))
+        super()._restore(state)
+
+    @override
+    def _restored_structure(self, state: Mapping[str, Any]) -> Structure:
+        return Structure.from_json(state["structure"]).compressing(self._compress)
 
     @override
     def __getstate__(self) -> dict[str, Any]:
         if self._files is None:
             return super().__getstate__()
-        derived = {"_tables", "_views", "_objects", "_columns", "_counts", "_ledger", "_structure"}
+        derived = {
+            "_tables",
+            "_views",
+            "_objects",
+            "_columns",
+            "_counts",
+            "_ledger",
+            "_structure",
+            *_DERIVED_FROM_FRAMES,
+        }
         state = {name: value for name, value in self.__dict__.items() if name not in derived}
         return {**state, "_sender_structure": self._structure or self._sender_structure, "_indices": {}}
 
@@ -348,17 +533,19 @@ class LazyTensorStorage(TensorStorage):
             copied.__setstate__(deepcopy(self.__getstate__(), memo))
             return copied
         device = "auto" if self.device is None else self.device
-        copied = memo[id(self)] = type(self)(self.max_size, device=device, ndim=self.ndim)
+        copied = memo[id(self)] = type(self)(self.max_size, device=device, ndim=self.ndim, compress=self._compress)
         copied._sender_structure = self._structure or self._sender_structure  # noqa: SLF001 - of this class
         copied.load_state_dict(self.state_dict())
         return copied
 
     def _pickle_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        derived = {"_views", "_columns", "_ledger", "_shared_words"}
+        derived = {"_views", "_columns", "_ledger", "_shared_words", *_DERIVED_FROM_FRAMES}
         state = {name: value for name, value in state.items() if name not in derived}
         if not self.shared:
             # The pickler of torch.multiprocessing would share the tables, but not the counts.
             state["_tables"] = [table.clone() for table in self._tables]
+        if self._frames is not None and self._frame_files is None:
+            state["_frame_memories"] = [memory.copy() for memory in self._frames.memories]
         return state
 
     def _restore_views(self) -> None:
@@ -367,6 +554,9 @@ class LazyTensorStorage(TensorStorage):
             self._use_tables(self._structure, self._env_shape, self._tables)
             for number, column in objects.items():
                 self._objects[number][...] = column
+            memories = self.__dict__.pop("_frame_memories", None)
+            if memories is not None and self._frames is not None:
+                self._frames.restore(memories)
 
 
 def _records_of(table: Tensor, window: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 file            content
 storage.json    written last: the structure of a step, and the sizes
 rows.<n>.bin    table n, int64 [slots, *envs, words]
+frames.<n>.bin  compressed frames of one shape, see `FrameRing`; sparse
 counts.bin      the number of steps, and which ones are being written
 buffer.lock     the lock of the buffers
 storage.lock    the lock of the description
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl import disk
@@ -132,6 +134,22 @@ class MappedRows:
             disk.write_json(self.folder / _DESCRIPTION, description)
         return mapped
 
+    def map_frames(self, number: int, nbytes: int) -> NDArray[np.uint8]:
+        """Map the memory of compressed frames, of which the disk allocates a block at its first write."""
+        path = self.folder / f"frames.{number}.bin"
+        with path.open("ab") as stream:
+            if stream.tell() != nbytes:
+                stream.truncate(nbytes)
+        return np.memmap(path, np.uint8, mode="r+", shape=(nbytes,)).view(np.ndarray)
+
+    def require_space(self, nbytes: int) -> None:
+        """Check that compressed frames fit on the disk.
+
+        Raises:
+            DiskFullError: If fewer bytes are free.
+        """
+        disk.require_free(self.folder, nbytes, "the compressed frames", hint=_SPACE_HINT)
+
     def _map_tables(self, structure: Structure, env_shape: tuple[int, ...], slots: int) -> MappedTables:
         shape = (slots, *env_shape)
         files = _sizes_of_files(structure, shape)
@@ -154,7 +172,8 @@ class MappedRows:
     def remove(self) -> bool:
         """Remove the files, and the folder if it contains nothing else; return whether there were tables."""
         tables = sorted(self.folder.glob("rows.*.bin")) if self.folder.is_dir() else []
-        for name in (_DESCRIPTION, COUNTS, _LOCK, _DESCRIPTION_LOCK, *(path.name for path in tables)):
+        frames = self.folder.glob("frames.*.bin")
+        for name in (_DESCRIPTION, COUNTS, _LOCK, _DESCRIPTION_LOCK, *(path.name for path in (*tables, *frames))):
             (self.folder / name).unlink(missing_ok=True)
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()

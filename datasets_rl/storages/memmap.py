@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from datasets_rl.storages.lazy import LazyTensorStorage
 from datasets_rl.storages.lock import ProcessLock
 from datasets_rl.storages.mapped import COUNTS, MappedRows
 from datasets_rl.storages.scratch import ScratchFolder
+from datasets_rl.ted.keys import Key
 
 __all__ = ["LazyMemmapStorage"]
 
@@ -44,6 +46,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         auto_cleanup: Whether the folder is removed with the storage, at the latest when this process ends; by default
             only a temporary folder is removed. If the process is killed, the next process that creates a temporary
             folder removes the one of this storage; a folder passed as `scratch_dir` stays.
+        compress: Keys of images to store compressed, in `frames.0.bin`, see `LazyTensorStorage`; by default, those of
+            an earlier storage in the folder.
 
     Raises:
         InvalidArgumentError: If the folder contains an earlier storage and `existsok` is False, or that storage does
@@ -62,9 +66,10 @@ class LazyMemmapStorage(LazyTensorStorage):
         compilable: bool = False,
         shared_init: bool = False,
         auto_cleanup: bool | None = None,
+        compress: Sequence[str | Key] = (),
     ) -> None:
         del compilable, shared_init
-        super().__init__(max_size, device=device, ndim=ndim)
+        super().__init__(max_size, device=device, ndim=ndim, compress=compress)
         if scratch_dir is None and auto_cleanup is False:
             self.scratch_dir = Path(tempfile.mkdtemp(prefix="datasets_rl_kept_"))
         elif scratch_dir is None:

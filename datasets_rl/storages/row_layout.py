@@ -10,7 +10,7 @@ from torch import Tensor
 
 from datasets_rl.format.schema import WIDE_BYTES
 from datasets_rl.storages.packed import RowSlot, RowViews
-from datasets_rl.storages.structure import Structure
+from datasets_rl.storages.structure import Leaf, Structure
 
 __all__ = ["leaf_tables", "row_layout", "table_shapes"]
 
@@ -27,7 +27,9 @@ def row_layout(structure: Structure) -> list[tuple[int, RowViews]]:
     wide: list[tuple[int, RowViews]] = []
     offset = 0
     leaves = ((number, structure.leaves[number]) for number in structure.by_name)
-    numbered = [(leaf.dtype, number, leaf.shape) for number, leaf in leaves if leaf.dtype is not None]
+    numbered = [
+        (dtype, number, shape) for number, leaf in leaves for dtype, shape in [_stored(leaf)] if dtype is not None
+    ]
     for dtype, number, shape in sorted(numbered, key=lambda item: -item[0].itemsize):
         size = dtype.itemsize * math.prod(shape)
         if size < WIDE_BYTES and dtype.itemsize <= _WORD:
@@ -50,8 +52,13 @@ def table_shapes(structure: Structure, layout: str) -> list[tuple[torch.dtype | 
     """
     if layout == "rows":
         return [(torch.int64, (words,)) for words, _ in row_layout(structure)]
-    leaves = [structure.leaves[number] for number in structure.by_name]
-    return [(leaf.dtype, leaf.shape) for leaf in leaves if leaf.dtype is not None]
+    leaves = [_stored(structure.leaves[number]) for number in structure.by_name]
+    return [(dtype, shape) for dtype, shape in leaves if dtype is not None]
+
+
+def _stored(leaf: Leaf) -> tuple[torch.dtype | None, tuple[int, ...]]:
+    """Return the dtype and the shape of what a step holds of a leaf: a compressed one is a reference."""
+    return (torch.int64, ()) if leaf.compressed else (leaf.dtype, leaf.shape)
 
 
 def leaf_tables(structure: Structure, tables: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:

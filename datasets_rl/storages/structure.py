@@ -8,7 +8,7 @@ The structure is inferred from the first data. It flattens later data into leave
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import short_text
 from datasets_rl.ted.keys import names_among, spelled_key
 
-__all__ = ["Leaf", "Structure", "leading_sizes", "stack_elements"]
+__all__ = ["Leaf", "Path", "Structure", "leading_sizes", "stack_elements"]
 
 Path = tuple[Any, ...]
 Lead = Sequence[int | None]
@@ -43,6 +43,8 @@ class Leaf:
     """None for a non-tensor object."""
     shape: tuple[int, ...]
     """Shape of one element, without the leading axes."""
+    compressed: bool = False
+    """Whether a storage holds references to compressed values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,34 @@ class Structure:
         remaining = iter(leaves)
         parts = [node.build(remaining, batch, device) for node in self._nodes]
         return parts[0] if self._spec is None else pytree.tree_unflatten(parts, self._spec)
+
+    def compressing(self, keys: Sequence[Path]) -> Structure:
+        """Return this structure with the leaves at these keys compressed, and no others.
+
+        Raises:
+            InvalidArgumentError: If there is no such leaf, or it does not hold bytes. The message lists all problems.
+        """
+        chosen: set[int] = set()
+        problems: list[str] = []
+        for key in keys:
+            number = self.leaves_under(key).get(())
+            if number is None or self.leaves[number].dtype is not torch.uint8:
+                found = "missing" if number is None else _leaf_text(self.leaves[number])
+                problems.append(f"{_path_text(key)} is {found}; expected uint8")
+            else:
+                chosen.add(number)
+        if problems:
+            raise InvalidArgumentError(
+                f"the data cannot be compressed: {'; '.join(problems)}; it has {self}",
+                hint="pass the keys of images as `compress`",
+            )
+        leaves = [replace(leaf, compressed=number in chosen) for number, leaf in enumerate(self.leaves)]
+        return Structure(leaves, self._nodes, self._spec)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether a leaf is compressed."""
+        return any(leaf.compressed for leaf in self.leaves)
 
     @property
     def by_name(self) -> list[int]:
@@ -429,7 +459,8 @@ def _node_to_json(node: _Node, leaves: Iterator[Leaf]) -> dict[str, Any]:
             "class": None if node.kind is None else node.kind.__name__,
         }
     leaf = next(leaves)
-    return {"dtype": None if leaf.dtype is None else _dtype_name(leaf.dtype), "shape": list(leaf.shape)}
+    form = {"compressed": True} if leaf.compressed else {}
+    return {"dtype": None if leaf.dtype is None else _dtype_name(leaf.dtype), "shape": list(leaf.shape), **form}
 
 
 def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
@@ -442,7 +473,10 @@ def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
     dtype = None if entry["dtype"] is None else getattr(torch, entry["dtype"], None)
     if entry["dtype"] is not None and not isinstance(dtype, torch.dtype):
         raise ValueError(f"{short_text(entry['dtype'])} is not a dtype")
-    leaves.append(Leaf(path, dtype, _parse_sizes(entry["shape"])))
+    compressed = entry.get("compressed", False)
+    if compressed not in {True, False} or (compressed and dtype is not torch.uint8):
+        raise ValueError(f"{short_text(entry)} is not the description of a leaf")
+    leaves.append(Leaf(path, dtype, _parse_sizes(entry["shape"]), compressed))
     return _FieldPlace(of_tensor=dtype is not None)
 
 
@@ -485,7 +519,8 @@ def _dtype_name(dtype: torch.dtype | None) -> str:
 
 
 def _leaf_text(leaf: Leaf) -> str:
-    return "object" if leaf.dtype is None else f"{_dtype_name(leaf.dtype)}{list(leaf.shape)}"
+    form = "compressed " if leaf.compressed else ""
+    return "object" if leaf.dtype is None else f"{form}{_dtype_name(leaf.dtype)}{list(leaf.shape)}"
 
 
 def _with_article(name: str) -> str:

@@ -24,16 +24,21 @@ from datasets_rl.storages.ledger import Ledger, Slots
 from datasets_rl.storages.non_tensor import as_non_tensor, write_leaf
 from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
 from datasets_rl.storages.row_layout import leaf_tables, table_shapes
+from datasets_rl.storages.saved_steps import SavedSteps, frame_problems
 from datasets_rl.storages.structure import Structure, leading_sizes, stack_elements
 from datasets_rl.ted.keys import Key, dotted_name, nest_keys
 
-__all__ = ["TensorStorage"]
+__all__ = ["TensorStorage", "Write"]
 
 _MAX_CHUNKS, _MAX_CHUNK_SLOTS = 64, 4096
 """Maximum number of chunks of a change in place, and of slots in one, which bounds what a dead process can tear."""
 
 
-class _Write(NamedTuple):
+_LOADED_STEPS = 1024
+"""Number of steps of a saved state that are decompressed at once."""
+
+
+class Write(NamedTuple):
     """Leaves to write, and the counts of the storage after it."""
 
     place: Segment | Tensor | tuple[Tensor, ...]
@@ -49,6 +54,31 @@ class _Write(NamedTuple):
         if isinstance(self.place, Segment):
             return [*self.place.where(capacity)]
         return [self.place.numpy() if isinstance(self.place, Tensor) else np.unique(self.place[0].numpy())]
+
+    def parts(self, capacity: int, envs: tuple[int, ...], size: int) -> Iterator[tuple[Write, Slots]]:
+        """Yield writes with the same result, each of at most `size` slots or steps, and the rows that each changes."""
+        place, leaves, counts, single = self
+        steps = np.arange(math.prod(envs))
+        if isinstance(place, Segment):
+            for start in range(max(place.count - capacity, 0), place.count, size):
+                count = min(size, place.count - start)
+                segment = Segment((place.first + start) % capacity, count)
+                slots = (segment.first + np.arange(count)) % capacity
+                chunk = leaves if count == place.count else [leaf[start : start + count] for leaf in leaves]
+                yield Write(segment, chunk, counts, single), (slots[:, None] * len(steps) + steps).reshape(-1)
+            return
+        axes = (place,) if isinstance(place, Tensor) else place
+        rows = np.ravel_multi_index([axis.numpy() for axis in axes], (capacity, *envs[: len(axes) - 1]))
+        # Of several elements for one place, the last one stays.
+        kept = np.sort(len(rows) - 1 - np.unique(rows[::-1], return_index=True)[1])
+        for start in range(0, len(kept), size):
+            chosen = torch.from_numpy(kept[start : start + size])
+            where = tuple(axis[chosen] for axis in axes)
+            changed = rows[chosen.numpy()]
+            if isinstance(place, Tensor):
+                changed = (changed[:, None] * len(steps) + steps).reshape(-1)
+            part = where[0] if isinstance(place, Tensor) else where
+            yield Write(part, [leaf[chosen] for leaf in leaves], counts), changed
 
 
 class TensorStorage(Storage):
@@ -187,7 +217,7 @@ class TensorStorage(Storage):
         return structure.build(self._leaves(parts, flat, rows.shape), rows.shape, self.device)
 
     def take_parts(self, rows: Tensor) -> list[Tensor]:
-        """Return the rows, int64 [B], of each table: the parts of a batch, which `batch_of_parts` combines."""
+        """Return the parts of a batch of rows, int64 [B], such as the rows of each table, which `batch_of_parts` combines."""
         self._initialized_structure()
         return self._select_rows(rows.cpu(), len(self))
 
@@ -195,6 +225,11 @@ class TensorStorage(Storage):
         """Return the batch [B] of the result of `take_parts`; runs in a compiled function."""
         leaves = self._leaves(parts, rows, rows.shape)
         return self._initialized_structure().build(leaves, rows.shape, self.device)
+
+    @property
+    def part_shapes(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+        """The dtype and the shape of one row of each of the `take_parts`."""
+        return [(table.dtype, tuple(table.shape[self.ndim :])) for table in self._tables]
 
     def _select_rows(self, flat: Tensor, steps: int) -> list[Tensor]:
         if self._tables and not self._tables[0].is_cpu:
@@ -258,7 +293,7 @@ class TensorStorage(Storage):
         flat = wrap_negative_rows(rows.reshape(-1), math.prod(shape))
         flat_leaves = [leaf.reshape(len(flat), *leaf.shape[rows.ndim :]) for leaf in leaves]
         counts = (*self._counted()[:2], self.rewrite_count + 1)
-        self._commit(_Write(torch.unravel_index(flat, shape), flat_leaves, counts))
+        self._commit(Write(torch.unravel_index(flat, shape), flat_leaves, counts))
 
     def _write(self, cursor: Any, data: Any, *, replacing: bool = False, set_cursor: bool = True) -> None:
         if isinstance(cursor, tuple):
@@ -280,9 +315,9 @@ class TensorStorage(Storage):
             after = *before[:2], before[2] + 1
         if not self.initialized:
             self._initialize(structure, env_shape, leaves)
-        self._commit(_Write(place, leaves, after, single))
+        self._commit(Write(place, leaves, after, single))
 
-    def _commit(self, write: _Write) -> None:
+    def _commit(self, write: Write) -> None:
         """Write leaves and count the write; if processes share the memory, a record of the write comes first."""
         ledger = self._ledger
         if ledger is None:
@@ -294,7 +329,7 @@ class TensorStorage(Storage):
             self._store(write)
             ledger.commit(write.counts, slots)
 
-    def _store(self, write: _Write) -> None:
+    def _store(self, write: Write) -> None:
         place, leaves, _, single = write
         with torch.no_grad():
             if isinstance(place, Segment):
@@ -314,8 +349,12 @@ class TensorStorage(Storage):
             data = stack_elements(data)
         envs: tuple[int | None, ...] = self._env_shape if self.initialized else (None,) * (self.ndim - 1)
         lead = envs if single else (None, *envs)
-        structure = self._structure or Structure.from_data(data, len(lead))
+        structure = self._structure or self._infer_structure(data, len(lead))
         return structure, *structure.flatten(data, lead)
+
+    def _infer_structure(self, data: Any, leading: int) -> Structure:
+        """Return the structure of the first data, which has some leading axes."""
+        return Structure.from_data(data, leading)
 
     def _slots_for(self, env_shape: tuple[int, ...]) -> int:
         """Return the number of slots, which is rounded up: the last one is whole, too."""
@@ -363,12 +402,24 @@ class TensorStorage(Storage):
 
     def column(self, key: Key) -> Any:
         """Return one field of all stored rows, [rows, ...], or a TensorDict of the fields under a key, as views."""
-        structure, held = self._initialized_structure(), self.filled_count
-        leaf_numbers = structure.leaves_under(tuple(key))
-        if not leaf_numbers:
-            raise UnknownKeyError(dotted_name(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
-        views = {path: self._flat(self._columns[number][:held]) for path, number in leaf_numbers.items()}
+        views = {path: self._flat_column(number) for path, number in self._leaves_under(key).items()}
         return views[()] if () in views else TensorDict(nest_keys(views), batch_size=[len(self)])
+
+    def _leaves_under(self, key: Key) -> dict[Any, int]:
+        """Return the numbers of the leaves under a key by the rest of their path.
+
+        Raises:
+            UnknownKeyError: If there is none.
+        """
+        structure = self._initialized_structure()
+        numbers = structure.leaves_under(tuple(key))
+        if not numbers:
+            raise UnknownKeyError(dotted_name(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
+        return numbers
+
+    def _flat_column(self, number: int) -> Any:
+        """Return a leaf of all stored rows, [rows, *shape]."""
+        return self._flat(self._columns[number][: self.filled_count])
 
     def _flat(self, column: Any) -> Any:
         is_tensor = isinstance(column, Tensor)
@@ -392,8 +443,8 @@ class TensorStorage(Storage):
     def flatten(self) -> Storage:
         if self.ndim == 1:
             return self
-        structure, held = self._initialized_structure(), self.filled_count
-        leaves = [self._flat(column[:held]) for column in self._columns]
+        structure = self._initialized_structure()
+        leaves = [self._flat_column(number) for number in range(len(structure.leaves))]
         return TensorStorage(structure.build(leaves, torch.Size([len(self)]), self.device))
 
     def empty(self) -> None:
@@ -453,13 +504,16 @@ class TensorStorage(Storage):
                 hint="write some data first, or create a LazyTensorStorage with shared_init=True",
             )
         if self._shared_words is None:
-            for table in self._tables:
-                if table.is_cpu and not isinstance(table, MemoryMappedTensor):
-                    table.untyped_storage().share_memory_()
+            self._share_tables()
             words = torch.from_numpy(self._ensure_ledger().words).clone()
             words.untyped_storage().share_memory_()
             self._shared_words = words
             self._use_ledger(Ledger(words.numpy(), self.slot_count))
+
+    def _share_tables(self) -> None:
+        for table in self._tables:
+            if table.is_cpu and not isinstance(table, MemoryMappedTensor):
+                table.untyped_storage().share_memory_()
 
     def _ensure_ledger(self) -> Ledger:
         """Return the ledger; create one from the current counts if the storage has none."""
@@ -514,6 +568,8 @@ class TensorStorage(Storage):
             return reasons
         try:
             structure = Structure.from_json(state_dict["structure"], self._structure if self.initialized else None)
+            if not self.initialized:
+                self._restored_structure(state_dict)
         except InvalidArgumentError as error:
             return [error.message]
         env_shape = tuple(state_dict["env_shape"])
@@ -525,7 +581,7 @@ class TensorStorage(Storage):
         slots = self._slots_for(env_shape)
         if state_dict["held"] > slots:
             reasons.append(f"it holds {state_dict['held']:,} slots; {slots:,} fit")
-        return reasons or self._table_problems(structure, state_dict)
+        return reasons or self._table_problems(structure, state_dict) or frame_problems(structure, state_dict)
 
     def _object_problems(self, structure: Structure, state: Mapping[str, Any]) -> list[str]:
         """Return what is wrong with the leaves of a state that are not tensors."""
@@ -560,28 +616,55 @@ class TensorStorage(Storage):
         if written > held and held != self.slot_count:
             state_dict = self.renumbered(state_dict, written % held, held)
             written = held
-        targets, tables = self._saved_tables(), state_dict["tables"]
-        if state_dict["layout"] != self._layout:
-            targets = self._leaf_columns()
-            tables = tables if self._layout == "rows" else leaf_tables(self._initialized_structure(), tables)
-        for table, parts in zip(targets, tables, strict=True):
-            start = 0
-            for part in parts:
-                rows = part.reshape(len(part) // self.envs, *table.shape[1:])
-                table[start : start + len(rows)].copy_(rows)
-                start += len(rows)
+        self._load_tables(state_dict)
         self._load_objects(state_dict)
         self._recount(held, written)
         torn = state_dict.get("torn")
         if torn is not None:
             self._ensure_ledger().tear(torn.cpu().numpy())
 
+    def _load_tables(self, state: Mapping[str, Any]) -> None:
+        """Restore the leaves that are tensors."""
+        saved = Structure.from_json(state["structure"], self._structure)
+        if saved.is_compressed or self._initialized_structure().is_compressed:
+            self._load_steps(SavedSteps(saved, state), state["held"])
+            return
+        targets, tables = self._saved_tables(), state["tables"]
+        if state["layout"] != self._layout:
+            targets = self._leaf_columns()
+            tables = tables if self._layout == "rows" else leaf_tables(saved, tables)
+        for table, parts in zip(targets, tables, strict=True):
+            start = 0
+            for part in parts:
+                rows = part.reshape(len(part) // self.envs, *table.shape[1:])
+                table[start : start + len(rows)].copy_(rows)
+                start += len(rows)
+
+    def _load_steps(self, steps: SavedSteps, held: int) -> None:
+        """Restore the leaves that are tensors, some slots at a time."""
+        numbers = {leaf.path: number for number, leaf in enumerate(self._initialized_structure().leaves)}
+        size = max(_LOADED_STEPS // self.envs, 1)
+        for start in range(0, held, size):
+            stop = min(start + size, held)
+            leaves = steps.leaves(start * self.envs, stop * self.envs)
+            self._load_slots(start, stop, {numbers[path]: leaf for path, leaf in leaves.items()})
+
+    def _load_slots(self, start: int, stop: int, leaves: dict[int, Tensor]) -> None:
+        """Restore leaves, each [rows, *shape], of the slots `start` to `stop`."""
+        for number, leaf in leaves.items():
+            column = self._columns[number]
+            column[start:stop].copy_(leaf.view(stop - start, *column.shape[1:]))
+
     def _load_objects(self, state: Mapping[str, Any]) -> None:
         """Restore the leaves that are not tensors."""
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         """Allocate the memory for a saved state."""
-        self._allocate(Structure.from_json(state["structure"]), tuple(state["env_shape"]))
+        self._allocate(self._restored_structure(state), tuple(state["env_shape"]))
+
+    def _restored_structure(self, state: Mapping[str, Any]) -> Structure:
+        """Return the structure of this storage after a saved state is loaded into it, when it has none yet."""
+        return Structure.from_json(state["structure"]).compressing(())
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Rotate a full ring, so that the oldest step comes first; no data are copied."""

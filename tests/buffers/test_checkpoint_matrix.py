@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -54,6 +55,7 @@ STORAGES = {
     "lazy": lambda: LazyTensorStorage(SLOTS),
     "memmap": lambda: LazyMemmapStorage(SLOTS),
     "lanes": lambda: LazyTensorStorage(SLOTS * LANES, ndim=2),
+    "compressed": lambda: LazyTensorStorage(SLOTS, compress="image"),
 }
 SAMPLERS = {
     "random": RandomSampler,
@@ -172,13 +174,16 @@ def test_a_state_saved_by_torch_gives_the_batches_of_the_original(parts, tmp_pat
 
 
 GROWING = [
-    one for one in COMBINATIONS if one[0] in {"list", "lazy", "memmap", "lanes"} and one[2] != "tensordict round"
+    one
+    for one in COMBINATIONS
+    if one[0] in {"list", "lazy", "memmap", "lanes", "compressed"} and one[2] != "tensordict round"
 ]
 
 
 def resized(monkeypatch, slots):
     kinds = {"list": ListStorage, "lazy": LazyTensorStorage, "memmap": LazyMemmapStorage}
-    for name, kind in kinds.items():
+    compressed = partial(LazyTensorStorage, compress="image")
+    for name, kind in {**kinds, "compressed": compressed}.items():
         monkeypatch.setitem(STORAGES, name, lambda kind=kind: kind(slots))
     monkeypatch.setitem(STORAGES, "lanes", lambda: LazyTensorStorage(slots * LANES, ndim=2))
 

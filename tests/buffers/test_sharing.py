@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -28,13 +29,32 @@ from datasets_rl import (
 from datasets_rl.errors import InvalidArgumentError
 
 WIDTH = 64
+COMPRESSED = {"compress": ("image", ("next", "image"))}
+RINGS = [
+    LazyTensorStorage,
+    LazyMemmapStorage,
+    partial(LazyTensorStorage, **COMPRESSED),
+    partial(LazyMemmapStorage, **COMPRESSED),
+]
+
+
+def ring_name(storage):
+    return storage.func.__name__ + " compressed" if isinstance(storage, partial) else storage.__name__
 
 
 def records(writer, first, count):
     """Return steps in which every byte depends on the writer and the number of the step."""
     stamp = (writer * 1_000_000_000 + torch.arange(first, first + count)).double()
+    image, after = (
+        shifted.unsqueeze(-1).expand(-1, WIDTH).contiguous().view(torch.uint8) for shifted in (stamp, stamp + 1)
+    )
     return TensorDict(
-        {"stamp": stamp, "wide": stamp.unsqueeze(-1).expand(-1, WIDTH).clone(), "next": {"copy": stamp.clone()}},
+        {
+            "stamp": stamp,
+            "wide": stamp.unsqueeze(-1).expand(-1, WIDTH).clone(),
+            "image": image,
+            "next": {"copy": stamp.clone(), "image": after},
+        },
         [count],
     )
 
@@ -43,6 +63,8 @@ def assert_whole(batch):
     stamp = batch["stamp"]
     assert (batch["wide"] == stamp.unsqueeze(-1)).all()
     assert (batch["next", "copy"] == stamp).all()
+    assert (batch["image"].contiguous().view(torch.float64) == stamp.unsqueeze(-1)).all()
+    assert (batch["next", "image"].contiguous().view(torch.float64) == stamp.unsqueeze(-1) + 1).all()
 
 
 def write_for(buffer, writer, seconds, chunk):
@@ -97,7 +119,7 @@ def assert_nothing_is_lost(buffer, written):
 
 
 @pytest.mark.parametrize("prefetch", [None, 2])
-@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
+@pytest.mark.parametrize("storage", RINGS, ids=ring_name)
 def test_threads_that_write_and_sample_never_tear_a_record(storage, prefetch):
     buffer = TensorDictReplayBuffer(storage=storage(500), batch_size=128, prefetch=prefetch)
     buffer.add(records(9, 0, 1)[0])
@@ -164,7 +186,17 @@ def shared(storage, size):
 
 @pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize(
-    ("storage", "method"), [(LazyMemmapStorage, "fork"), (LazyTensorStorage, "fork"), (LazyTensorStorage, "spawn")]
+    ("storage", "method"),
+    [
+        (LazyMemmapStorage, "fork"),
+        (LazyTensorStorage, "fork"),
+        (LazyTensorStorage, "spawn"),
+        (RINGS[2], "fork"),
+        (RINGS[2], "spawn"),
+        (RINGS[3], "fork"),
+        (RINGS[3], "spawn"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ring_name(value),
 )
 def test_processes_write_and_read_one_buffer(storage, method):
     buffer = shared(storage, 400)

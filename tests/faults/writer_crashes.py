@@ -40,7 +40,7 @@ SAMPLERS = {
     "prioritized slices": lambda: PrioritizedSliceSampler(2 * SLOTS, 0.7, 0.5, slice_len=SLICE, strict_length=False),
 }
 WRITES = ["extend", "add", "scatter", "slice", "field"]
-STORAGES = ["memmap", "tensor", "lanes"]
+STORAGES = ["memmap", "tensor", "lanes", "compressed"]
 
 
 def steps(first, count, lanes):
@@ -53,6 +53,7 @@ def steps(first, count, lanes):
     return TensorDict(
         {
             "stamp": stamp,
+            "image": stamp.unsqueeze(-1).expand(*number.shape, 512).contiguous().view(torch.uint8),
             "wide": stamp.unsqueeze(-1).expand(*number.shape, WIDTH).clone(),
             "free": stamp.unsqueeze(-1).expand(*number.shape, 16).clone(),
             "next": {"copy": stamp.clone(), "done": done, "reward": done.double()},
@@ -68,6 +69,7 @@ def torn_in(batch, *, free=False):
     """
     stamp = batch["stamp"]
     whole = (batch["wide"] == stamp.unsqueeze(-1)).all(-1) & (batch["next", "copy"] == stamp)
+    whole &= (batch["image"].contiguous().view(torch.float64) == stamp.unsqueeze(-1)).all(-1)
     if free:
         whole &= (batch["free"] == stamp.unsqueeze(-1)).all(-1)
     return int((~whole).sum())
@@ -122,6 +124,7 @@ def made(storage, sampler, folder):
     kinds = {
         "memmap": lambda: LazyMemmapStorage(SLOTS, scratch_dir=folder, existsok=True),
         "tensor": lambda: LazyTensorStorage(SLOTS),
+        "compressed": lambda: LazyMemmapStorage(SLOTS, scratch_dir=folder, existsok=True, compress="image"),
         "lanes": lambda: LazyMemmapStorage(SLOTS * lanes, ndim=2, scratch_dir=folder, existsok=True),
     }
     if SAMPLERS[sampler] is None:

@@ -1,0 +1,457 @@
+"""Storages of compressed images: what they hold, and how many bytes that takes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+from typing import ClassVar
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tensordict import TensorDict
+
+from datasets_rl import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    SliceSampler,
+    TensorDictMaxValueWriter,
+    TensorDictReplayBuffer,
+    TensorStorage,
+)
+from datasets_rl.errors import DiskFullError, InvalidArgumentError
+from datasets_rl.format import checkpoint
+from datasets_rl.storages import compressed, frame_ring
+from datasets_rl.transforms import CatFrames
+
+KEYS = ("pixels", ("next", "pixels"))
+SIDE = 64
+
+
+def image(number):
+    """Return an image that depends on a number: a block that moves over a background."""
+    row, column = divmod(number % 3136, 56)
+    pixels = (torch.arange(SIDE * SIDE) // 97 % 256).to(torch.uint8).view(SIDE, SIDE).clone()
+    pixels[row : row + 8, column : column + 8] = number % 251
+    return pixels
+
+
+def steps(numbers, *, noise=False):
+    """Return steps of these numbers, whose next observation is the observation of the number after."""
+    if noise:
+        draw = lambda number: torch.randint(0, 256, (SIDE, SIDE), generator=_seeded(number), dtype=torch.uint8)  # noqa: E731
+    else:
+        draw = image
+    numbers = list(numbers)
+    return TensorDict(
+        {
+            "pixels": torch.stack([draw(number) for number in numbers]),
+            "number": torch.tensor(numbers),
+            "next": TensorDict(
+                {
+                    "pixels": torch.stack([draw(number + 1) for number in numbers]),
+                    "done": torch.tensor([[number % 7 == 6] for number in numbers]),
+                    "reward": torch.tensor([[float(number)] for number in numbers]),
+                },
+                [len(numbers)],
+            ),
+        },
+        [len(numbers)],
+    )
+
+
+def _seeded(number):
+    return torch.Generator().manual_seed(number)
+
+
+@pytest.fixture
+def small_ring(monkeypatch):
+    """Train the dictionary early, and make segments small, so that a short test uses all of them again."""
+    monkeypatch.setattr(compressed, "_TRAINING_FRAMES", 40)
+    monkeypatch.setattr(compressed, "_WRITTEN_FRAMES", 16)
+    monkeypatch.setattr(frame_ring, "_SEGMENT_BYTES", 4096)
+    monkeypatch.setattr(frame_ring, "_FRAMES_PER_SEGMENT", 2)
+    monkeypatch.setattr(frame_ring, "_SPARE_SEGMENTS", 1)
+
+
+def check_counts(storage):
+    """Check that the live bytes of every segment are those of the references of all steps."""
+    for group in storage._frames._groups:
+        before = group.ring._live.copy()
+        assert not group.ring.writing
+        group.recount()
+        assert (group.ring._live == before).all()
+        assert before.min() >= 0
+
+
+class Machine(RuleBasedStateMachine):
+    """Any writes to a compressed storage, in and out of ring order, compared with a list."""
+
+    @initialize(slots=st.integers(1, 30), kind=st.sampled_from([LazyTensorStorage, LazyMemmapStorage]))
+    def start(self, slots, kind):
+        self.kind, self.slots, self.count = kind, slots, 0
+        self.storage = self.made()
+        self.model: list[int] = []
+
+    def made(self):
+        return self.kind(self.slots, compress=KEYS)
+
+    def fresh(self, count):
+        self.count += count
+        return range(self.count - count, self.count)
+
+    @rule(count=st.integers(1, 40), gap=st.sampled_from([0, 0, 0, 5]), noise=st.booleans())
+    def extend(self, count, gap, noise):
+        self.count += gap
+        numbers = self.fresh(count)
+        first = self.storage.write_count
+        self.storage.set((torch.arange(count) + first) % self.slots, steps(numbers, noise=noise))
+        for place, number in enumerate(numbers, first):
+            entry = (number, noise)
+            if place % self.slots == len(self.model):
+                self.model.append(entry)
+            else:
+                self.model[place % self.slots] = entry
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), noise=st.booleans())
+    def overwrite(self, data, noise):
+        slots = data.draw(st.lists(st.integers(0, len(self.model) - 1), min_size=1, max_size=20))
+        numbers = self.fresh(len(slots))
+        self.storage.replace(torch.tensor(slots), steps(numbers, noise=noise))
+        for slot, number in zip(slots, numbers, strict=True):
+            self.model[slot] = (number, noise)
+
+    @rule()
+    def empty(self):
+        self.storage.empty()
+        self.model = []
+
+    @rule()
+    def copy_by_pickle(self):
+        if self.kind is LazyTensorStorage:
+            self.storage = pickle.loads(pickle.dumps(self.storage))
+        else:
+            self.storage = copy.deepcopy(self.storage)
+            self.kind = type(self.storage)
+
+    @rule(raw=st.booleans())
+    def load(self, raw):
+        state = self.storage.state_dict()
+        if raw and self.model:
+            other = LazyTensorStorage(self.slots)
+            other.load_state_dict(state)
+            state = other.state_dict()
+        again = self.made()
+        again.load_state_dict(state)
+        self.storage = again
+
+    @invariant()
+    def the_storage_is_its_model(self):
+        if not hasattr(self, "storage"):
+            return
+        assert len(self.storage) == len(self.model)
+        if self.model:
+            expected = torch.cat([steps([number], noise=noise) for number, noise in self.model])
+            assert (self.storage.get(slice(None)) == expected).all()
+            check_counts(self.storage)
+
+
+Machine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.usefixtures("small_ring")
+class TestAnySequenceOfWrites(Machine.TestCase):
+    pass
+
+
+KINDS = [LazyTensorStorage, LazyMemmapStorage]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def kind(request):
+    return request.param
+
+
+def filled(storage, count, *, noise=False):
+    """Return a storage with so many steps, written 50 at a time."""
+    for first in range(0, count, 50):
+        numbers = range(first, min(first + 50, count))
+        storage.set(torch.tensor(numbers) % storage.slot_count, steps(numbers, noise=noise))
+    return storage
+
+
+def same(left, right):
+    return type(left) is type(right) and bool((left == right).all())
+
+
+@pytest.mark.usefixtures("small_ring")
+class TestReading:
+    """Whatever reads a raw storage reads the same from a compressed one."""
+
+    @pytest.fixture
+    def both(self, kind):
+        return filled(kind(60), 90), filled(kind(60, compress=KEYS), 90)
+
+    def test_steps_slices_rows_and_fields_are_equal(self, both):
+        raw, small = both
+        rows = torch.tensor([59, 0, 31, 0, 30])
+
+        for index in (3, -1, slice(5, 40, 3), rows, rows.view(5, 1), [1, 2], torch.arange(60) > 30, (slice(2),), ...):
+            assert same(small.get(index), raw.get(index))
+        for key in (("pixels",), ("next", "pixels"), ("next",), ("number",), ("next", "reward")):
+            assert same(small.column(key), raw.column(key))
+            if key != ("next",):
+                assert same(small.pick(key, rows), raw.pick(key, rows))
+        assert same(
+            small.take_fields(rows, [("next", "pixels"), ("number",)]),
+            raw.take_fields(rows, [("next", "pixels"), ("number",)]),
+        )
+        assert same(small.take_next(rows), raw.take_next(rows))
+        assert same(small.flatten().get(rows), raw.get(rows))
+
+    def test_samplers_and_windows_give_equal_batches(self, both):
+        def batches(storage):
+            torch.manual_seed(0)
+            frames = CatFrames(N=4, dim=-3, in_keys=["pixels", ("next", "pixels")], check_layout=False)
+            sampler = SliceSampler(slice_len=3, strict_length=False)
+            unsqueezed = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=12)
+            plain = [unsqueezed.sample() for _ in range(4)]
+            stacked = TensorDictReplayBuffer(storage=storage, batch_size=12, transform=frames)
+            return plain, [stacked.sample() for _ in range(4)]
+
+        raw, small = map(batches, both)
+
+        for one, other in zip([*raw[0], *raw[1]], [*small[0], *small[1]], strict=True):
+            assert same(other, one)
+
+    def test_a_batch_decompresses_each_frame_once(self, both, monkeypatch):
+        _, small = both
+        count = []
+        original = frame_ring.read_frames
+
+        def counting(data, dictionary, references, out):
+            count.append(len(set(references.tolist())))
+            original(data, dictionary, references, out)
+
+        monkeypatch.setattr(frame_ring, "read_frames", counting)
+        small.take(torch.arange(31, 60))
+
+        assert count == [30]  # 29 observations and 29 after them
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_a_compiled_function_samples_it(self):
+        torch._dynamo.reset()
+        small = filled(LazyTensorStorage(60, compress=KEYS), 60)
+        buffer = TensorDictReplayBuffer(storage=small, batch_size=8)
+        batch = torch.compile(buffer.sample, fullgraph=True, backend="eager")()
+
+        assert same(batch["pixels"], torch.stack([image(number) for number in batch["number"].tolist()]))
+
+
+@pytest.mark.usefixtures("small_ring")
+class TestBytes:
+    def test_the_frame_after_a_step_is_that_of_the_following_step(self, kind):
+        """Within one write, and from one write to the next."""
+        storage = filled(kind(200, compress=KEYS), 150)
+        references = [column[:150] for column in storage._frames._groups[0].columns.values()]
+        at, after = sorted(references, key=lambda column: column[0] == references[0][0], reverse=True)
+        late = slice(60, 150)  # the frames before were written without a dictionary, and then moved
+
+        assert (at[late][1:] == after[late][:-1]).all() or (after[late][1:] == at[late][:-1]).all()
+
+    def test_parallel_environments_share_them_too(self):
+        storage = LazyTensorStorage(200, ndim=2, compress=KEYS)
+        for first in range(0, 40, 8):
+            data = torch.stack([steps(range(first + 500 * env, first + 500 * env + 8)) for env in range(3)], 1)
+            storage.set(range(first, first + 8), data)
+        columns = {number: column.reshape(-1, 3) for number, column in storage._frames._groups[0].columns.items()}
+        ((at, after),) = storage._frames._groups[0]._next_of.items()
+
+        assert (columns[at][21:40] == columns[after][20:39]).all()
+        assert same(storage.get((slice(None), 1))["number"], torch.arange(500, 540))
+
+    def test_the_ring_uses_its_segments_again(self, kind):
+        storage = filled(kind(100, compress=KEYS), 300)
+        before = storage.compressed_bytes
+        filled(storage, 3000)
+
+        assert storage.compressed_bytes <= before + 2 * 8192
+        assert same(storage.get(slice(None)), steps(range(2900, 3000)))
+        check_counts(storage)
+
+    def test_frames_that_cannot_be_compressed_take_their_own_bytes(self, kind):
+        storage = filled(kind(100, compress=KEYS), 400, noise=True)
+
+        assert same(storage.get(slice(None)), steps(range(300, 400), noise=True))
+        assert storage.compressed_bytes < 1.2 * 200 * SIDE * SIDE
+
+    @pytest.mark.parametrize("noise", [False, True])
+    def test_writes_in_any_order_take_at_most_a_few_times_the_bytes(self, kind, noise):
+        storage = filled(kind(100, compress=KEYS), 100, noise=noise)
+        expected = list(range(100))
+        for first in range(100, 1500, 20):
+            slots = torch.randperm(100)[:20]
+            storage.replace(slots, steps(range(first, first + 20), noise=noise))
+            for slot, number in zip(slots.tolist(), range(first, first + 20), strict=True):
+                expected[slot] = number
+
+        assert same(storage.get(slice(None)), steps(expected, noise=noise))
+        live = sum(int(group.ring._live.sum()) for group in storage._frames._groups)
+        assert storage.compressed_bytes < 300_000 + 3 * live
+        check_counts(storage)
+
+    def test_a_writer_by_rank_keeps_the_highest(self):
+        buffer = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(20, compress=KEYS), writer=TensorDictMaxValueWriter(), batch_size=4
+        )
+        order = torch.randperm(200).tolist()
+        for first in range(0, 200, 10):
+            buffer.extend(steps(order[first : first + 10]))
+
+        held = buffer[:]
+        assert sorted(held["number"].tolist()) == list(range(180, 200))
+        assert same(held["pixels"], torch.stack([image(number) for number in held["number"].tolist()]))
+
+    def test_a_failed_write_leaves_the_other_steps(self, monkeypatch):
+        storage = filled(LazyTensorStorage(100, compress=KEYS), 100)
+        monkeypatch.setattr(TensorStorage, "_store", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            storage.set(range(10), steps(range(10)))
+        monkeypatch.undo()
+        monkeypatch.setattr(compressed, "_WRITTEN_FRAMES", 16)
+        filled(storage, 150)
+
+        assert same(storage.get(slice(50)), steps(range(100, 150)))
+        check_counts(storage)
+
+
+@pytest.mark.usefixtures("small_ring")
+class TestSaving:
+    MAKERS: ClassVar = {
+        "raw": partial(LazyTensorStorage, 100),
+        "compressed": partial(LazyTensorStorage, 100, compress=KEYS),
+        "files": partial(LazyMemmapStorage, 100, compress=KEYS),
+        "one key": partial(LazyTensorStorage, 100, compress="pixels"),
+        "tensors": lambda: TensorStorage(steps(range(1000, 1100))),
+    }
+
+    @pytest.mark.parametrize("target", MAKERS)
+    @pytest.mark.parametrize("source", MAKERS)
+    def test_any_storage_loads_the_state_of_any_other(self, source, target, tmp_path):
+        storage = filled(self.MAKERS[source](), 130)
+        checkpoint.write_state(tmp_path, "Storage", storage.state_dict())
+        for again in (self.MAKERS[target](), filled(self.MAKERS[target](), 20)):
+            again.load_state_dict(checkpoint.read_state(tmp_path, deep=True))
+
+            assert same(again.get(slice(None)), storage.get(slice(None)))
+            again.set(30, steps([7])[0])
+            assert same(again.get(30), steps([7])[0])
+
+    def test_a_checkpoint_has_about_the_bytes_of_the_frames(self, tmp_path):
+        storage = filled(LazyTensorStorage(100, compress=KEYS), 130)
+        checkpoint.write_state(tmp_path, "Storage", storage.state_dict())
+        torch.save(storage.state_dict(), tmp_path / "state.pt")
+
+        assert sum(path.stat().st_size for path in tmp_path.glob("*.npy")) < storage.compressed_bytes
+        assert (tmp_path / "state.pt").stat().st_size < storage.compressed_bytes + 100_000
+
+    def test_a_later_checkpoint_writes_the_new_segments_only(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(frame_ring, "_PIECE_BYTES", 1 << 14)
+        storage = filled(LazyTensorStorage(400, compress=KEYS), 100, noise=True)
+        checkpoint.write_state(tmp_path, "Storage", storage.state_dict())
+        before = {path.name for path in tmp_path.glob("*.npy")}
+        storage.set(range(100, 110), steps(range(100, 110), noise=True))
+        checkpoint.write_state(tmp_path, "Storage", storage.state_dict())
+
+        assert len({path.name for path in tmp_path.glob("*.npy")} - before) < len(before) / 4
+
+    def test_a_state_whose_frames_are_missing_or_elsewhere_is_refused_and_nothing_changes(self):
+        state = filled(LazyTensorStorage(100, compress=KEYS), 130).state_dict()
+        first = state["frames"][0]
+        damages = [
+            {"frames": []},
+            {"frames": [1]},
+            {"frames": [{**first, "pieces": []}]},
+            {"frames": [{**first, "pieces": [first["pieces"][0].float()]}]},
+            {"frames": [{**first, "dictionary": 3}]},
+        ]
+        for damage in damages:
+            other = filled(LazyTensorStorage(100, compress=KEYS), 5)
+            with pytest.raises(InvalidArgumentError, match="does not fit"):
+                other.load_state_dict({**state, **damage})
+            assert same(other.get(slice(None)), steps(range(5)))
+
+    def test_a_later_process_continues_with_the_files(self, tmp_path):
+        filled(LazyMemmapStorage(100, scratch_dir=tmp_path, compress=KEYS), 130)
+        again = LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
+        again.set(range(30, 40), steps(range(130, 140)))
+
+        assert same(again.get(slice(0, 40)), steps(range(100, 140)))
+        with pytest.raises(InvalidArgumentError, match="compress is"):
+            LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True, compress="pixels")
+        assert again.cleanup()
+        assert not tmp_path.exists()
+
+    def test_save_hooks_see_the_images(self):
+        storage = filled(LazyTensorStorage(30, compress=KEYS), 30)
+        storage.register_save_hook(lambda data: data.select("pixels", "number", "next"))
+        again = LazyTensorStorage(30, compress=KEYS)
+        again.register_load_hook(lambda data: data)
+        again.load_state_dict(storage.state_dict())
+
+        assert same(again.get(slice(None)), storage.get(slice(None)))
+
+    def test_a_copy_is_independent(self, kind):
+        storage = filled(kind(50, compress=KEYS), 50)
+        copied = copy.deepcopy(storage)
+        storage.set(range(10), steps(range(900, 910)))
+
+        assert same(copied.get(slice(None)), steps(range(50)))
+
+
+class TestErrors:
+    def test_a_key_that_holds_no_bytes_is_named(self):
+        storage = LazyTensorStorage(10, compress=("pixel", "number"))
+        with pytest.raises(InvalidArgumentError, match="'pixel' is missing; expected uint8; 'number' is int64"):
+            storage.set(range(3), steps(range(3)))
+        assert not storage.initialized
+
+    def test_fields_are_not_changed_in_place(self):
+        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10, compress=KEYS), batch_size=2)
+        buffer.extend(steps(range(10)))
+        for key in ("pixels", ("next", "pixels"), "next"):
+            with pytest.raises(InvalidArgumentError, match=r"compressed(.|\n)*rb\[index\] = steps"):
+                buffer[key] = buffer[key]
+        buffer["number"] = torch.arange(10, 20)
+        buffer[3] = steps([77])[0]
+
+        assert buffer["number"].tolist() == [10, 11, 12, 77, 14, 15, 16, 17, 18, 19]
+        assert same(buffer[3]["pixels"], image(77))
+
+    def test_another_device_than_main_memory_is_refused(self):
+        storage = LazyTensorStorage(10, device="meta", compress=KEYS)
+        with pytest.raises(InvalidArgumentError, match="main memory"):
+            storage.set(range(3), steps(range(3)))
+
+    def test_images_without_bytes_are_refused(self):
+        storage = LazyTensorStorage(10, compress="image")
+        with pytest.raises(InvalidArgumentError, match="0 bytes"):
+            storage.set(range(3), {"image": torch.zeros(3, 0, 4, dtype=torch.uint8)})
+
+    @pytest.mark.usefixtures("small_ring")
+    def test_a_full_disk_is_an_error_before_a_page_is_written(self, monkeypatch):
+        storage = filled(LazyMemmapStorage(1000, compress=KEYS), 50)
+
+        def full(*_, **__):
+            raise DiskFullError("folder", needed=1, free=0, why="the frames")
+
+        monkeypatch.setattr("datasets_rl.disk.require_free", full)
+        with pytest.raises(DiskFullError):
+            storage.set(range(50, 100), steps(range(50, 100), noise=True))
+        monkeypatch.undo()
+
+        assert same(storage.get(slice(None)), steps(range(50)))
