@@ -8,6 +8,7 @@ A batch asks for rows, and gets pixels in its own memory; each image is read onc
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format.image_cache import ImageCache, copy_images
+from datasets_rl.format.image_cache import COPIED_BYTES, ImageCache
 from datasets_rl.read.streams import first_problems
+from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.ted.episode import StoredImages
 
 
@@ -45,26 +47,43 @@ class ImageColumn(ABC):
 
     def __getitem__(self, index: slice | NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """Return the pixels of a slice or of row numbers, uint8 [n, ...]."""
-        return self.take(np.arange(len(self))[index])
+        if isinstance(index, slice):
+            return self.take(np.arange(*index.indices(len(self))))
+        return self.take(np.where(index < 0, index + len(self), index))
 
     def take(self, rows: NDArray[np.integer[Any]], cache: ImageCache | None = None) -> NDArray[np.uint8]:
         """Return the pixels of the images of these rows, uint8 [n, ...].
 
         Args:
             rows: Row numbers, [n].
-            cache: Pixels of images of this file and others, which are copied instead of read again.
+            cache: Pixels of images of this column, which are copied instead of read again.
 
         Raises:
             IntegrityError: If an image is damaged.
         """
-        distinct, firsts, sources = np.unique(rows, return_index=True, return_inverse=True)
+        from datasets_rl.format.image_loops import copy_repeated, find_firsts  # deferred: it loads numba
+
+        rows = np.ascontiguousarray(rows, np.int64)
         pixels = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        self._read(distinct, firsts, pixels, cache)
-        if len(distinct) < len(rows):
-            origins = firsts[sources]
-            repeated = np.flatnonzero(origins != np.arange(len(rows)))
-            copy_images([pixels[origin] for origin in origins[repeated].tolist()], pixels, repeated.tolist())
+        firsts, origins = np.empty_like(rows), np.empty_like(rows)
+        count = find_firsts(rows, firsts, origins)
+        self._read(rows[firsts[:count]], firsts[:count], pixels, cache)
+        if count < len(rows):
+            flat, per_task = self._flat(pixels), max(COPIED_BYTES // max(self._image_bytes, 1), 1)
+            run_on_all_cores(lambda first, last: copy_repeated(flat, origins, first, last), len(rows), per_task)
         return pixels
+
+    def new_cache(self, part: float) -> ImageCache | None:
+        """Return a cache for `take` of a part of all images, 1 for all; None if that is less than one image."""
+        slots = min(int(len(self) * part), len(self))
+        return ImageCache(slots, self._image_bytes) if slots else None
+
+    @property
+    def _image_bytes(self) -> int:
+        return math.prod(self.shape[1:])
+
+    def _flat(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return pixels.reshape(len(pixels), self._image_bytes)
 
     def _read(
         self, rows: NDArray[np.int64], positions: NDArray[np.int64], out: NDArray[np.uint8], cache: ImageCache | None
@@ -73,14 +92,10 @@ class ImageColumn(ABC):
         if cache is None:
             self._decode(rows, out, positions)
             return
-        found = cache.find(self, rows.tolist())
-        cached = [(image, position) for image, position in zip(found, positions, strict=True) if image is not None]
-        if cached:
-            copy_images([image for image, _ in cached], out, [position for _, position in cached])
-            missing = [at for at, image in enumerate(found) if image is None]
-            rows, positions = rows[missing], positions[missing]
+        missing = cache.find(rows, self._flat(out), positions)
+        rows, positions = rows[missing], positions[missing]
         self._decode(rows, out, positions)
-        cache.add(self, rows.tolist(), out, positions.tolist())
+        cache.add(rows, self._flat(out), positions)
 
     def extents(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first byte of each of these images, [n], and the byte after its last one, [n].

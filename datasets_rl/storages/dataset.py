@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +17,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import IntegrityError
-from datasets_rl.format.image_cache import ImageCache
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.npy import advise_random_reads
 from datasets_rl.format.reader import Items, StoredDataset
@@ -58,8 +58,9 @@ class DatasetStorage(EpisodicStorage):
             "terminated")``.
         masked: Whether batches carry the mask even if every final observation is known. The shards of one stream need
             this, because other shards may need the mask.
-        image_cache: Maximum size in bytes of the decoded images that stay in memory, for datasets with encoded images;
-            0 keeps none. By default the environment variable ``RLDS_IMAGE_CACHE`` decides, in megabytes: 256.
+        image_cache: Maximum size in bytes of the decoded images that stay in memory, PNG, JPEG or compressed; 0 keeps
+            none. By default PNG and JPEG images stay, in as many megabytes as the environment variable
+            ``RLDS_IMAGE_CACHE`` states: 256. To decompress an image takes little longer than to copy it.
     """
 
     def __init__(
@@ -81,7 +82,6 @@ class DatasetStorage(EpisodicStorage):
         stored = self.stored
         schema = stored.schema
         self._length = len(stored)
-        self._cache = self._new_image_cache() if any(field.encoded for field in schema) else None
         self._slots = {slot.name: slot for slot in row_slots(schema)}
         self._window_views: dict[tuple[Key, ...], RowViews] = {}
         self._columns: dict[Key, Tensor] = {}
@@ -90,7 +90,7 @@ class DatasetStorage(EpisodicStorage):
         self._windows = _record_windows(stored, scattered=scattered)
         self._records = Records(stored, self._windows)
         self._wide = {
-            field.key: (field, _as_indexable(stored.items(field.key), self._cache, scattered=scattered))
+            field.key: (field, self._indexable(field, stored.items(field.key), scattered=scattered))
             for field in schema.wide
         }
         self._finals: dict[Key, _Items] | None = None
@@ -98,9 +98,25 @@ class DatasetStorage(EpisodicStorage):
         self._whole = self._plan_of(tuple(self.keys()))
         self._following = self._plan_of(tuple(key for key in self.keys() if key[0] == NEXT))
 
-    def _new_image_cache(self) -> ImageCache | None:
-        size = Settings.from_env().image_cache * 1_000_000 if self.image_cache is None else self.image_cache
-        return ImageCache(size) if size else None
+    def _indexable(self, field: Field, items: Items, *, scattered: bool = False) -> _Items:
+        if isinstance(items, ImageColumn):
+            return _DecodedImages(items, self._cached_part if self._is_cached(field) else 0)
+        return _as_read_only_tensor(items, scattered=scattered)
+
+    def _is_cached(self, field: Field) -> bool:
+        return field.encoded or (field.compressed and self.image_cache is not None)
+
+    @cached_property
+    def _cached_part(self) -> float:
+        """The part of the images that stays in memory, the same for each field; 1 or more for all of them."""
+        manifest = self.stored.manifest
+        default = Settings.from_env().image_cache * 1_000_000
+        total = sum(
+            math.prod(field.shape) * (manifest.steps + manifest.episodes * field.shared)
+            for field in self.schema
+            if self._is_cached(field)
+        )
+        return (default if self.image_cache is None else self.image_cache) / max(total, 1)
 
     @property
     @override
@@ -214,7 +230,7 @@ class DatasetStorage(EpisodicStorage):
         if self._finals is None:
             stored = self.stored
             self._finals = {
-                field.key: _as_indexable(stored.final_states(field.key), self._cache)
+                field.key: self._indexable(field, stored.final_states(field.key))
                 for field in stored.schema
                 if field.shared
             }
@@ -348,10 +364,15 @@ def _record_windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
 
 
 class _DecodedImages:
-    """Encoded images with the gather method of a tensor: `index_select` decodes the selected images."""
+    """Images with the gather method of a tensor: `index_select` decodes the selected images.
 
-    def __init__(self, images: ImageColumn, cache: ImageCache | None) -> None:
-        self._images, self._cache = images, cache
+    Args:
+        images: The images.
+        cached_part: The part of them that stays in memory after it was decoded, see `ImageColumn.new_cache`.
+    """
+
+    def __init__(self, images: ImageColumn, cached_part: float) -> None:
+        self._images, self._cache = images, images.new_cache(cached_part)
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
         """Return the images of these rows, uint8 [B, height, width, channels]."""
@@ -386,12 +407,6 @@ class _BatchPlan:
     done_is_terminated: bool
     hidden: tuple[Key, ...]
     """Keys of narrow fields that are read but are not fields of the batch."""
-
-
-def _as_indexable(items: Items, cache: ImageCache | None, *, scattered: bool = False) -> _Items:
-    if isinstance(items, ImageColumn):
-        return _DecodedImages(items, cache)
-    return _as_read_only_tensor(items, scattered=scattered)
 
 
 def _as_read_only_tensor(array: NDArray[Any], *, scattered: bool = False) -> Tensor:

@@ -1,0 +1,121 @@
+"""Loops over the images of a batch, without Python between two of them; imported only when needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from datasets_rl.loop_compiler import compile_for
+
+__all__ = ["EMPTY", "add_images", "copy_cached", "copy_repeated", "find_firsts", "mark_added", "reserve_slots"]
+
+EMPTY = np.iinfo(np.int64).min
+"""Row number of a slot of a cache that has no image. That of an image that is being copied to its slot is ``~row``."""
+
+_NUMBERS, _IMAGES = numba.int64[::1], numba.uint8[:, ::1]
+
+
+@compile_for(numba.int64(_NUMBERS, _NUMBERS, _NUMBERS))
+def find_firsts(rows: Any, firsts: Any, origins: Any) -> int:
+    """Find the position of the first occurrence of each row; return the number of distinct rows.
+
+    Args:
+        rows: Row numbers, [n].
+        firsts: Output, [n]: position of the first occurrence of each distinct row, in order.
+        origins: Output, [n]: for each position, that of the first occurrence of its row.
+    """
+    size = 16
+    while size < 2 * rows.size:
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    count = 0
+    for position in range(rows.size):
+        row = rows[position]
+        place = (row * 0x9E3779B1 >> 8) & (size - 1)
+        while table[place] >= 0 and rows[table[place]] != row:
+            place = (place + 1) & (size - 1)
+        if table[place] < 0:
+            table[place] = position
+            firsts[count] = position
+            count += 1
+        origins[position] = table[place]
+    return count
+
+
+@compile_for(numba.void(_IMAGES, _NUMBERS, numba.int64, numba.int64))
+def copy_repeated(images: Any, origins: Any, first: int, last: int) -> None:
+    """Copy the image of another position to each of the positions `first` to `last`, unless it is its own.
+
+    Args:
+        images: Images, uint8 [n, bytes].
+        origins: Position of the image of each position, [n]: that of an image that is not copied.
+        first: First position.
+        last: Position after the last one.
+    """
+    for position in range(first, last):
+        if origins[position] != position:
+            images[position] = images[origins[position]]
+
+
+@compile_for(numba.void(_NUMBERS, _NUMBERS, _IMAGES, _IMAGES, _NUMBERS, numba.boolean[::1], numba.int64, numba.int64))
+def copy_cached(
+    rows: Any, slots: Any, cached: Any, out: Any, positions: Any, missing: Any, first: int, last: int
+) -> None:
+    """Copy the images `first` to `last` of some rows from a cache, as far as it has them.
+
+    Args:
+        rows: Row numbers, [n].
+        slots: Row number of the image in each slot of the cache, [S].
+        cached: Image in each slot, uint8 [S, bytes].
+        out: Output, uint8 [N, bytes].
+        positions: Position of each image in `out`, [n].
+        missing: Output, bool [n]: which images the cache does not have.
+        first: Number of the first image.
+        last: Number after the one of the last image.
+    """
+    for number in range(first, last):
+        slot = rows[number] % slots.size
+        missing[number] = slots[slot] != rows[number]
+        if not missing[number]:
+            out[positions[number]] = cached[slot]
+
+
+@compile_for(numba.void(_NUMBERS, _NUMBERS))
+def reserve_slots(rows: Any, slots: Any) -> None:
+    """Mark the slots of images that will be copied to a cache; of two images with the same slot, the last one gets it.
+
+    Args:
+        rows: Row numbers, [n].
+        slots: Row number of the image in each slot of the cache, [S].
+    """
+    for row in rows:
+        slots[row % slots.size] = ~row
+
+
+@compile_for(numba.void(_NUMBERS, _NUMBERS, _IMAGES, _IMAGES, _NUMBERS, numba.int64, numba.int64))
+def add_images(rows: Any, slots: Any, cached: Any, images: Any, positions: Any, first: int, last: int) -> None:
+    """Copy the images `first` to `last` of some rows to the slots that are marked for them.
+
+    Args:
+        rows: Row numbers, [n].
+        slots: Row number of the image in each slot of the cache, [S].
+        cached: Output, uint8 [S, bytes].
+        images: Images, uint8 [N, bytes].
+        positions: Position of each image in `images`, [n].
+        first: Number of the first image.
+        last: Number after the one of the last image.
+    """
+    for number in range(first, last):
+        slot = rows[number] % slots.size
+        if slots[slot] == ~rows[number]:
+            cached[slot] = images[positions[number]]
+
+
+@compile_for(numba.void(_NUMBERS, _NUMBERS))
+def mark_added(rows: Any, slots: Any) -> None:
+    """Mark the slots of copied images as theirs; see `reserve_slots`."""
+    for row in rows:
+        if slots[row % slots.size] == ~row:
+            slots[row % slots.size] = row
