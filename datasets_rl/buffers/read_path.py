@@ -31,7 +31,7 @@ from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key
 from datasets_rl.transforms.base import NestedKey
 from datasets_rl.transforms.compose import apply_transforms
-from datasets_rl.transforms.gathered import add_gathered
+from datasets_rl.transforms.gathered import add_gathered, take_gathered
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.query import Trajectory
@@ -143,13 +143,12 @@ class ReadPath(Composed):
         storage, index = drawn.storage, drawn.index
         if drawn.fields is not None:
             return storage.take_fields(index, drawn.fields)
-        # A custom sampler may also return one index per axis.
-        is_rows = isinstance(index, Tensor)
-        data = storage.take(index) if is_rows else storage.get(index)
         transforms = self._components.transforms
-        return (
-            add_gathered(transforms, storage, index if is_rows else storage.ravel(index), data) if transforms else data
-        )
+        if isinstance(index, Tensor):
+            return take_gathered(transforms, storage, index) if transforms else storage.take(index)
+        # A custom sampler may also return one index per axis.
+        data = storage.get(index)
+        return add_gathered(transforms, storage, storage.ravel(index), data) if transforms else data
 
     def finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         """Return the batch of the steps that were read: collated, transformed and pinned.

@@ -15,9 +15,10 @@ EMPTY = np.iinfo(np.int64).min
 """Row number of a slot of a cache that has no image. That of an image that is being copied to its slot is ``~row``."""
 
 _NUMBERS, _IMAGES = numba.int64[::1], numba.uint8[:, ::1]
+_READ_ONLY = numba.types.Array(numba.int64, 1, "C", readonly=True)
 
 
-@compile_for(numba.int64(_NUMBERS, _NUMBERS, _NUMBERS))
+@compile_for(numba.int64(_READ_ONLY, _NUMBERS, _NUMBERS))
 def find_firsts(rows: Any, firsts: Any, origins: Any) -> int:
     """Find the position of the first occurrence of each row; return the number of distinct rows.
 

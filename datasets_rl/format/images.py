@@ -63,14 +63,14 @@ class ImageColumn(ABC):
         """
         from datasets_rl.format.image_loops import copy_repeated, find_firsts  # deferred: it loads numba
 
-        rows = np.ascontiguousarray(rows, np.int64)
-        pixels = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        firsts, origins = np.empty_like(rows), np.empty_like(rows)
-        count = find_firsts(rows, firsts, origins)
-        self._read(rows[firsts[:count]], firsts[:count], pixels, cache)
-        if count < len(rows):
+        numbers = np.ascontiguousarray(rows, np.int64)
+        pixels = np.empty((len(numbers), *self.shape[1:]), np.uint8)
+        firsts, origins = np.empty_like(numbers), np.empty_like(numbers)
+        count = find_firsts(numbers, firsts, origins)
+        self._read(numbers[firsts[:count]], firsts[:count], pixels, cache)
+        if count < len(numbers):
             flat, per_task = self._flat(pixels), max(COPIED_BYTES // max(self._image_bytes, 1), 1)
-            run_on_all_cores(lambda first, last: copy_repeated(flat, origins, first, last), len(rows), per_task)
+            run_on_all_cores(lambda first, last: copy_repeated(flat, origins, first, last), len(numbers), per_task)
         return pixels
 
     def new_cache(self, part: float) -> ImageCache | None:

@@ -52,6 +52,9 @@ class Storage(Stateful, ABC):
 
     other_writes: Tensor = torch.zeros(0, dtype=torch.int64)
     """Writes per slot that `write_count` does not include, int64 [n]; never changed in place."""
+    wide_states: frozenset[Key] = frozenset()
+    """Keys of the fields in files of their own whose values at t and t + 1 are stored once, see
+    `EpisodicStorage.pick_states`."""
     _tracks_generations = False
     _save_hooks: tuple[Hook, ...] = ()
     _load_hooks: tuple[Hook, ...] = ()
@@ -262,6 +265,10 @@ class Storage(Stateful, ABC):
         # Several times as fast as indexing, even for a column of packed rows.
         return column.index_select(0, rows.to(column.device))
 
+    def pick_all(self, keys: Sequence[Key], rows: Tensor) -> list[Tensor]:
+        """Return several fields of some rows, each as `pick` does."""
+        return [self.pick(key, rows) for key in keys]
+
     def take_next(self, rows: Tensor) -> Any:
         """Return the entries under "next" of these rows, int64 [B], as one TensorDict [B]."""
         return self.take(rows).get(NEXT)
@@ -300,8 +307,7 @@ class Storage(Stateful, ABC):
         """
         window, outside = self.windows_around(rows, before, after, end_key=end_key)
         flat = window.reshape(-1)
-        picked = [self.pick(key, flat) for key in keys]
-        entries = [values.reshape(*window.shape, *values.shape[1:]) for values in picked]
+        entries = [values.reshape(*window.shape, *values.shape[1:]) for values in self.pick_all(keys, flat)]
         return Windows(entries, outside, rows_in(window))
 
     def chronological_rows(self) -> Tensor:

@@ -202,20 +202,13 @@ class DatasetStorage(EpisodicStorage):
         if not part.following:
             leaves[key] = items.index_select(0, rows)
             return
-        next_rows = self._next_rows(rows)
-        if part.field.form != "raw":
-            # After the last row of an episode comes its final image, which `_fill_final_states` reads.
-            next_rows = torch.where(leaves[NEXT_DONE].view(-1), rows, next_rows)
-        if part.root and part.field.form != "raw":  # one call, so that an image in both is read once
+        # After the last row of an episode comes its final state, which `_fill_final_states` reads.
+        next_rows = torch.where(leaves[NEXT_DONE].view(-1), rows, rows + 1)
+        if part.root:  # one call, so that an image in both is read once
             both = items.index_select(0, torch.cat([rows, next_rows]))
             leaves[key], leaves[(NEXT, *key)] = both[: len(rows)], both[len(rows) :]
-            return
-        if part.root:
-            leaves[key] = items.index_select(0, rows)
-        leaves[(NEXT, *key)] = items.index_select(0, next_rows)
-
-    def _next_rows(self, rows: Tensor) -> Tensor:
-        return (rows + 1).clamp_(max=len(self) - 1)
+        else:
+            leaves[(NEXT, *key)] = items.index_select(0, next_rows)
 
     def _fill_final_states(self, leaves: dict[Key, Tensor], plan: _BatchPlan) -> None:
         # The row after the last row of an episode belongs to the next episode.
@@ -248,13 +241,30 @@ class DatasetStorage(EpisodicStorage):
         root_key, schema = key[1:], self.schema
         if key[0] != NEXT or root_key not in schema or not schema[root_key].shared:
             return super().pick(key, rows)
-        values = self.pick(root_key, self._next_rows(rows))
-        numbers = self.episodes.episode_of(rows.numpy())
-        last = np.flatnonzero(self.episodes.stops[numbers] - 1 == rows.numpy())
-        if len(last):
-            final_states = self._final_states()[root_key].index_select(0, torch.from_numpy(numbers[last]))
-            values.index_copy_(0, torch.from_numpy(last), final_states)
-        return values
+        return self.pick_states(root_key, rows, torch.ones_like(rows, dtype=torch.bool))
+
+    @override
+    def pick_all(self, keys: Sequence[Key], rows: Tensor) -> list[Tensor]:
+        picked: dict[Key, Tensor] = {}
+        for key in keys:
+            if key in self._wide and (NEXT, *key) in keys:  # most of their values are the same
+                following = torch.tensor([[False], [True]]).expand(2, len(rows))
+                picked[key], picked[(NEXT, *key)] = self.pick_states(key, rows.expand(2, -1), following)
+        return [picked[key] if key in picked else self.pick(key, rows) for key in keys]
+
+    @override
+    def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
+        states, positions = rows.reshape(-1).clone(), following.reshape(-1).nonzero().squeeze(1)
+        before = states.index_select(0, positions)
+        numbers = self.episodes.episode_of(before.numpy())
+        last = torch.from_numpy(self.episodes.stops[numbers] - 1) == before
+        # After the last row of an episode comes its final state, which is in another file.
+        states.index_copy_(0, positions, torch.where(last, before, before + 1))
+        values = self.pick(key, states)
+        if last.any():
+            final_states = self._final_states()[key].index_select(0, torch.from_numpy(numbers)[last])
+            values.index_copy_(0, positions[last], final_states)
+        return values.view(*rows.shape, *values.shape[1:])
 
     def _narrow_column(self, key: Key) -> Tensor | None:
         """Return a read-only view of a narrow field, in its stored dtype; None if the field has its own file."""

@@ -188,6 +188,16 @@ class DeviceStorage(EpisodicStorage):
         return leaf
 
     @override
+    def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
+        flat, after = rows.to(self.device, non_blocking=True).reshape(-1), following.to(self.device).reshape(-1)
+        if key in self._wide:
+            values = self._wide[key].index_select(0, self._positions.index_select(0, flat) + after)
+        else:
+            now, then = self.pick(key, flat), self.pick((NEXT, *key), flat)
+            values = torch.where(after.view(-1, *[1] * (now.ndim - 1)), then, now)
+        return values.view(*rows.shape, *values.shape[1:])
+
+    @override
     def column(self, key: Key) -> Tensor:
         """Return one field of all rows, [N, ...], a copy on the device."""
         return self.pick(key, torch.arange(len(self), device=self.device))

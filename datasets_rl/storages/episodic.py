@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from datasets_rl.format.schema import Schema
 from datasets_rl.storages.base import ReadOnlyStorage
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, EndKey, Key, keys_named
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, EndKey, Key, keys_named
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories, windows_within
 
@@ -43,6 +43,35 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
     @abstractmethod
     def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> TensorDict:
         """Return some fields of these rows, int64 [...], as one batch; see `Storage.take_fields`."""
+
+    @cached_property
+    def wide_states(self) -> frozenset[Key]:  # type: ignore[override]  # computed once
+        """Keys of the fields in files of their own whose values at t and t + 1 are stored once."""
+        keys = {*self.keys()}
+        return frozenset(field.key for field in self.schema.wide if {field.key, (NEXT, *field.key)} <= keys)
+
+    @abstractmethod
+    def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
+        """Return a shared field of some rows, or its value under "next", in one read.
+
+        Args:
+            key: Key of the field, not under "next".
+            rows: The rows, int64 [...].
+            following: Whether to return the value under "next" of each row, bool [...].
+
+        Returns:
+            The values, [..., *shape].
+        """
+
+    def take_without(self, rows: Tensor, keys: tuple[Key, ...]) -> TensorDict:
+        """Return the steps of these rows, int64 [...], as one batch without some fields."""
+        if keys not in self._others:
+            self._others[keys] = tuple(key for key in self.keys() if key not in keys)
+        return self.take_fields(rows, self._others[keys])
+
+    @cached_property
+    def _others(self) -> dict[tuple[Key, ...], tuple[Key, ...]]:
+        return {}
 
     @abstractmethod
     def keys(self) -> list[Key]:

@@ -177,6 +177,12 @@ class View(EpisodicStorage):
         return self._change(key, values, rows) if key in self._changed else values
 
     @override
+    def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
+        key, selected = self.names.get(key, key), rows if self._rows is None else self._rows[rows]
+        values, dtype = self.dataset.pick_states(key, selected, following), self.fields.get(key)
+        return values if dtype is None else values.to(dtype)
+
+    @override
     def take_windows(
         self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
     ) -> Windows:

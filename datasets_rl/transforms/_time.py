@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from datasets_rl.transforms.base import (
 )
 
 if TYPE_CHECKING:
+    from datasets_rl.ted.keys import Key
     from datasets_rl.ted.trajectories import Trajectories
 
 __all__ = ["PADDING_MASKS", "OverSlices", "OverTime", "TimeAxis", "find_mask", "step_windows", "trajectory_positions"]
@@ -129,9 +130,18 @@ class OverTime(Transform):
 
     def trajectories(self, storage: Any) -> Trajectories:
         """Return the trajectories of a storage, which end at the flag `done_key`."""
-        default = self.done_key is None or self.done_key == "done"
-        trajectories: Trajectories = storage.trajectories(end_key=None if default else under_next(self.done_key or ""))
+        trajectories: Trajectories = storage.trajectories(end_key=self._end_key)
         return trajectories
+
+    @property
+    def _end_key(self) -> Any:
+        """Key of the flag that ends a trajectory of a storage; None for the default of the storage."""
+        return None if self.done_key in {None, "done"} else under_next(self.done_key or "")
+
+    def own_reads(self, storage: Any) -> Collection[Key]:
+        """Return the keys of a batch of a storage that `gather` reads and writes: the batch is read without them."""
+        del storage
+        return ()
 
     def take_windows(
         self, storage: Any, keys: Sequence[NestedKey], rows: Tensor, before: int, after: int, data: Any
@@ -149,14 +159,12 @@ class OverTime(Transform):
         Raises:
             UnknownKeyError: If a key is missing.
         """
-        default = self.done_key is None or self.done_key == "done"
-        end_key = None if default else under_next(self.done_key or "")
         for key in keys:
             if is_group(data.get(key, None)):
                 self.tensor(data, key)
         paths = [(key,) if isinstance(key, str) else key for key in keys]
         try:
-            windows: Windows = storage.take_windows(paths, rows, before, after, end_key=end_key)
+            windows: Windows = storage.take_windows(paths, rows, before, after, end_key=self._end_key)
         except UnknownKeyError:
             for key in keys:
                 get_entry(data, key)

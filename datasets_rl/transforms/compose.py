@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from tensordict import is_tensor_collection
@@ -12,8 +12,9 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
+from datasets_rl.ted.keys import Key
 from datasets_rl.transforms.base import Transform, check_callable, check_caller, update_specs_by_trial
-from datasets_rl.transforms.gathered import add_gathered
+from datasets_rl.transforms.gathered import add_gathered, own_reads
 
 __all__ = ["Compose", "apply_transforms"]
 
@@ -109,6 +110,10 @@ class Compose(Transform):
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
         """Let each transform read other rows of the storage, see `add_gathered`."""
         return add_gathered(list(self.transforms), storage, rows, data)
+
+    def own_reads(self, storage: Any) -> Collection[Key]:
+        """Return the keys of a batch of a storage that the first transform reads and writes by itself."""
+        return own_reads(list(self.transforms), storage)
 
     def update_specs(self, spec: CompositeSpec) -> None:
         """Transform a spec in place with all transforms; functions are applied to zeros to find the resulting spec."""

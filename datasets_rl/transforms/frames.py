@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +35,7 @@ from datasets_rl.transforms.keys import ExcludeTransform
 
 if TYPE_CHECKING:
     from datasets_rl.samplers.slices import SliceSampler
+    from datasets_rl.ted.keys import Key
 
 __all__ = ["CatFrames"]
 
@@ -131,6 +132,8 @@ class CatFrames(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        if self.own_reads(storage):
+            return self._values_of_states(storage, rows, data)
         self._require_memory(len(rows), sum(_step_bytes(data, key) for key in self.in_keys))
         read: dict[NestedKey, Windows] = {}
 
@@ -144,6 +147,41 @@ class CatFrames(OverTime):
         frames = cache(frames)
         values = self._frames_by_index(frames, len(rows.shape), data)
         return {**values, "outside": next(iter(read.values())).outside}
+
+    @override
+    def own_reads(self, storage: Any) -> Collection[Key]:
+        keys = [(key,) if isinstance(key, str) else key for key in self.in_keys]
+        roots = {key[1:] if key[0] == NEXT else key for key in keys}
+        return keys if not (self.as_inverse or self.future) and roots <= storage.wide_states else ()
+
+    def _values_of_states(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        """Return the stacks of each step, [B, N, ...], by index of the key: each frame of the batch is read once."""
+        window, outside = storage.windows_around(rows, *self._span, end_key=self._end_key)
+        if self.N > _MAX_UNCHECKED_FRAMES:
+            self._require_memory(len(rows), sum(storage.pick(key, rows[:1]).nbytes for key in self.own_reads(storage)))
+        # A stack under "next" has the last frames of the stack, and the next frame.
+        rows_of_sides = torch.stack([window, torch.cat([window[:, 1:], window[:, -1:]], 1)])
+        following, padding = (torch.zeros_like(rows_of_sides, dtype=torch.bool) for _ in range(2))
+        following[1, :, -1] = True
+        padding[0], padding[1, :, :-1] = outside, outside[:, 1:]
+        numbers: dict[Key, dict[int, int]] = {}
+        for number, key in enumerate(self.own_reads(storage)):
+            side = int(key[0] == NEXT)
+            numbers.setdefault(key[side:], {})[side] = number
+        values: dict[str, Any] = {"outside": outside}
+        for field, number_of_side in numbers.items():
+            sides = [*number_of_side]
+            stacks = storage.pick_states(field, rows_of_sides[sides], following[sides])
+            for side, stack in zip(sides, stacks, strict=True):
+                number = number_of_side[side]
+                if self.padding != "same":
+                    stack.masked_fill_(expand_right(padding[side], stack.shape), self.padding_value)
+                if data.get(self.in_keys[number], None) is None:
+                    frame = stack[:, -1]
+                    replaced = self.in_keys[number] == self.out_keys[number]
+                    set_entry(data, self.in_keys[number], frame if replaced else frame.clone())
+                values[f"stack {number}"] = stack
+        return values
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -225,6 +263,9 @@ class CatFrames(OverTime):
         outside = values["outside"]
         axis = outside.ndim - 1
         for number, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
+            if (stack := values.get(f"stack {number}")) is not None:
+                set_entry(batch, out_key, self._stack_frames(stack, axis))
+                continue
             frames = values[str(number)]
             if self.padding != "same":
                 padding = outside | values.get(f"unknown {number}", outside).to(outside.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["NotRowsError", "TransformedStorage", "add_gathered"]
+__all__ = ["NotRowsError", "TransformedStorage", "add_gathered", "own_reads", "take_gathered"]
 
 _CHUNK = 1 << 16
 """Number of steps per chunk when all steps of a storage are read."""
@@ -39,6 +39,9 @@ class TransformedStorage:
         storage: Storage, or a view of it, to read from.
         transforms: Transforms that are applied to the steps, as a batch [B].
     """
+
+    wide_states: frozenset[Key] = frozenset()
+    """None: steps are transformed as a whole."""
 
     def __init__(self, storage: Storage | TransformedStorage, transforms: Sequence[Any]) -> None:
         self._storage, self._transforms = storage, transforms
@@ -78,7 +81,7 @@ class TransformedStorage:
             NotRowsError: If the transforms make trajectories of the steps.
             InvalidArgumentError: If they return another number of steps.
         """
-        data = add_gathered(self._transforms, self._storage, rows, self._storage.take(rows))
+        data = take_gathered(self._transforms, self._storage, rows)
         for transform in self._transforms:
             data = transform(data)
         if is_tensor_collection(data) and data.shape != rows.shape:
@@ -115,6 +118,29 @@ class TransformedStorage:
     ) -> Trajectories:
         """Return the trajectories of the storage; transforms do not affect them."""
         return self._storage.trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
+
+
+def take_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor) -> Any:
+    """Return the steps at rows of a storage, with what the transforms read from other rows, see `add_gathered`.
+
+    The fields that the first transform reads at other rows together with these are read once, by the transform.
+
+    Args:
+        transforms: Transforms that will be applied to the batch.
+        storage: Storage to read from.
+        rows: Rows of the batch, int64 [B].
+    """
+    keys = own_reads(transforms, storage)
+    data = storage.take_without(rows, tuple(keys)) if keys else storage.take(rows)
+    return add_gathered(transforms, storage, rows, data)
+
+
+def own_reads(transforms: Sequence[Any], storage: Any) -> Collection[Key]:
+    """Return the keys of a batch of a storage that the first of some transforms reads and writes by itself."""
+    if not transforms or not hasattr(type(transforms[0]), "own_reads"):
+        return ()
+    keys: Collection[Key] = transforms[0].own_reads(storage)
+    return keys
 
 
 def add_gathered(transforms: Sequence[Any], storage: Any, rows: Tensor, data: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.returns import float_rewards
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
-from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED, Key
 from datasets_rl.ted.windows import rows_in
 from datasets_rl.transforms._time import PADDING_MASKS, OverTime, TimeAxis, find_mask, step_windows
 from datasets_rl.transforms.base import (
@@ -140,6 +140,10 @@ class MultiStepTransform(OverTime):
         values = self._compiled_values(windows.entries, outside) or self._values(windows.entries, outside)
         values["next"] = next_entries
         return values if usable is None else {**values, "usable": usable}
+
+    @override
+    def own_reads(self, storage: Any) -> Collection[Key]:
+        return [(NEXT, *key) for key in storage.wide_states]
 
     @override
     def values_from_batch(self, batch: Any) -> dict[str, Any]:

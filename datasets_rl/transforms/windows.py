@@ -206,18 +206,19 @@ class WindowTransform(OverTime):
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         entries = self._entries(self.example(storage, rows, data))
         limit = _MAX_SHARED_BYTES * len(rows)
-        small = [entry for entry in entries if _bytes_of(data, entry.key) <= limit]
         values: dict[str, Any] = {}
-        for together in [small, *([entry] for entry in entries if entry not in small)]:
-            if together:
-                before, after = (max(entry.span[side] for entry in together) for side in (0, 1))
-                keys = [entry.key for entry in together]
-                windows = self.take_windows(storage, keys, rows, before, after, data)
-                if self.pad == "zero":
-                    for value in windows.entries:
-                        fill_windows(value, windows.outside, 0)
-                for entry, value in zip(together, windows.entries, strict=True):
-                    values.update(entry.part(value, windows.outside, before))
+        groups: dict[tuple[int, int] | None, list[_Entry]] = {}
+        for entry in entries:
+            groups.setdefault(None if _bytes_of(data, entry.key) <= limit else entry.span, []).append(entry)
+        for together in groups.values():
+            before, after = (max(entry.span[side] for entry in together) for side in (0, 1))
+            keys = [entry.key for entry in together]
+            windows = self.take_windows(storage, keys, rows, before, after, data)
+            if self.pad == "zero":
+                for value in windows.entries:
+                    fill_windows(value, windows.outside, 0)
+            for entry, value in zip(together, windows.entries, strict=True):
+                values.update(entry.part(value, windows.outside, before))
         return values
 
     @override

@@ -243,3 +243,9 @@ def test_an_unknown_form_in_a_manifest_is_refused():
     entry = {**Schema.layout(COMPRESSED)[FRAME].to_json(), "form": ["video"]}
     with pytest.raises(InvalidArgumentError, match=r"schema\[0\].form is .*; expected nothing, encoded or compressed"):
         Schema.from_json([entry])
+
+
+def test_rows_may_be_read_only(stored, raw):
+    rows = np.array([3, 9, 3])
+    rows.flags.writeable = False
+    assert np.array_equal(stored.items(FRAME)[rows], raw.items(FRAME)[rows])

@@ -150,9 +150,10 @@ def test_an_image_that_was_not_copied_whole_is_not_found(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(cache_module, "run_on_all_cores", interrupted)
-        cache.add(np.array([1]), np.ones((1, 2), np.uint8), np.array([0]))
+        with pytest.raises(KeyboardInterrupt):
+            cache.add(np.array([1]), np.ones((1, 2), np.uint8), np.array([0]))
 
     assert cache.find(np.array([1]), np.zeros((1, 2), np.uint8), np.array([0])).tolist() == [True]
 

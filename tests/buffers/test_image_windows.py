@@ -1,0 +1,174 @@
+"""Windows of images are the same for every form in which images are stored, and read each image of a batch once."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from raw.images import encoded, scene
+from stored_data import Trajectory, columns, plain, write_dataset
+
+from datasets_rl import TensorDictReplayBuffer
+from datasets_rl.format.images import ImageColumn
+from datasets_rl.format.schema import Column
+from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.samplers import SliceSampler
+from datasets_rl.storages import DatasetStorage
+from datasets_rl.storages.device import DeviceStorage
+from datasets_rl.storages.view import View
+from datasets_rl.ted.episode import EncodedImages
+from datasets_rl.transforms import ActionChunkTransform, CatFrames, Compose, MultiStepTransform, WindowTransform
+
+PIXELS, NEXT_PIXELS = ("pixels",), ("next", "pixels")
+SHAPE = (48, 40, 3)
+EPISODES = ((30, True), (1, True), (2, False), (40, True))
+"""Number of steps of each episode, and whether its final image is known."""
+RAW = [Column(PIXELS, np.dtype(np.uint8), SHAPE, shared=True)]
+RAW += [one for one in columns() if one.key != ("observation",)]
+FORMS = ("compressed", "encoded")
+
+
+def episode(number, steps, known, form):
+    last = (np.arange(steps) == steps - 1)[:, None]
+    images = [scene(*SHAPE, seed=100 * number + t) for t in range(steps + known)]
+    return Trajectory(
+        {
+            ("action",): np.arange(2 * steps, dtype=np.float32).reshape(steps, 2),
+            ("next", "reward"): np.arange(steps, dtype=np.float32)[:, None],
+            ("next", "terminated"): last,
+            ("next", "truncated"): np.zeros_like(last),
+        },
+        {PIXELS: EncodedImages([encoded(one) for one in images]) if form == "encoded" else np.stack(images)},
+    )
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """The same dataset in each form."""
+    datasets = {}
+    for form in ("raw", *FORMS):
+        episodes = [episode(number, *one, form) for number, one in enumerate(EPISODES)]
+        schema = [replace(RAW[0], form=form), *RAW[1:]]
+        dictionaries = {PIXELS: ZstdDictionary()} if form == "compressed" else None
+        datasets[form] = write_dataset(tmp_path_factory.mktemp(form), episodes, schema, dictionaries)
+    return datasets
+
+
+def stacks(n=4, **options):
+    return CatFrames(n, -4, in_keys=[PIXELS, NEXT_PIXELS], out_keys=["stack", ("next", "stack")], **options)
+
+
+WINDOWS = {
+    "stack": stacks,
+    "stack with zeros before an episode": lambda: stacks(padding="zeros"),
+    "stack in place": lambda: CatFrames(3, -1, in_keys=[PIXELS, NEXT_PIXELS]),
+    "stack of now": lambda: CatFrames(3, -1, in_keys=["pixels"]),
+    "stack of next": lambda: CatFrames(3, -1, in_keys=[NEXT_PIXELS]),
+    "stack of the future": lambda: CatFrames(3, -1, in_keys=[PIXELS, NEXT_PIXELS], future=True),
+    "n-step": lambda: MultiStepTransform(3, 0.9),
+    "stack, then n-step": lambda: Compose(stacks(), MultiStepTransform(3, 0.9)),
+    "n-step, then stack": lambda: Compose(MultiStepTransform(3, 0.9), stacks()),
+    "chunks": lambda: ActionChunkTransform(4),
+    "windows": lambda: WindowTransform({PIXELS: (2, 1), NEXT_PIXELS: (2, 1), "action": (0, 3)}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("windows", list(WINDOWS))
+@pytest.mark.parametrize("cache", [0, None, 10 * 48 * 40 * 3])
+def test_windows_are_those_of_raw_pixels(stored, form, windows, cache):
+    rows = torch.tensor([0, 1, 2, 3, 28, 29, 30, 31, 32, 33, 34, 60, 71, 72, 0, 29])
+
+    def read(storage):
+        return plain(TensorDictReplayBuffer(storage=storage, transform=WINDOWS[windows]()).sample(rows=rows))
+
+    got, expected = read(DatasetStorage(stored[form], image_cache=cache)), read(DatasetStorage(stored["raw"]))
+    assert got.keys() == expected.keys()
+    for key, values in expected.items():
+        assert np.array_equal(got[key], values), key
+
+
+@pytest.mark.parametrize("form", ["raw", *FORMS])
+def test_stacks_are_those_of_single_reads(stored, form):
+    """Against the stacks that the transform makes along the time axis of whole episodes."""
+    storage = DatasetStorage(stored[form])
+    batch = TensorDictReplayBuffer(storage=storage, transform=stacks()).sample(rows=torch.arange(len(storage)))
+    for start, stop in zip(storage.episodes.starts, storage.episodes.stops, strict=True):
+        expected = stacks()(storage.get(torch.arange(start, stop)))
+        for key in ("stack", ("next", "stack"), "pixels", NEXT_PIXELS):
+            assert torch.equal(batch[start:stop][key], expected[key]), key
+
+
+@pytest.mark.parametrize("view", ["rows", "fields", "device"])
+def test_stacks_of_views(stored, view):
+    rows = np.array([3, 4, 5, 6, 20, 21, 29, 32, 40, 41])
+
+    def steps(form):
+        storage = DatasetStorage(stored[form])
+        if view == "device":
+            return DeviceStorage(View(storage, rows), "cpu") if form == "raw" else View(storage, rows)
+        return View(storage, rows if view == "rows" else None, {**dict.fromkeys(storage.keys()), PIXELS: torch.float32})
+
+    def read(form):
+        buffer = TensorDictReplayBuffer(storage=steps(form), transform=stacks())
+        return plain(buffer.sample(rows=torch.tensor([0, 1, 4, 9, 6, 7])))
+
+    got, expected = read("compressed"), read("raw")
+    assert got.keys() == expected.keys()
+    for key, values in expected.items():
+        assert np.array_equal(got[key], values), key
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_slices_are_those_of_raw_pixels(stored, form):
+    def read(storage):
+        sampler = SliceSampler(slice_len=5, generator=torch.Generator().manual_seed(0))
+        return plain(TensorDictReplayBuffer(storage=storage, sampler=sampler).sample(20))
+
+    got, expected = read(DatasetStorage(stored[form])), read(DatasetStorage(stored["raw"]))
+    for key, values in expected.items():
+        assert np.array_equal(got[key], values), key
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The rows of each read of images."""
+    read = []
+    take = ImageColumn.take
+
+    def noted(column, rows, cache=None):
+        read.append(rows)
+        return take(column, rows, cache)
+
+    monkeypatch.setattr(ImageColumn, "take", noted)
+    return read
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("windows", "distinct"),
+    [("stack", 5), ("stack in place", 4), ("stack of now", 3), ("stack of next", 3), ("windows", None)],
+)
+def test_a_window_of_a_field_and_its_next_values_is_one_read(stored, form, windows, distinct, reads):
+    buffer = TensorDictReplayBuffer(storage=DatasetStorage(stored[form]), transform=WINDOWS[windows]())
+    reads.clear()
+    buffer.sample(rows=torch.tensor([10, 20, 50]))
+
+    if windows == "stack of now":
+        reads.remove(next(one for one in reads if len(one) == 3))  # the batch's next image, which has no stack
+    if windows == "stack of next":
+        reads.remove(next(one for one in reads if len(one) == 3))
+    if windows == "windows":
+        reads.pop(0)  # the images of the batch itself
+        distinct = 5
+    assert [len(np.unique(one)) for one in reads] == [3 * distinct]
+
+
+def test_the_caller_owns_every_stack(stored):
+    buffer = TensorDictReplayBuffer(storage=DatasetStorage(stored["compressed"]), transform=stacks())
+    rows = torch.tensor([10, 10, 11])
+    batch, expected = buffer.sample(rows=rows), buffer.sample(rows=rows)
+    batch["stack"].zero_()
+    batch["pixels"].zero_()
+    assert torch.equal(batch["next", "stack"], expected["next", "stack"])
+    assert torch.equal(batch[NEXT_PIXELS], expected[NEXT_PIXELS])
