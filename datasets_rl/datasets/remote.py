@@ -1,6 +1,6 @@
 """The shards of datasets that are published in the stored format: whole episodes are read by range requests.
 
-address    manifest.json, episodes.npy, digests.npy: read once
+address    manifest.json, episodes.npy, digests.npy, texts, dictionaries of compressed images: read once
            rows.npy, images, ...: of each block of episodes, the ranges of its rows and of its final states, which are
            compared with their digests before any value is used
 folder     [block 7: a small stored dataset] [block 2] ...        the oldest is deleted if the space is exceeded
@@ -102,9 +102,7 @@ class RemoteShards(Shards):
         self.episodes = self._read_episodes()
         """The table of all episodes."""
         self._arrays: dict[str, _Array] = {}
-        self._texts = {
-            field.texts_file: self._read_file(field.texts_file) for field in self.manifest.schema if field.text
-        }
+        self._whole_files = {name: self._read_file(name) for name in self.manifest.schema.whole_files}
         self._blocks = self._group_episodes(selection)
 
     @property
@@ -280,7 +278,7 @@ class RemoteShards(Shards):
         rows[dotted_name(EPISODE)] -= episodes[0]
         folder.mkdir(parents=True)
         files = [_write_array(folder, name, array) for name, array in {**fetched, EPISODES_FILE: table}.items()]
-        for name, data in self._texts.items():
+        for name, data in self._whole_files.items():
             (folder / name).write_bytes(data)
             files.append(self._entry(name))
         replace(

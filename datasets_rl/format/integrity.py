@@ -73,9 +73,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         manifest.statistics, stored.schema, stored.episodes, stored.column, stored.take_fields
     )
     arrays = [file for value in manifest.metadata.values() if (file := array_file(value))]
-    others = [field.texts_file for field in stored.schema if field.text]
-    others += [field.dictionary_file for field in stored.schema if field.compressed]
-    needed = {*stored.schema.array_files, EPISODES_FILE, *arrays, *others}
+    needed = {*stored.schema.array_files, EPISODES_FILE, *arrays, *stored.schema.whole_files}
     for path in sorted(needed ^ ({entry.path for entry in manifest.files} - {DIGESTS_FILE})):
         yield (
             f"{path} is not among the files"

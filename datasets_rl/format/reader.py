@@ -213,6 +213,11 @@ class StoredDataset:
                 self._images[file] = EncodedImageColumn(data, ends, field.shape, path)
         return self._images[file]
 
+    @property
+    def dictionaries(self) -> dict[Key, ZstdDictionary]:
+        """The dictionaries of all fields of compressed images."""
+        return {field.key: self.dictionary(field) for field in self.schema if field.compressed}
+
     def dictionary(self, field: Field) -> ZstdDictionary:
         """Return the dictionary of a field of compressed images."""
         if field.key not in self._dictionaries:

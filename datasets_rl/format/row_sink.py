@@ -121,13 +121,14 @@ class RowSink:
                 self._submit_batch()
 
     def append_stored(
-        self, folder: Path, rows: Mapping[str, int], renumber: Callable[[str, NDArray[Any]], None]
+        self, folder: Path, rows: Mapping[str, int], schema: Schema, renumber: Callable[[str, NDArray[Any]], None]
     ) -> None:
-        """Append the rows of another sink of the same schema.
+        """Append the rows of another sink of the same columns.
 
         Args:
             folder: Folder of the other sink.
             rows: Number of rows of each of its files.
+            schema: Schema of the other sink, which may have the fields in another order.
             renumber: Adapts a block of a file, given its name, in place.
 
         Raises:
@@ -135,9 +136,10 @@ class RowSink:
         """
         for name, stream in self.streams.items():
             max_rows = max(1, _COPY_BYTES // stream.item_bytes)
-            for block in unfinished_blocks(folder / name, stream.dtype, stream.shape, rows[name], max_rows):
+            dtype = schema.array_files[name].dtype
+            for block in unfinished_blocks(folder / name, dtype, stream.shape, rows[name], max_rows):
                 renumber(name, block)
-                stream.append(block)
+                stream.append(block if dtype == stream.dtype else _reordered(block, stream.dtype))
         self.rows += rows[ROWS_FILE]
 
     def patch(self, row: int, states: Mapping[Key, NDArray[Any]]) -> None:
@@ -363,6 +365,14 @@ class _CompressedBuffer:
 
     def _compress(self, start: int, stop: int) -> list[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
         return [compress(self._pixels[start:stop], self._dictionary)] if start < stop else []
+
+
+def _reordered(records: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return records with the same fields at other offsets."""
+    result = np.zeros(len(records), dtype)
+    for name in dtype.names or ():
+        result[name] = records[name]
+    return result
 
 
 def _open_streams(

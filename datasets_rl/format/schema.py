@@ -249,6 +249,14 @@ class Schema:
                     files.append(ArrayFile(name, field.dtype, field.shape, per))
         return {file.name: file for file in files}
 
+    @property
+    def whole_files(self) -> list[str]:
+        """Names of the files that are read as a whole: vocabularies of text fields, dictionaries of compressed images."""
+        return [
+            *(field.texts_file for field in self.fields if field.text),
+            *(field.dictionary_file for field in self.fields if field.compressed),
+        ]
+
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields)
 

@@ -207,12 +207,13 @@ class DatasetWriter:
         metadata = {name: values.copy() for name, values in episodes.metadata.items()}
         self._log.extend(episodes.lengths.tolist(), known.tolist(), metadata)
 
-    def append_partial(self, folder: Path, commit: Commit) -> None:
+    def append_partial(self, folder: Path, commit: Commit, schema: Schema | None = None) -> None:
         """Append the rows of another writer of the same columns, with this writer's episode numbers and text codes.
 
         Args:
             folder: Folder of the other writer.
             commit: Result of its only `commit`.
+            schema: Its schema if it may have the columns in another order; by default this writer's.
 
         Raises:
             IntegrityError: If the folder does not have the committed rows.
@@ -233,7 +234,7 @@ class DatasetWriter:
                 elif key in codes:
                     records[column] = codes[key][records[column]]
 
-        self._sink.append_stored(folder, commit["rows"], renumber)
+        self._sink.append_stored(folder, commit["rows"], schema or self.schema, renumber)
         for key, moments in self._sink.moments.items():
             moments.merge(commit["moments"][dotted_name(key)])
         # An open episode of this writer continues with the first episode of the other writer, or remains open.
@@ -336,8 +337,7 @@ class DatasetWriter:
         ranges = {name: stream.ranges for name, stream in streams.items()}
         for key, vocabulary in self._log.vocabulary.items():
             disk.write_json(self._folder / self.schema[key].texts_file, [*vocabulary])
-        others = [self.schema[key].texts_file for key in self._log.vocabulary]
-        for name in [*others, *(field.dictionary_file for field in self.schema if field.compressed)]:
+        for name in self.schema.whole_files:
             path = self._folder / name
             ranges[name] = range_digests(path, Report())
             files.append(stored_file(name, path.stat().st_size, ranges[name]))

@@ -28,10 +28,11 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema, stored_column
 from datasets_rl.format.statistics import Moments, has_statistics
 from datasets_rl.format.writer import Commit, DatasetSummary, DatasetWriter
+from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.recording.recording import DESCRIPTION_FILE, JOURNAL_FILE, SavedRecording
 from datasets_rl.store import DatasetPaths, Version, current_version, versions_of
 from datasets_rl.store.publish import SHORT_WAIT, building, canonical, locked, publish, remove_if_empty
-from datasets_rl.ted.keys import dotted_name
+from datasets_rl.ted.keys import Key, dotted_name
 
 __all__ = ["Kept", "add_abandoned_recordings", "add_recordings", "column_differences"]
 
@@ -42,7 +43,7 @@ _BLOCK_STEPS = 1 << 16
 _RULE = "appended"
 _OWN_TABLE_FIELDS = {"start", "length", "return", "final_known"}
 _OWN_FILE = re.compile(
-    rf"{re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)}|.+\.npy"
+    rf"{re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)}|.+\.(npy|dictionary)"
     rf"|\.({re.escape(DESCRIPTION_FILE)}|{re.escape(JOURNAL_FILE)})@.+\.tmp"
 )
 
@@ -288,7 +289,10 @@ def column_differences(stored: Schema, columns: Sequence[Column]) -> list[str]:
 def _write_rows(
     build: Path, stored: StoredDataset | None, before: Manifest, recordings: Sequence[SavedRecording], steps: int
 ) -> DatasetSummary:
-    writer = DatasetWriter(build, writer_columns(before.schema), name=before.id, steps=steps)
+    dictionaries = _dictionaries(before.schema, recordings[0].folder) if stored is None else stored.dictionaries
+    for recording in recordings:
+        _check_dictionaries(recording, before.schema, dictionaries)
+    writer = DatasetWriter(build, writer_columns(before.schema), name=before.id, steps=steps, dictionaries=dictionaries)
     try:
         if stored is not None:
             writer.append_partial(stored.folder, _commit_of_dataset(stored))
@@ -296,11 +300,29 @@ def _write_rows(
         for recording in recordings:
             numbers = list(range(episodes, episodes + recording.episodes))
             facts = {**recording.commit["facts"], "source": ("<i8", numbers)}
-            writer.append_partial(recording.folder, {**recording.commit, "facts": facts})
+            writer.append_partial(recording.folder, {**recording.commit, "facts": facts}, recording.schema)
             episodes += recording.episodes
         return writer.finish()
     finally:
         writer.discard()
+
+
+def _dictionaries(schema: Schema, folder: Path) -> dict[Key, ZstdDictionary]:
+    """Return the dictionaries in the folder of a recording."""
+    return {
+        field.key: ZstdDictionary((folder / field.dictionary_file).read_bytes()) for field in schema if field.compressed
+    }
+
+
+def _check_dictionaries(recording: SavedRecording, schema: Schema, dictionaries: Mapping[Key, ZstdDictionary]) -> None:
+    """Check that the images of a recording are compressed like those of the dataset, which another process created."""
+    own = _dictionaries(schema, recording.folder)
+    if other := [dotted_name(key) for key, dictionary in dictionaries.items() if own[key].data != dictionary.data]:
+        raise InvalidArgumentError(
+            f"the images of {', '.join(other)} in {recording.folder} are compressed with another dictionary than those "
+            f"of {recording.dataset_id}, which was created in the meantime",
+            hint="append the episodes again, and delete the folder",
+        )
 
 
 def _commit_of_dataset(stored: StoredDataset) -> Commit:

@@ -84,13 +84,14 @@ def append_episodes(
         return _append_recorded(dataset, root, settings)
     if isinstance(episodes, TensorDictBase):
         batch, columns = _batch_of_transitions(episodes)
-        batches, identity = iter([batch]), ""
+        batches, identity, dictionaries = iter([batch]), "", {}
         description: dict[str, Any] = {"specs": {}, "metadata": {}}
     else:
         stored = StoredDataset(locate(episodes, settings=settings))
         columns = writer_columns(stored.schema)
         batches = episode_batches(stored, 0, len(stored.episodes), _BATCH_BYTES // step_bytes(stored.schema))
         values = {name: value for name, value in stored.manifest.metadata.items() if array_file(value) is None}
+        dictionaries = stored.dictionaries
         description = {"specs": dict(stored.manifest.specs), "metadata": values}
         identity = stored.manifest.files_digest
     recorder = Recorder(dataset, description, root=root, settings=settings)
@@ -104,7 +105,7 @@ def append_episodes(
     recorder.check_grows()
     recorder.check_columns(columns)
     try:
-        recording = recorder.recording(columns, identity)
+        recording = recorder.recording(columns, identity, dictionaries)
         for batch in batches:
             recording.writer.extend(batch)
         recording.commit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,13 +14,16 @@ import numpy as np
 from datasets_rl import disk, sources, store
 from datasets_rl.errors import Argument, DatasetsRLError, InvalidArgumentError, RecordingWarning, Remedy
 from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
+from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.recording.adding import add_abandoned_recordings, add_recordings, column_differences
 from datasets_rl.recording.recording import Recording
 from datasets_rl.settings import Settings
 from datasets_rl.store import DatasetPaths
 from datasets_rl.store.layout import OWN_SOURCE
 from datasets_rl.store.publish import remove_if_empty
+from datasets_rl.ted.keys import Key
 
 __all__ = ["Recorder", "paths_of_own", "signed_dtype"]
 
@@ -102,22 +106,40 @@ class Recorder:
             )
 
     def check_columns(self, columns: Sequence[Column]) -> None:
-        """Check that the dataset, if it exists, has these columns.
+        """Check that the dataset, if it exists, has these columns; pixels fit compressed images, and these fit pixels.
 
         Raises:
             InvalidArgumentError: If it has others; the error names all differences.
         """
-        if self.stored is not None and (differences := column_differences(self.stored.schema, columns)):
+        if self.stored is None:
+            return
+        if differences := column_differences(self.stored.schema, self._stored_forms(columns)):
             raise InvalidArgumentError(
                 f"the episodes do not fit {self.id}: {'; '.join(differences)}", hint="choose another name for them"
             )
 
-    def recording(self, columns: Sequence[Column], recording_id: str = "") -> Recording:
+    def _stored_forms(self, columns: Sequence[Column]) -> list[Column]:
+        """Return columns in the forms of the dataset, if it exists: pixels and compressed images replace each other."""
+        forms = {field.key: field.form for field in self.stored.schema} if self.stored else {}
+        return [
+            replace(column, form=forms.get(column.key, column.form))
+            if {column.form, forms.get(column.key)} <= {"raw", "compressed"}
+            else column
+            for column in columns
+        ]
+
+    def recording(
+        self,
+        columns: Sequence[Column],
+        recording_id: str = "",
+        dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+    ) -> Recording:
         """Return the recording to which the episodes of these columns are appended; the first call creates it.
 
         Args:
             columns: The columns of a step.
             recording_id: The id of the recording. A dataset never holds two with one id; by default it is new.
+            dictionaries: The dictionaries of compressed images for a new dataset; one that exists has its own.
         """
         if self._recording is None:
             folder = self.paths.recorded / (recording_id or uuid4().hex)
@@ -125,7 +147,9 @@ class Recorder:
             abandoned = list(filter(disk.is_abandoned, disk.claims_of(folder)))
             for error in add_recordings(self.paths, self.id, abandoned).values():
                 raise error
-            self._recording = Recording(disk.claim(folder), columns, self.id, self._description)
+            if self.stored is not None:
+                columns, dictionaries = self._stored_forms(columns), StoredDataset(self.paths.folder).dictionaries
+            self._recording = Recording(disk.claim(folder), columns, self.id, self._description, dictionaries)
         return self._recording
 
     def end_recording(self) -> None:

@@ -38,8 +38,9 @@ from datasets_rl.format.npy import unfinished_blocks
 from datasets_rl.format.schema import FINAL_FILE, ROWS_FILE, Column, Schema
 from datasets_rl.format.statistics import Moments, has_statistics
 from datasets_rl.format.writer import Commit, DatasetWriter, schema_of_columns
+from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.specs import TensorSpec
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 from datasets_rl.ted.table import EPISODE_DTYPE
 
 DESCRIPTION_FILE = "recording.json"
@@ -64,11 +65,19 @@ class Recording:
         name: The id of the dataset.
         description: What the manifest of a new dataset states in addition: ``specs``, ``metadata`` and
             optionally ``score``, as JSON values.
+        dictionaries: The dictionary of each field of compressed images.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[Column], name: str, description: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        columns: Sequence[Column],
+        name: str,
+        description: Mapping[str, Any],
+        dictionaries: Mapping[Key, ZstdDictionary] | None = None,
+    ) -> None:
         self.folder = folder
-        self.writer = DatasetWriter(folder, columns, name=name)
+        self.writer = DatasetWriter(folder, columns, name=name, dictionaries=dictionaries)
         self._checksums = _Checksums(folder)
         self._journal = Journal(folder / JOURNAL_FILE, _JOURNAL_KEY)
         self._synced = time.monotonic()
@@ -234,8 +243,9 @@ def _parse_commit(line: bytes, schema: Schema, last: Commit, episodes: int, chec
     _require_equal(commit, {"steps": steps, "open_steps": 0, "open_return": 0})
     _check_values(commit, schema)
     stored = schema.array_files
-    if rows.keys() != stored.keys() or files.keys() != stored.keys():
-        raise ValueError(f"it has the files {sorted(rows)}; expected {sorted(stored)}")
+    dictionaries = {field.dictionary_file for field in schema if field.compressed}
+    if rows.keys() != stored.keys() or files.keys() != stored.keys() | dictionaries:
+        raise ValueError(f"it has the files {sorted(rows.keys() | files.keys())}; expected {sorted(stored)}")
     _integers([*rows.values(), *files.values()], 0)
     counts = {name: file.count(steps, episodes + len(lengths)) for name, file in stored.items() if not file.ends}
     _require_equal(rows, counts)  # the bytes of images vary

@@ -85,6 +85,18 @@ def test_episodes_with_other_fields_are_refused_and_the_dataset_is_unchanged(tmp
     assert not (tmp_path / "local" / ".recorded").exists()
 
 
+def test_the_order_of_the_fields_does_not_matter():
+    data = transitions(1, 4).set("other", torch.ones(1, 4, 2))
+    swapped = TensorDict({key: data[key] for key in ("other", "action", "observation", "next")}, data.batch_size)
+    append_episodes("local/a", data)
+    append_episodes("local/a", swapped)
+
+    stored = load("local/a")[:]
+    for key in ("action", "other", "observation"):
+        assert torch.equal(stored[key], torch.cat([data[0][key], data[0][key]])), key
+    assert verify("local/a", deep=True).problems == ()
+
+
 def test_pixels_do_not_fit_a_dataset_that_stores_the_images_in_another_form():
     pixels = Column(("pixels",), np.dtype(np.uint8), (64, 64, 3))
     for form in ("encoded", "compressed"):
