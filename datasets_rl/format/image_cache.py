@@ -23,7 +23,8 @@ _lock = Lock()
 class ImageCache:
     """Cache of the decoded images of a column, in which image `row` has the slot ``row % slots``.
 
-    An image stays until another one of its slot is read: a cache as large as the column has all images, and neighboring
+    An image is copied to its slot when it is decoded for the second time, and not another one of the slot in between: a
+    cache as large as the column gets all images, and where images are rarely read again, few are copied. Neighboring
     images never replace each other. Threads may share it.
 
     Args:
@@ -34,7 +35,7 @@ class ImageCache:
     def __init__(self, slots: int, image_bytes: int) -> None:
         from datasets_rl.format.image_loops import EMPTY
 
-        self._rows = np.full(slots, EMPTY, np.int64)
+        self._rows, self._seen = (np.full(slots, EMPTY, np.int64) for _ in range(2))
         self._images = np.empty((slots, image_bytes), np.uint8)  # the system gives memory only to written pages
         self._per_task = max(COPIED_BYTES // max(image_bytes, 1), 1)
 
@@ -66,7 +67,7 @@ class ImageCache:
         return missing
 
     def add(self, rows: NDArray[np.int64], images: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
-        """Store copies of decoded images.
+        """Store copies of decoded images, of those that were decoded before.
 
         Args:
             rows: Row number of each image, [n], all different.
@@ -80,9 +81,9 @@ class ImageCache:
 
         with _lock:
             # An exception, or a fork, between these leaves slots without an image.
-            reserve_slots(rows, self._rows)
-            run_on_all_cores(add_range, len(rows), self._per_task)
-            mark_added(rows, self._rows)
+            if reserve_slots(rows, self._rows, self._seen):
+                run_on_all_cores(add_range, len(rows), self._per_task)
+                mark_added(rows, self._rows)
 
 
 def _reset_after_fork() -> None:

@@ -83,16 +83,28 @@ def copy_cached(
             out[positions[number]] = cached[slot]
 
 
-@compile_for(numba.void(_NUMBERS, _NUMBERS))
-def reserve_slots(rows: Any, slots: Any) -> None:
-    """Mark the slots of images that will be copied to a cache; of two images with the same slot, the last one gets it.
+@compile_for(numba.int64(_NUMBERS, _NUMBERS, _NUMBERS))
+def reserve_slots(rows: Any, slots: Any, seen: Any) -> int:
+    """Mark the slots of images that will be copied to a cache: those that were seen before, and are seen again.
+
+    Of two images with the same slot, the last one gets it.
 
     Args:
         rows: Row numbers, [n].
         slots: Row number of the image in each slot of the cache, [S].
+        seen: The last row number that was seen for each slot, [S].
+
+    Returns:
+        The number of images to copy, or more.
     """
+    count = 0
     for row in rows:
-        slots[row % slots.size] = ~row
+        slot = row % slots.size
+        if seen[slot] == row:
+            slots[slot] = ~row
+            count += 1
+        seen[slot] = row
+    return count
 
 
 @compile_for(numba.void(_NUMBERS, _NUMBERS, _IMAGES, _IMAGES, _NUMBERS, numba.int64, numba.int64))

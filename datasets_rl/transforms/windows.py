@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
+from datasets_rl.ted.keys import NEXT, Key
 from datasets_rl.transforms._bounds import bounds_of, spec_between
 from datasets_rl.transforms._time import OverTime, TimeAxis, step_windows
 from datasets_rl.transforms.base import (
@@ -204,16 +205,23 @@ class WindowTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        entries = self._entries(self.example(storage, rows, data))
+        # The batch was read without these: it gets them from their windows.
+        own = {flat_key(key) for key in self.own_reads(storage) if data.get(key, None) is None}
+        entries = self._entries(data if own else self.example(storage, rows, data), own)
         limit = _MAX_SHARED_BYTES * len(rows)
         values: dict[str, Any] = {}
         groups: dict[tuple[int, int] | None, list[_Entry]] = {}
         for entry in entries:
-            groups.setdefault(None if _bytes_of(data, entry.key) <= limit else entry.span, []).append(entry)
+            small = entry.key not in own and _bytes_of(data, entry.key) <= limit
+            groups.setdefault(None if small else entry.span, []).append(entry)
         for together in groups.values():
             before, after = (max(entry.span[side] for entry in together) for side in (0, 1))
             keys = [entry.key for entry in together]
             windows = self.take_windows(storage, keys, rows, before, after, data)
+            for entry, value in zip(together, windows.entries, strict=True):
+                if entry.key in own:
+                    step = value[:, before]
+                    set_entry(data, entry.key, step if entry.out_key == entry.key else step.clone())
             if self.pad == "zero":
                 for value in windows.entries:
                     fill_windows(value, windows.outside, 0)
@@ -234,11 +242,21 @@ class WindowTransform(OverTime):
             values.update(entry.part(value, outside, entry.span[0]))
         return values
 
-    def _entries(self, batch: Any) -> list[_Entry]:
-        """Return the entries of a batch, or of its spec, that get windows: those of `windows`, and of its groups."""
+    @override
+    def own_reads(self, storage: Any) -> Collection[Key]:
+        keys = [(key,) if isinstance(key, str) else key for key in self.in_keys]
+        return [key for key in keys if (key[1:] if key[0] == NEXT else key) in storage.wide_states]
+
+    def _entries(self, batch: Any, missing: Collection[NestedKey] = ()) -> list[_Entry]:
+        """Return the entries of a batch, or of its spec, that get windows: those of `windows`, and of its groups.
+
+        Args:
+            batch: The batch, or its spec.
+            missing: Keys of entries that the batch does not have yet.
+        """
         entries = []
         for key, out_key, span in zip(self.in_keys, self.out_keys, self._spans, strict=True):
-            for path in entries_below(batch, key):
+            for path in [()] if key in missing else entries_below(batch, key):
                 leaf, out = (flat_key((name, path)) if path else name for name in (key, out_key))
                 mask_key = self.mask_keys.get(key)
                 if mask_key is None and self.mask is not None:

@@ -105,7 +105,7 @@ def test_a_stack_with_next_decodes_each_of_its_frames_once(stored, decoded_count
     frames = CatFrames(4, -1, in_keys=keys, out_keys=["stack", ("next", "stack")])
     storage = DatasetStorage(stored)
     buffer = TensorDictReplayBuffer(storage=storage, transform=frames)
-    batch = buffer[torch.arange(6)]
+    batch = buffer.sample(rows=torch.arange(6))
     assert batch["stack"].shape == (6, *SHAPE[:2], 12)
     assert sum(decoded_counts) == 7  # images 0 to 6 of the first episode
 
@@ -127,20 +127,28 @@ def test_runs_of_batches_read_a_bounded_number_of_images_at_once(stored, decoded
     assert 8 < max(decoded_counts) <= 3 * 8
 
 
-def test_an_image_stays_until_another_one_of_its_slot_is_read():
+def test_an_image_stays_from_its_second_read_until_another_one_of_its_slot_is_read_twice():
     cache = ImageCache(3, 2)
     images = np.arange(10, dtype=np.uint8).repeat(2).reshape(10, 2)
+
+    def add(*rows):
+        cache.add(np.array(rows), images, np.array(rows))
 
     def found(*rows):
         out = np.full((len(rows), 2), 255, np.uint8)
         missing = cache.find(np.array(rows), out, np.arange(len(rows)))
         return [None if absent else image.tolist() for absent, image in zip(missing, out, strict=True)]
 
-    assert found(0, 1, 7) == [None, None, None]
-    cache.add(np.array([0, 1, 2]), images, np.array([0, 1, 2]))
+    add(0, 1, 2)
+    assert found(0, 1, 2) == [None, None, None]
+    add(0, 1, 2)
     assert found(2, 0, 1, 3) == [[2, 2], [0, 0], [1, 1], None]
-    cache.add(np.array([3, 7, 4]), images, np.array([3, 7, 4]))  # of 7 and 4, which have one slot, the last
-    assert found(0, 1, 2, 3, 4, 7) == [None, None, [2, 2], [3, 3], [4, 4], None]
+    add(3, 4, 7)  # the slots of 0, of 1, and of 1
+    assert found(0, 1, 2, 3) == [[0, 0], [1, 1], [2, 2], None]
+    add(3, 4, 7)
+    assert found(0, 1, 2, 3, 4, 7) == [None, [1, 1], [2, 2], [3, 3], None, None]
+    add(7)
+    assert found(1, 4, 7) == [None, None, [7, 7]]
     assert cache.max_bytes == 6
 
 
@@ -150,12 +158,14 @@ def test_an_image_that_was_not_copied_whole_is_not_found(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
+    image = np.ones((1, 2), np.uint8), np.array([0])
+    cache.add(np.array([1]), *image)
     with monkeypatch.context() as patch:
         patch.setattr(cache_module, "run_on_all_cores", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            cache.add(np.array([1]), np.ones((1, 2), np.uint8), np.array([0]))
+            cache.add(np.array([1]), *image)
 
-    assert cache.find(np.array([1]), np.zeros((1, 2), np.uint8), np.array([0])).tolist() == [True]
+    assert cache.find(np.array([1]), *image).tolist() == [True]
 
 
 def test_threads_share_a_cache(stored, cores):
