@@ -11,6 +11,17 @@ import pytest
 from bench_data import convert, peak
 from raw.atari_dqn import LOGS, Buffer
 
+GAMES = ("pong", "breakout", "seaquest", "space_invaders", "qbert", "asterix", "beam_rider", "enduro", "freeway")
+GAMES += ("ms_pacman",)
+
+
+def write_logs(tree, frames, *, logs=1, game="seaquest", screens=512):
+    """Write the logs of a buffer with this many frames; return their folder."""
+    buffer = Buffer(tree / LOGS, frames, level=6, game=game, screens=screens)
+    while buffer.logs < logs:
+        buffer.play(min(1000, buffer.capacity // 2))
+    return tree
+
 
 def torchrl_convert(tree, folder):
     """Seconds, and MB over the idle process, of TorchRL's conversion."""
@@ -30,11 +41,7 @@ def torchrl_convert(tree, folder):
 def test_a_checkpoint_takes_a_third_of_torchrls_time_and_little_more_than_inflating_it(
     size, expect, run_in_child, tmp_path
 ):
-    trees = [tmp_path / "small", tmp_path / "tree"]
-    for tree, frames in zip(trees, (64, size(full=200_000, small=64)), strict=True):
-        buffer = Buffer(tree / LOGS, frames, level=6, game="seaquest")
-        while not buffer.logs:
-            buffer.play(min(1000, buffer.capacity // 2))
+    trees = [write_logs(tmp_path / "small", 64), write_logs(tmp_path / "tree", size(full=200_000, small=64))]
     # The least that each took: what others do on the machine only adds to it.
     rounds = [
         (
@@ -51,3 +58,34 @@ def test_a_checkpoint_takes_a_third_of_torchrls_time_and_little_more_than_inflat
     # It depends on the cores: 1.5 is seen on two quiet ones.
     expect("a checkpoint, of the time of inflating it", ours / alone, at_most=1.7)
     expect("a checkpoint, MB over the idle process", max(one.peak for one, _ in rounds), at_most=200)
+
+
+def test_compressing_frames_takes_less_time_than_writing_them(size, expect, run_in_child, tmp_path):
+    frames, screens = size(full=200_000, small=64), size(full=8_000, small=512)
+    trees = [write_logs(tmp_path / "small", 64), write_logs(tmp_path / "tree", frames, screens=screens)]
+    rounds = [
+        {
+            images: run_in_child(convert, "atari_dqn/Pong/1", {"images": images}, trees, tmp_path / images)
+            for images in ("compressed", "raw")
+        }
+        for _ in range(size(full=3, small=1))
+    ]
+
+    took = {images: min(one[images].seconds for one in rounds) for images in ("compressed", "raw")}
+    alone = min(one["compressed"].alone for one in rounds)
+    expect("compressed frames, times the speed of inflating them", alone / took["compressed"], at_least=0.7)
+    expect("compressed frames, times the speed of writing them", took["raw"] / took["compressed"], at_least=1)
+    grown = max(one["compressed"].peak for one in rounds)
+    expect("compressed frames, MB over the idle process", grown, at_most=200)
+
+
+def test_frames_of_ten_games_take_a_25th_of_their_pixels(size, expect, tmp_path):
+    shares = {}
+    for game in GAMES[: size(full=10, small=2)]:
+        frames = size(full=12_000, small=512)
+        tree = write_logs(tmp_path / game, frames, game=game, screens=frames)
+        cost = convert("atari_dqn/Pong/1", {}, [tree], tmp_path / "home")
+        shares[game] = cost.stored / (cost.steps * 84 * 84)
+
+    print("\n" + ", ".join(f"{game} 1/{1 / share:.0f}" for game, share in shares.items()))
+    expect("stored bytes of a byte of pixels, mean of ten games", sum(shares.values()) / len(shares), at_most=1 / 25)

@@ -55,6 +55,9 @@ def screens(count: int, game: str = "pong") -> NDArray[np.uint8]:
     return found
 
 
+_play = screens
+
+
 class Buffer:
     """The circular replay buffer of Dopamine, which batch_rl writes to checkpoints.
 
@@ -67,11 +70,13 @@ class Buffer:
         capacity: The number of rows.
         level: The compression level of gzip.
         game: The game whose screens are the frames.
+        screens: The number of its screens, which are played again and again.
     """
 
-    def __init__(self, folder: Path, capacity: int, *, level: int = 9, game: str = "pong") -> None:
+    def __init__(self, folder: Path, capacity: int, *, level: int = 9, game: str = "pong", screens: int = 512) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._level, self._game = folder, level, game
+        self._folder, self._level = folder, level
+        self._screens = _play(screens, game)
         self._rng = np.random.default_rng(7)
         # Values of rows that were never written.
         self.store: dict[str, NDArray[Any]] = {
@@ -95,7 +100,7 @@ class Buffer:
             over: Whether the game ends; otherwise the training ends here.
             dark: Whether the first step is a black frame with action 0 and reward 0, like a row of zeros.
         """
-        known = screens(512, self._game)
+        known = self._screens
         frames = known[np.arange(self._screen, self._screen + steps) % len(known)]
         self._screen += steps
         action = self._rng.integers(0, 6, steps).astype(np.int32)
