@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +201,6 @@ def _open_stream(
         raise InvalidArgumentError("; ".join(problems))
     options.pop("streaming", None)
     selection = selection or Selection()
-    # A stream samples few images more than once.
-    selection = replace(selection, options={"images": "encoded", **selection.options})
     slices = num_slices if sliced else 1
     return OpenXStream(
         dataset_id, batch_size, num_slices=slices, slice_len=slice_len, pad=value, selection=selection, **options
