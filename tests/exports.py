@@ -14,7 +14,8 @@ from stored_data import FLAGS, Trajectory, Whole, write_dataset
 from datasets_rl import downloading
 from datasets_rl.exporting import Content, run_export
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import Column, Form
+from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.settings import Settings
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.keys import dotted_name
@@ -115,10 +116,10 @@ def _robot(steps: int, seed: int, *, known: bool, form: str) -> Any:
     return Whole(episode)
 
 
-def write_images(folder: Path, *, known: bool = True) -> StoredDataset:
-    """Write two episodes whose only states are pixels, stored as an array, with discrete actions."""
+def write_images(folder: Path, *, known: bool = True, form: Form = "raw") -> StoredDataset:
+    """Write two episodes whose only states are pixels, stored as an array or compressed, with discrete actions."""
     columns = [
-        Column(("pixels",), np.dtype(np.uint8), (SIDE, SIDE, 3), shared=True),
+        Column(("pixels",), np.dtype(np.uint8), (SIDE, SIDE, 3), shared=True, form=form),
         Column(("action",), np.dtype(np.int64), ()),
         Column(("next", "reward"), np.dtype(np.float32), (1,)),
         *FLAGS,
@@ -138,4 +139,4 @@ def write_images(folder: Path, *, known: bool = True) -> StoredDataset:
             )
         )
     specs = {"action": {"kind": "discrete", "dtype": "int64", "shape": [], "n": 4}}
-    return write_dataset(folder, episodes, columns, specs=specs)
+    return write_dataset(folder, episodes, columns, {("pixels",): ZstdDictionary()}, specs=specs)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
@@ -84,8 +86,12 @@ class Content:
 
     @property
     def bytes(self) -> int:
-        """Number of bytes on disk of the exported part, about."""
-        return self.manifest.bytes * self.steps // max(self.manifest.steps, 1)
+        """Number of bytes on disk of the exported part, about; compressed images are exported as pixels."""
+        compressed = [field for field in self.stored.schema if field.compressed]
+        files = {name for field in compressed for name in (field.file, field.final_file)}
+        others = sum(entry.bytes for entry in self.manifest.files if entry.path not in files)
+        pixels = sum(field.step_bytes for field in compressed)
+        return others * self.steps // max(self.manifest.steps, 1) + pixels * self.steps
 
     @property
     def states(self) -> list[Field]:
@@ -149,7 +155,10 @@ class Content:
         return int((truncated & ~terminated & short).sum())
 
     def batches(self, max_bytes: int = _BATCH_BYTES) -> Iterator[EpisodeBatch]:
-        """Yield the episodes in batches of about `max_bytes`, at least one episode each; images stay encoded."""
+        """Yield the episodes in batches of about `max_bytes`, at least one episode each.
+
+        Encoded images stay encoded, and compressed ones are pixels.
+        """
         keys = {field.key for field in self.fields}
         selected = np.zeros(len(self.stored.episodes), np.bool_)
         selected[self.episodes] = True
@@ -159,12 +168,30 @@ class Content:
                 continue
             batch = episode_batch(self.stored, first, stop)
             batch = batch if self._episodes is None else batch.select_episodes(chosen)
-            yield batch.select_fields(keys)
+            yield _decompressed(batch.select_fields(keys))
 
     def __iter__(self) -> Iterator[Episode]:
         """Yield each episode: T actions, and T + 1 states, or T where the final state is unknown."""
         for batch in self.batches():
             yield from batch
+
+
+def _decompressed(batch: EpisodeBatch) -> EpisodeBatch:
+    """Return the batch with compressed images as pixels, which every format holds."""
+
+    def arrays(columns: Mapping[Key, Any]) -> dict[Key, Any]:
+        return {
+            key: np.asarray(values) if isinstance(values, CompressedImages) else values
+            for key, values in columns.items()
+        }
+
+    return replace(
+        batch,
+        steps=arrays(batch.steps),
+        states=arrays(batch.states),
+        final_states=arrays(batch.final_states),
+        compressed=frozenset(),
+    )
 
 
 def column_of(batch: EpisodeBatch, field: Field) -> Any:

@@ -30,8 +30,9 @@ def test_states_come_back_with_known_and_unknown_final_ones(plain, to, tmp_path)
 
 @FORMATS
 @pytest.mark.parametrize("known", [True, False])
-def test_a_dataset_of_pixels_comes_back(to, known, tmp_path):
-    stored = write_images(tmp_path / "stored", known=known)
+@pytest.mark.parametrize("form", ["raw", "compressed"])
+def test_a_dataset_of_pixels_comes_back(to, form, known, tmp_path):
+    stored = write_images(tmp_path / "stored", known=known, form=form)
 
     equal_bits(stored, read_back(stored, to, tmp_path))
 
