@@ -10,7 +10,8 @@ from PIL import Image
 from stored_data import FLAGS, Trajectory, Whole, columns, trajectory, write_dataset
 
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import Column, Form
+from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 
 __all__ = ["drawing", "image_dataset", "mixed_dataset", "robot_dataset", "sparse_dataset", "state_dataset"]
@@ -49,10 +50,10 @@ def state_dataset(folder: Path, lengths=(5, 30, 12), known=True, **manifest) -> 
     return write_dataset(folder, made, **{"id": "toy/states", **manifest})
 
 
-def image_dataset(folder: Path, lengths=(8, 20), side=64) -> StoredDataset:
-    """Write episodes of images, uint8 [64, 64, 3], in a file of their own."""
+def image_dataset(folder: Path, lengths=(8, 20), side=64, form: Form = "raw") -> StoredDataset:
+    """Write episodes of images, uint8 [64, 64, 3], in a file of their own, as pixels or compressed."""
     of = [
-        Column(("observation",), UINT8, (side, side, 3), shared=True),
+        Column(("observation",), UINT8, (side, side, 3), shared=True, form=form),
         Column(("action",), FLOAT32, (2,)),
         Column(("next", "reward"), FLOAT32, (1,)),
         *FLAGS,
@@ -62,7 +63,8 @@ def image_dataset(folder: Path, lengths=(8, 20), side=64) -> StoredDataset:
         data, images = _base(episode, steps)
         large = np.repeat(np.repeat(images, 3, axis=1), 3, axis=2)[:, :side, :side]
         made.append(Trajectory(steps=data, states={("observation",): large}))
-    return write_dataset(folder, made, of, id="toy/images")
+    frames = np.concatenate([one.states["observation",] for one in made])
+    return write_dataset(folder, made, of, {("observation",): ZstdDictionary.train(frames, 1 << 14)}, id="toy/images")
 
 
 def mixed_dataset(folder: Path, lengths=(6, 15)) -> StoredDataset:

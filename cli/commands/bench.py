@@ -87,7 +87,7 @@ def _calls(folder: Path, size: int) -> tuple[str, dict[str, tuple[Callable[[], A
     def copied() -> None:
         rows = generator.integers(len(stored), size=size)
         for field in {field.file: field for field in stored.schema}.values():
-            if not field.encoded:
+            if field.form == "raw":
                 stored.map(field.file).take(rows, axis=0)
 
     def run_of_batches() -> None:

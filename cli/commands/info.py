@@ -117,6 +117,7 @@ def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
         **{name: getattr(manifest, name) for name in _STORED},
         "copied_from": manifest.copied_from or None,
         "score": manifest.score or None,
+        "images": manifest.images,
         "keys": [dict(zip(("key", "dtype", "shape", "where"), row, strict=True)) for row in _key_rows(manifest)],
     }
 

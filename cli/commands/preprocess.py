@@ -292,9 +292,10 @@ def _keys_as_json(preview: Preview) -> Iterator[dict[str, Any]]:
 
 
 def _storage_text(column: Column, preview: Preview) -> str:
+    form = "" if column.form == "raw" else f", {column.form}"
     if column.shared:
-        return "once for t and t + 1"
-    return "for t and for t + 1" if column.key in preview.unshared else "once a step"
+        return f"once for t and t + 1{form}"
+    return f"for t and for t + 1{form}" if column.key in preview.unshared else f"once a step{form}"
 
 
 def _duration(seconds: float) -> str:

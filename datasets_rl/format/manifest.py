@@ -13,7 +13,7 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError
-from datasets_rl.format.schema import Field, Schema, is_wide_pixels, short_text
+from datasets_rl.format.schema import DATA_SUFFIXES, Field, Schema, is_wide_pixels, short_text
 from datasets_rl.format.summary import read_document
 from datasets_rl.notebook import facts_html
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
@@ -359,9 +359,9 @@ def checked_manifest(document: Any, *, where: str) -> Manifest:
 
 
 def _is_data_path(path: str) -> bool:
-    """Return whether a path is that of an array or of texts, and not of the manifest or a hidden file."""
+    """Return whether a path is that of an array, of texts or of a dictionary, not of the manifest or a hidden file."""
     hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
-    return path.endswith((".npy", ".texts.json")) and not hidden
+    return path.endswith(DATA_SUFFIXES) and not hidden
 
 
 _PLAIN_KEYS = (

@@ -35,6 +35,8 @@ Form: TypeAlias = Literal["raw", "encoded", "compressed"]
 
 ROWS_FILE = "rows.npy"
 FINAL_FILE = "final.npy"
+DATA_SUFFIXES = (".npy", ".texts.json", ".dictionary")
+"""Ends of the names of all files of the fields."""
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
 NAME_BYTES = 200
 """Bytes of the longest dotted key. File names have at most 255 bytes, and the names of a field's files, temporary ones

@@ -31,6 +31,7 @@ from datasets_rl.format import chunks as chunking
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks, Piece
 from datasets_rl.format.digests import digest_of_ranges, range_digests
 from datasets_rl.format.manifest import Manifest, checked_manifest, read_document
+from datasets_rl.format.schema import DATA_SUFFIXES
 from datasets_rl.hub.readme import GENERATED, dataset_card
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
@@ -157,7 +158,7 @@ def _chunk_digests(path: Path, size: int) -> tuple[str, ...]:
 def _is_own(path: str) -> bool:
     """Return whether a file of a repository with a stored dataset is a file of this dataset."""
     top = path.partition("/")[0]
-    return top in {"chunks", "metadata", CHUNKS_FILE} or (top == path and path.endswith((".npy", ".texts.json")))
+    return top in {"chunks", "metadata", CHUNKS_FILE} or (top == path and path.endswith(DATA_SUFFIXES))
 
 
 @dataclass(frozen=True)

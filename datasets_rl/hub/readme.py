@@ -136,12 +136,14 @@ def _field_lines(manifest: Manifest) -> list[str]:
         (f"`{field.name}`", _dtype(field), str(list(field.shape)), *_ranges(manifest.statistics.get(field.name)))
         for field in manifest.schema
     ]
+    images = [f"- `{name}` on disk: {text}" for name, text in manifest.images.items() if text != "raw"]
     shared = ", ".join(f"`{field.name}`" for field in manifest.schema if field.shared)
     note = [
         "",
         f"{shared} exist before and after each action, and are stored once: a batch has them under `next`, too.",
     ]
-    return [*_table(("field", "dtype", "shape of a step", *_STATISTICS), rows), *(note if shared else [])]
+    table = _table(("field", "dtype", "shape of a step", *_STATISTICS), rows)
+    return [*table, *(note if shared else []), *(["", *images] if images else [])]
 
 
 def _ranges(statistics: Any) -> list[str]:
@@ -211,8 +213,7 @@ def _spread(numbers: Any) -> str:
 
 
 def _dtype(field: Field) -> str:
-    kind = "text" if field.text else (field.memory_dtype or field.dtype).name
-    return f"{kind}, PNG or JPEG" if field.encoded else kind
+    return "text" if field.text else (field.memory_dtype or field.dtype).name
 
 
 def _size(count: float) -> str:

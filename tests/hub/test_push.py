@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import view_data
 import yaml
 from servers import File, Status, serve
 from upstreams import PublicHub, publishing
@@ -466,7 +468,7 @@ def test_a_folder_on_a_web_server_or_in_a_bucket_is_streamed(pendulum, monkeypat
 def test_images_texts_and_final_states_are_streamed(monkeypatch, tmp_path):
     from raw.openx import CASES
 
-    case = CASES[1]
+    case = next(case for case in CASES if case.options.get("images") == "encoded")
     monkeypatch.setattr(remote, "_BLOCK_BYTES", 3000)
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
     (tmp_path / "raw").mkdir()
@@ -489,6 +491,46 @@ def test_images_texts_and_final_states_are_streamed(monkeypatch, tmp_path):
             assert [words[code] for code in streamed[key].flatten()] == [own[code] for code in wanted.flatten()]
         else:
             assert torch.equal(streamed[key], wanted), key
+
+
+@pytest.fixture
+def frames(tmp_path):
+    """A dataset of compressed images in several blocks, and the folder of its version."""
+    return view_data.image_dataset(tmp_path / "frames", (8, 20, 15, 30), form="compressed")
+
+
+@pytest.mark.usefixtures("hub")
+def test_compressed_images_are_pushed_downloaded_and_streamed_with_equal_bits(frames, monkeypatch):
+    monkeypatch.setattr(remote, "_BLOCK_BYTES", 4000)
+    push(frames.folder, "hf://me/frames")
+    folder = download("hf://me/frames")
+    stream = load("hf://me/frames", batch_size=10, streaming=True, shuffle=False)
+    streamed = torch.cat(list(stream))
+
+    copied = files_of(version_folder(folder))
+    assert all(copied[path] == data for path, data in files_of(frames.folder).items() if path != "manifest.json")
+    assert not verify("hf/me/frames").problems
+    stored = load(frames.folder)[:]
+    for key in ("observation", "action", ("next", "observation")):
+        assert torch.equal(streamed[key], stored[key]), key
+
+
+def test_the_card_says_how_images_are_stored(hub, frames):
+    push(frames.folder, "hf://me/frames")
+
+    card = published(hub, "me/frames")["README.md"].decode()
+    assert "| `observation` | uint8 | [64, 64, 3] |" in card
+    assert re.search(r"- `observation` on disk: compressed by zstd, [\d.]+ times smaller than the pixels", card)
+
+
+@pytest.mark.parametrize("name", ["observation.npy", "observation.ends.npy", "observation.dictionary"])
+def test_a_stream_ends_at_a_flipped_bit_of_compressed_images(frames, name, monkeypatch, tmp_path):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "web"))
+    files = {f"/x/{path}": data for path, data in files_of(frames.folder).items()}
+    content = bytearray(files[f"/x/{name}"])
+    content[-50] ^= 4
+    with serve(files | {f"/x/{name}": bytes(content)}) as server, pytest.raises(IntegrityError, match=name):
+        list(load(f"{server.url}/x", batch_size=10, streaming=True))
 
 
 def test_a_source_of_single_files_is_not_streamed(monkeypatch, tmp_path):

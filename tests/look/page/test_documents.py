@@ -197,8 +197,9 @@ def test_every_document_of_every_kind_of_field_is_json(mixed):
         json.dumps(answer([mixed], path, {}), allow_nan=False)
 
 
-def test_encoded_images_are_sent_unchanged_and_others_as_png(mixed, tmp_path):
-    plain = Panel(view_data.image_dataset(tmp_path / "a", lengths=(3, 4)))
+@pytest.mark.parametrize("form", ["raw", "compressed"])
+def test_encoded_images_are_sent_unchanged_and_others_as_png(mixed, form, tmp_path):
+    plain = Panel(view_data.image_dataset(tmp_path / "a", lengths=(3, 4), form=form))
 
     for step in (0, 3, 6):
         assert (pixels(mixed.frame(0, step, "observation.camera")) == view_data.drawing(0, step)).all()
