@@ -9,13 +9,23 @@ import numpy as np
 
 from datasets_rl.loop_compiler import compile_for
 
-__all__ = ["EMPTY", "add_images", "copy_cached", "copy_repeated", "find_firsts", "mark_added", "reserve_slots"]
+__all__ = [
+    "EMPTY",
+    "add_images",
+    "compare_images",
+    "copy_cached",
+    "copy_repeated",
+    "find_firsts",
+    "mark_added",
+    "reserve_slots",
+]
 
 EMPTY = np.iinfo(np.int64).min
 """Row number of a slot of a cache that has no image. That of an image that is being copied to its slot is ``~row``."""
 
 _NUMBERS, _IMAGES = numba.int64[::1], numba.uint8[:, ::1]
 _READ_ONLY = numba.types.Array(numba.int64, 1, "C", readonly=True)
+_READ_ONLY_IMAGES = numba.types.Array(numba.uint8, 2, "C", readonly=True)
 
 
 @compile_for(numba.int64(_READ_ONLY, _NUMBERS, _NUMBERS))
@@ -58,6 +68,25 @@ def copy_repeated(images: Any, origins: Any, first: int, last: int) -> None:
     for position in range(first, last):
         if origins[position] != position:
             images[position] = images[origins[position]]
+
+
+@compile_for(numba.void(_READ_ONLY_IMAGES, _READ_ONLY_IMAGES, numba.boolean[::1], numba.int64, numba.int64))
+def compare_images(images: Any, others: Any, equal: Any, first: int, last: int) -> None:
+    """Compare the images `first` to `last` of two arrays.
+
+    Args:
+        images: Images, uint8 [n, bytes].
+        others: Images, uint8 [n, bytes].
+        equal: Output, bool [n]: which of them are equal.
+        first: Number of the first image.
+        last: Number after the one of the last image.
+    """
+    for number in range(first, last):
+        image, other = images[number], others[number]
+        difference = numba.uint8(0)
+        for place in range(image.size):  # of all bytes: without an exit, 32 are compared at once
+            difference = numba.uint8(difference | numba.uint8(image[place] ^ other[place]))
+        equal[number] = difference == 0
 
 
 @compile_for(numba.void(_NUMBERS, _NUMBERS, _IMAGES, _IMAGES, _NUMBERS, numba.boolean[::1], numba.int64, numba.int64))

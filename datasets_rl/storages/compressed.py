@@ -22,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datasets_rl.format.image_cache import COPIED_BYTES
+from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.storages.frame_ring import FrameRing, Frames, References, SavedFrames
 from datasets_rl.storages.structure import Leaf, Structure
 from datasets_rl.ted.keys import NEXT
@@ -210,10 +212,10 @@ class _Group:
         envs = min(self._envs, len(frames))
         references = np.concatenate([np.zeros(envs, np.int64), next_references[: len(frames) - envs]])
         equal = np.zeros(len(frames), np.bool_)
-        equal[envs:] = _equal_rows(frames[envs:], next_frames[: len(frames) - envs])
+        equal[envs:] = _equal_frames(frames[envs:], next_frames[: len(frames) - envs])
         if self._last is not None and len(self._last[0]) == envs:
             rows, last = self._last
-            equal[:envs] = _equal_rows(frames[:envs], last[following])
+            equal[:envs] = _equal_frames(frames[:envs], last[following])
             references[:envs] = self.columns[following][rows]
         self.ring.retain(references[equal])
         if not equal.all():
@@ -259,9 +261,11 @@ class _Group:
         self.ring.release(new)  # which `append` has counted
 
 
-def _equal_rows(left: Frames, right: Frames) -> NDArray[np.bool_]:
-    """Return which frames are equal, bool [n]."""
-    if left.shape[1] % 8 == 0:
-        left, right = left.view(np.int64), right.view(np.int64)
-    equal: NDArray[np.bool_] = (left == right).all(1)
+def _equal_frames(left: Frames, right: Frames) -> NDArray[np.bool_]:
+    """Return which frames, [n, bytes], are equal, bool [n]."""
+    from datasets_rl.format.image_loops import compare_images  # deferred: it loads numba
+
+    equal = np.zeros(len(left), np.bool_)
+    per_task = max(COPIED_BYTES // left.shape[1], 1)
+    run_on_all_cores(lambda first, last: compare_images(left, right, equal, first, last), len(left), per_task)
     return equal

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.image_cache import COPIED_BYTES
+from datasets_rl.read.threads import run_on_all_cores
 
 if TYPE_CHECKING:
     from datasets_rl.read.zstd import ZstdDictionary
@@ -285,16 +287,14 @@ def read_frames(
     Raises:
         ConversionError: If a frame is damaged.
     """
+    from datasets_rl.format.image_loops import copy_repeated, find_firsts  # deferred: it loads numba
     from datasets_rl.read.zstd import ZstdDictionary, decompress  # deferred: it imports zstandard
 
     size = out.shape[1]
-    order = np.argsort(references)  # in the order of the memory, and equal ones one after the other
-    ordered = references[order]
-    repeated = ordered[1:] == ordered[:-1]
-    places, distinct = order, ordered
-    if repeats := repeated.any():
-        first = np.append([True], ~repeated)
-        places, distinct = order[first], ordered[first]
+    firsts, origins = np.empty_like(references), np.empty_like(references)
+    count = find_firsts(references, firsts, origins)
+    places = firsts[:count]
+    distinct = references[places]
     starts, lengths = starts_of(distinct), lengths_of(distinct)
     plain = lengths == size
     if plain.any():
@@ -304,9 +304,9 @@ def read_frames(
         decompress(
             data, starts, starts + lengths, dictionary or ZstdDictionary(), out, places, name="the compressed frames"
         )
-    if repeats:
-        source = order[first][np.cumsum(first) - 1]
-        out[order[~first]] = out[source[~first]]
+    if count < len(references):
+        per_task = max(COPIED_BYTES // size, 1)
+        run_on_all_cores(lambda first, last: copy_repeated(out, origins, first, last), len(references), per_task)
 
 
 class SavedFrames:

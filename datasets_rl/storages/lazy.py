@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
@@ -217,6 +217,8 @@ class LazyTensorStorage(TensorStorage):
         references = {number: self._columns[number] for number, leaf in enumerate(structure.leaves) if leaf.compressed}
         if references:
             self._frame_offsets = {number: column.storage_offset() for number, column in references.items()}
+            paths = {structure.leaves[number].path for number in references}
+            self.wide_states = frozenset(path for path in paths if (NEXT, *path) in paths)
             self._frames = CompressedLeaves(structure, references, self._allocate_frames, self._require_space)
 
     def _allocate_frames(self, number: int, nbytes: int) -> NDArray[np.uint8]:
@@ -257,28 +259,73 @@ class LazyTensorStorage(TensorStorage):
         # The results of a compiled operator may not be views of one memory, as the frames are.
         return parts[:tables] + [frames.clone() for frames in parts[tables:]]
 
-    def _read_frames(self, records: Tensor) -> list[Tensor]:
-        """Return the frames of each compressed leaf, [*axes, *shape], of records of the first table, [*axes, words]."""
+    def _read_frames(self, records: Tensor, left_out: Collection[int] = ()) -> list[Tensor]:
+        """Return the frames of each compressed leaf, [*axes, *shape], of records of the first table, [*axes, words].
+
+        Leaves that are left out are references.
+        """
         if self._frames is None:
             return []
         references = {number: records[..., word] for number, word in self._frame_offsets.items()}
-        frames = self._frames.read(references)
-        return [frames[number] for number in self._frame_offsets]
+        frames = self._frames.read({number: references[number] for number in references if number not in left_out})
+        return [self._move_to_device(frames.get(number, references[number])) for number in self._frame_offsets]
 
     @override
     def pick(self, key: Key, rows: Tensor) -> Tensor:
-        number = self._leaves_under(key).get((), -1)
-        if self._frames is None or number not in self._frame_offsets:
-            return super().pick(key, rows)
-        references = self._flat(self._columns[number][: self.filled_count]).index_select(0, rows.cpu())
-        return self._move_to_device(self._frames.read({number: references})[number])
+        return self.pick_all([key], rows)[0]
+
+    @override
+    def pick_all(self, keys: Sequence[Key], rows: Tensor) -> list[Tensor]:
+        numbers = [self._leaves_under(key).get((), -1) for key in keys]
+        compressed = [number for number in numbers if number in self._frame_offsets]
+        if self._frames is None or not compressed:
+            return [super(LazyTensorStorage, self).pick(key, rows) for key in keys]
+        frames = self._frames.read({number: self._references(number, rows) for number in compressed})
+        return [
+            self._move_to_device(frames[number]) if number in frames else super(LazyTensorStorage, self).pick(key, rows)
+            for key, number in zip(keys, numbers, strict=True)
+        ]
+
+    def _references(self, number: int, rows: Tensor) -> Tensor:
+        """Return the references to the frames of a leaf in some rows, int64 [B]."""
+        references: Tensor = self._flat(self._columns[number][: self.filled_count]).index_select(0, rows.cpu())
+        return references
+
+    def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
+        """Return frames of some rows, or those under "next": each distinct one is decompressed once.
+
+        Args:
+            key: A key in `wide_states`.
+            rows: The rows, int64 [...].
+            following: Whether to return the frame under "next" of each row, bool [...].
+
+        Returns:
+            The frames, uint8 [..., *shape].
+
+        Raises:
+            InvalidArgumentError: If the storage does not compress the key and the one under "next".
+        """
+        if self._frames is None or key not in self.wide_states:
+            raise InvalidArgumentError(f"{dotted_name(key)!r} is not compressed together with the key under 'next'")
+        now, after = (self._leaves_under(path)[()] for path in (key, (NEXT, *key)))
+        flat = rows.reshape(-1)
+        references = torch.where(following.reshape(-1), self._references(after, flat), self._references(now, flat))
+        return self._move_to_device(self._frames.read({now: references.view(rows.shape)})[now])
+
+    def take_without(self, rows: Tensor, keys: tuple[Key, ...]) -> Any:
+        """Return the steps of these rows, int64 [B], as one batch without some fields, which are not decompressed."""
+        structure = self._initialized_structure()
+        left_out = {number for key in keys for number in self._leaves_under(key).values()}
+        records = [table.view(-1, table.shape[-1])[: len(self)].index_select(0, rows.cpu()) for table in self._tables]
+        parts = [self._move_to_device(part) for part in records] + self._read_frames(records[0], left_out)
+        return structure.build(self._leaves(parts, rows, rows.shape), rows.shape, self.device).exclude(*keys)
 
     @override
     def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> Any:
         if self._frames is None:
             return super().take_fields(rows, keys)
-        fields = {(*key, *path): number for key in keys for path, number in self._leaves_under(key).items()}
-        leaves = {path: self.pick(path, rows) for path in fields}
+        paths = [(*key, *path) for key in keys for path in self._leaves_under(key)]
+        leaves = dict(zip(paths, self.pick_all(paths, rows), strict=True))
         return TensorDict(nest_keys(leaves), batch_size=rows.shape, device=self.device)
 
     @override
@@ -330,7 +377,7 @@ class LazyTensorStorage(TensorStorage):
         for number, column in self._objects.items():
             leaves[number] = as_non_tensor(column[: self.filled_count][where])
         for number, frames in zip(self._frame_offsets, self._read_frames(tables[0]), strict=True):
-            leaves[number] = self._move_to_device(frames)
+            leaves[number] = frames
         return leaves, tables[0].shape[:-1]
 
     def _move_to_device(self, part: Tensor) -> Tensor:

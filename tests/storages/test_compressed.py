@@ -25,7 +25,7 @@ from datasets_rl import (
 from datasets_rl.errors import DiskFullError, InvalidArgumentError
 from datasets_rl.format import checkpoint
 from datasets_rl.storages import compressed, frame_ring
-from datasets_rl.transforms import CatFrames
+from datasets_rl.transforms import CatFrames, Compose, MultiStepTransform, WindowTransform
 
 KEYS = ("pixels", ("next", "pixels"))
 SIDE = 64
@@ -188,6 +188,18 @@ def same(left, right):
     return type(left) is type(right) and bool((left == right).all())
 
 
+WINDOWS = {
+    "stack": lambda: CatFrames(4, -3, in_keys=[*KEYS], out_keys=["stack", ("next", "stack")], check_layout=False),
+    "stack in place": lambda: CatFrames(3, -3, in_keys=[*KEYS], padding="zeros", check_layout=False),
+    "stack of next": lambda: CatFrames(3, -3, in_keys=[KEYS[1]], check_layout=False),
+    "n-step": lambda: MultiStepTransform(3, 0.9),
+    "stack, then n-step": lambda: Compose(
+        CatFrames(4, -3, in_keys=[*KEYS], check_layout=False), MultiStepTransform(3, 0.9)
+    ),
+    "windows": lambda: WindowTransform({"pixels": (2, 1), KEYS[1]: (2, 1), "number": (0, 3)}),
+}
+
+
 @pytest.mark.usefixtures("small_ring")
 class TestReading:
     """Whatever reads a raw storage reads the same from a compressed one."""
@@ -213,34 +225,43 @@ class TestReading:
         assert same(small.take_next(rows), raw.take_next(rows))
         assert same(small.flatten().get(rows), raw.get(rows))
 
-    def test_samplers_and_windows_give_equal_batches(self, both):
+    def test_slices_are_equal(self, both):
         def batches(storage):
             torch.manual_seed(0)
-            frames = CatFrames(N=4, dim=-3, in_keys=["pixels", ("next", "pixels")], check_layout=False)
             sampler = SliceSampler(slice_len=3, strict_length=False)
-            unsqueezed = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=12)
-            plain = [unsqueezed.sample() for _ in range(4)]
-            stacked = TensorDictReplayBuffer(storage=storage, batch_size=12, transform=frames)
-            return plain, [stacked.sample() for _ in range(4)]
+            buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=12)
+            return [buffer.sample() for _ in range(4)]
 
-        raw, small = map(batches, both)
-
-        for one, other in zip([*raw[0], *raw[1]], [*small[0], *small[1]], strict=True):
+        for one, other in zip(*map(batches, both), strict=True):
             assert same(other, one)
 
-    def test_a_batch_decompresses_each_frame_once(self, both, monkeypatch):
-        _, small = both
-        count = []
+    @pytest.mark.parametrize("windows", WINDOWS)
+    def test_windows_are_equal(self, both, windows):
+        batches = [
+            TensorDictReplayBuffer(storage=storage, transform=WINDOWS[windows]()).sample(rows=torch.arange(60))
+            for storage in both
+        ]
+
+        assert same(batches[1], batches[0])
+
+    @pytest.mark.parametrize(
+        ("transform", "distinct"), [(None, 30), (lambda: CatFrames(4, -3, in_keys=[*KEYS], check_layout=False), 31)]
+    )
+    def test_a_batch_decompresses_each_frame_once(self, transform, distinct, monkeypatch):
+        small = filled(LazyTensorStorage(60, compress=KEYS), 90)
+        small.replace(slice(None), small.get(slice(None)).set(("next", "done"), torch.zeros(60, 1, dtype=torch.bool)))
+        buffer = TensorDictReplayBuffer(storage=small, transform=transform and transform())
+        decompressed = []
         original = frame_ring.read_frames
 
         def counting(data, dictionary, references, out):
-            count.append(len(set(references.tolist())))
+            decompressed.append(len(set(references.tolist())))
             original(data, dictionary, references, out)
 
         monkeypatch.setattr(frame_ring, "read_frames", counting)
-        small.take(torch.arange(31, 60))
+        buffer.sample(rows=torch.arange(31, 60) % 60)
 
-        assert count == [30]  # 29 observations and 29 after them
+        assert decompressed == [distinct]
 
     @pytest.mark.filterwarnings("ignore")
     def test_a_compiled_function_samples_it(self):
