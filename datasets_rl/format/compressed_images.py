@@ -55,7 +55,7 @@ class CompressedImageColumn(ImageColumn):
 
 @dataclass(frozen=True, eq=False)
 class CompressedImages(StoredImages, PixelsOnAccess):
-    """Compressed images of some rows, which a writer with the same dictionary appends as they are; see `PixelsOnAccess`."""
+    """Compressed images of some rows, which a writer with the same dictionary appends unchanged; see `PixelsOnAccess`."""
 
     data: NDArray[np.uint8]
     """Bytes of these images and maybe others, [B]."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -177,6 +180,38 @@ def test_an_interrupted_build_continues_with_its_dictionary(home, tmp_path, monk
     assert digests(result) == digests(whole)
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from datasets_rl.build.journal import Journal
+from datasets_rl.preprocessing import Recipe, preprocess
+
+append, left = Journal.append, int(sys.argv[3])
+
+def appended(*arguments, **named):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    append(*arguments, **named)
+
+Journal.append = appended
+recipe = Recipe.inline(["compress_images"])
+preprocess(Path(sys.argv[1]), recipe, out=Path(sys.argv[2]), jobs=1, num_parts=8)
+"""
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_a_killed_build_is_resumed_with_equal_bits(home, tmp_path, commits):
+    recipe = Recipe.inline(["compress_images"])
+    whole = StoredDataset(preprocess(home / "raw", recipe, out=tmp_path / "a" / "packed", jobs=1, num_parts=8))
+    words = [sys.executable, "-c", KILLED, str(home / "raw"), str(tmp_path / "b" / "packed"), str(commits)]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    result = strict(preprocess(home / "raw", recipe, out=tmp_path / "b" / "packed", jobs=1, num_parts=8))
+
+    assert digests(result) == digests(whole)
+
+
 @pytest.mark.parametrize("steps", [["compress_images"], ["compress_images:pixels"], ["compress_images:[pixels]"]])
 def test_pixels_are_compressed_and_come_back_bit_for_bit(home, tmp_path, steps):
     raw = StoredDataset(home / "raw")
@@ -253,7 +288,7 @@ def test_a_merge_of_equal_dictionaries_decompresses_nothing(home, tmp_path, monk
     assert data[0] + data[1] == data[2]
 
 
-def test_encoded_images_can_be_compressed(tmp_path):
+def test_encoded_images_can_be_compressed_and_merged_with_compressed_ones(tmp_path):
     pixels = [one.states[PIXELS][..., None].repeat(3, -1) for one in trajectories()]
     given = [
         replace(one, states={**one.states, PIXELS: EncodedImages([encoded(image) for image in images])})
@@ -267,7 +302,16 @@ def test_encoded_images_can_be_compressed(tmp_path):
     raw = Recipe.inline(["compress_images:form=raw"])
     unpacked = strict(preprocess(tmp_path / "toy" / "png", raw, out=tmp_path / "o" / "raw", jobs=1))
 
+    folders = [tmp_path / "toy" / "png", packed.folder.parent]
+    merges = [
+        strict(preprocess(order, Recipe([]), out=tmp_path / "o" / name, jobs=1))
+        for name, order in (("first", folders), ("last", folders[::-1]))
+    ]
+
     wanted = np.concatenate([images[: len(one)] for one, images in zip(trajectories(), pixels, strict=True)])
+    for merged in merges:
+        assert merged.schema[PIXELS].compressed
+        assert np.array_equal(merged.column(PIXELS), np.concatenate([wanted, wanted]))
     assert (packed.schema[PIXELS].form, unpacked.schema[PIXELS].form) == ("compressed", "raw")
     assert np.array_equal(packed.column(PIXELS), wanted)
     assert np.array_equal(unpacked.column(PIXELS), wanted)
