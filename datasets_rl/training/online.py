@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -23,17 +22,27 @@ class OnlineEpisodes:
 
     Args:
         learner: The agent.
-        explore: The actions [1, A] of the agent for observations [1, O], in the units of the environment.
+        start_exploring: Called for each episode; returns the function that gives the actions [1, ...] of the agent for
+            observations [1, ...], in the units of the environment.
         env: The environment.
-        buffer: A buffer that is extended by transitions [1] with float32 observations, and sampled for updates.
+        buffer: A buffer that is extended by transitions [1], and sampled for updates.
         args: Arguments with `seed`, `device`, `batch_size`, `start`, the steps before the first update, and `updates`, their
             number for each step.
+        dtype: Dtype of the observations in the buffer.
     """
 
     def __init__(
-        self, learner: Learner, explore: Callable[[Tensor], Tensor], env: Any, buffer: Any, args: argparse.Namespace
+        self,
+        learner: Learner,
+        start_exploring: Callable[[], Callable[[Tensor], Tensor]],
+        env: Any,
+        buffer: Any,
+        args: argparse.Namespace,
+        *,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._learner, self._explore, self._env, self._buffer, self._args = learner, explore, env, buffer, args
+        self._learner, self._start_exploring, self._env, self._buffer = learner, start_exploring, env, buffer
+        self._args, self._dtype = args, dtype
         self._episode = 0
 
     def updates(self, step: int, target: int) -> Iterator[tuple[int, list[Mapping[str, Tensor]]]]:
@@ -41,8 +50,9 @@ class OnlineEpisodes:
         while step < target:
             losses: list[Mapping[str, Tensor]] = []
             observation, ended = self._env.reset(seed=100_000 * self._args.seed + self._episode)[0], False
+            explore = self._start_exploring()
             while not ended:
-                transition = self._collect(observation)
+                transition = self._collect(observation, explore)
                 self._buffer.extend(transition)
                 observation, ended = transition["next", "observation"][0], bool(transition["next", "done"])
                 step += 1
@@ -56,13 +66,17 @@ class OnlineEpisodes:
         losses = [self._learner.update(batch, step) for batch in batches.split(self._args.batch_size)]
         return {name: loss.detach() for name, loss in losses[-1].items()}
 
-    def _collect(self, observation: Any) -> TensorDict:
+    def _collect(self, observation: Any, explore: Callable[[Tensor], Tensor]) -> TensorDict:
         """Take a step of the environment; return the transition, [1], with the keys and dtypes of the dataset."""
-        state = torch.as_tensor(observation, dtype=torch.float32)[None]
-        action = self._explore(state.to(self._args.device)).cpu()
+        state = torch.as_tensor(observation, dtype=self._dtype)[None]
+        action = explore(state.to(self._args.device)).cpu()
         following, reward, terminated, truncated, _ = self._env.step(action[0].numpy())
         flags = {"terminated": [[bool(terminated)]], "done": [[bool(terminated or truncated)]]}
-        after = {"observation": np.asarray(following, np.float32)[None], "reward": [[float(reward)]], **flags}
+        after = {
+            "observation": torch.as_tensor(following, dtype=self._dtype)[None],
+            "reward": [[float(reward)]],
+            **flags,
+        }
         return TensorDict({"observation": state, "action": action, "next": TensorDict(after, [1])}, [1])
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,15 +3,20 @@
 Q = min  huber(Q(s, a) - sign(r) - gamma Q'(s', argmax Q(s', .))) + alpha (logsumexp Q(s, .) - Q(s, a))
 
 Frames are gray or in color, [H, W], [C, H, W] or [H, W, C]; `CatFrames` stacks four when a batch is read. Stacks that the recipe
-atari_dqn stored are taken unchanged. ``--alpha 0`` is plain DQN, as in Agarwal et al. (2020, arXiv:1907.04543).
+atari_dqn stored are taken unchanged. ``--alpha 0`` is plain DQN, as in Agarwal et al. (2020, arXiv:1907.04543). With
+``--offline-fraction`` below 1, training goes on online: that share of each batch is from the dataset, the rest from the new
+experience, whose frames a ring keeps compressed.
 
     rlds train dqn_atari --dataset atari_dqn/Pong/1
+    rlds train dqn_atari --dataset atari_dqn/Pong/1 --offline-fraction 0.5
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +30,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms import CatFrames
 
 NAME = "dqn_atari"
+IMAGES: tuple[Any, ...] = ("observation", ("next", "observation"))
 KEYS = ("observation", "action", "next.observation", "next.reward", "next.terminated", "next.done")
 
 
@@ -38,7 +44,16 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_number("--discount", 0.99, high=1)
     parser.add_integer("--copy-every", 2_000, text="updates between copies to the target network")
     parser.add_number("--alpha", 0.1, text="weight of the penalty for actions not in the data")
+    parser.add_number("--offline-fraction", 1, high=1, text="of a batch; below 1: online training, with an environment")
+    parser.add_integer("--ring", 1_000_000, text="steps of new experience that are kept")
+    parser.add_integer("--start", 1_000, low=0, text="steps of the environment before the first update")
+    parser.add_integer("--updates", 1, high=1_000, text="for each step of the environment")
+    parser.add_number("--epsilon", 0.05, high=1, text="share of random actions of new experience")
     args = parser.parse(argv)
+    if args.offline_fraction < 1 and (args.no_eval or args.validation):
+        parser.error(
+            "argument --no-eval or --validation: online learning has an environment, and holds out no episodes"
+        )
     if len(args.channels) != 3:
         parser.error(f"argument --channels: expected 3 widths; there are {len(args.channels)}")
     return args
@@ -62,6 +77,10 @@ class Images:
                 f"{NAME} needs images of at least 36 x 36 pixels; those stored are {list(shape)}"
             )
 
+    def stacks(self) -> CatFrames:
+        """Return the transform that stacks the frames of a batch."""
+        return CatFrames(4, self.axis, in_keys=[*IMAGES], padding="same")
+
     def first(self, stacks: Tensor) -> Tensor:
         """Return stacks with the channels first, in [0, 1]."""
         return (stacks.movedim(-1, -3) if self.channels_last else stacks) / 255
@@ -79,8 +98,7 @@ def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     sampler = rl.RandomSampler(generator=torch.Generator().manual_seed(args.seed))
     data = rl.load(args.dataset, sampler=sampler, final_unknown="drop", **selection).select(KEYS)
     if (images := Images(data)).is_frame:
-        keys: Any = ["observation", ("next", "observation")]
-        data.append_transform(CatFrames(4, images.axis, in_keys=keys, padding="same"))
+        data.append_transform(images.stacks())
     return data
 
 
@@ -90,13 +108,14 @@ class Agent(training.Learner):
     def __init__(self, images: Images, space: Any, args: argparse.Namespace) -> None:
         super().__init__()
         self.args, self.images = args, images
+        self.actions = int(space.n)
         first, second, third = args.channels
         sizes = [(images.shape[0], first, 8, 4), (first, second, 4, 2), (second, third, 3, 1)]
         self.network = nn.Sequential(
             *(layer for size in sizes for layer in (nn.Conv2d(*size), nn.ReLU())), nn.Flatten()
         )
         size = self.network(torch.zeros(1, *images.shape)).shape[1]
-        self.network.extend([nn.Linear(size, args.width), nn.ReLU(), nn.Linear(args.width, int(space.n))])
+        self.network.extend([nn.Linear(size, args.width), nn.ReLU(), nn.Linear(args.width, self.actions)])
         self.target = copy.deepcopy(self.network)
         self.to(args.device)
         self.optimizers = {"td": torch.optim.Adam(self.network.parameters(), args.lr, eps=1.5e-4, fused=True)}
@@ -116,6 +135,16 @@ class Agent(training.Learner):
             )
 
         return act
+
+    def start_exploring(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+        """Return the policy of a new episode that collects experience: actions [1] of `dtype` for frames [1, ...]."""
+        policy = self.start_policy()
+
+        def explore(frames: Tensor) -> Tensor:
+            best = torch.from_numpy(policy(frames.cpu().numpy()))
+            return torch.where(torch.rand(1) < self.args.epsilon, torch.randint(self.actions, (1,)), best).to(dtype)
+
+        return explore
 
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
         """Take a step of the network; return the losses."""
@@ -141,7 +170,26 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         if not hasattr(run.action_space, "n"):
             raise InvalidArgumentError(f"{NAME} needs discrete actions; those of {args.dataset} are {run.action_space}")
         agent = Agent(Images(run.dataset), run.action_space, args)
-        return run.train(agent, evaluate=lambda: run.evaluate(agent, max_steps=args.eval_steps))
+        source = online_episodes(run, agent, args) if args.offline_fraction < 1 else None
+        return run.train(agent, source=source, evaluate=lambda: run.evaluate(agent, max_steps=args.eval_steps))
+
+
+def online_episodes(run: Any, agent: Agent, args: argparse.Namespace) -> training.OnlineEpisodes:
+    """Return the updates on the dataset and on new experience, whose frames are compressed as those of the dataset are."""
+    if run.envs is None:
+        raise InvalidArgumentError(
+            f"--offline-fraction {args.offline_fraction:g} is online learning; {args.dataset} names no environment"
+        )
+    if not agent.images.is_frame:
+        raise InvalidArgumentError(
+            f"{args.dataset} holds stacks; online learning stores frames, and stacks them in batches"
+        )
+    ring = rl.LazyTensorStorage(args.ring, compress=IMAGES)
+    rb = rl.OfflineToOnlineReplayBuffer(run.dataset, online_storage=ring, interleave=True, missing="drop")
+    rb.online_buffer.append_transform(agent.images.stacks())
+    rb.offline_fraction = args.offline_fraction
+    start = functools.partial(agent.start_exploring, run.dataset[:1]["action"].dtype)
+    return training.OnlineEpisodes(agent, start, run.dataset.make_env(), rb, args, dtype=torch.uint8)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,9 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
             run.dataset, online_capacity=args.steps + 10_000, interleave=True, missing="drop"
         )
         rb.offline_fraction = args.offline_fraction
-        return run.train(agent, source=training.OnlineEpisodes(agent, agent.explore, run.dataset.make_env(), rb, args))
+        return run.train(
+            agent, source=training.OnlineEpisodes(agent, lambda: agent.explore, run.dataset.make_env(), rb, args)
+        )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from tensordict import TensorDict
 
 from datasets_rl import RecordEpisodes, load
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.preprocessing.steps.forms import CompressImages
 from datasets_rl.recipes.results import point_maze
+from datasets_rl.storages import compressed
 from datasets_rl.transforms import CatFrames
 
 SMALL = ["--batch-size", "8", "--eval-episodes", "1"]
@@ -96,6 +98,61 @@ def test_dqn_trains_on_frames_and_stacks_of_real_games(frames, tmp_path, monkeyp
     weights = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["networks"]["network.0.weight"]
     assert np.isfinite([value for value in result.values() if isinstance(value, float)]).all()
     assert weights.shape[1] == read[0]
+
+
+class Blink(gymnasium.Env):
+    """A bright square in one of two corners; the reward is 1 for the number of the corner."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (68, 68), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        return self.image(), {}
+
+    def step(self, action):
+        reward = float(action == self.corner)
+        return self.image(), reward, False, False, {}
+
+    def image(self):
+        self.corner = int(self.np_random.integers(2))
+        image = np.zeros((68, 68), np.uint8)
+        image[60 * self.corner :, 60 * self.corner :][:8, :8] = 255
+        return image
+
+
+def test_dqn_continues_online_with_a_compressed_ring_and_resumes_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    monkeypatch.setattr(compressed, "_TRAINING_FRAMES", 20)
+    monkeypatch.setitem(
+        gymnasium.registry, "Blink-v0", gymnasium.envs.registration.EnvSpec("Blink-v0", Blink, max_episode_steps=20)
+    )
+    env = RecordEpisodes(gymnasium.make("Blink-v0"), "local/blink")
+    for seed in range(3):
+        env.reset(seed=seed)
+        for step in range(20):
+            env.step(step % 2)
+    env.close()
+    load("local/blink").derive(CompressImages(), name="small")
+
+    def run(out, steps):
+        words = ["--dataset", "local/blink@small", "--out", str(tmp_path / out), "--steps", str(steps)]
+        words += ["--eval-every", "20", "--offline-fraction", "0.5", "--start", "10", "--ring", "50"]
+        return program("dqn_atari").main([*words, *TINY["dqn_atari"]])
+
+    run("whole", 80)
+    run("parts", 40)
+    result = run("parts", 80)
+
+    assert result["step"] == 80
+    assert_same_networks(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_dqn_goes_online_only_with_an_environment_and_frames(tmp_path, gathered):
+    del gathered
+    words = ["--dataset", "local/tiny-pong", "--out", str(tmp_path), "--offline-fraction", "0.5", "--no-eval"]
+    with pytest.raises(SystemExit):
+        program("dqn_atari").main(words)
 
 
 def test_a_stack_of_the_program_is_that_of_the_batches(tmp_path, monkeypatch):
