@@ -186,6 +186,8 @@ def test_jpeg_images_of_different_and_of_equal_lengths_are_read(put, convert):
     stored = convert()
 
     assert kinds == ["u", "O"]
+    assert stored.schema[("observation",)].form == "encoded"
+    assert stored.map("observation.npy")[:3].tobytes() == b"\xff\xd8\xff"
     assert np.abs(stored.column(("observation",))[:2].astype(int) - np.array(smooth[:2])).max() <= 3
     assert np.unique(stored.column(("next", "observation"))[3]).size > 50
 

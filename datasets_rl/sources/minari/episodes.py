@@ -71,6 +71,10 @@ class StoredColumn(ABC):
             ConversionError: If images are damaged, or their shape differs from that of the space.
         """
 
+    @abstractmethod
+    def read_images(self, start: int, stop: int) -> list[bytes]:
+        """Return the JPEG images of the rows [start, stop), if they are JPEG images."""
+
     @property
     def row_bytes(self) -> int:
         """Number of bytes of one row in memory."""
@@ -265,6 +269,8 @@ class _Hdf5Column(StoredColumn):
 
     @override
     def read(self, start: int, stop: int) -> NDArray[Any] | TextStates:
+        if self.kind == "jpeg":
+            return _decode_images(self.read_images(start, stop), self.shape, self._name)
         with library_errors(self._name, f"rows {start:,} to {stop - 1:,}: "):
             if self.kind == "numbers" and (start, stop) == (0, self.length):
                 whole: NDArray[Any] = np.empty((self.length, *self.shape), self.dtype)
@@ -273,9 +279,12 @@ class _Hdf5Column(StoredColumn):
             rows = h5py.Dataset(self._dataset)[start:stop]
         if self.kind == "numbers":
             return np.asarray(rows, self.dtype)
-        if self.kind == "text":
-            return TextStates.from_texts([_decode_text(value, self._name) for value in rows.tolist()])
-        return _decode_images([bytes(value) for value in rows], self.shape, self._name)
+        return TextStates.from_texts([_decode_text(value, self._name) for value in rows.tolist()])
+
+    @override
+    def read_images(self, start: int, stop: int) -> list[bytes]:
+        with library_errors(self._name, f"rows {start:,} to {stop - 1:,}: "):
+            return [bytes(value) for value in h5py.Dataset(self._dataset)[start:stop]]
 
 
 def _chunk_shape(dataset: Any) -> tuple[int, ...] | None:
@@ -407,9 +416,13 @@ class _TableColumn(StoredColumn):
         if self.kind == "text":
             return TextStates.from_texts(rows.to_pylist())
         if self.kind == "jpeg":
-            return _decode_images(rows.to_pylist(), self.shape, self._name)
+            return _decode_images(self.read_images(start, stop), self.shape, self._name)
         flat = rows.flatten() if self._listed else rows
         return np.asarray(flat.to_numpy(zero_copy_only=False), self.dtype).reshape(stop - start, *self.shape)
+
+    @override
+    def read_images(self, start: int, stop: int) -> list[bytes]:
+        return list(self._array[start:stop].to_pylist())
 
 
 def _read_table(path: Path) -> Any:

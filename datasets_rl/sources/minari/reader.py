@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import Call, ConversionError, Remedy
-from datasets_rl.format.schema import Column
+from datasets_rl.format.schema import Column, Form
 from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
 from datasets_rl.sources.minari.episodes import (
     EpisodeError,
@@ -31,10 +31,11 @@ from datasets_rl.sources.minari.episodes import (
 from datasets_rl.sources.minari.spaces import Leaf, leaf_spaces, read_space, spec_document
 from datasets_rl.sources.selection import read_numbers
 from datasets_rl.sources.values import WIDENED, count_not_finite
-from datasets_rl.ted.episode import Episode, TextStates
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted_name
 
 _BLOCK_BYTES = 8 << 20
+_IMAGE_AXES = 3
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
 _VERSIONS = frozenset({"0.4.0", "0.4.1", "0.4.2", "0.4.3", "0.5.0", "0.5.1", "0.5.2", "0.5.3", "0.5.4"})
 _METADATA = (
@@ -65,7 +66,7 @@ _TEXTS = {
     "flag-inside-episode": "rows inside an episode have an end flag: the trajectory ends there, and another one begins",
     "both-flags": "rows that are terminated and truncated keep both flags",
     "not-finite": "values that are NaN or infinite were kept",
-    "jpeg": "values of images stored as JPEG, which is lossy, were decoded",
+    "jpeg": "images are stored as JPEG, which is lossy",
     "jpeg-of-symbols": "values are stored as JPEG although their space is not an image, as Minari 0.5.3 did: they are "
     "damaged",
     "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
@@ -103,7 +104,9 @@ class MinariReader(EpisodeReader):
             first = self._first_episode()
             self._check_complete(first)
             steps = first.columns[NEXT_TERMINATED].length
-            self.columns = [_column_of(key, stored, steps) for key, stored in first.columns.items()]
+            self.columns = [
+                _column_of(key, stored, steps, self._episodes.leaves.get(key)) for key, stored in first.columns.items()
+            ]
         except BaseException:
             self._episodes.close()
             raise
@@ -276,6 +279,11 @@ class MinariReader(EpisodeReader):
         self, column: Column, stored: StoredColumn, first: int, last: int, *, lacks_reset: bool = False
     ) -> Any:
         """Read the rows [first, last); if the column lacks the row of the reset, row 0 is zeros."""
+        if stored.kind == "jpeg":
+            leaf = self._episodes.leaves.get(column.key)
+            self.counts["jpeg" if leaf is None or leaf.image else "jpeg-of-symbols"] += last - first
+            if column.encoded:
+                return EncodedImages(stored.read_images(first, last))
         if lacks_reset:
             values = stored.read(max(first - 1, 0), last - 1)
             values = values if first else _with_leading_zero(values)
@@ -283,9 +291,6 @@ class MinariReader(EpisodeReader):
             values = stored.read(first, last)
         if isinstance(values, TextStates):
             return values
-        if stored.kind == "jpeg":
-            leaf = self._episodes.leaves.get(column.key)
-            self.counts["jpeg" if leaf is None or leaf.image else "jpeg-of-symbols"] += last - first
         if values.dtype != column.dtype:
             self.counts["widened"] += last - first
             values = values.astype(column.dtype)
@@ -348,7 +353,7 @@ def _fits_column(key: Key, shape: tuple[int, ...], dtype: np.dtype[Any], column:
     return dtype == column.dtype and (shape == column.shape or (key == NEXT_REWARD and shape in {(), (1,)}))
 
 
-def _column_of(key: Key, stored: StoredColumn, steps: int) -> Column:
+def _column_of(key: Key, stored: StoredColumn, steps: int, leaf: Leaf | None) -> Column:
     if key in _FLAGS:
         return Column(key, np.dtype(np.bool_), (1,))
     dtype = WIDENED.get(stored.dtype, stored.dtype)
@@ -356,7 +361,10 @@ def _column_of(key: Key, stored: StoredColumn, steps: int) -> Column:
         return Column(key, dtype, (1,))
     # Old files have additional groups, such as `state`. They are states if they have one more row than the actions.
     shared = key[0] in {"observation", "info"} or stored.length == steps + 1
-    return Column(key, dtype, stored.shape, shared=shared, text=stored.kind == "text")
+    # An info can lack the image of the reset, and an encoded image of grayscale pixels has an axis that these lack.
+    is_image = stored.kind == "jpeg" and key[0] == "observation" and len(stored.shape) == _IMAGE_AXES
+    form: Form = "encoded" if is_image and (leaf is None or leaf.image) else "raw"
+    return Column(key, dtype, stored.shape, shared=shared, text=stored.kind == "text", form=form)
 
 
 def _with_leading_zero(values: NDArray[Any] | TextStates) -> NDArray[Any] | TextStates:
