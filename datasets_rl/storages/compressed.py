@@ -76,7 +76,7 @@ class CompressedLeaves:
 
     @staticmethod
     def slots_per_write(envs: int) -> int:
-        """Return the maximum number of slots of one call of `write`."""
+        """Return the maximum number of slots of one call of `writing`."""
         return max(_WRITTEN_FRAMES // envs, 1)
 
     @contextmanager
@@ -146,7 +146,7 @@ class CompressedLeaves:
         return [group.ring.memory[: group.ring.nbytes] for group in self._groups]
 
     def restore(self, memories: Sequence[NDArray[np.uint8]]) -> None:
-        """Copy memories of `memories` of a storage of the same size."""
+        """Copy the `memories` of the frames of a storage of the same size."""
         for group, memory in zip(self._groups, memories, strict=True):
             group.ring.memory[: len(memory)] = memory
 
@@ -225,7 +225,7 @@ class _Group:
     def end_write(self, rows: Rows, frames: dict[int, Frames], replaced: References) -> None:
         """Count the references that were overwritten, and remember the last observations for the next write."""
         self.ring.release(replaced)
-        if self.ring.is_sparse():
+        while self.ring.is_sparse():
             self._move(np.unique(self.ring.movable(self.references_at(_ALL))))
         self.ring.writing = False
         count = len(replaced) // len(self.columns)

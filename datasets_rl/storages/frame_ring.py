@@ -46,7 +46,9 @@ _MAP_NORESERVE: Final = 0x4000  # Python has its name from 3.13 on
 _SEGMENT_BYTES: Final = 1 << 18
 _FRAMES_PER_SEGMENT: Final = 16
 _SPARE_SEGMENTS: Final = 16
-"""Number of segments that may be sparse, and of those whose frames are moved at once."""
+"""Number of segments that may be sparse, and least number of those whose frames are moved at once."""
+_MOVED_PART: Final = 8
+"""The frames of one in so many segments are moved at once: to find the references takes longer than to move them."""
 _DICTIONARY_AREA: Final = 1 << 18
 _PIECE_BYTES: Final = 1 << 24
 _SAMPLE_BYTES_PER_DICTIONARY_BYTE: Final = 16
@@ -117,9 +119,9 @@ class FrameRing:
         self.frame_bytes = frame_bytes
         unaligned = max(_SEGMENT_BYTES, _FRAMES_PER_SEGMENT * frame_bytes)
         self.segment_bytes = -(-unaligned // _PAGE) * _PAGE
-        usable = self.segment_bytes // frame_bytes
-        # Twice the bytes of frames that cannot be compressed: each of the segments may be half dead.
-        self._segments = 2 * -(-frames // usable) + 4 * _SPARE_SEGMENTS
+        self._usable_bytes = self.segment_bytes // frame_bytes * frame_bytes
+        # Twice the bytes of frames that cannot be compressed: each of the segments may be half dead; and room to move.
+        self._segments = 5 * -(-frames * frame_bytes // self._usable_bytes) // 2 + 4 * _SPARE_SEGMENTS
         header = 8 * (_WORDS + self._segments) + _DICTIONARY_AREA
         self._first = -(-header // _PAGE) * _PAGE
         self.memory: NDArray[np.uint8] = allocate(self._first + self._segments * self.segment_bytes)
@@ -212,6 +214,8 @@ class FrameRing:
 
     def _open_segment(self) -> None:
         segment = int(np.argmin(self._live))
+        if self._live[segment]:
+            raise RuntimeError("every segment holds frames; expected a free one")
         if segment >= self._words[_USED]:
             self._reserve(self.segment_bytes)
             self._words[_USED] = segment + 1
@@ -245,14 +249,14 @@ class FrameRing:
             return False
         self._opened = False
         live = self._live[: int(self._words[_USED])]
-        needed = int(live.sum()) // (self.segment_bytes - self.frame_bytes)
-        return int(np.count_nonzero(live)) > 2 * needed + _SPARE_SEGMENTS
+        return int(np.count_nonzero(live)) > 2 * (int(live.sum()) // self._usable_bytes) + _SPARE_SEGMENTS
 
     def movable(self, references: References) -> References:
         """Return those of all references, [n], whose frames should be moved: the frames of the sparsest segments."""
         live = self._live.copy()
         live[live == 0] = live[(int(self._words[_END]) - 1) // self.segment_bytes] = self.segment_bytes
-        sparsest = np.argpartition(live, _SPARE_SEGMENTS)[:_SPARE_SEGMENTS]
+        count = max(_SPARE_SEGMENTS, int(self._words[_USED]) // _MOVED_PART)
+        sparsest = np.argpartition(live, count)[:count]
         chosen = np.zeros(self._segments, np.bool_)
         chosen[sparsest[live[sparsest] <= self.segment_bytes // 2]] = True
         moved: References = references[chosen[starts_of(references) // self.segment_bytes] & (references > 0)]
@@ -271,12 +275,9 @@ class FrameRing:
         size = self.segment_bytes * max(_PIECE_BYTES // self.segment_bytes, 1)
         end = int(self._words[_USED]) * self.segment_bytes
         pieces = [torch.from_numpy(self._data[start : min(start + size, end)]) for start in range(0, end, size)]
-        trained = None if self.dictionary is None else torch.tensor([*self.dictionary.data], dtype=torch.uint8)
-        return {"dictionary": trained, "pieces": pieces}
-
-    def copy_from(self, other: FrameRing) -> None:
-        """Copy all of a ring of the same sizes."""
-        self.memory[: other.nbytes] = other.memory[: other.nbytes]
+        trained = int(self._words[_DICTIONARY]) - 1
+        dictionary = None if trained < 0 else torch.from_numpy(self._dictionary_area[:trained].copy())
+        return {"dictionary": dictionary, "pieces": pieces}
 
 
 def read_frames(

@@ -224,7 +224,10 @@ class LazyTensorStorage(TensorStorage):
     def _allocate_frames(self, number: int, nbytes: int) -> NDArray[np.uint8]:
         """Return memory for compressed frames, of which the system allocates a page at its first write."""
         files = self._files or self._frame_files
-        return anonymous_memory(nbytes) if files is None else files.map_frames(number, nbytes)
+        if files is None:
+            return anonymous_memory(nbytes)
+        is_used = files is self._files and self._ledger is not None and self._ledger.head[0] > 0
+        return files.map_frames(number, nbytes, exists=is_used)
 
     def _require_space(self, nbytes: int) -> None:
         if files := self._files or self._frame_files:

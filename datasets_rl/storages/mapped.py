@@ -134,12 +134,25 @@ class MappedRows:
             disk.write_json(self.folder / _DESCRIPTION, description)
         return mapped
 
-    def map_frames(self, number: int, nbytes: int) -> NDArray[np.uint8]:
-        """Map the memory of compressed frames, of which the disk allocates a block at its first write."""
+    def map_frames(self, number: int, nbytes: int, *, exists: bool) -> NDArray[np.uint8]:
+        """Map the memory of compressed frames, of which the disk allocates a block at its first write.
+
+        Args:
+            number: Number of the file.
+            nbytes: Size of the file in bytes.
+            exists: Whether the file must exist, because steps refer to it.
+
+        Raises:
+            InvalidArgumentError: If the file is missing, or has another size.
+        """
         path = self.folder / f"frames.{number}.bin"
         with path.open("ab") as stream:
-            if stream.tell() != nbytes:
-                stream.truncate(nbytes)
+            if stream.tell() != nbytes and (exists or stream.tell()):
+                raise InvalidArgumentError(
+                    f"{path} is missing or damaged: it has {stream.tell():,} bytes; expected {nbytes:,}",
+                    hint="delete the folder, or restore it from a backup",
+                )
+            stream.truncate(nbytes)
         return np.memmap(path, np.uint8, mode="r+", shape=(nbytes,)).view(np.ndarray)
 
     def require_space(self, nbytes: int) -> None:
