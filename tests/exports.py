@@ -73,9 +73,11 @@ def write_robot(folder: Path, *, known: bool = True, form: str = "png") -> Store
     Args:
         folder: The folder of the dataset.
         known: Whether all final states are known; otherwise that of the second episode is not.
-        form: The format of the images, png or jpeg.
+        form: The format of the images, png or jpeg; or how their pixels are stored, raw or compressed.
     """
-    image = Column(("observation", "camera"), np.dtype(np.uint8), (SIDE, SIDE, 3), shared=True, form="encoded")
+    stored: Form = form if form in {"raw", "compressed"} else "encoded"
+    camera = ("observation", "camera")
+    image = Column(camera, np.dtype(np.uint8), (SIDE, SIDE, 3), shared=True, form=stored)
     columns = [
         Column(("observation", "joints"), np.dtype(np.float64), (2,), shared=True),
         image,
@@ -89,13 +91,16 @@ def write_robot(folder: Path, *, known: bool = True, form: str = "png") -> Store
     ]
     episodes = [_robot(steps, seed, known=known or seed != 1, form=form) for seed, steps in enumerate((4, 3, 5))]
     specs = {"action": {"kind": "bounded", "dtype": "float32", "shape": [2], "low": -1.0, "high": [0.5, 1.0]}}
-    return write_dataset(folder, episodes, columns, specs=specs, license="MIT", metadata={"fps": 10})
+    dictionaries = {camera: ZstdDictionary()}
+    return write_dataset(folder, episodes, columns, dictionaries, specs=specs, license="MIT", metadata={"fps": 10})
 
 
 def _robot(steps: int, seed: int, *, known: bool, form: str) -> Any:
     random = np.random.default_rng(seed)
     rows, last = steps + known, (np.arange(steps) == steps - 1)[:, None]
-    images = random.integers(0, 255, (rows, SIDE, SIDE, 3), dtype=np.uint8)
+    pixels = random.integers(0, 255, (rows, SIDE, SIDE, 3), dtype=np.uint8)
+    is_encoded = form not in {"raw", "compressed"}
+    images = EncodedImages([encoded(image, form) for image in pixels]) if is_encoded else pixels
     episode = Episode(
         steps={
             ("action",): random.uniform(-1, 0.5, (steps, 2)).astype(np.float32),
@@ -107,7 +112,7 @@ def _robot(steps: int, seed: int, *, known: bool, form: str) -> Any:
         },
         states={
             ("observation", "joints"): random.normal(size=(rows, 2)),
-            ("observation", "camera"): EncodedImages([encoded(one, form) for one in images]),
+            ("observation", "camera"): images,
             ("observation", "gripper"): random.integers(-300, 300, rows).astype(np.int16),
             ("info", "goal"): random.normal(size=(rows, 1)).astype(np.float32),
         },

@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from exports import export_stored, write_images
+from exports import export_stored, write_images, write_robot
 from pyarrow import parquet
 
 from datasets_rl.exporting import Content
@@ -28,13 +28,12 @@ def content_of(path):
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("to", FORMATS)
-def test_compressed_images_are_exported_as_pixels_are(to, known, tmp_path):
-    if to == "d4rl":
-        pytest.skip("it holds vectors only")
+@pytest.mark.parametrize("write", [write_images, write_robot])
+@pytest.mark.parametrize("to", [name for name in FORMATS if name != "d4rl"])  # which holds vectors only
+def test_compressed_images_are_exported_as_pixels_are(to, write, known, tmp_path):
     outs = []
     for form in ("raw", "compressed"):
-        stored = write_images(tmp_path / form / "toy", known=known, form=form)
+        stored = write(tmp_path / form / "toy", known=known, form=form)
         outs.append(export_stored(stored, to, tmp_path / form / f"out{'.h5' if to == 'd3rlpy' else ''}"))
 
     files = [
