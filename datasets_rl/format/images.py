@@ -45,10 +45,12 @@ class ImageColumn(ABC):
         """Return the number of images, N."""
         return self.shape[0]
 
-    def __getitem__(self, index: slice | NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """Return the pixels of a slice or of row numbers, uint8 [n, ...]."""
+    def __getitem__(self, index: slice | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> NDArray[np.uint8]:
+        """Return the pixels of a slice, of row numbers, or of a mask, uint8 [n, ...]."""
         if isinstance(index, slice):
             return self.take(np.arange(*index.indices(len(self))))
+        if index.dtype == np.bool_:
+            return self.take(np.flatnonzero(index))
         return self.take(np.where(index < 0, index + len(self), index))
 
     def take(self, rows: NDArray[np.integer[Any]], cache: ImageCache | None = None) -> NDArray[np.uint8]:
