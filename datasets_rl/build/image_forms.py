@@ -40,6 +40,7 @@ BAD_SHARDS = "images-compress-badly"
 """Rule of the decision that counts the shards whose images are far larger than those of the sample."""
 _SAMPLE_ROWS = 5_000
 _SAMPLE_BYTES = 64 << 20
+_TRAINING_BYTES = 32 << 20  # many times the size of a dictionary; zstd copies them
 _DECODED_BYTES = 8 << 20
 
 
@@ -238,7 +239,8 @@ def _measure(images: NDArray[np.uint8]) -> tuple[ZstdDictionary, float, float]:
     if not len(images):
         return ZstdDictionary(), 0.0, 0.0
     split = math.ceil(len(images) * 4 / 5)
-    dictionary = ZstdDictionary.train(images[: split : math.ceil(split / TRAINING_FRAMES)])
+    every = math.ceil(max(split / TRAINING_FRAMES, images[:split].nbytes / _TRAINING_BYTES))
+    dictionary = ZstdDictionary.train(images[:split:every])
     others = images[split:] if split < len(images) else images
     data, _ = compress(others, dictionary)
     image_bytes = len(data) / len(others)
