@@ -212,7 +212,8 @@ class _Group:
         envs = min(self._envs, len(frames))
         references = np.concatenate([np.zeros(envs, np.int64), next_references[: len(frames) - envs]])
         equal = np.zeros(len(frames), np.bool_)
-        equal[envs:] = _equal_frames(frames[envs:], next_frames[: len(frames) - envs])
+        if len(frames) > envs:
+            equal[envs:] = _equal_frames(frames[envs:], next_frames[: len(frames) - envs])
         if self._last is not None and len(self._last[0]) == envs:
             rows, last = self._last
             equal[:envs] = _equal_frames(frames[:envs], last[following])

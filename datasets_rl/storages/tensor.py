@@ -58,15 +58,17 @@ class Write(NamedTuple):
     def parts(self, capacity: int, envs: tuple[int, ...], size: int) -> Iterator[tuple[Write, Slots]]:
         """Yield writes with the same result, each of at most `size` slots or steps, and the rows that each changes."""
         place, leaves, counts, single = self
-        steps = np.arange(math.prod(envs))
+        count = math.prod(envs)
         if isinstance(place, Segment):
-            for start in range(max(place.count - capacity, 0), place.count, size):
-                count = min(size, place.count - start)
-                segment = Segment((place.first + start) % capacity, count)
-                slots = (segment.first + np.arange(count)) % capacity
-                chunk = leaves if count == place.count else [leaf[start : start + count] for leaf in leaves]
-                yield Write(segment, chunk, counts, single), (slots[:, None] * len(steps) + steps).reshape(-1)
+            for first, begin, length in place.pieces(capacity):
+                for start in range(0, length, size):
+                    segment, begun = Segment(first + start, min(size, length - start)), begin + start
+                    whole = segment.count == place.count
+                    chunk = leaves if whole else [leaf[begun : begun + segment.count] for leaf in leaves]
+                    rows = np.arange(segment.first * count, (segment.first + segment.count) * count)
+                    yield Write(segment, chunk, counts, single), rows
             return
+        steps = np.arange(count)
         axes = (place,) if isinstance(place, Tensor) else place
         rows = np.ravel_multi_index([axis.numpy() for axis in axes], (capacity, *envs[: len(axes) - 1]))
         # Of several elements for one place, the last one stays.
@@ -76,7 +78,7 @@ class Write(NamedTuple):
             where = tuple(axis[chosen] for axis in axes)
             changed = rows[chosen.numpy()]
             if isinstance(place, Tensor):
-                changed = (changed[:, None] * len(steps) + steps).reshape(-1)
+                changed = (changed[:, None] * count + steps).reshape(-1)
             part = where[0] if isinstance(place, Tensor) else where
             yield Write(part, [leaf[chosen] for leaf in leaves], counts), changed
 
