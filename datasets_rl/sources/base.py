@@ -216,8 +216,8 @@ class Listing:
     """Approximate size of the converted dataset, if known without the sizes of the files; with the keys of `growth`."""
     growth: Mapping[str, float] = field(default_factory=dict)
     """Approximate number of stored bytes per fetched byte, for each of the choices that it depends on (keyed
-    like ``images=encoded``, or empty if there are none). The first one is the choice in effect, or an upper bound of it
-    if it is made by measurement."""
+    like ``images=encoded``, or empty if there are none). The first one is the choice in effect, or the expected one if
+    the conversion makes it."""
     copied: Manifest | None = None
     """The manifest of a dataset that the upstream has in the stored format. Its files are copied and not converted: the
     `part` of each shard has, for each of its paths, the file of the dataset and the offset in it, and `params` has the

@@ -103,7 +103,7 @@ class GenDGRL(Source):
         steps = self._game_and_category(name)[1]["steps"]
         parts = max(1, steps // _SHARD_STEPS)
         frame_bytes = _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
-        sizes = {"raw": _STEP_BYTES + frame_bytes, "compressed": _STEP_BYTES + frame_bytes / MIN_RATIO}
+        sizes = {"compressed": _STEP_BYTES + frame_bytes / MIN_RATIO, "raw": _STEP_BYTES + frame_bytes}
         return Listing(
             (asset,),
             tuple(Shard((asset.path,), [part, parts]) for part in range(parts)),

@@ -153,7 +153,7 @@ def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> dict[str, fl
         return {}
     pixels = sum(int(match[2]) * 3 * int(match[1]) ** 2 for match in matches)
     others = sum(int(match[2]) for match in matches) * _STEP_BYTES
-    return by_images({"raw": pixels + others, "compressed": pixels / MIN_RATIO + others}, selection)
+    return by_images({"compressed": pixels / MIN_RATIO + others, "raw": pixels + others}, selection)
 
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
