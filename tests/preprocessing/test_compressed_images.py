@@ -230,6 +230,15 @@ def test_pixels_are_compressed_and_come_back_bit_for_bit(home, tmp_path, steps):
     assert unpacked.schema[PIXELS].form == "raw"
 
 
+def test_small_compressed_images_become_pixels_without_being_named(home, tmp_path):
+    small = preprocess(home / "compressed", Recipe.inline(["resize:48"]), out=tmp_path / "out" / "small", jobs=1)
+    raw = preprocess(small, Recipe.inline(["compress_images:form=raw"]), out=tmp_path / "out" / "raw", jobs=1)
+
+    assert StoredDataset(small).schema[PIXELS].form == "compressed"
+    assert strict(raw).schema[PIXELS].form == "raw"
+    assert_equal(StoredDataset(raw), StoredDataset(small))
+
+
 def test_a_dry_run_shows_the_bytes_of_compressed_images(home):
     expected = preview(home / "raw", Recipe.inline(["compress_images"]))
     kept = preview(home / "compressed", Recipe.inline(["keep_lengths:1"]))

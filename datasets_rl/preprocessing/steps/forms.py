@@ -26,7 +26,8 @@ class CompressImages(DataStep):
     """Store images compressed by zstd, without loss; or as pixels, with form=raw.
 
     Args:
-        keys: The fields; by default all of uint8 with at least 4,096 bytes per step.
+        keys: The fields; by default all of uint8 with at least 4,096 bytes per step, and all images that are encoded or
+            compressed.
         form: How they are stored: "compressed" or "raw".
     """
 
@@ -40,7 +41,9 @@ class CompressImages(DataStep):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         arrays = {**batch.steps, **batch.states}
-        keys = require_keys(batch, self.keys) or [key for key, values in arrays.items() if _is_wide(values)]
+        keys = require_keys(batch, self.keys) or [
+            key for key, values in arrays.items() if key in batch.compressed or _is_image(values)
+        ]
         if not keys:
             raise InvalidArgumentError(
                 f"no field has images: uint8 with at least {WIDE_BYTES:,} bytes per step", hint="name fields with keys="
@@ -56,5 +59,6 @@ class CompressImages(DataStep):
         return replace(map_fields(batch, stored, lambda _, pixels: pixels), compressed=batch.compressed - {*keys})
 
 
-def _is_wide(values: Any) -> bool:
-    return bool(values.dtype == np.uint8) and math.prod(values.shape[1:]) >= WIDE_BYTES
+def _is_image(values: Any) -> bool:
+    is_wide = values.dtype == np.uint8 and math.prod(values.shape[1:]) >= WIDE_BYTES
+    return is_wide or isinstance(values, StoredImages)
