@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from tensordict import TensorDict
 from torch import Tensor
 from typing_extensions import override
 
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import InvalidArgumentError, NotEnoughMemoryError, UnknownKeyError
 from datasets_rl.format.schema import WIDE_BYTES, Schema
+from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowSlot, RowViews, nest_leaves
@@ -59,6 +61,7 @@ class DeviceStorage(EpisodicStorage):
 
     Raises:
         InvalidArgumentError: If a field consists of encoded images, which are decoded in main memory.
+        NotEnoughMemoryError: If the device has too little memory for the fields; compressed images are decompressed.
     """
 
     def __init__(self, steps: EpisodicStorage, device: torch.device | str) -> None:
@@ -76,6 +79,7 @@ class DeviceStorage(EpisodicStorage):
         self._step_bytes = self._record_bytes + sum(first[key].nbytes for key in wide)
         table = steps.episodes
         rows = len(steps) + len(table)
+        _check_fits(rows * self._step_bytes, steps, wide, self.device)
         episodes = torch.from_numpy(np.repeat(np.arange(len(table)), table.lengths))
         self._positions = (torch.arange(len(steps)) + episodes).to(self.device)
         # The last record completes the window of the one before it.
@@ -259,6 +263,20 @@ def _layout(leaves: Mapping[Key, Tensor], shared: Collection[Key]) -> tuple[list
         slots.append(RowSlot(key, offset, leaf.dtype, tuple(leaf.shape[1:])))
         end = offset + leaf.nbytes
     return slots, -(-end // _WORD) * _WORD
+
+
+def _check_fits(needed: int, steps: EpisodicStorage, wide: Collection[Key], device: torch.device) -> None:
+    available = {"cuda": lambda: torch.cuda.mem_get_info(device)[0], "cpu": memory_bytes}.get(
+        device.type, lambda: inf
+    )()
+    if needed > available:
+        schema = steps.schema
+        compressed = [dotted_name(key) for key in wide if key in schema and schema[key].compressed]
+        after = f" after {', '.join(compressed)}, stored compressed by zstd, is decompressed" if compressed else ""
+        raise NotEnoughMemoryError(
+            f"the fields take {needed:,} bytes on {device}{after}; it has {available:,.0f}",
+            hint="choose fewer fields, keys=[...]; or sample from the files, without a device",
+        )
 
 
 def _check_not_encoded(steps: EpisodicStorage, device: torch.device) -> None:

@@ -160,22 +160,23 @@ class CatFrames(OverTime):
         if self.N > _MAX_UNCHECKED_FRAMES:
             self._require_memory(len(rows), sum(storage.pick(key, rows[:1]).nbytes for key in self.own_reads(storage)))
         # A stack under "next" has the last frames of the stack, and the next frame.
-        rows_of_sides = torch.stack([window, torch.cat([window[:, 1:], window[:, -1:]], 1)])
-        following, padding = (torch.zeros_like(rows_of_sides, dtype=torch.bool) for _ in range(2))
-        following[1, :, -1] = True
-        padding[0], padding[1, :, :-1] = outside, outside[:, 1:]
+        sides = (window, torch.cat([window[:, 1:], window[:, -1:]], 1))
+        following = torch.zeros_like(outside), torch.zeros_like(outside)
+        following[1][:, -1] = True
+        paddings = (outside, torch.cat([outside[:, 1:], torch.zeros_like(outside[:, :1])], 1))
         numbers: dict[Key, dict[int, int]] = {}
         for number, key in enumerate(self.own_reads(storage)):
             side = int(key[0] == NEXT)
             numbers.setdefault(key[side:], {})[side] = number
         values: dict[str, Any] = {"outside": outside}
         for field, number_of_side in numbers.items():
-            sides = [*number_of_side]
-            stacks = storage.pick_states(field, rows_of_sides[sides], following[sides])
-            for side, stack in zip(sides, stacks, strict=True):
-                number = number_of_side[side]
+            rows_of_stacks = torch.stack([sides[side] for side in number_of_side])
+            stacks = storage.pick_states(
+                field, rows_of_stacks, torch.stack([following[side] for side in number_of_side])
+            )
+            for (side, number), stack in zip(number_of_side.items(), stacks, strict=True):
                 if self.padding != "same":
-                    stack.masked_fill_(expand_right(padding[side], stack.shape), self.padding_value)
+                    stack.masked_fill_(expand_right(paddings[side], stack.shape), self.padding_value)
                 if data.get(self.in_keys[number], None) is None:
                     frame = stack[:, -1]
                     replaced = self.in_keys[number] == self.out_keys[number]

@@ -9,11 +9,12 @@ from raw.images import encoded, scene
 from stored_data import Trajectory, columns, plain, write_dataset
 
 from datasets_rl import TensorDictReplayBuffer
+from datasets_rl.errors import NotEnoughMemoryError
 from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.schema import Column
 from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.samplers import SliceSampler
-from datasets_rl.storages import DatasetStorage
+from datasets_rl.storages import DatasetStorage, device
 from datasets_rl.storages.device import DeviceStorage
 from datasets_rl.storages.view import View
 from datasets_rl.ted.episode import EncodedImages
@@ -107,7 +108,7 @@ def test_stacks_of_views(stored, view):
     def steps(form):
         storage = DatasetStorage(stored[form])
         if view == "device":
-            return DeviceStorage(View(storage, rows), "cpu") if form == "raw" else View(storage, rows)
+            return DeviceStorage(View(storage, rows), "cpu") if form == "compressed" else View(storage, rows)
         return View(storage, rows if view == "rows" else None, {**dict.fromkeys(storage.keys()), PIXELS: torch.float32})
 
     def read(form):
@@ -118,6 +119,20 @@ def test_stacks_of_views(stored, view):
     assert got.keys() == expected.keys()
     for key, values in expected.items():
         assert np.array_equal(got[key], values), key
+
+
+def test_stacks_of_compressed_images_on_a_device_depend_on_no_value(stored):
+    """On ``meta`` there are no values: whatever waited for one would fail."""
+    storage = DeviceStorage(DatasetStorage(stored["compressed"]), "meta")
+    batch = TensorDictReplayBuffer(storage=storage, transform=stacks(padding="zeros"), batch_size=6).sample()
+    assert batch["next", "stack"].shape == (6, 4, *SHAPE)
+
+
+def test_compressed_images_that_do_not_fit_on_a_device_are_named(stored, monkeypatch):
+    monkeypatch.setattr(device, "memory_bytes", lambda: 400_000)
+    message = r"the fields take 44\d,\d+ bytes on cpu after pixels, stored compressed by zstd, is decompressed; it has 400,000"
+    with pytest.raises(NotEnoughMemoryError, match=message):
+        DeviceStorage(DatasetStorage(stored["compressed"]), "cpu")
 
 
 @pytest.mark.parametrize("form", FORMS)
