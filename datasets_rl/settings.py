@@ -63,8 +63,8 @@ class Settings:
     jobs: int = 4
     """RLDS_JOBS: the number of files, and of ranges of one large file, that are fetched at once."""
     image_cache: int = 256
-    """RLDS_IMAGE_CACHE: megabytes of decoded images that each opened dataset with encoded images keeps in memory; 0
-    keeps none."""
+    """RLDS_IMAGE_CACHE: megabytes of decoded PNG and JPEG images that each opened dataset keeps in memory; 0 keeps
+    none."""
     mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """RLDS_MIRRORS: for each source, base addresses that are tried before those of the upstream, as in
     ``d4rl=https://lab.example/d4rl,file:///mnt/d4rl;minari=https://lab.example/minari``."""

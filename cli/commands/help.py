@@ -23,7 +23,7 @@ _ENVIRONMENT = (
     ("RLDS_JOBS", "files, and ranges of one big file, fetched at once; 4"),
     (
         "RLDS_IMAGE_CACHE",
-        "megabytes of decoded images that each opened dataset keeps in memory, if they are encoded; 0: none; 256",
+        "megabytes of decoded PNG and JPEG images that each opened dataset keeps in memory; 0: none; 256",
     ),
     (
         "RLDS_TIMEOUT",

@@ -266,9 +266,11 @@ def _layout(leaves: Mapping[Key, Tensor], shared: Collection[Key]) -> tuple[list
 
 
 def _check_fits(needed: int, steps: EpisodicStorage, wide: Collection[Key], device: torch.device) -> None:
-    available = {"cuda": lambda: torch.cuda.mem_get_info(device)[0], "cpu": memory_bytes}.get(
-        device.type, lambda: inf
-    )()
+    available = inf
+    if device.type == "cpu":
+        available = memory_bytes()
+    elif device.type == "cuda":
+        available = torch.cuda.mem_get_info(device)[0]
     if needed > available:
         schema = steps.schema
         compressed = [dotted_name(key) for key in wide if key in schema and schema[key].compressed]

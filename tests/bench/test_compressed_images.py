@@ -1,0 +1,179 @@
+"""What stacks of compressed Atari frames cost: beside raw frames, ours and TorchRL's, in memory and from the disk."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import warnings
+from dataclasses import replace
+
+import bench_data
+import numpy as np
+import pytest
+import torch
+from raw.atari_dqn import screens
+from stored_data import FLAGS, Trajectory, write_dataset
+from tensordict import TensorDict
+
+from datasets_rl import TensorDictReplayBuffer
+from datasets_rl.format.npy import advise_random_reads
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
+from datasets_rl.read.zstd import ZstdDictionary
+from datasets_rl.storages import DatasetStorage
+from datasets_rl.transforms import CatFrames
+
+PIXELS, NEXT_PIXELS = ("pixels",), ("next", "pixels")
+SHAPE = (1, 84, 84)
+SCHEMA = [
+    Column(PIXELS, np.dtype(np.uint8), SHAPE, shared=True),
+    Column(("action",), np.dtype(np.int64), ()),
+    Column(("next", "reward"), np.dtype(np.float32), (1,)),
+    *FLAGS,
+]
+STEPS = 1000
+"""Number of steps of an episode."""
+
+
+@pytest.fixture(scope="module")
+def frames(size):
+    """Frames of ten games, of which each is in the dataset ten times."""
+    games = [
+        "pong",
+        "breakout",
+        "seaquest",
+        "space_invaders",
+        "qbert",
+        "asterix",
+        "beam_rider",
+        "enduro",
+        "freeway",
+        "ms_pacman",
+    ]
+    return np.concatenate([screens(size(full=1001, small=41), game) for game in games[: size(full=10, small=2)]])
+
+
+@pytest.fixture(scope="module")
+def folders(frames, size, session_path):
+    """A dataset of 100,000 frames, raw and compressed."""
+    episodes, steps = [], size(full=STEPS, small=40)
+    last = (np.arange(steps) == steps - 1)[:, None]
+    for start in range(0, len(frames), steps + 1):
+        states = frames[start : start + steps + 1].reshape(-1, *SHAPE)
+        columns = {
+            ("action",): np.zeros(steps, np.int64),
+            ("next", "reward"): np.zeros((steps, 1), np.float32),
+            ("next", "terminated"): last,
+            ("next", "truncated"): np.zeros_like(last),
+        }
+        episodes.append(Trajectory(columns, {PIXELS: states}))
+    dictionaries = {PIXELS: ZstdDictionary.train(frames[::10])}
+    episodes *= size(full=10, small=1)
+    raw = write_dataset(session_path / "raw", episodes, SCHEMA)
+    compressed = [replace(SCHEMA[0], form="compressed"), *SCHEMA[1:]]
+    written = write_dataset(session_path / "compressed", episodes, compressed, dictionaries)
+    return {"raw": raw.folder, "compressed": written.folder}
+
+
+def buffer_of(folder):
+    """A buffer of stacks of four, now and next."""
+    stacks = CatFrames(4, -3, in_keys=[PIXELS, NEXT_PIXELS])
+    return TensorDictReplayBuffer(storage=DatasetStorage(StoredDataset(folder)), transform=stacks)
+
+
+@pytest.fixture
+def torchrls(torchrl_data, frames, size, tmp_path):
+    """TorchRL's buffer of the same frames, raw in a memory map, with its own stacks of four."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torchrl.envs.transforms import CatFrames as TheirCatFrames
+
+    steps, count = size(full=STEPS, small=40), size(full=10, small=1)
+    transform, sampler = TheirCatFrames(4, -3, in_keys=["pixels"], reset_key="_reset").make_rb_transform_and_sampler(
+        32, end_key=("next", "done"), cache_values=True
+    )
+    storage = torchrl_data.LazyMemmapStorage(count * len(frames), scratch_dir=tmp_path / "theirs")
+    buffer = torchrl_data.ReplayBuffer(storage=storage, sampler=sampler, transform=transform, batch_size=32)
+    done = (torch.arange(steps) == steps - 1).unsqueeze(1)
+    for _ in range(count):
+        for start in range(0, len(frames), steps + 1):
+            states = torch.from_numpy(frames[start : start + steps + 1]).view(-1, *SHAPE)
+            following = {"pixels": states[1:], "reward": torch.zeros(steps, 1), "done": done, "terminated": done}
+            storage.set(
+                range(len(storage), len(storage) + steps),
+                TensorDict(
+                    {"pixels": states[:-1], "action": torch.zeros(steps, dtype=torch.int64), "next": following}, [steps]
+                ),
+            )
+    return buffer
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs a system that drops pages on request")
+@pytest.mark.parametrize("count", [32, 256])
+def test_stacks_from_the_disk(folders, count, size, expect, run_in_child):
+    """Raw frames that do not fit in memory: no page of a batch is in it. The compressed ones fit, a 15th or less."""
+    os.sync()
+    took = run_in_child(from_the_disk, folders, count, size(full=30, small=1))
+    print("\n" + ", ".join(f"{name} {seconds * 1e6:,.0f} us" for name, seconds in took.items()))
+
+    speed = took["raw"] / took["compressed"]
+    expect(f"{count} stacks of compressed frames, times the speed of raw ones on the disk", speed, at_least=5)
+
+
+def from_the_disk(folders, count, rounds):
+    """Seconds of a batch, in a process of its own: the system keeps the pages of files that others have mapped."""
+    torch.set_num_threads(1)
+    raw, compressed = (buffer_of(folders[name]) for name in ("raw", "compressed"))
+    pixels = raw.storage.stored.map("pixels.npy")
+    advise_random_reads(pixels)  # as for a dataset that is larger than half of the memory
+
+    def cold():
+        drop(pixels, folders["raw"] / "pixels.npy")
+        return raw.sample(count)
+
+    drop(compressed.storage.stored.map("pixels.npy"), folders["compressed"] / "pixels.npy")
+    for _ in range(400 * rounds // count):  # until most of its pages have been read
+        compressed.sample(count)
+    return bench_data.compare({"raw": cold, "compressed": lambda: compressed.sample(count)}, rounds=rounds, repeat=1)
+
+
+def drop(mapped, path):
+    """Drop the pages of a file from memory."""
+    mapped._mmap.madvise(mmap.MADV_DONTNEED)
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.mark.filterwarnings("ignore:The last dimension of the tensordict:UserWarning")
+@pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes:UserWarning")
+@pytest.mark.parametrize("count", [32, 256])
+def test_stacks_in_memory(folders, torchrls, count, size, compare, expect):
+    buffers = {name: buffer_of(folder) for name, folder in folders.items()}
+    for buffer in buffers.values():
+        rows = torch.arange(len(buffer))
+        for part in rows.split(4096):
+            buffer.storage.take_fields(part, [PIXELS])
+    took = compare(
+        {name: (lambda one=one: one.sample(count)) for name, one in buffers.items()},
+        rounds=size(full=200, small=1),
+        repeat=1,
+    )
+    theirs = compare({"TorchRL": lambda: torchrls.sample(count)}, rounds=size(full=4, small=1), repeat=1)["TorchRL"]
+
+    expect(f"{count} stacks of compressed frames, times raw ones", took["compressed"] / took["raw"], at_most=1.8)
+    # Most of it is the time of its transform, which looks for the end of each episode in every pixel.
+    expect(f"{count} stacks of compressed frames, times TorchRL's speed", theirs / took["compressed"], at_least=10)
+
+
+def grown(folder, batches):
+    """MB over the idle process of some batches of 256 stacks."""
+    buffer = buffer_of(folder)
+    buffer.sample(1)
+    idle = bench_data.peak()
+    for _ in range(batches):
+        buffer.sample(256)
+    return bench_data.peak() - idle
+
+
+def test_stacks_take_little_memory(folders, size, expect, run_in_child):
+    expect("MB over the idle process", run_in_child(grown, folders["compressed"], size(full=200, small=2)), at_most=200)
