@@ -44,6 +44,7 @@ from .datasets.local import LocalExperienceReplay as LocalExperienceReplay
 from .datasets.minari import MinariExperienceReplay as MinariExperienceReplay
 from .datasets.openml import OpenMLExperienceReplay as OpenMLExperienceReplay
 from .datasets.openx import OpenXExperienceReplay as OpenXExperienceReplay
+from .datasets.robomimic import RobomimicExperienceReplay as RobomimicExperienceReplay
 from .datasets.roboset import RobosetExperienceReplay as RobosetExperienceReplay
 from .datasets.vd4rl import VD4RLExperienceReplay as VD4RLExperienceReplay
 from .verification.run import (

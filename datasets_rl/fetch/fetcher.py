@@ -46,7 +46,8 @@ class Fetcher:
         Raises:
             FetchError, IntegrityError, DiskFullError: If a file cannot be had.
         """
-        if self.local is not None and not all(url.startswith("file:") for asset in assets for url in asset.urls):
+        listed = all(asset.urls and all(url.startswith("file:") for url in asset.urls) for asset in assets)
+        if self.local is not None and not listed:
             return fetch_local(assets, self.local, hash_check=self.hash_check)
         if self.force:
             for asset in assets:

@@ -22,7 +22,7 @@ import itertools
 import math
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,13 +138,15 @@ class Hdf5File:
     Args:
         path: The file.
         threads: Number of chunks that are decompressed at once; by default one for each core, at most 8.
+        group: Group whose datasets are opened; by default all. With None, `enter` opens those of one group after another,
+            for files with thousands of groups.
 
     Raises:
         ConversionError: If the file is not an HDF5 file, is truncated, or refers to other files; the error names every
             problem.
     """
 
-    def __init__(self, path: Path | str, *, threads: int | None = None) -> None:
+    def __init__(self, path: Path | str, *, threads: int | None = None, group: str | None = "") -> None:
         self.path = Path(path)
         _check_magic(self.path)
         with library_errors(self.path.name):
@@ -152,7 +154,7 @@ class Hdf5File:
             self._file = h5py.File(self.path, "r", rdcc_nbytes=0, locking=False)
         self._pool = ThreadPoolExecutor(threads or min(core_count(), _THREADS_MAX), thread_name_prefix="inflate")
         try:
-            self.arrays: Mapping[str, Hdf5Array] = self._open()
+            self.arrays: Mapping[str, Hdf5Array] = {} if group is None else self._open(group)
         except BaseException:
             self.close()
             raise
@@ -167,6 +169,48 @@ class Hdf5File:
         """Stop the threads, then close the file."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._file.close()
+
+    def enter(self, group: str) -> None:
+        """Replace `arrays` by the datasets below a group; their names begin at the root, ``data/demo_0/actions``.
+
+        Raises:
+            ConversionError: As on opening the file, or if there is no such group.
+        """
+        self.arrays = self._open(group)
+
+    def members(self, group: str) -> dict[str, bool]:
+        """Return the names in a group, in the order of the file, and whether each is a group; empty without the group.
+
+        Raises:
+            ConversionError: If the group is damaged.
+        """
+        with library_errors(self.path.name):
+            node = _follow_path(self._file, group)
+            found = {name: _follow_path(node, name) for name in node} if isinstance(node, h5py.Group) else {}
+        return {name: isinstance(member, h5py.Group) for name, member in found.items()}
+
+    def shape(self, path: str) -> tuple[int, ...] | None:
+        """Return the shape of a dataset, whose group need not be entered; None if there is no such dataset.
+
+        Raises:
+            ConversionError: If it is damaged.
+        """
+        with library_errors(self.path.name):
+            node = _follow_path(self._file, path)
+            return tuple(node.shape or ()) if isinstance(node, h5py.Dataset) else None
+
+    def attribute(self, path: str, name: str) -> NDArray[np.generic] | str | float | bool | None:
+        """Return an attribute of a group or dataset; None if it is missing.
+
+        Raises:
+            ConversionError: If it cannot be decoded.
+        """
+        with library_errors(self.path.name, f"attribute {name} of {path}: "):
+            node = _follow_path(self._file, path)
+            raw = None if node is None else node.attrs.get(name)
+            return (
+                None if raw is None else _native_value(raw, text=isinstance(raw, np.ndarray) and raw.dtype.kind == "O")
+            )
 
     @property
     def unwritten(self) -> int:
@@ -189,7 +233,11 @@ class Hdf5File:
         """
         array = self.arrays[name]
         cursor = _BandReader(array)
-        self._finish(self._submit(cursor.advance(start, array.shape[0] if stop is None else stop)))
+        jobs = [*cursor.advance(start, array.shape[0] if stop is None else stop)]
+        if len(jobs) > 1:
+            self._finish(self._submit(jobs))
+        else:
+            self._run(jobs)
         return cursor.rows()
 
     def blocks(
@@ -237,12 +285,15 @@ class Hdf5File:
         with library_errors(self.path.name, f"{name}: "):
             return _native_value(array.dataset[()], text=array.text)
 
-    def _open(self) -> dict[str, Hdf5Array]:
+    def _open(self, group: str) -> dict[str, Hdf5Array]:
         problems: list[str] = []
         arrays: dict[str, Hdf5Array] = {}
         budget = iter(range(_NAMES_MAX))
         try:
-            for name, dataset in _find_datasets(self._file, "", (), budget, problems):
+            node = _follow_path(self._file, group)
+            if not isinstance(node, h5py.Group):
+                raise ConversionError(self.path.name, [f"{group} is not a group of the file"], hint=AGAIN)
+            for name, dataset in _find_datasets(node, f"{group}/" if group else "", (), budget, problems):
                 arrays[name] = Hdf5Array(name, dataset)
                 problems.extend(arrays[name].problems())
         except LIBRARY_ERRORS as error:
@@ -253,7 +304,15 @@ class Hdf5File:
             raise ConversionError(self.path.name, first_problems(problems), hint=AGAIN)
         return arrays
 
-    def _submit(self, jobs: Iterator[_Job]) -> list[Future[None]]:
+    def _run(self, jobs: Iterable[_Job]) -> None:
+        """Run jobs in this thread: for a few rows, another one takes longer to start than to read them."""
+        try:
+            for job in jobs:
+                job()
+        except _DamagedError as error:
+            raise ConversionError(self.path.name, error.args, hint=AGAIN) from None
+
+    def _submit(self, jobs: Iterable[_Job]) -> list[Future[None]]:
         return [self._pool.submit(job) for job in jobs]
 
     def _finish(self, pending: Sequence[Future[None]]) -> None:

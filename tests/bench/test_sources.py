@@ -23,6 +23,8 @@ LIMITS = {
     "openx1": (3, 100),
     "openx2": (4, 100),
     "openx3": (2, 100),
+    "robomimic0": (6, 150),
+    "robomimic1": (12, 200),
     "roboset0": (2, 150),
     "vd4rl0": (3, 100),
     "vd4rl1": (3, 150),

@@ -1,0 +1,180 @@
+"""Demonstrations of robots in HDF5 files of robomimic's shape: robomimic, MimicGen, LIBERO, and custom files.
+
+lift/ph/low_dim_v15                     lift/ph/low_dim_v15.hdf5 of robomimic's repository
+mimicgen/core/stack_d0                  core/stack_d0.hdf5 of MimicGen's repository
+libero/libero_spatial                   libero_spatial/*_demo.hdf5 of LIBERO's repository: a file for each task
+libero/libero_spatial/<name of a file>  one of them
+<any other name>                        a file or folder of the user, or of a mirror
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, SpaceSummary
+from datasets_rl.sources.selection import Numbers, Option
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.upstream import Upstream
+
+__all__ = ["SOURCE", "Robomimic"]
+
+_ID = re.compile(r"(?:[\w][-\w.]*/)*[\w][-\w.]*", re.ASCII)
+_ENDINGS = (".hdf5", ".h5")
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_SHARD_BYTES = 64 << 20
+
+
+class Robomimic(Source):
+    """Source of the files of robomimic, MimicGen and LIBERO, and of any file or folder of this shape."""
+
+    name = "robomimic"
+    selects = frozenset({"episodes"})
+    options = (
+        Option("split", "Filter key of the files, such as train; by default, all demonstrations."),
+        Option(
+            "alignment",
+            "Whether the observation beside an action is the one before or after it; by default, the files show it.",
+            choices=("before", "after"),
+        ),
+    )
+
+    def entry(self, name: str) -> Entry:
+        """Return the catalog entry of an id, or an entry without a title if the catalog does not list the id.
+
+        Raises:
+            UnknownIdError: If the id is not made up of letters, digits, dots, dashes and underscores, joined by
+                slashes.
+        """
+        if not _ID.fullmatch(name):
+            raise self.unknown(name)
+        facts = self._facts(name)
+        catalog = self.catalog
+        if facts is None:
+            return Entry(self.name, name)
+        collection = catalog["collections"][facts["in"]]
+        score = collection.get("score")
+        return Entry(
+            self.name,
+            name,
+            title=facts["title"],
+            description=collection["description"],
+            environment=facts.get("environment", ""),
+            observation=SpaceSummary(facts.get("observation", collection["observation"])),
+            action=SpaceSummary("continuous", tuple(facts["action"]) if "action" in facts else None),
+            **self.figures({figure: facts[figure] for figure in ("bytes", "episodes") if figure in facts}),
+            tags=tuple(collection["tags"]),
+            license=collection["license"],
+            citation=collection["citation"],
+            homepage=collection["homepage"],
+            known_issues=(*collection["known_issues"], *facts.get("known_issues", ())),
+            score=None if score is None else Score(*score),
+            time_limit=facts.get("time_limit"),
+        )
+
+    @override
+    def assets(self, name: str) -> Sequence[Asset]:
+        from datasets_rl.fetch.asset import Asset
+
+        facts = self._facts(name)
+        if facts is None or facts["path"].endswith("/"):
+            return super().assets(name)
+        return (Asset(tuple(self._urls(facts)), facts["path"], magic=_MAGIC, kind="HDF5"),)
+
+    @override
+    def addresses(self, name: str) -> Sequence[str]:
+        facts = self._facts(name)
+        return () if facts is None else self._urls(facts)
+
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
+        """List the files of an id, and split each into shards of its demonstrations; see `Source.resolve`."""
+        facts = self._facts(name)
+        if facts is None or facts["path"].endswith("/"):
+            revision, assets, is_folder = self._list_folder(name, facts, upstream)
+        else:
+            revision, is_folder = "", False
+            assets = tuple(upstream.with_size(asset) for asset in self.assets(name))
+        numbers = {asset.path: number for number, asset in enumerate(assets)}
+        assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
+        return Listing(
+            assets,
+            tuple(shard for asset in assets for shard in _shards(asset)),
+            common=(assets[0].path,),  # its first demonstration defines the columns
+            params={
+                "files": numbers,
+                "folder": is_folder,
+                "keys": list(selection.keys),
+                **{option.name: selection.choice(option.name, self.options) for option in self.options},
+            },
+            revision=revision,
+            numbers=Numbers.read(selection.episodes),
+        )
+
+    @override
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+        from datasets_rl.sources.robomimic.reader import RobomimicReader
+
+        return RobomimicReader(f"{self.name}/{name}", files, params or {})
+
+    def _facts(self, name: str) -> dict[str, Any] | None:
+        """Return what the catalog states about an id, or about the folder that has its file; None for other ids."""
+        listed: Mapping[str, Any] = self.catalog["ids"]
+        if name in listed:
+            return dict(listed[name])
+        folder, _, file = name.rpartition("/")
+        facts = listed.get(folder)
+        if facts is None or not facts["path"].endswith("/"):
+            return None
+        title = f"{facts['title']}: {file.removesuffix('_demo').replace('_', ' ')}"
+        return {"in": facts["in"], "path": f"{facts['path']}{file}.hdf5", "title": title}
+
+    def _urls(self, facts: Mapping[str, Any]) -> list[str]:
+        return [f"{base}/{facts['path']}".rstrip("/") for base in self.catalog["collections"][facts["in"]]["addresses"]]
+
+    def _list_folder(
+        self, name: str, facts: Mapping[str, Any] | None, upstream: Upstream
+    ) -> tuple[str, tuple[Asset, ...], bool]:
+        """Return the revision and the files of a folder, and whether the id names a folder of several files.
+
+        Raises:
+            UnknownIdError: If there is no such id, and the user gives no files.
+            ConversionError: If the folder has no HDF5 file.
+        """
+        from datasets_rl.fetch.asset import Asset
+
+        path = name if facts is None else facts["path"].rstrip("/")
+        try:
+            folder = upstream.folder(path, [] if facts is None else self._urls(facts))
+        except FetchError as error:
+            if facts is not None:
+                raise
+            if not error.failures:  # no address was tried
+                unknown = self.unknown(name)
+                unknown.hint = Remedy("give the file, or the folder with the files: {}", Argument("from_local"))
+                raise unknown from error
+            # The user gives a file, or a mirror that cannot list its files.
+            asset = Asset(upstream.mirror_urls(f"{name}.hdf5"), f"{name}.hdf5", magic=_MAGIC, kind="HDF5")
+            return "", (upstream.with_size(asset),), False
+        found = [asset for asset in folder.assets if asset.path.endswith(_ENDINGS)]
+        if not found:
+            names = ", ".join(asset.path for asset in folder.assets[:5])
+            raise ConversionError(f"{self.name}/{name}", [f"it has no HDF5 file; its first files are {names}"])
+        assets = tuple(replace(asset, magic=_MAGIC, kind="HDF5") for asset in found)
+        return folder.revision, assets, facts is not None or len(assets) > 1
+
+
+def _shards(asset: Asset) -> list[Shard]:
+    """Return the shards of a file: each has as many of its demonstrations as the others."""
+    pieces = max(1, -(-(asset.size or 0) // _SHARD_BYTES))
+    return [Shard((asset.path,), [[asset.path, piece, pieces]]) for piece in range(pieces)]
+
+
+SOURCE = Robomimic()

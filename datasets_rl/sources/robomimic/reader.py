@@ -1,0 +1,365 @@
+"""Reader of robomimic's demonstrations: every demonstration is an episode, which ends where its group ends.
+
+    file row        0     1     2    ...   T-1
+    actions        a_0   a_1   a_2   ...  a_T-1
+    obs            o_0   o_1   o_2   ...  o_T-1       robomimic, MimicGen: T steps; the last next_obs is o_T
+    rewards, dones r_1   r_2   r_3   ...   r_T        of the state after the action
+
+    obs            o_1   o_2   o_3   ...   o_T        LIBERO: T - 1 steps, from a_1; o_0 was not stored
+    states         s_0   s_1   s_2   ...  s_T-1       of the simulator, before the action, in both
+
+``dones`` may be set in several rows, for states of success, or in the last row of every demonstration. The last step is
+terminated if it is set there and the reward is positive; else it is truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy
+from datasets_rl.format.schema import Column
+from datasets_rl.read.hdf5 import Hdf5Array
+from datasets_rl.read.streams import first_problems
+from datasets_rl.sources.base import NO_TRANSITION, EpisodeReader, Selection
+from datasets_rl.sources.robomimic.demonstrations import (
+    DONES,
+    LANGUAGE,
+    ROBOT_STATES,
+    STATES,
+    Demonstration,
+    DemonstrationError,
+    DemonstrationFile,
+)
+from datasets_rl.sources.values import WIDENED, count_not_finite, find_jumps
+from datasets_rl.ted.episode import Episode, TextStates
+from datasets_rl.ted.keys import (
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    dotted_name,
+)
+
+_BLOCK_BYTES = 8 << 20
+_STORABLE = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8"))
+_FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
+_ONE_VALUE = (NEXT_REWARD, DONES)
+_METADATA = ("env_args", "problem_info", "bddl_file_name", "bddl_file_content")
+_ALIGNMENTS = {
+    "next_obs": "the observation beside an action is the one before it, and the last next_obs is the final observation",
+    "final": "the observation beside an action is the one before it; the files have no next_obs, so that the final "
+    "observation is not known",
+    "before": "the observation beside an action is the one before it, as in files of LIBERO that were generated again; "
+    "the final observation is not known",
+    "after": "the observation beside an action is the one after it, as in LIBERO's own files: the step of the first "
+    "action was left out, because the observation before it was not stored",
+}
+_EVIDENCE = {
+    "next_obs": "the alignment follows from next_obs",
+    "keys": "the alignment follows from the names in the files, which are not those of LIBERO",
+    "states": "the alignment was measured: the joints of the observations were compared with the simulator states",
+    "image-size": "the alignment follows from the size of the images: 128 pixels in LIBERO's own files, 256 in files "
+    "that were generated again",
+    "given": "the alignment was stated in the selection",
+}
+_TEXTS = {
+    **{f"alignment-{name.replace('_', '-')}": text for name, text in _ALIGNMENTS.items()},
+    **{f"alignment-by-{name.replace('_', '-')}": text for name, text in _EVIDENCE.items()},
+    "end-without-success": "demonstrations do not end in a success: their last step was marked truncated",
+    "dones-inside": "rows before the last one have dones set, for states of success: the demonstration continues",
+    "rewards-missing": "demonstrations have no rewards: zeros were stored",
+    "next-obs-rounded": "rows whose next_obs differs by rounding from the obs of the following row; that one was stored",
+    "next-obs-differs": "rows whose next_obs differs from the obs of the following row; that one was stored, as the "
+    "selection states",
+    "states-left-out": "simulator states, whose size depends on the scene, were left out",
+    "arrays-left-out": "arrays without one row per action were left out",
+    "instruction-of-name": "the instruction was taken from the name of the file, as LIBERO does",
+    "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
+    **NO_TRANSITION,
+    "widened": "values of unsigned integers of 16 and 32 bits were widened to signed ones of 32 and 64 bits",
+    "not-finite": "values that are NaN or infinite were kept",
+}
+_ALIGN = Remedy(
+    "{} takes the rows as they stand",
+    Argument("selection", Call("Selection", options={"alignment": "before"})),
+)
+
+
+class RobomimicReader(EpisodeReader):
+    """Reader of the files of a shard.
+
+    Args:
+        dataset_id: Id of the dataset, for messages.
+        files: The local files, by path: those of the shard, and the first file of the dataset, whose first demonstration
+            defines the columns.
+        params: `Listing.params`: the number of each path, whether the dataset is a folder, the keys and the options.
+
+    Raises:
+        ConversionError: If a file has other contents, or its columns differ; the error names every problem.
+        InvalidArgumentError: If the files do not have the selected filter key.
+    """
+
+    rules = _TEXTS
+
+    def __init__(self, dataset_id: str, files: Mapping[str, Path], params: Mapping[str, Any]) -> None:
+        self._dataset_id = dataset_id
+        self._files = dict(files)
+        self._numbers: Mapping[str, int] = params.get("files") or {path: row for row, path in enumerate(sorted(files))}
+        self._alignment: str = params.get("alignment", "")
+        self._split: str = params.get("split", "")
+        first = min(files, key=self._numbers.__getitem__)
+        with self._open(first, threads=1) as file:
+            opened = file.first
+            self._filter_keys = sorted(file.filter_keys)
+            self._check_split(first)
+            self._has_instruction = file.instruction(opened.number) is not None or file.is_libero
+            # In a folder, each file is another task.
+            self._keeps_states = STATES in opened.arrays and not params.get("folder", False) and file.one_state_size
+            self._left_out = STATES in opened.arrays and not self._keeps_states
+            self._expected = self._file_columns(opened, f"{first}: {file.label(opened.number)}")
+            self.columns = [*self._expected.values(), *self._computed_columns()]
+            self.metadata = {f"files/{number}": path for path, number in self._numbers.items()}
+            if not params.get("folder", False):
+                self.metadata |= {name: text for name in _METADATA if (text := file.attribute(name))}
+        kept_keys = Selection(keys=tuple(params.get("keys", ()))).kept_keys([column.key for column in self.columns])
+        self._kept_columns = [column for column in self.columns if column.key in kept_keys]
+        self._keeps_all = not params.get("keys")
+
+    @override
+    def episodes(self, part: Any = None) -> Iterator[Episode]:
+        """Yield the demonstrations of some files.
+
+        Args:
+            part: Path of each file, the number of the piece of its demonstrations, and the number of pieces; by default,
+                all files.
+
+        Raises:
+            ConversionError: If a demonstration violates the format; the error names all of them.
+        """
+        self.counts.clear()
+        problems: list[str] = []
+        for path, piece, pieces in [(path, 0, 1) for path in self._sorted_files()] if part is None else part:
+            with self._open(path) as file:
+                if not piece:
+                    problems += [f"{path}: {problem}" for problem in file.total_problems()]
+                if sorted(file.filter_keys) != self._filter_keys:
+                    expected = ", ".join(self._filter_keys) or "none"
+                    problem = (
+                        f"its filter keys are {', '.join(file.filter_keys) or 'none'}; in the first file {expected}"
+                    )
+                    raise ConversionError(path, [problem])
+                chosen = [number for number in file.numbers if not self._split or self._in_split(file, number)]
+                for number in chosen[len(chosen) * piece // pieces : len(chosen) * (piece + 1) // pieces]:
+                    try:
+                        yield from self._convert(file, number)
+                    except DemonstrationError as error:
+                        problems += [f"{path}: {file.label(number)}: {problem}" for problem in error.args]
+        if problems:
+            raise ConversionError(self._dataset_id, first_problems(problems), hint=self._hint(problems))
+
+    def _open(self, path: str, threads: int | None = None) -> DemonstrationFile:
+        return DemonstrationFile(self._files[path], path, alignment=self._alignment, threads=threads)
+
+    def _sorted_files(self) -> list[str]:
+        return sorted(self._files, key=self._numbers.__getitem__)
+
+    def _check_split(self, path: str) -> None:
+        if self._split and self._split not in self._filter_keys:
+            names = ", ".join(self._filter_keys) or "none"
+            raise InvalidArgumentError(f"split is {self._split!r}; the filter keys of {path} are {names}")
+
+    def _in_split(self, file: DemonstrationFile, number: int) -> bool:
+        return number in file.filter_keys[self._split]
+
+    @staticmethod
+    def _hint(problems: list[str]) -> str | Remedy:
+        return _ALIGN if any("next_obs" in problem and "differs" in problem for problem in problems) else ""
+
+    def _file_columns(self, opened: Demonstration, where: str) -> dict[Key, Column]:
+        problems = []
+        columns = {}
+        for key, array in opened.arrays.items():
+            dtype = WIDENED.get(array.dtype, array.dtype)
+            if dtype not in _STORABLE:
+                problems.append(f"{array.name} has dtype {array.dtype.name}, which cannot be stored")
+            if key in _ONE_VALUE and array.shape[1:] not in {(), (1,)}:
+                problems.append(f"{array.name} is {list(array.shape)}; expected one number per action")
+            if key != STATES or self._keeps_states:
+                shape = (1,) if key == NEXT_REWARD else () if key == DONES else array.shape[1:]
+                shared = key[0] == OBSERVATION[0] or key in {STATES, ROBOT_STATES}
+                columns[key] = Column(key, dtype, shape, shared=shared)
+        if problems:
+            raise ConversionError(where, problems)
+        return columns
+
+    def _computed_columns(self) -> Iterator[Column]:
+        if NEXT_REWARD not in self._expected:
+            yield Column(NEXT_REWARD, np.dtype(np.float32), (1,))
+        if self._has_instruction:
+            yield Column(LANGUAGE, np.dtype(np.int32), (), text=True)
+        for key in _FLAGS:
+            yield Column(key, np.dtype(np.bool_), (1,))
+
+    def _convert(self, file: DemonstrationFile, number: int) -> Iterator[Episode]:
+        """Yield the pieces of a demonstration."""
+        alignment = file.alignment
+        opened = file.open(number)
+        shift = int(alignment.name == "after")
+        steps = opened.rows - shift
+        if steps < 1:
+            self.counts["no-transition"] += 1
+            return
+        self._check(opened, has_next=alignment.name == "next_obs")
+        instruction = self._instruction(file, number)
+        success = self._read_success(file, opened)
+        self._count(opened, file, success=success)
+        names = {f"mask.{name}": number in file.filter_keys[name] for name in self._filter_keys}
+        metadata: dict[str, Any] = {"demo": np.int64(number), "file": np.int64(self._numbers[file.name]), **names}
+        size = max(1, _BLOCK_BYTES // max(sum(column.step_bytes for column in self._kept_columns), 1))
+        for start in range(0, steps, size):
+            stop = min(start + size, steps)
+            continues = stop < steps
+            values: dict[Key, Any] = {}
+            states: dict[Key, Any] = {}
+            for column in self._kept_columns:
+                key = column.key
+                if key == LANGUAGE:
+                    values[key] = TextStates(np.zeros(stop - start, np.int32), (instruction,))
+                elif key in _FLAGS:
+                    ends = np.zeros((stop - start, 1), np.bool_)
+                    ends[-1] = not continues and (key == NEXT_TERMINATED) == success
+                    values[key] = ends
+                elif key not in opened.arrays:
+                    values[key] = np.zeros((stop - start, *column.shape), column.dtype)
+                elif column.shared and key != STATES:
+                    raw = self._read_states(file, opened, key, start, stop, known=bool(shift))
+                    states[key] = self._stored(raw, column)
+                else:
+                    raw = file.read(opened.arrays[key], start + shift, stop + shift)
+                    (states if column.shared else values)[key] = self._stored(raw, column)
+            yield Episode(values, states, continues=continues, metadata=metadata)
+
+    def _read_states(
+        self, file: DemonstrationFile, opened: Demonstration, key: Key, start: int, stop: int, *, known: bool
+    ) -> NDArray[Any]:
+        """Read the states [start, stop), and the one after the last action if it is known.
+
+        Raises:
+            DemonstrationError: If next_obs differs from the obs of the following row.
+        """
+        array, after = opened.arrays[key], opened.next_obs.get(key)
+        if known or after is None:
+            end = stop + 1 if stop == opened.rows - 1 and known else stop
+            return file.read(array, start, end)
+        states = file.read(array, start, min(stop + 1, opened.rows))
+        next_states = file.read(after, start, stop)
+        following = states[1:]
+        self._compare(array, after, next_states[: len(following)], following, start)
+        return states[: stop - start] if stop < opened.rows else np.concatenate([states, next_states[-1:]])
+
+    def _compare(
+        self, array: Hdf5Array, after: Hdf5Array, next_states: NDArray[Any], following: NDArray[Any], start: int
+    ) -> None:
+        if not len(following) or np.array_equal(next_states, following):
+            return
+        jumps, rounded = find_jumps(next_states, following)
+        self.counts["next-obs-rounded"] += int(rounded.sum())
+        self.counts["next-obs-differs"] += int(jumps.sum())
+        if jumps.any() and not self._alignment:
+            row = start + int(jumps.argmax())
+            problem = f"{after.name} in row {row:,} differs from {array.name} in row {row + 1:,}"
+            raise DemonstrationError(f"{problem} ({int(jumps.sum()):,} such rows)")
+
+    def _stored(self, values: NDArray[Any], column: Column) -> NDArray[Any]:
+        if values.dtype in WIDENED:
+            self.counts["widened"] += len(values)
+        self.counts["not-finite"] += count_not_finite(values)
+        return values.reshape(len(values), *column.shape).astype(column.dtype, copy=False)
+
+    def _instruction(self, file: DemonstrationFile, number: int) -> str:
+        """Return the instruction, an empty one if the dataset has none.
+
+        Raises:
+            DemonstrationError: If only other demonstrations have one.
+        """
+        found = file.instruction(number)
+        if found is None and file.is_libero:
+            self.counts["instruction-of-name"] += 1
+            found = file.instruction_of_name
+        if (found is not None) != self._has_instruction:
+            verb = "has no instruction" if found is None else "has an instruction"
+            raise DemonstrationError(f"it {verb}, unlike the first demonstration")
+        return found or ""
+
+    def _read_success(self, file: DemonstrationFile, opened: Demonstration) -> bool:
+        """Return whether the last action succeeded.
+
+        Raises:
+            DemonstrationError: If dones has other values than 0 and 1.
+        """
+        if DONES not in opened.arrays:
+            return False
+        dones = file.read(opened.arrays[DONES]).reshape(-1)
+        if not np.isin(dones, (0, 1)).all():
+            raise DemonstrationError("dones has numbers other than 0 and 1")
+        self.counts["dones-inside"] += int(np.count_nonzero(dones[:-1]))
+        if NEXT_REWARD not in opened.arrays or not dones[-1]:
+            return False
+        return bool(file.read(opened.arrays[NEXT_REWARD], opened.rows - 1).reshape(-1)[0] > 0)
+
+    def _count(self, opened: Demonstration, file: DemonstrationFile, *, success: bool) -> None:
+        """Count the decisions on a demonstration."""
+        alignment = file.alignment
+        self.counts[f"alignment-{alignment.name.replace('_', '-')}"] += 1
+        self.counts[f"alignment-by-{alignment.evidence.replace('_', '-')}"] += 1
+        self.counts["end-without-success"] += int(not success)
+        self.counts["rewards-missing"] += int(NEXT_REWARD not in opened.arrays)
+        self.counts["states-left-out"] += int(self._left_out)
+        self.counts["arrays-left-out"] += opened.left_out
+        self.counts["unwritten-chunks"] += file.unwritten
+
+    def _check(self, opened: Demonstration, *, has_next: bool) -> None:
+        """Check that a demonstration has the columns of the first one.
+
+        Raises:
+            DemonstrationError: If it does not; the error names every problem.
+        """
+        problems = []
+        if bool(opened.next_obs) != has_next:
+            problems.append(f"it has {'no ' if has_next else ''}next_obs, unlike the first demonstration")
+        kept = {column.key for column in self._kept_columns}
+        for key, column in self._expected.items():
+            array, after = opened.arrays.get(key), opened.next_obs.get(key)
+            if key not in kept and key not in _ONE_VALUE:
+                continue
+            if array is None:
+                problems.append(f"it has no {dotted_name(key)}, unlike the first demonstration")
+                continue
+            problems += _column_problems(key, array, column)
+            if after is not None and (after.shape, after.dtype) != (array.shape, array.dtype):
+                problems.append(
+                    f"{after.name} is {after.dtype.name} {list(after.shape)}; "
+                    f"{array.name} is {array.dtype.name} {list(array.shape)}"
+                )
+        extra = opened.arrays.keys() - self._expected.keys() - ({STATES} if self._left_out else set())
+        if self._keeps_all:
+            problems += [f"it has {dotted_name(key)}, unlike the first demonstration" for key in sorted(extra)]
+        if problems:
+            raise DemonstrationError(*problems)
+
+
+def _column_problems(key: Key, array: Hdf5Array, column: Column) -> Iterator[str]:
+    shape = column.shape if key in _ONE_VALUE and array.shape[1:] in {(), (1,)} else array.shape[1:]
+    dtype = WIDENED.get(array.dtype, array.dtype)
+    if shape != column.shape or not np.can_cast(dtype, column.dtype):
+        yield (
+            f"{array.name} is {array.dtype.name} {list(array.shape[1:])} per row; "
+            f"in the first demonstration {column.dtype.name} {list(column.shape)}"
+        )
