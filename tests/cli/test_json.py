@@ -66,7 +66,7 @@ PLAN = {
 STORED = {
     "folder", "copied_from", "selection",
     "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "known_issues", "raw", "metadata",
-    "license", "citation", "homepage", "score", "time_limit", "converter", "history",
+    "license", "citation", "homepage", "images", "score", "time_limit", "converter", "history",
 }  # fmt: skip
 
 
