@@ -141,7 +141,7 @@ class Agent(training.Learner):
         policy = self.start_policy()
 
         def explore(frames: Tensor) -> Tensor:
-            best = torch.from_numpy(policy(frames.cpu().numpy()))
+            best = torch.from_numpy(policy(frames.cpu().numpy(), np.zeros(1), {}))
             return torch.where(torch.rand(1) < self.args.epsilon, torch.randint(self.actions, (1,)), best).to(dtype)
 
         return explore
