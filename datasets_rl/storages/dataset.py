@@ -100,6 +100,9 @@ class DatasetStorage(EpisodicStorage):
 
     def _indexable(self, field: Field, items: Items, *, scattered: bool = False) -> _Items:
         if isinstance(items, ImageColumn):
+            if scattered and field.compressed:
+                for file in (field.file, field.ends_file):
+                    advise_random_reads(self.stored.map(file))
             return _DecodedImages(items, self._cached_part if self._is_cached(field) else 0)
         return _as_read_only_tensor(items, scattered=scattered)
 

@@ -1,6 +1,7 @@
 """Compressed images: a dataset of them reads like one of raw pixels, in every way and bit for bit."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Report
 from datasets_rl.read.zstd import ZstdDictionary
-from datasets_rl.storages import DatasetStorage
+from datasets_rl.storages import DatasetStorage, dataset
 from datasets_rl.ted.episode import DeferredStates, Episode
 
 U1 = np.dtype(np.uint8)
@@ -249,3 +250,21 @@ def test_rows_may_be_read_only(stored, raw):
     rows = np.array([3, 9, 3])
     rows.flags.writeable = False
     assert np.array_equal(stored.items(FRAME)[rows], raw.items(FRAME)[rows])
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not show how files are mapped")
+def test_the_system_reads_single_pages_of_files_larger_than_half_of_the_memory(stored, monkeypatch):
+    def advised():
+        """Return which files of the dataset are mapped for random reads."""
+        name, names = "", set()
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            name = line.rpartition("/")[2] if str(stored.folder) in line else "" if "-" in line.split()[0] else name
+            names |= {name} if line.startswith("VmFlags") and " rr" in line else set()
+        return names - {""}
+
+    small = DatasetStorage(StoredDataset(stored.folder))
+    assert advised() == set()
+    monkeypatch.setattr(dataset, "memory_bytes", lambda: 2 * stored.manifest.bytes - 1)
+    large = DatasetStorage(StoredDataset(stored.folder))
+    assert advised() == {"rows.npy", "frame.npy", "frame.ends.npy", "camera.npy", "camera.ends.npy"}
+    assert torch.equal(small.get([3])[FRAME], large.get([3])[FRAME])
