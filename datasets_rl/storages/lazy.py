@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 from typing_extensions import override
 
@@ -31,7 +31,7 @@ from datasets_rl.storages.saved_steps import SavedSteps
 from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.storages.structure import Structure
 from datasets_rl.storages.tensor import TensorStorage, Write
-from datasets_rl.ted.keys import NEXT, EndKey, Key, as_key, dotted_name, nest_keys
+from datasets_rl.ted.keys import NEXT, EndKey, Key, as_key, dotted_name
 from datasets_rl.ted.windows import Windows, rows_in
 
 __all__ = ["LazyTensorStorage"]
@@ -317,19 +317,24 @@ class LazyTensorStorage(TensorStorage):
 
     def take_without(self, rows: Tensor, keys: tuple[Key, ...]) -> Any:
         """Return the steps of these rows, int64 [B], as one batch without some fields, which are not decompressed."""
-        structure = self._initialized_structure()
-        left_out = {number for key in keys for number in self._leaves_under(key).values()}
-        records = [table.view(-1, table.shape[-1])[: len(self)].index_select(0, rows.cpu()) for table in self._tables]
-        parts = [self._move_to_device(part) for part in records] + self._read_frames(records[0], left_out)
-        return structure.build(self._leaves(parts, rows, rows.shape), rows.shape, self.device).exclude(*keys)
+        return self._take_some(rows, self._numbers_under(keys)).exclude(*keys)
 
     @override
     def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> Any:
         if self._frames is None:
             return super().take_fields(rows, keys)
-        paths = [(*key, *path) for key in keys for path in self._leaves_under(key)]
-        leaves = dict(zip(paths, self.pick_all(paths, rows), strict=True))
-        return TensorDict(nest_keys(leaves), batch_size=rows.shape, device=self.device)
+        left_out = self._frame_offsets.keys() - self._numbers_under(keys)
+        return self._take_some(rows, left_out).select(*keys)
+
+    def _numbers_under(self, keys: Sequence[Key]) -> set[int]:
+        return {number for key in keys for number in self._leaves_under(key).values()}
+
+    def _take_some(self, rows: Tensor, left_out: Collection[int]) -> Any:
+        """Return the steps of these rows, int64 [B], with references in place of the frames of some leaves."""
+        records = [table.view(-1, table.shape[-1])[: len(self)].index_select(0, rows.cpu()) for table in self._tables]
+        parts = [self._move_to_device(part) for part in records] + self._read_frames(records[0], left_out)
+        leaves = self._leaves(parts, rows, rows.shape)
+        return self._initialized_structure().build(leaves, rows.shape, self.device)
 
     @override
     def take_next(self, rows: Tensor) -> Any:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
 from datasets_rl import (
     LazyMemmapStorage,
@@ -224,6 +224,17 @@ class TestReading:
         )
         assert same(small.take_next(rows), raw.take_next(rows))
         assert same(small.flatten().get(rows), raw.get(rows))
+
+    def test_objects_are_read_beside_them(self):
+        storage = LazyTensorStorage(60, compress=KEYS)
+        data = steps(range(50))
+        data["next", "text"] = NonTensorStack(*map(str, range(50)))
+        storage.set(range(50), data)
+        rows = torch.tensor([40, 3])
+
+        assert storage.take_next(rows)["text"] == ["40", "3"]
+        assert storage.take_fields(rows, [("next", "text"), ("pixels",)])["next", "text"] == ["40", "3"]
+        assert same(storage.take(rows)["next", "pixels"], data[rows]["next", "pixels"])
 
     def test_slices_are_equal(self, both):
         def batches(storage):
