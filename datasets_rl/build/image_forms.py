@@ -119,9 +119,12 @@ class FormChoice:
     def __init__(self, name: str, images: str, path: Path | None, key: str) -> None:
         self._name = name
         self._images = images
-        self.key = key
+        self._key = key
         self.path = path
-        self._made = None if path is None else _load(path, key)
+        self._made: ImageForms | None = None
+        if path is not None:
+            with suppress(OSError, ValueError):
+                self._made = read_forms(path, key)
 
     @property
     def is_made(self) -> bool:
@@ -143,23 +146,21 @@ class FormChoice:
         """Choose the forms by the first shard; see `choose_forms`."""
         self._made = choose_forms(self._name, columns, self._images, read)
         if self.path is not None:
-            document = {"key": self.key, "forms": self._made.to_json()}
+            document = {"key": self._key, "forms": self._made.to_json()}
             self.path.parent.mkdir(parents=True, exist_ok=True)
             disk.write_bytes(self.path, json.dumps(document).encode())
 
 
-def read_forms(path: Path) -> ImageForms:
-    """Return the choice in a file of `FormChoice`."""
-    return ImageForms.from_json(json.loads(path.read_bytes())["forms"])
+def read_forms(path: Path, key: str | None = None) -> ImageForms:
+    """Return the choice in a file of `FormChoice`.
 
-
-def _load(path: Path, key: str) -> ImageForms | None:
-    """Return the choice that an earlier process of the same conversion has made."""
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return ImageForms.from_json(document["forms"]) if document.get("key") == key else None
+    Raises:
+        OSError, ValueError: If there is none, or it is that of another conversion than the one with `key`.
+    """
+    document = json.loads(path.read_bytes())
+    if key not in {None, document["key"]}:
+        raise ValueError(f"{path} is of another conversion")
+    return ImageForms.from_json(document["forms"])
 
 
 def choose_forms(
@@ -276,7 +277,7 @@ def with_pixels(
     decoding = [
         columns[key]
         for key, values in held.items()
-        if isinstance(values, EncodedImages) and forms.fields[key].form != "encoded"
+        if isinstance(values, EncodedImages) and key in forms.fields and forms.fields[key].form != "encoded"
     ]
     if not decoding:
         yield piece
