@@ -39,7 +39,7 @@ Read: TypeAlias = Callable[[], Generator[Episode | EpisodeBatch | DeferredStates
 BAD_SHARDS = "images-compress-badly"
 """Rule of the decision that counts the shards whose images are far larger than those of the sample."""
 _SAMPLE_ROWS = 5_000
-_SAMPLE_BYTES = 64 << 20
+_SAMPLE_BYTES = 36 << 20
 _TRAINING_BYTES = 32 << 20  # many times the size of a dictionary; zstd copies them
 _DECODED_BYTES = 8 << 20
 
