@@ -21,7 +21,7 @@ from datasets_rl.errors import (
     OfflineError,
     Remedy,
 )
-from datasets_rl.fetch.asset import Asset, Folder
+from datasets_rl.fetch.asset import Asset, Fetched, Folder
 from datasets_rl.fetch.download import fetch, fetch_local, json_client, size_of_url, with_mirrors
 from datasets_rl.fetch.plan import safe_path
 from datasets_rl.fetch.schemes import NotServedError, Scheme, scheme_of, without_credentials
@@ -144,6 +144,24 @@ class Upstream:
             FetchError: If no address serves the file.
             IntegrityError: If it is not the expected file, not UTF-8 text, or too large.
         """
+        fetched = self._fetch(asset)
+        if fetched.size > _TEXT_MAX_BYTES:
+            raise IntegrityError(asset.path, [f"it has {fetched.size:,} bytes; expected at most {_TEXT_MAX_BYTES:,}"])
+        try:
+            return fetched.path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise IntegrityError(asset.path, [f"it is not UTF-8 text: {error}"]) from error
+
+    def file(self, asset: Asset) -> Path:
+        """Return a file that lists others, such as a table of episodes, where `fetch` finds it later; see `text`.
+
+        Raises:
+            FetchError: If no address serves the file.
+            IntegrityError: If it is not the expected file.
+        """
+        return self._fetch(asset).path
+
+    def _fetch(self, asset: Asset) -> Fetched:
         quiet = replace(self._settings, progress=False)
         if self._local is not None and not all(scheme_of(url).IN_PLACE for url in asset.urls):
             (fetched,) = fetch_local([asset], self._local, hash_check=self._hash_check)
@@ -152,12 +170,7 @@ class Upstream:
                 (fetched,) = fetch(
                     [with_mirrors(asset, self._mirrors)], self._raw, settings=quiet, hash_check=self._hash_check
                 )
-        if fetched.size > _TEXT_MAX_BYTES:
-            raise IntegrityError(asset.path, [f"it has {fetched.size:,} bytes; expected at most {_TEXT_MAX_BYTES:,}"])
-        try:
-            return fetched.path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise IntegrityError(asset.path, [f"it is not UTF-8 text: {error}"]) from error
+        return fetched
 
     def _stored_answers(self) -> Mapping[str, Any]:
         try:

@@ -54,8 +54,12 @@ class TableFile:
             try:
                 self._file: Any = closing.enter_context(self._open_file())
                 schema = self._file.schema_arrow if self._parquet else self._file.schema
-                self.rows: int = self._row_count()
-                self.columns: Mapping[str, pa.DataType] = dict(_leaf_columns(schema, ""))
+                self._group_ends = np.cumsum(self._group_rows(), dtype=np.int64)
+                self.rows = int(self._group_ends[-1]) if len(self._group_ends) else 0
+                leaves = {"/".join(path): (path, kind) for path, kind in _leaf_columns(schema, ())}
+                self.columns: Mapping[str, pa.DataType] = {name: kind for name, (_, kind) in leaves.items()}
+                # Names of columns may have slashes, too.
+                self._paths = {name: path for name, (path, _) in leaves.items()}
             except self._errors as error:
                 raise ConversionError(self.path.name, [f"Arrow reports: {error}"], hint=AGAIN) from error
             self._closing = closing.pop_all()
@@ -66,12 +70,16 @@ class TableFile:
     def __exit__(self, *details: object) -> None:
         self._closing.close()
 
-    def blocks(self, names: Sequence[str], *, rows: int) -> Iterator[dict[str, TableColumn]]:
+    def blocks(
+        self, names: Sequence[str], *, rows: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[dict[str, TableColumn]]:
         """Read columns in blocks; at most a row group, or a batch of an Arrow file, is in memory.
 
         Args:
             names: The columns.
             rows: Maximum number of rows of a block.
+            start: First row. Row groups that end before it are not read.
+            stop: Row after the last one; by default the number of rows.
 
         Yields:
             The columns by name, in order. They may be read-only views.
@@ -83,8 +91,8 @@ class TableFile:
         if missing := [name for name in names if name not in self.columns]:
             present = ", ".join(self.columns) or "none"
             raise ConversionError(self.path.name, [f"it has no column {', '.join(missing)}; it has {present}"])
-        start = 0
-        batches = self._batches(sorted({name.partition("/")[0] for name in names}), rows)
+        stop = self.rows if stop is None else min(stop, self.rows)
+        batches = self._batches(sorted({self._paths[name][0] for name in names}), rows, start, stop)
         while (batch := self._next_batch(batches, start)) is not None:
             yield self._block_from_batch(batch, names, start)
             start += batch.num_rows
@@ -99,20 +107,35 @@ class TableFile:
 
         return parquet.ParquetFile(self.path, page_checksum_verification=True)
 
-    def _row_count(self) -> int:
-        if self._parquet:
-            return int(self._file.metadata.num_rows)
-        return sum(self._file.get_batch(number).num_rows for number in range(self._file.num_record_batches))
+    def _batches(self, roots: Sequence[str], rows: int, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from `start` to `stop`."""
+        ends = self._group_ends
+        # The first group with a row after `start`, and the first one that begins at `stop` or later.
+        first, last = np.searchsorted(ends, start, "right"), np.searchsorted(ends, stop, "left") + 1
+        groups = range(int(first), min(int(last), len(ends))) if start < stop else range(0)
+        at = int(ends[first - 1]) if first else 0
+        for batch in self._group_batches(roots, rows, groups):
+            low, high = max(start - at, 0), min(stop - at, batch.num_rows)
+            at += batch.num_rows
+            if low < high:
+                yield batch.slice(low, high - low)
 
-    def _batches(self, roots: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    def _group_batches(self, roots: Sequence[str], rows: int, groups: range) -> Iterator[pa.RecordBatch]:
         if self._parquet:
-            yield from self._file.iter_batches(rows, columns=list(roots))
+            yield from self._file.iter_batches(rows, row_groups=groups, columns=list(roots))
             return
-        for number in range(self._file.num_record_batches):
+        for number in groups:
             batch = self._file.get_batch(number).select(list(roots))
             batch.validate(full=True)  # an Arrow file has no checksums, and its offsets may be invalid
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
+
+    def _group_rows(self) -> list[int]:
+        """Return the number of rows of each row group, or of each batch of an Arrow file."""
+        if self._parquet:
+            described = self._file.metadata
+            return [described.row_group(number).num_rows for number in range(described.num_row_groups)]
+        return [self._file.get_batch(number).num_rows for number in range(self._file.num_record_batches)]
 
     def _next_batch(self, batches: Iterator[pa.RecordBatch], start: int) -> pa.RecordBatch | None:
         try:
@@ -125,7 +148,7 @@ class TableFile:
         problems: list[str] = []
         columns: dict[str, TableColumn] = {}
         for name in names:
-            root, *path = name.split("/")
+            root, *path = self._paths[name]
             try:
                 array = batch.column(root)
                 for part in path:
@@ -139,15 +162,16 @@ class TableFile:
         return columns
 
 
-def _leaf_columns(fields: Any, prefix: str) -> Iterator[tuple[str, pa.DataType]]:
+def _leaf_columns(fields: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
+    """Yield the path and the type of each column, and of each field of structs."""
     import pyarrow as pa
 
     for field in fields:
-        name = f"{prefix}{field.name}"
+        path = (*above, field.name)
         if pa.types.is_struct(field.type):
-            yield from _leaf_columns(field.type, f"{name}/")
+            yield from _leaf_columns(field.type, path)
         else:
-            yield name, field.type
+            yield path, field.type
 
 
 def _check_not_empty(array: pa.Array) -> None:
