@@ -149,8 +149,9 @@ def split_id(dataset_id: str) -> tuple[str, str]:
 
 
 def split_address(dataset_id: str, selection: Selection) -> tuple[str, Selection]:
-    """Return the id and the selection for the address of a published dataset, ``hf://user/name@revision``.
+    """Return the id and the selection for the address of a dataset on the hub.
 
+    ``hf://user/name@revision`` is a published dataset of the source ``hf``, and ``hf://datasets/user/name`` one of LeRobot.
     In an address, the text after ``@`` is a revision; in an id, ``hf/user/name@td3_bc``, it names a derived dataset.
 
     Args:
@@ -164,12 +165,13 @@ def split_address(dataset_id: str, selection: Selection) -> tuple[str, Selection
         return dataset_id, selection
     from datasets_rl.sources.hf import repository_of
 
-    repository, revision = repository_of(dataset_id)
+    source = "lerobot" if dataset_id.startswith("hf://datasets/") else "hf"
+    repository, revision = repository_of(dataset_id.replace("hf://datasets/", "hf://", 1))
     if not revision:
-        return f"hf/{repository}", selection
+        return f"{source}/{repository}", selection
     if (other := selection.options.get("revision", revision)) != revision:
         raise InvalidArgumentError(f"{dataset_id} names the revision {revision}; the selection has {other}")
-    return f"hf/{repository}", replace(selection, options={**selection.options, "revision": revision})
+    return f"{source}/{repository}", replace(selection, options={**selection.options, "revision": revision})
 
 
 def find(dataset_id: str) -> Entry:

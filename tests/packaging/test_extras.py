@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-EXTRAS = ("gymnasium", "joblib", "minari", "pandas", "scipy", "sklearn", "starlette", "uvicorn")
+EXTRAS = ("av", "gymnasium", "joblib", "minari", "pandas", "scipy", "sklearn", "starlette", "uvicorn")
 BLOCKED = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS!r}))  # a module that is None cannot be imported
@@ -40,7 +40,9 @@ def test_commands_without_extras_work_without_their_libraries(rlds, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vd4rl", "gen_dgrl", "robomimic", "roboset", "openx", "minari", "atari_dqn", "local"])
+@pytest.mark.parametrize(
+    "name", ["vd4rl", "gen_dgrl", "robomimic", "roboset", "openx", "minari", "atari_dqn", "lerobot", "local"]
+)
 def test_every_source_but_openml_converts_without_extras(rlds, tmp_path, name):
     case = importlib.import_module(f"raw.{name}").CASES[0]
     golden = case.write(tmp_path / "tree")

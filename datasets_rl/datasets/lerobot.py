@@ -1,0 +1,29 @@
+"""Replay buffers of LeRobot datasets, without the lerobot package."""
+
+from __future__ import annotations
+
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+
+
+class LeRobotExperienceReplay(BaseDatasetExperienceReplay):
+    """Replay buffer of a LeRobot dataset, of version 2.0, 2.1 or 3.0.
+
+        >>> dataset = LeRobotExperienceReplay("lerobot/pusht", batch_size=256)
+        >>> dataset.sample()["observation", "image"]        # [256, 96, 96, 3], uint8
+
+    ``observation.images.top`` has the key ``("observation", "image", "top")``, and the task is ``language_instruction``,
+    integer codes that `texts` maps to the tasks. The observation after the last action of an episode is not known:
+    batches have the mask ``("next", "final_known")``.
+
+    The arguments are those of `BaseDatasetExperienceReplay`.
+
+    Raises:
+        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
+        FetchError: If the hub does not serve the dataset.
+        MissingDependencyError: If videos are selected, and PyAV is not installed.
+    """
+
+    source = "lerobot"
+
+
+CLASS = LeRobotExperienceReplay

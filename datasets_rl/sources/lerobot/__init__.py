@@ -1,0 +1,331 @@
+"""LeRobot: robots on the Hugging Face hub, ``lerobot/USER/NAME``, in versions 2.0, 2.1 and 3.0 of its layout.
+
+    meta/info.json                  the features, the frame rate, and templates of the paths
+    data/...parquet                 a row per frame: states, actions, and images as PNG
+    videos/...mp4                   a file per camera and episode, or per camera and many episodes
+
+The files are read directly: neither lerobot nor its library of datasets is imported, and nothing is converted between
+versions first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, OfflineError, UnknownIdError
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Selection,
+    Shard,
+    Source,
+    SpaceSummary,
+    by_images,
+    group_by_size,
+)
+from datasets_rl.sources.lerobot.layout import Info, keys_of, read_info
+from datasets_rl.sources.selection import IMAGES, MIN_RATIO, Option, read_numbers
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.upstream import Upstream
+
+__all__ = ["SOURCE", "LeRobot"]
+
+_ID = re.compile(r"[A-Za-z0-9][-\w.]*/[A-Za-z0-9][-\w.]*", re.ASCII)
+_SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", re.ASCII)
+_LICENSE = re.compile(r"^license:\s*(\S+)", re.MULTILINE)
+_SHARD_BYTES = 64 << 20
+_ROW_BYTES = 100  # of everything except images, to estimate sizes
+_JPEG = 0.15  # assumed bytes per byte of pixels, at the default quality
+_QUALITY = "95"
+
+
+class LeRobot(Source):
+    """Source of every dataset repository with meta/info.json; the catalog lists a few of them."""
+
+    name = "lerobot"
+    restated = frozenset({"license"})
+    selects = frozenset({"episodes"})
+    options = (
+        Option("revision", "Branch, tag or commit of a dataset on the hub."),
+        Option("quality", "Quality of the JPEG images that frames of videos become, 1 to 100.", _QUALITY),
+        Option("image-size", "Rows and columns that frames of videos are resized to: 224, or 240x320."),
+    )
+
+    @override
+    def entry(self, name: str) -> Entry:
+        if not _ID.fullmatch(name):
+            raise UnknownIdError(f"{self.name}/{name}", known=f"datasets of the hub; expected {self.name}/USER/NAME")
+        listed = self.catalog["ids"].get(name, {})
+        return replace(
+            self.catalog_entry(
+                name,
+                title=listed.get("title", ""),
+                description=self.catalog["description"] if listed else "",
+                observation=SpaceSummary("pixels+state"),
+                action=SpaceSummary("continuous"),
+                tags=("robot", "manipulation"),
+                known_issues=tuple(listed.get("known_issues", ())),
+            ),
+            homepage=f"https://huggingface.co/datasets/{name}",
+        )
+
+    @override
+    def addresses(self, name: str) -> Sequence[str]:
+        return (f"hf://datasets/{name}",)
+
+    @override
+    def check(self, selection: Selection) -> None:
+        super().check(selection)
+        options = selection.options
+        problems = []
+        if "/" in options.get("revision", ""):
+            problems.append(f"revision is {options['revision']!r}; expected a name without '/', such as a commit")
+        quality = options.get("quality") or _QUALITY
+        if not (quality.isdecimal() and 1 <= int(quality) <= 100):
+            problems.append(f"quality is {quality!r}; expected an integer from 1 to 100")
+        if (size := options.get("image-size")) and not _SIZE.fullmatch(size):
+            problems.append(f"image-size is {size!r}; expected 224, or rows and columns, 240x320")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
+
+    @override
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
+        revision = selection.options.get("revision", "")
+        try:
+            folder = upstream.folder(name, [f"hf://datasets/{name}{f'@{revision}' if revision else ''}"])
+        except FetchError as error:
+            if not isinstance(error, OfflineError) and not error.unreached:
+                error.hint = "check the name and the revision; a private or gated dataset needs a token: set HF_TOKEN"
+            raise
+        inside = _files_by_path(folder, name)
+        entry = self.entry(name)
+        if "meta/info.json" not in inside:
+            names = ", ".join(sorted(inside)[:5])
+            raise ConversionError(entry.id, [f"it has no meta/info.json; its first files are {names}"])
+        info = read_info(upstream.text(inside["meta/info.json"]), entry.id)
+        kept = selection.kept_keys(keys_of(info))
+        cameras = [one.name for one in info.features.values() if one.kind == "video" and one.key in kept]
+        if cameras:
+            from datasets_rl.read.video import check_installed
+
+            check_installed(f"decoding the videos of {', '.join(cameras)}, unless only other keys are selected,")
+        tables = _tables(info, inside, entry)
+        if info.many:
+            episodes = [*_episodes_by_table(tables["episodes"], upstream, info, cameras, entry)]
+        else:
+            episodes = [*_episodes_by_lines(upstream.text(tables["episodes"][0]), info, cameras, entry)]
+        chosen = [episodes[number] for number in read_numbers(selection.episodes, len(episodes))]
+        _check_files(chosen, inside, entry)
+        common = [inside["meta/info.json"], *(asset for assets in tables.values() for asset in assets)]
+        if "README.md" in inside:
+            found = _LICENSE.search(upstream.text(inside["README.md"]))
+            entry = replace(entry, license=found[1] if found else entry.license)
+            common.append(inside["README.md"])
+        shards = tuple(_shards(chosen, episodes, inside))
+        paths = dict.fromkeys(path for shard in shards for path in shard.paths)
+        by_path = {asset.path: asset for asset in inside.values()}
+        rows = sum(episode["rows"] for episode in chosen)
+        size = selection.options.get("image-size", "")
+        return Listing(
+            (*common, *(_as_kind(by_path[path]) for path in paths)),
+            shards,
+            common=tuple(asset.path for asset in common),
+            params={
+                "keys": list(selection.keys),
+                "episodes": len(chosen),
+                "info": inside["meta/info.json"].path,
+                "tasks": [asset.path for asset in tables["tasks"]],
+                "stats": [asset.path for asset in tables["stats"]],
+                "images": selection.options.get(IMAGES.name, ""),
+                "quality": int(selection.options.get("quality") or _QUALITY),
+                "size": _parse_size(size) if size else None,
+            },
+            entry=entry,
+            revision=folder.revision,
+            # An episode whose video does not fit its table is left out.
+            steps=None if cameras else rows,
+            keys=keys_of(info),
+            stored_bytes=_stored_bytes(rows, info, kept, selection),
+        )
+
+    @override
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+        from datasets_rl.sources.lerobot.reader import LeRobotReader
+
+        return LeRobotReader(f"{self.name}/{name}", files, params or {})
+
+
+def _files_by_path(folder: Folder, name: str) -> dict[str, Asset]:
+    """Return the files by their path in the repository."""
+    return {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
+
+
+def _as_kind(asset: Asset) -> Asset:
+    if asset.path.endswith(".parquet"):
+        return replace(asset, magic=b"PAR1", kind="Parquet")
+    return replace(asset, kind="video")
+
+
+def _parse_size(text: str) -> list[int]:
+    rows, _, columns = text.partition("x")
+    return [int(rows), int(columns or rows)]
+
+
+def _tables(info: Info, inside: Mapping[str, Asset], entry: Entry) -> dict[str, list[Asset]]:
+    """Return the files of the episodes, the tasks and the statistics."""
+    if info.many:
+        names = sorted(path for path in inside if path.startswith("meta/episodes/") and path.endswith(".parquet"))
+        found = {"episodes": names, "tasks": ["meta/tasks.parquet"]}
+    else:
+        found = {"episodes": ["meta/episodes.jsonl"], "tasks": ["meta/tasks.jsonl"]}
+    found["tasks"] = found["tasks"] if "task_index" in info.features else []
+    missing = [path for path in (*found["episodes"], *found["tasks"]) if path not in inside]
+    if missing or not found["episodes"]:
+        lacks = ", ".join(missing) or "files in meta/episodes"
+        raise ConversionError(entry.id, [f"it lacks {lacks}, which version {info.version} has"])
+    stats = [path for path in ("meta/stats.json",) if path in inside]
+    return {
+        name: [_as_kind(inside[path]) if path.endswith(".parquet") else inside[path] for path in paths]
+        for name, paths in {**found, "stats": stats}.items()
+    }
+
+
+def _episodes_by_lines(text: str, info: Info, cameras: Sequence[str], entry: Entry) -> Iterator[dict[str, Any]]:
+    """Yield the number, the number of rows and the files of each episode, by meta/episodes.jsonl."""
+    try:
+        lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+        lengths = {int(line["episode_index"]): int(line["length"]) for line in lines}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        problem = f"meta/episodes.jsonl does not list episodes: {type(error).__name__} {error}"
+        raise ConversionError(entry.id, [problem]) from error
+    _check_numbers([*lengths], len(lines), entry)
+    for number, rows in sorted(lengths.items()):
+        fields = {"episode_chunk": info.chunk_of(number), "episode_index": number}
+        yield {
+            "number": number,
+            "rows": rows,
+            "data": info.path("data_path", **fields),
+            "videos": {camera: [info.path("video_path", video_key=camera, **fields), 0.0, None] for camera in cameras},
+        }
+
+
+def _episodes_by_table(
+    tables: Sequence[Asset], upstream: Upstream, info: Info, cameras: Sequence[str], entry: Entry
+) -> Iterator[dict[str, Any]]:
+    """Yield the same for meta/episodes, with the times at which an episode begins and ends in its videos."""
+    import numpy as np
+
+    from datasets_rl.read.parquet import TableFile
+
+    names = ["episode_index", "length", "data/chunk_index", "data/file_index"]
+    for camera in cameras:
+        places = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+        names += [f"videos/{camera}/{place}" for place in places]
+    found: list[dict[str, Any]] = []
+    for table in tables:
+        with TableFile(upstream.file(table)) as file:
+            for block in file.blocks(names, rows=1 << 16):
+                columns = {name: values.tolist() for name, values in block.items() if isinstance(values, np.ndarray)}
+                if odd := [name for name in names if name not in columns]:
+                    raise ConversionError(entry.id, [f"{table.path}: {', '.join(odd)} has no numbers"])
+                found += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    _check_numbers([row["episode_index"] for row in found], len(found), entry)
+    try:
+        for row in sorted(found, key=lambda row: int(row["episode_index"])):
+            yield _described_episode(row, info, cameras)
+    except (ValueError, OverflowError) as error:
+        problem = f"meta/episodes has an episode without its files: {error}"
+        raise ConversionError(entry.id, [problem]) from error
+
+
+def _described_episode(row: Mapping[str, Any], info: Info, cameras: Sequence[str]) -> dict[str, Any]:
+    """Return the number, the number of rows and the files of an episode, by its row of meta/episodes.
+
+    Raises:
+        ValueError, OverflowError: If a value is not a number.
+    """
+
+    def path_of(template: str, columns: str, **fields: str) -> str:
+        places = {place: int(row[f"{columns}/{place}"]) for place in ("chunk_index", "file_index")}
+        return info.path(template, **places, **fields)
+
+    videos = {}
+    for camera in cameras:
+        columns = f"videos/{camera}"
+        times = [float(row[f"{columns}/{place}"]) for place in ("from_timestamp", "to_timestamp")]
+        if not all(map(math.isfinite, times)):
+            raise ValueError(f"the times of episode {row['episode_index']} in {camera} are {times}")
+        videos[camera] = [path_of("video_path", columns, video_key=camera), *times]
+    data = path_of("data_path", "data")
+    return {"number": int(row["episode_index"]), "rows": int(row["length"]), "data": data, "videos": videos}
+
+
+def _check_numbers(numbers: Sequence[int], count: int, entry: Entry) -> None:
+    if not count or sorted(numbers) != [*range(count)]:
+        problem = f"meta/episodes lists {count:,} episodes; expected each number from 0 once"
+        raise ConversionError(entry.id, [problem])
+
+
+def _check_files(episodes: Sequence[Mapping[str, Any]], inside: Mapping[str, Asset], entry: Entry) -> None:
+    from datasets_rl.read.streams import first_problems
+
+    needed = {path: episode["number"] for episode in reversed(episodes) for path in _paths(episode)}
+    missing = [f"it lacks {path} of episode {number}" for path, number in needed.items() if path not in inside]
+    if missing:
+        raise ConversionError(entry.id, first_problems(missing, "files"))
+
+
+def _paths(episode: Mapping[str, Any]) -> list[str]:
+    return [episode["data"], *(video[0] for video in episode["videos"].values())]
+
+
+def _shards(
+    chosen: Sequence[Mapping[str, Any]], episodes: Sequence[Mapping[str, Any]], inside: Mapping[str, Asset]
+) -> Iterator[Shard]:
+    """Group episodes by their share of the bytes of their files; the part of a shard describes its episodes."""
+    rows_by_path: dict[str, int] = {}
+    for episode in episodes:
+        for path in _paths(episode):
+            rows_by_path[path] = rows_by_path.get(path, 0) + episode["rows"]
+    sizes = (
+        sum((inside[path].size or 0) * episode["rows"] / max(rows_by_path[path], 1) for path in _paths(episode))
+        for episode in chosen
+    )
+    for group in group_by_size(chosen, (int(size) for size in sizes), _SHARD_BYTES):
+        part = [
+            {
+                **episode,
+                "data": inside[episode["data"]].path,
+                "videos": {camera: [inside[path].path, *times] for camera, (path, *times) in episode["videos"].items()},
+            }
+            for episode in group
+        ]
+        yield Shard(tuple(dict.fromkeys(path for episode in part for path in _paths(episode))), part)
+
+
+def _stored_bytes(rows: int, info: Info, kept: set[Any], selection: Selection) -> dict[str, float]:
+    size = selection.options.get("image-size", "")
+    pixels = 0
+    for feature in info.features.values():
+        if feature.pixels and feature.key in kept:
+            shape = (*_parse_size(size), feature.shape[2]) if size and feature.kind == "video" else feature.shape
+            pixels += shape[0] * shape[1] * shape[2]
+    others = float(rows * _ROW_BYTES)
+    if not pixels:
+        return {"": others}
+    shares = {"encoded": _JPEG, "raw": 1.0, "compressed": 1 / MIN_RATIO}
+    return by_images({form: rows * pixels * share + others for form, share in shares.items()}, selection)
+
+
+SOURCE = LeRobot()
