@@ -191,10 +191,8 @@ def shared(storage, size):
         (LazyMemmapStorage, "fork"),
         (LazyTensorStorage, "fork"),
         (LazyTensorStorage, "spawn"),
-        (RINGS[2], "fork"),
         (RINGS[2], "spawn"),
         (RINGS[3], "fork"),
-        (RINGS[3], "spawn"),
     ],
     ids=lambda value: value if isinstance(value, str) else ring_name(value),
 )
