@@ -56,8 +56,9 @@ def restore(dataset: Path | str, version: str | int = "parent") -> Path:
 
 def _parent(paths: DatasetPaths, dataset: Path | str) -> Version:
     current = current_version(paths)
-    parent = None if current is None else parent_of(paths, current)
-    if parent is None:
+    if current is None:
+        raise missing_error(dataset, paths)
+    if (parent := parent_of(paths, current)) is None:
         raise InvalidArgumentError(
             f"{dataset} has no earlier version: the current one was made of no other, or that one was pruned",
             hint=Remedy("{} lists its versions", Call("info", dataset)),
