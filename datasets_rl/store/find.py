@@ -239,7 +239,8 @@ def find_paths(
     if isinstance(dataset, str):
         return dataset_paths(dataset, root=root, settings=settings)
     paths = paths_of(dataset)
-    if not paths.entries() and not paths.has_no_pointer:
+    # `lexists` is False for a name that is too long for the file system.
+    if not os.path.lexists(dataset) or not (paths.entries() or paths.has_no_pointer):
         raise _not_a_folder_error(dataset)
     return paths
 
