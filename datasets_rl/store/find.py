@@ -259,6 +259,8 @@ def missing_error(dataset: str | Path, paths: DatasetPaths) -> NotADatasetError:
     Raises:
         ManifestError: If it is stored, and the file that names its current version is damaged.
     """
+    if isinstance(dataset, Path) and not os.path.lexists(dataset):
+        return _not_a_folder_error(dataset)
     if os.path.lexists(paths.current):
         _ = paths.version  # raises the error about a damaged pointer
     if versions := versions_of(paths):
