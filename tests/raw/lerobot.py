@@ -217,6 +217,12 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def _stats(values: np.ndarray) -> dict[str, Any]:
+    """Return the statistics of a feature, [T, k], as LeRobot computes them."""
+    found = {name: getattr(values, name)(0).tolist() for name in ("min", "max", "mean", "std")}
+    return {**found, "count": [len(values)]}
+
+
 def _lines(rows: Sequence[Any]) -> str:
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
@@ -240,6 +246,8 @@ def write_old(folder: Path, drawn: Sequence[Drawn], *, done: bool = True, video:
         for number, one in enumerate(drawn)
     ]
     _write(folder / "meta/episodes.jsonl", _lines(episodes))
+    stats = [{"episode_index": number, "stats": {"action": _stats(one.action)}} for number, one in enumerate(drawn)]
+    _write(folder / "meta/episodes_stats.jsonl", _lines(stats))
     _write(folder / "README.md", "---\nlicense: apache-2.0\ntags:\n- LeRobot\n---\nAn arm.\n")
     row = 0
     for number, one in enumerate(drawn):
@@ -273,8 +281,8 @@ def write_new(
     }
     info = _info("v3.0", drawn, features(done=done, video=video, shape=drawn[0].top.shape[1:]), **paths)
     _write(folder / "meta/info.json", json.dumps(info, indent=4))
-    stats = {"min": [0.0] * 2, "max": [1.0] * 2, "mean": [0.5] * 2, "std": [0.25] * 2, "count": [9]}
-    _write(folder / "meta/stats.json", json.dumps({"action": stats}))
+    stats = {"action": _stats(np.concatenate([one.action for one in drawn]))}
+    _write(folder / "meta/stats.json", json.dumps(stats))
     tasks = pa.table({"task_index": pa.array(range(len(TASKS))), "__index_level_0__": pa.array(TASKS)})
     parquet.write_table(tasks, folder / "meta/tasks.parquet")
     starts = np.concatenate([[0], np.cumsum([len(one) for one in drawn])])

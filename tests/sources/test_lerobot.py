@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 from oracles import comparison
 from pyarrow import parquet
 from raw import lerobot as raw
+from raw import make_lerobot
 from raw.lerobot import FPS, LENGTHS, NEW, OLD, draw, golden, write_new, write_old, write_video
 from upstreams import hub
 
@@ -81,6 +84,30 @@ def test_every_version_gives_the_same_rows(convert, folder, drawn, version):
     assert stored.manifest.metadata["fps"] == FPS
     for start, one in zip(stored.episodes.starts.tolist(), drawn, strict=True):
         assert np.array_equal(stored.column(("action",), start, start + len(one)), one.action)
+
+
+def test_a_dataset_that_lerobot_wrote_has_the_rows_that_it_was_given(convert, folder):
+    with tarfile.open(Path(raw.__file__).with_name("lerobot-0.4.4.tar.gz")) as archive:
+        archive.extractall(folder, filter="data")
+    rows = [row for episode in make_lerobot.episodes() for row in episode]
+
+    stored = convert("me/made", options={"images": "raw"}, checked=False)
+
+    assert stored.episodes.lengths.tolist() == list(make_lerobot.LENGTHS)
+    for name, key in {
+        "observation.state": ("observation", "state"),
+        "action": ("action",),
+        "next.reward": ("next", "reward"),
+        "observation.images.wrist": ("observation", "image", "wrist"),
+    }.items():
+        assert np.array_equal(stored.column(key), np.stack([row[name] for row in rows])), name
+    frames = np.stack([row["observation.images.top"] for row in rows]).astype(int)
+    assert np.abs(stored.column(TOP, 0, len(stored)) - frames).max() <= raw.LOSS  # AV1 with crf 30
+    texts = stored.texts(("language_instruction",))
+    assert [texts[code] for code in stored.column(("language_instruction",))] == [row["task"] for row in rows]
+    assert stored.manifest.metadata["names"] == {"observation.state": ["x", "y", "z"], "action": ["pan", "lift"]}
+    low = np.load(stored.folder / stored.manifest.metadata["statistics/action"]["file"])[2]
+    assert np.allclose(low, np.stack([row["action"] for row in rows]).min(0))
 
 
 def test_a_selection_fetches_the_files_of_its_episodes_and_cameras(tmp_path, folder, drawn, monkeypatch):

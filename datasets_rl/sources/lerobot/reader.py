@@ -171,11 +171,10 @@ class LeRobotReader(EpisodeReader):
         found: dict[str, Any] = {"codebase_version": f"v{self._info.version}", "fps": self._info.fps}
         if isinstance(described.get("robot_type"), str):
             found["robot_type"] = described["robot_type"]
-        names = {name: feature.get("names") for name, feature in described["features"].items()}
         found["names"] = {
-            dotted_name(self._info.features[name].key): listed
-            for name, listed in names.items()
-            if name in self._info.features and self._info.features[name].kind == "numbers" and isinstance(listed, list)
+            dotted_name(feature.key): names
+            for name, feature in self._info.features.items()
+            if feature.kind == "numbers" and (names := _element_names(described["features"][name]))
         }
         for path in stats:
             try:
@@ -478,6 +477,14 @@ def _first_frame(video: VideoFile, seconds: NDArray[np.float64], stated: float |
         times = f"{video.seconds[first + row]:.4f} s; the table has {seconds[row]:.4f} s"
         return first, f"the frame of row {row:,} is at {times}"
     return first, ""
+
+
+def _element_names(described: Mapping[str, Any]) -> list[Any]:
+    """Return the names of the elements of a feature: a list, or lists of groups, ``{"motors": [...]}``."""
+    names = described.get("names")
+    if isinstance(names, Mapping):
+        names = [name for group in names.values() if isinstance(group, list) for name in group]
+    return names if isinstance(names, list) else []
 
 
 def _consecutive(episodes: Sequence[Mapping[str, Any]], rows: Mapping[int, _Rows]) -> Iterator[list[Mapping[str, Any]]]:
