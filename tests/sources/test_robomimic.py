@@ -25,6 +25,7 @@ from raw.robomimic import (
 from servers import serve
 
 from datasets_rl import RobomimicExperienceReplay, Selection, downloading
+from datasets_rl.downloading import planning
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -202,6 +203,17 @@ def test_demonstrations_without_rewards_have_zeros(convert, tmp_path):
     assert rules(stored)["rewards-missing"] == 1
 
 
+@pytest.mark.parametrize("value", [np.array([3, 3]), "three", 3.5])
+def test_a_stated_number_of_rows_of_another_type_is_an_error(convert, tmp_path, value):
+    path = tmp_path / "tree" / "a.hdf5"
+    write_file(path, {0: renamed_keys(counting(3))}, write_robomimic)
+    with h5py.File(path, "r+") as file:
+        file["data/demo_0"].attrs["num_samples"] = value
+
+    with pytest.raises(ConversionError, match="num_samples is"):
+        convert()
+
+
 def test_demonstrations_are_in_the_order_of_their_numbers(convert, tmp_path, rng):
     demos = {number: renamed_keys(draw(rng, 1 + number)) for number in (11, 2, 0)}
     write_file(tmp_path / "tree" / "a.hdf5", demos, write_robomimic)
@@ -283,6 +295,7 @@ def test_a_file_of_a_suite_has_its_own_id(convert, tmp_path, rng):
     assert len(stored) == 2
     assert ("info", "states") in stored.schema
     assert find(f"robomimic/{TASK}").title == "Ten tasks that differ in the goal: turn on the stove"
+    assert stored.manifest.environment == "Libero_Tabletop_Manipulation"
     assert "Libero" in json.loads(stored.manifest.metadata["env_args"])["env_name"]
 
 
@@ -384,6 +397,16 @@ def test_the_catalog_has_the_files_of_the_three_projects():
     ]
     assert find("robomimic/libero/libero_10").score.high == 1
     assert find("robomimic/transport/mh/low_dim_v15").time_limit == 1100
+
+
+def test_a_dry_run_estimates_both_forms_of_images(tmp_path, rng):
+    demos = {0: of_libero(draw(rng, 9, images=128))}
+    libero(tmp_path / "tree" / "libero_goal" / "turn_on_the_stove_demo.hdf5", demos)
+
+    planned = planning.plan(f"robomimic/{TASK}", from_local=tmp_path / "tree", settings=Settings(home=tmp_path))
+
+    assert [*planned.choices] == ["images=raw", "images=compressed"]
+    assert planned.stored_bytes == planned.assets[0].size
 
 
 def test_robomimics_own_reader_gives_the_same_transitions(convert, tmp_path, rng):

@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy
-from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source, SpaceSummary
+from datasets_rl.sources.base import (
+    Entry,
+    EpisodeReader,
+    Listing,
+    Score,
+    Selection,
+    Shard,
+    Source,
+    SpaceSummary,
+    by_images,
+)
 from datasets_rl.sources.selection import Numbers, Option
 
 if TYPE_CHECKING:
@@ -115,6 +125,7 @@ class Robomimic(Source):
                 **{option.name: selection.choice(option.name, self.options) for option in self.options},
             },
             revision=revision,
+            growth=self._growth(facts, selection),
             numbers=Numbers.read(selection.episodes),
         )
 
@@ -135,6 +146,14 @@ class Robomimic(Source):
             return None
         title = f"{facts['title']}: {file.removesuffix('_demo').replace('_', ' ')}"
         return {"in": facts["in"], "path": f"{facts['path']}{file}.hdf5", "title": title}
+
+    def _growth(self, facts: Mapping[str, Any] | None, selection: Selection) -> dict[str, float]:
+        """Return the estimated number of stored bytes per fetched byte.
+
+        MimicGen's images are compressed, LIBERO's are not, and robomimic's files have the observations twice.
+        """
+        sizes: dict[str, float] = {} if facts is None else self.catalog["collections"][facts["in"]]["growth"]
+        return sizes if "raw" not in sizes else by_images(sizes, selection)
 
     def _urls(self, facts: Mapping[str, Any]) -> list[str]:
         return [f"{base}/{facts['path']}".rstrip("/") for base in self.catalog["collections"][facts["in"]]["addresses"]]

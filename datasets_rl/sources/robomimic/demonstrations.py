@@ -56,6 +56,8 @@ _NUMBER = re.compile(r"\D*(\d+)", re.ASCII)
 _SCENE = re.compile(r"[A-Z].*?SCENE\d+_(.*)")
 _LIBERO_KEYS = frozenset({"ee_states", "joint_states"})
 _LIBERO_ATTRIBUTES = ("problem_info", "bddl_file_name")
+_MEASURED = 10
+"""Number of demonstrations of a file whose joints are compared with the simulator states."""
 _IMAGE_SIZES = {128: "after", 256: "before"}
 _STATES_ONLY = "this file holds simulator states only: take low_dim, or extract observations by robomimic's script"
 _STATE_HINT = Remedy(
@@ -174,8 +176,9 @@ class DemonstrationFile:
             return Alignment(self._given, "given")
         if not self.is_libero:
             return Alignment("final", "keys")
-        if name := next(filter(None, map(self._alignment_of_states, self.numbers)), ""):
-            return Alignment(name, "states")
+        before, after = np.sum([self._joint_errors(number) for number in self.numbers[:_MEASURED]], axis=0)
+        if max(before, after) > 2 * min(before, after):
+            return Alignment("before" if before < after else "after", "states")
         images = [array.shape for array in opened.arrays.values() if array.dtype == np.uint8 and len(array.shape) == 4]
         names = {_IMAGE_SIZES.get(size, "") for shape in images for size in shape[1:3]}
         if names in ({"before"}, {"after"}):
@@ -209,6 +212,11 @@ class DemonstrationFile:
             sizes.add(None if states is None else states[1:])
         return len(sizes) == 1
 
+    @property
+    def environment(self) -> str:
+        """Name of the environment; empty if the file has none."""
+        return _json_member(self.attribute("env_args"), "env_name") or ""
+
     def attribute(self, name: str) -> str:
         """Return an attribute of the file; an empty text if it is missing or no text."""
         value = self._file.attribute("data", name)
@@ -239,7 +247,7 @@ class DemonstrationFile:
         rows = arrays[ACTION].shape[0]
         observations = {key for key in arrays if key[0] == OBSERVATION[0]}
         stated = self._file.attribute(group, "num_samples")
-        problems = [] if stated in {None, rows} else [f"num_samples is {stated}; it has {rows:,} actions"]
+        problems = [] if _agrees(stated, rows) else [f"num_samples is {stated}; it has {rows:,} actions"]
         problems += [
             f"{array.name} has {array.shape[0]:,} rows; its actions have {rows:,}"
             for array in (*arrays.values(), *next_obs.values())
@@ -286,7 +294,7 @@ class DemonstrationFile:
         """Return how the number of rows that the file states differs from that of its demonstrations."""
         total = self._file.attribute("data", "total")
         rows = sum((self._file.shape(f"{group}/actions") or (0,))[0] for group in self._groups.values())
-        return [] if total in {None, rows} else [f"total is {total}; its demonstrations have {rows:,} rows"]
+        return [] if _agrees(total, rows) else [f"total is {total}; its demonstrations have {rows:,} rows"]
 
     def _find_groups(self) -> dict[int, str]:
         members = self._file.members("data")
@@ -321,27 +329,31 @@ class DemonstrationFile:
     def _error(self, problems: Sequence[str], hint: str | Remedy = "") -> ConversionError:
         return ConversionError(self.name, problems, hint=hint)
 
-    def _alignment_of_states(self, number: int) -> str:
-        """Return whether the joints beside an action are in the state before it, or in the following one.
+    def _joint_errors(self, number: int) -> tuple[float, float]:
+        """Return how far the joints beside an action are from those in the state before it, and in the following one.
 
         The simulator states have the joints in consecutive columns. Which ones depends on the simulation.
 
         Returns:
-            ``before``, ``after``, or an empty text if the demonstration does not show it.
+            The mean distances in rad, at the columns where they are smallest; zeros if the demonstration has no joints.
         """
         opened = self._open_named(number)
         arrays = [opened.arrays.get(key) for key in ((*OBSERVATION, "joint_states"), STATES)]
         if opened.rows < 2 or any(array is None or len(array.shape) != 2 for array in arrays):
-            return ""
+            return 0, 0
         joints, states = (self.read(array).astype(np.float64) for array in arrays if array is not None)
         if not 0 < joints.shape[1] <= states.shape[1]:
-            return ""
+            return 0, 0
         # Row 0 of the files that were generated again has the state of the original file.
         windows = sliding_window_view(states[1:], joints.shape[1], axis=1)
         before, after = (
             float(np.abs(windows - beside[:, None]).mean(axis=(0, 2)).min()) for beside in (joints[1:], joints[:-1])
         )
-        return "before" if 2 * before < after else "after" if 2 * after < before else ""
+        return before, after
+
+
+def _agrees(stated: object, rows: int) -> bool:
+    return stated is None or (isinstance(stated, (int, float)) and stated == rows)
 
 
 def _clean_names(path: str) -> Iterator[str]:

@@ -128,6 +128,7 @@ class RobomimicReader(EpisodeReader):
             self.metadata = {f"files/{number}": path for path, number in self._numbers.items()}
             if not params.get("folder", False):
                 self.metadata |= {name: text for name in _METADATA if (text := file.attribute(name))}
+                self.metadata |= {"environment": file.environment} if file.environment else {}
         kept_keys = Selection(keys=tuple(params.get("keys", ()))).kept_keys([column.key for column in self.columns])
         self._kept_columns = [column for column in self.columns if column.key in kept_keys]
         self._keeps_all = not params.get("keys")
