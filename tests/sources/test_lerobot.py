@@ -76,12 +76,20 @@ def test_every_version_gives_the_same_rows(convert, folder, drawn, version):
     write = write_new if version == "v3.0" else write_old
     write(folder, drawn)
     edit(folder / "meta/info.json", lambda info: info.update(codebase_version=version))
+    if version == "v2.0":
+        actions = np.concatenate([one.action for one in drawn])
+        stats = {name: getattr(actions, name)(0).tolist() for name in ("max", "mean", "min", "std")}
+        (folder / "meta/episodes_stats.jsonl").unlink()
+        (folder / "meta/stats.json").write_text(json.dumps({"action": stats}))
 
     stored = convert()
 
     assert stored.manifest.metadata["codebase_version"] == version
     assert stored.manifest.metadata["robot_type"] == "so100"
     assert stored.manifest.metadata["fps"] == FPS
+    actions = np.concatenate([one.action for one in drawn])
+    stats = np.load(stored.folder / stored.manifest.metadata["statistics/action"]["file"])
+    assert np.allclose(stats, [actions.max(0), actions.mean(0), actions.min(0), actions.std(0)], atol=1e-6)
     for start, one in zip(stored.episodes.starts.tolist(), drawn, strict=True):
         assert np.array_equal(stored.column(("action",), start, start + len(one)), one.action)
 

@@ -194,7 +194,7 @@ def _tables(info: Info, inside: Mapping[str, Asset], entry: Entry) -> dict[str, 
     if missing or not found["episodes"]:
         lacks = ", ".join(missing) or "files in meta/episodes"
         raise ConversionError(entry.id, [f"it lacks {lacks}, which version {info.version} has"])
-    stats = [path for path in ("meta/stats.json",) if path in inside]
+    stats = [path for path in ("meta/stats.json", "meta/episodes_stats.jsonl") if path in inside][:1]
     return {
         name: [_as_kind(inside[path]) if path.endswith(".parquet") else inside[path] for path in paths]
         for name, paths in {**found, "stats": stats}.items()

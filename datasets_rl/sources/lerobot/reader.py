@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,7 @@ class LeRobotReader(EpisodeReader):
         self._tasks = self._read_tasks([files[path] for path in metadata["tasks"]])
         self._size = metadata["size"]
         self._mismatches: dict[str, str] = {}
-        self.metadata = self._read_metadata([files[path] for path in metadata["stats"]])
+        self._stats = [files[path] for path in metadata["stats"]]
         features = self._info.features.values()
         columns = [self._column_of(feature) for feature in features]
         columns += [Column(TASK, np.dtype(np.int32), (), text=True)] if self._tasks is not None else []
@@ -166,7 +167,9 @@ class LeRobotReader(EpisodeReader):
         if len(self._mismatches) == self._episode_count:
             raise ConversionError(self._dataset_id, first_problems([*self._mismatches.values()], "episodes"))
 
-    def _read_metadata(self, stats: Sequence[Path]) -> dict[str, Any]:
+    @cached_property
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]  # read by the first shard alone
+        """The robot, the frame rate, the names of elements, and the statistics of features that the upstream states."""
         described = self._info.described
         found: dict[str, Any] = {"codebase_version": f"v{self._info.version}", "fps": self._info.fps}
         if isinstance(described.get("robot_type"), str):
@@ -176,14 +179,16 @@ class LeRobotReader(EpisodeReader):
             for name, feature in self._info.features.items()
             if feature.kind == "numbers" and (names := _element_names(described["features"][name]))
         }
-        for path in stats:
+        for path in self._stats:
             try:
-                for name, values in json.loads(path.read_text(encoding="utf-8")).items():
-                    if values.keys() >= _STATISTICS:
-                        rows = [np.asarray(values[kind], np.float64).reshape(-1) for kind in sorted(_STATISTICS)]
-                        found[f"statistics/{name}"] = np.stack(rows)
-            except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                problem = f"meta/stats.json has no statistics of features: {type(error).__name__} {error}"
+                text = path.read_text(encoding="utf-8")
+                whole = [json.loads(text)] if path.suffix == ".json" else []
+                stats = whole or [json.loads(line)["stats"] for line in text.splitlines() if line.strip()]
+                for name in stats[0] if stats else ():
+                    if all(one.get(name, {}).keys() >= _STATISTICS for one in stats):
+                        found[f"statistics/{name}"] = _pooled_statistics([one[name] for one in stats])
+            except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+                problem = f"meta/{path.name} has no statistics of features: {type(error).__name__} {error}"
                 raise ConversionError(self._dataset_id, [problem]) from error
         return found
 
@@ -477,6 +482,18 @@ def _first_frame(video: VideoFile, seconds: NDArray[np.float64], stated: float |
         times = f"{video.seconds[first + row]:.4f} s; the table has {seconds[row]:.4f} s"
         return first, f"the frame of row {row:,} is at {times}"
     return first, ""
+
+
+def _pooled_statistics(parts: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    """Return the maximum, mean, minimum and standard deviation, [4, k], of the rows of episodes from those of each."""
+    high, mean, low, std = (
+        np.stack([np.asarray(part[name], np.float64).reshape(-1) for part in parts])
+        for name in ("max", "mean", "min", "std")
+    )
+    counts = np.asarray([np.ravel(part.get("count", 1))[0] for part in parts], np.float64)
+    whole = np.average(mean, 0, counts)
+    variance = np.average(std**2 + (mean - whole) ** 2, 0, counts)
+    return np.stack([high.max(0), whole, low.min(0), np.sqrt(variance)])
 
 
 def _element_names(described: Mapping[str, Any]) -> list[Any]:
