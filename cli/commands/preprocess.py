@@ -122,7 +122,6 @@ def run(
       rlds preprocess d4rl/hopper-medium-v2 -t keep_lengths:100 -t cast:float16,observation --as long
       rlds preprocess d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 --out ./both
       rlds preprocess demo/pendulum --recipe td3_bc --in-place
-      rlds use demo/pendulum --undo
     """
     if show:
         return _list_steps()
