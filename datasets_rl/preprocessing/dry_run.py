@@ -102,7 +102,8 @@ def dry_run_recipe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Dr
                 for sample in samples
                 for batch in sample.batches
             )
-        ),
+        )
+        + sum(len(fitted.dictionary.data) for fitted in dictionaries.values()),
         seconds=sum(sample.seconds for sample in samples),
     )
 

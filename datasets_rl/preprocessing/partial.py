@@ -6,6 +6,7 @@ It runs in this process, in another one, or on another machine; the result does 
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -187,7 +188,9 @@ def _outside_spec(batch: EpisodeBatch, specs: Mapping[Key, Any], skip: set[str])
         values = batch.steps.get(key, batch.states.get(key))
         if values is None or dotted_name(key) in skip or isinstance(values, StoredImages):
             continue
-        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
+            tensor = torch.from_numpy(np.ascontiguousarray(values))
         if tuple(spec.shape) != values.shape[1:] or spec.dtype != tensor.dtype or not spec.is_in(tensor):
             outside.append(key)
     return outside

@@ -110,6 +110,11 @@ class LazyTensorStorage(TensorStorage):
         del compilable, consolidated, cleanup_memmap
         Storage.__init__(self, max_size, ndim=ndim)
         self.device = None if device == "auto" else device_of(device)
+        if not isinstance(compress, Collection):
+            raise InvalidArgumentError(
+                f"compress is {compress!r}; expected keys of images",
+                hint='pass compress=("pixels", ("next", "pixels"))',
+            )
         keys = [compress] if isinstance(compress, str) else compress
         self._compress = tuple(key if isinstance(key, tuple) else as_key(key) for key in keys)
         if shared_init:

@@ -202,7 +202,7 @@ class Structure:
         if problems:
             raise InvalidArgumentError(
                 f"the data cannot be compressed: {'; '.join(problems)}; it has {self}",
-                hint="pass the keys of images as `compress`",
+                hint='pass the keys of images, a nested one as a tuple inside: compress=("pixels", ("next", "pixels"))',
             )
         leaves = [replace(leaf, compressed=number in chosen) for number, leaf in enumerate(self.leaves)]
         return Structure(leaves, self._nodes, self._spec)

@@ -448,10 +448,13 @@ def _action_space(dataset: Any) -> Any:
     """Return the action space that a dataset states; where it states no bounds, those of its actions."""
     from gymnasium.spaces import Box, Discrete
 
-    spec, statistics = dataset.specs["action"], dataset.statistics["action"]
+    spec = dataset.specs["action"]
+    if (count := getattr(spec.space, "n", None)) is not None:  # such actions may have no statistics
+        return Discrete(int(count))
+    statistics = dataset.statistics["action"]
     low, high = np.asarray(statistics["min"]), np.asarray(statistics["max"])
     if not spec.dtype.is_floating_point:
-        return Discrete(int(getattr(spec.space, "n", np.max(high) + 1)))
+        return Discrete(int(np.max(high) + 1))
     bounds = [np.asarray(getattr(spec.space, name, np.inf), np.float64) for name in ("low", "high")]
     if has_bounds(*bounds):
         low, high = bounds

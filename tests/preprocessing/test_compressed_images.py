@@ -7,11 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
+import torch
 from raw.images import encoded
 from stored_data import Trajectory, columns, store_dataset
 
+from datasets_rl import RecordEpisodes
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format import compressed_images
 from datasets_rl.format.check import check_rules
@@ -246,8 +249,43 @@ def test_a_dry_run_shows_the_bytes_of_compressed_images(home):
 
     for one in (expected, kept, changed):
         assert {column.key: column.form for column in one.columns}[PIXELS] == "compressed"
-        assert one.bytes < len(StoredDataset(home / "raw")) * 4096 / 4
+        assert one.bytes < len(StoredDataset(home / "raw")) * 4096 / 4 + (256 << 10)
     assert preview(home / "compressed", Recipe.inline(["compress_images:form=raw"])).bytes > 246 * 4096
+
+
+def test_a_dry_run_counts_the_dictionary(home, tmp_path):
+    recipe = Recipe.inline(["compress_images"])
+
+    made = strict(preprocess(home / "raw", recipe, out=tmp_path / "out" / "small", jobs=1))
+
+    assert preview(home / "raw", recipe).bytes == pytest.approx(made.manifest.bytes, rel=0.1)
+
+
+class Pixels(gymnasium.Env):
+    """An environment whose observations are images."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, SHAPE, np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_):
+        self.images = iter(frames(30, 0))
+        return next(self.images), {}
+
+    def step(self, _action):
+        return next(self.images), 1.0, False, False, {}
+
+
+def test_images_are_compared_with_their_spec_without_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    with RecordEpisodes(gymnasium.wrappers.TimeLimit(Pixels(), 20), "local/pixels") as env:
+        env.reset()
+        for _ in range(20):
+            env.step(0)
+    torch.set_warn_always(True)  # torch warns once per process otherwise, perhaps in an earlier test
+    try:
+        preprocess("local/pixels", Recipe.inline(["clip_rewards"]), out=tmp_path / "out" / "clipped", jobs=1)
+    finally:
+        torch.set_warn_always(False)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,20 @@ def test_dqn_continues_online_with_a_compressed_ring_and_resumes_there(tmp_path,
     assert_same_networks(tmp_path / "whole", tmp_path / "parts")
 
 
+def test_dqn_learns_without_an_environment_from_recorded_actions(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    with RecordEpisodes(gymnasium.wrappers.TimeLimit(Blink(), 20), "local/blink") as env:
+        for seed in range(3):
+            env.reset(seed=seed)
+            for _ in range(20):
+                env.step(0)
+
+    words = ["--dataset", "local/blink", "--out", str(tmp_path / "run"), "--steps", "2", "--no-eval"]
+    result = program("dqn_atari").main([*words, *TINY["dqn_atari"]])
+
+    assert result["step"] == 2
+
+
 def test_dqn_goes_online_only_with_an_environment_and_frames(tmp_path, gathered):
     del gathered
     words = ["--dataset", "local/tiny-pong", "--out", str(tmp_path), "--offline-fraction", "0.5", "--no-eval"]

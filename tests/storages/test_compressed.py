@@ -463,6 +463,17 @@ class TestErrors:
             storage.set(range(3), steps(range(3)))
         assert not storage.initialized
 
+    @pytest.mark.parametrize("compress", [None, True, 3])
+    def test_what_is_no_collection_of_keys_is_refused(self, compress):
+        with pytest.raises(InvalidArgumentError, match=f"compress is {compress}; expected keys of images"):
+            LazyTensorStorage(10, compress=compress)
+
+    def test_a_nested_key_that_is_not_in_a_tuple_is_shown_in_one(self):
+        storage = LazyTensorStorage(10, compress=("next", "pixels"))
+        with pytest.raises(InvalidArgumentError, match="'next' is missing") as raised:
+            storage.set(range(3), steps(range(3)))
+        assert '("next", "pixels"))' in str(raised.value)
+
     def test_fields_are_not_changed_in_place(self):
         buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10, compress=KEYS), batch_size=2)
         buffer.extend(steps(range(10)))
