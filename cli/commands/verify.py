@@ -36,11 +36,14 @@ def run(
 ) -> Result:
     """Check the manifests, and the sizes and checksums of all files, of stored datasets or of a mixture's datasets.
 
+    Of a checkpoint of a replay buffer, given by its folder, every byte is checked.
+
     \b
     Examples:
       rlds verify demo/pendulum
       rlds verify d4rl/hopper-medium-v2 --deep
       rlds verify mix.toml ./my-dataset --json
+      rlds verify ./runs/buffer
     """
     return check_datasets(shell, datasets, deep=deep)
 
@@ -90,6 +93,8 @@ def _remedy(shell: Shell, verification: Verification) -> str:
     """Return what makes this folder whole again; other folders of the same id may be intact."""
     from datasets_rl import store
 
+    if verification.id == str(verification.folder):
+        return "load another checkpoint: this one cannot be trusted"
     again = shell.rlds("download", verification.id, "--force")
     if (
         is_id(verification.id)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from datasets_rl import sources
 from datasets_rl.errors import (
     FetchError,
+    IntegrityError,
     InvalidArgumentError,
     ManifestError,
     MissingDependencyError,
     UnknownIdError,
 )
+from datasets_rl.format.checkpoint import STATE_FILE, read_state
 from datasets_rl.format.current import VERSION_NAME, in_current_version
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
@@ -51,7 +53,7 @@ class Verification:
 def verify(
     dataset: str | Path, *, deep: bool = False, root: Path | str | None = None, settings: Settings | None = None
 ) -> Verification:
-    """Check a finished dataset.
+    """Check a finished dataset, or a checkpoint of a replay buffer.
 
         >>> from datasets_rl import load, verify
         >>> dataset = load("demo/pendulum")
@@ -59,7 +61,8 @@ def verify(
         ()
 
     Args:
-        dataset: The id or the folder of the dataset.
+        dataset: The id or the folder of the dataset, or the folder of a checkpoint, as `ReplayBuffer.dumps` writes it: every
+            byte of it is compared with its digests.
         deep: In addition to sizes and digests, check every rule of TED and every value against its spec, detect NaN,
             infinity and jumps inside episodes, and recompute everything that the manifest states, from the dataset
             itself and from the catalog. If the raw files are available, convert them again, one piece at a time, and
@@ -71,9 +74,22 @@ def verify(
         UnknownIdError: If there is no such id, or the dataset is not stored.
         ManifestError: If the manifest cannot be trusted.
     """
+    if isinstance(dataset, Path) and (dataset / STATE_FILE).is_file():
+        return _verify_checkpoint(dataset)
     settings = settings or Settings.from_env()
     folder = locate(dataset, root=root, settings=settings)
     return in_current_version(folder, partial(_verify_version, folder, deep=deep, settings=settings))
+
+
+def _verify_checkpoint(folder: Path) -> Verification:
+    problems: tuple[str, ...] = ()
+    try:
+        read_state(folder, deep=True)
+    except IntegrityError as error:
+        problems = tuple(error.problems)
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    checked = ("every byte of the checkpoint",)
+    return Verification(str(folder), folder, problems, (), checked, len(sizes), sum(sizes))
 
 
 def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settings) -> Verification:

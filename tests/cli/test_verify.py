@@ -7,8 +7,11 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from stored_data import reseal, write_manifest_with_digest
+from tensordict import TensorDict
 
+from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer
 from datasets_rl.store import version_folder
 
 
@@ -196,3 +199,23 @@ def test_values_of_the_source_that_are_not_finite_are_counted_and_no_problem(rld
     ran = rlds("verify", "local/mine", "--deep")
     assert ran.code == 5
     assert "statistics.action.not_finite[0] is 1; recomputed 2" in ran.out
+
+
+@pytest.mark.parametrize("compress", [(), ("pixels",)])
+def test_a_flipped_byte_in_the_checkpoint_of_a_ring_is_found(rlds, tmp_path, compress):
+    frames = torch.arange(2000, dtype=torch.uint8)[:, None, None].expand(-1, 40, 40).clone()
+    rb = TensorDictReplayBuffer(storage=LazyTensorStorage(2000, compress=compress))
+    rb.extend(TensorDict({"pixels": frames, "reward": torch.zeros(2000, 1)}, [2000]))
+    rb.dumps(tmp_path / "buffer")
+    intact = rlds("verify", tmp_path / "buffer")
+    assert intact.code == 0
+    assert "intact" in intact.out
+    largest = max(
+        (path for path in (tmp_path / "buffer").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
+    )
+    flip(largest, -9)
+
+    damaged = rlds("verify", tmp_path / "buffer")
+    assert damaged.code == 5
+    assert largest.name in damaged.out + damaged.err
+    assert "next: load another checkpoint" in damaged.out
