@@ -316,7 +316,8 @@ def _feature_name(content: Content, field: Field) -> str:
         return dotted_name(key)
     inner = key[1:] if key[0] == "observation" else key
     if is_image(field):
-        inner = inner[1:] if inner[:1] == ("images",) else inner
+        # The reader of LeRobot's datasets, as TorchRL, names cameras observation.image.CAM.
+        inner = inner[1:] if inner[:1] == ("images",) or (inner[:1] == ("image",) and inner[1:]) else inner
         return ".".join(("observation", "images", *inner)) if inner else "observation.image"
     return dotted_name(key) if len(key) > 1 or key[0] != "observation" else "observation.state"
 

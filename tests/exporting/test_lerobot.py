@@ -150,27 +150,28 @@ def test_an_action_of_two_axes_is_refused(tmp_path):
 
 
 def test_features_have_the_names_of_lerobot_and_of_the_metadata(tmp_path):
-    """Cameras below observation.images keep their names; fps and the names of elements come from the metadata."""
-    top, wrist = (
+    """Cameras below observation.images or observation.image keep their names; fps and the names of elements come from the metadata."""
+    top, side, wrist = (
         Column(("observation", *key), np.dtype(np.uint8), (32, 32, 3), shared=True)
-        for key in (("images", "top"), ("wrist",))
+        for key in (("images", "top"), ("image", "side"), ("wrist",))
     )
     state = Column(("observation", "state"), np.dtype(np.float32), (3,), shared=True)
     one = trajectory(2)
     images = np.zeros((3, 32, 32, 3), np.uint8)
-    states = {state.key: one.states["observation",], top.key: images, wrist.key: images}
+    states = {state.key: one.states["observation",], top.key: images, side.key: images, wrist.key: images}
     kept = [column for column in columns() if column.key != ("observation",)]
     names = {"observation.state": ["a", "b", "c"], "action": ["left", "right"], "next.reward": ["x", "y"]}
     stored = write_dataset(
         tmp_path / "stored",
         [type(one)(one.steps, states)],
-        [*kept, state, top, wrist],
+        [*kept, state, top, side, wrist],
         metadata={"fps": 12.5, "names": names},
     )
 
     info = json.loads((export_stored(stored, "lerobot", tmp_path / "out") / "meta" / "info.json").read_text())
 
-    assert {"observation.images.top", "observation.images.wrist", "observation.state"} <= info["features"].keys()
+    cameras = {f"observation.images.{name}" for name in ("top", "side", "wrist")}
+    assert {*cameras, "observation.state"} <= info["features"].keys()
     assert info["features"]["observation.state"]["names"] == ["a", "b", "c"]
     assert info["features"]["action"]["names"] == ["left", "right"]
     assert info["features"]["next.reward"]["names"] is None
