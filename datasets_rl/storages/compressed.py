@@ -31,7 +31,7 @@ from datasets_rl.ted.keys import NEXT
 __all__ = ["CompressedLeaves"]
 
 _TRAINING_FRAMES: Final = 1000
-"""Number of frames that are stored as they are, before the dictionary is trained on them."""
+"""Number of frames that are stored unchanged, before the dictionary is trained on them."""
 _WRITTEN_FRAMES: Final = 4096
 """Maximum number of frames per leaf that are written before those that they replace are gone."""
 _MOVED_FRAMES: Final = 1024

@@ -4,7 +4,7 @@ Q = min  huber(Q(s, a) - sign(r) - gamma Q'(s', argmax Q(s', .))) + alpha (logsu
 
 Frames are gray or in color, [H, W], [C, H, W] or [H, W, C]; `CatFrames` stacks four when a batch is read. Stacks that the recipe
 atari_dqn stored are taken unchanged. ``--alpha 0`` is plain DQN, as in Agarwal et al. (2020, arXiv:1907.04543). With
-``--offline-fraction`` below 1, training goes on online: that share of each batch is from the dataset, the rest from the new
+``--offline-fraction`` below 1, training continues online: that share of each batch is from the dataset, the rest from the new
 experience, whose frames a ring keeps compressed.
 
     rlds train dqn_atari --dataset atari_dqn/Pong/1
