@@ -19,7 +19,6 @@ from datasets_rl.errors import (
     MissingDependencyError,
     UnknownIdError,
 )
-from datasets_rl.format.checkpoint import STATE_FILE, read_state
 from datasets_rl.format.current import VERSION_NAME, in_current_version
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
@@ -74,7 +73,7 @@ def verify(
         UnknownIdError: If there is no such id, or the dataset is not stored.
         ManifestError: If the manifest cannot be trusted.
     """
-    if isinstance(dataset, Path) and (dataset / STATE_FILE).is_file():
+    if isinstance(dataset, Path) and (dataset / "state.json").is_file():
         return _verify_checkpoint(dataset)
     settings = settings or Settings.from_env()
     folder = locate(dataset, root=root, settings=settings)
@@ -82,6 +81,8 @@ def verify(
 
 
 def _verify_checkpoint(folder: Path) -> Verification:
+    from datasets_rl.format.checkpoint import read_state
+
     problems: tuple[str, ...] = ()
     try:
         read_state(folder, deep=True)
