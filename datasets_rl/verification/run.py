@@ -73,7 +73,8 @@ def verify(
         UnknownIdError: If there is no such id, or the dataset is not stored.
         ManifestError: If the manifest cannot be trusted.
     """
-    if isinstance(dataset, Path) and (dataset / "state.json").is_file():
+    # Unlike the method of Path, this is False for a name that is too long for the file system.
+    if isinstance(dataset, Path) and os.path.isfile(dataset / "state.json"):  # noqa: PTH113 - see above
         return _verify_checkpoint(dataset)
     settings = settings or Settings.from_env()
     folder = locate(dataset, root=root, settings=settings)
