@@ -32,6 +32,12 @@ _LIBRARIES = (
     ),
     (r"MiniGrid-|BabyAI-", "minigrid", "minigrid", "minigrid"),
     (r"dm_control/", "shimmy", "shimmy", "dm-control"),
+    (
+        r"(visual-)?(pointmaze|antmaze|humanoidmaze|antsoccer|cube|scene|puzzle|powderworld)-",
+        "ogbench",
+        "ogbench",
+        "ogbench",
+    ),
 )
 """The start of an id, and the library that registers it: its module, its name and the extra of this package."""
 
