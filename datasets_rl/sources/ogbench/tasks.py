@@ -124,8 +124,7 @@ class _Arrange(Task):
         ]
         solved = np.concatenate(bits, axis=-1)
         rewards: NDArray[np.int64] = solved.sum(axis=-1) - solved.shape[-1]
-        is_unsolved: Bits = ~solved.all(axis=-1)
-        return rewards.astype(np.float32), is_unsolved.astype(np.float32)
+        return rewards.astype(np.float32), np.asarray(1.0 - solved.all(axis=-1), np.float32)
 
     @override
     def oracle_reps(self, arrays: Mapping[str, NDArray[Any]]) -> Floats:
