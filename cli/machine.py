@@ -32,7 +32,6 @@ from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.probe import Probe, probe_all
 from datasets_rl.fetch.schemes import scheme_of, without_credentials
 from datasets_rl.settings import Settings, memory_bytes
-from datasets_rl.sources import Selection
 
 _DISTRIBUTION = "datasets-rl"
 _PROBED_FILES = 8
@@ -299,7 +298,7 @@ def _first_id(source: str) -> str:
 
 def _plan(dataset_id: str, settings: Settings) -> planning.Plan | DatasetsRLError:
     try:
-        return planning.plan(dataset_id, force=True, selection=Selection(), settings=settings)
+        return planning.plan(dataset_id, force=True, settings=settings)
     except DatasetsRLError as error:
         return error
 

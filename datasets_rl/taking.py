@@ -1,4 +1,4 @@
-"""Methods that take the arguments of which another callable makes one value."""
+"""Functions that take the arguments of which another callable makes one value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def taking(make: Callable[P, A]) -> Callable[[Callable[[S, A], R]], Callable[Concatenate[S, P], R]]:
-    """Turn a method of one value into one of the arguments that make the value, with their names, types and defaults.
+    """Turn a function's second argument, a value, into the arguments that make it, with their names, types and defaults.
 
     @taking(Options)                                # dataset.run(1, batched=True) calls run(dataset, Options(...))
     def run(self, options: Options) -> Path: ...
@@ -28,7 +28,8 @@ def taking(make: Callable[P, A]) -> Callable[[Callable[[S, A], R]], Callable[Con
             return method(self, make(*args, **kwargs))
 
         own = inspect.signature(method)
-        parameters = [next(iter(own.parameters.values())), *inspect.signature(make).parameters.values()]
+        first = next(iter(own.parameters.values())).replace(kind=inspect.Parameter.POSITIONAL_ONLY)
+        parameters = [first, *inspect.signature(make).parameters.values()]
         taken.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # functions have no such attribute for mypy
         return taken
 

@@ -20,6 +20,7 @@ from ..remedies import spell_action
 from .config import setting_text
 
 if TYPE_CHECKING:
+    from datasets_rl.downloading import DownloadOptions
     from datasets_rl.downloading.planning import Plan
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import Option
@@ -119,6 +120,7 @@ def run(
       rlds download d4rl/door-human-v1 --from-local ~/Downloads/door-human-v1.hdf5
       rlds download minari/D4RL/door/expert-v2 --episodes 0:100 --keys observation,action
     """
+    from datasets_rl.downloading import DownloadOptions
     from datasets_rl.sources import Selection
 
     selection = Selection(
@@ -134,26 +136,22 @@ def run(
         raise InvalidArgumentError(
             f"--from-local {from_local} is one file for {len(set(ids))} ids; expected one id, or a folder"
         )
-    common = {
-        "from_local": from_local,
-        "mirrors": tuple(mirror or ()),
-        "force": force,
-        "raw_only": raw_only,
-        "keep_raw": keep_raw,
-        "selection": selection,
-    }
+    options = DownloadOptions(
+        force=force,
+        from_local=from_local,
+        mirrors=tuple(mirror or ()),
+        hash_check=not no_hash_check,
+        keep_raw=keep_raw,
+        raw_only=raw_only,
+        limit_rate=read_size(limit_rate) if limit_rate else None,
+        selection=selection,
+        engine=make_engine(engine, address),
+        settings=settings,
+    )
     # Unknown ids come first: they are reported before hours of work on the others.
     ids = sorted(ids, key=is_id)
     if dry_run:
-        return _dry_run(shell, ids, {**common, "settings": settings})
-    rate = read_size(limit_rate) if limit_rate else None
-    options = {
-        **common,
-        "hash_check": not no_hash_check,
-        "limit_rate": rate,
-        "engine": make_engine(engine, address),
-        "settings": settings,
-    }
+        return _dry_run(shell, ids, options)
     _note_project_settings(shell)
     found = apply_to_each(shell, ids, lambda one: _download(shell, one, options))
     folders = [str(one.value.folder) for one in found if one.value]
@@ -203,26 +201,21 @@ def _source_option(name: str, of: Sequence[tuple[str, Option]]) -> inspect.Param
     )
 
 
-def _download(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Downloaded:
+def _download(shell: Shell, dataset_id: str, options: DownloadOptions) -> _Downloaded:
     from datasets_rl.downloading.run import run_download
-    from datasets_rl.downloading.target import Target
     from datasets_rl.format.manifest import Manifest
 
-    choices = dict(options)
-    selection, settings = choices.pop("selection"), choices.pop("settings")
-    replaces = options["force"] or options["raw_only"]
     try:
-        target = Target.find(dataset_id, selection, settings=settings, replaces=replaces)
-        found = run_download(target, settings, **choices)
+        found = run_download(dataset_id, options)
     except IntegrityError as error:
-        if options["from_local"] is not None:
-            edited = ", or accept this one with --no-hash-check" if options["hash_check"] else ""
+        if options.from_local is not None:
+            edited = ", or accept this one with --no-hash-check" if options.hash_check else ""
             error.hint = f"give another file with --from-local{edited}"
         raise
-    if options["raw_only"]:
+    if options.raw_only:
         return _Downloaded(found.folder, present=False, manifest=None)
     got = _Downloaded(found.folder, present=found.present, manifest=Manifest.read(found.folder))
-    _note_result(shell, target.id, got)
+    _note_result(shell, found.id, got)
     return got
 
 
@@ -255,10 +248,10 @@ def _note_result(shell: Shell, dataset_id: str, downloaded: _Downloaded) -> None
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
 
 
-def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
+def _dry_run(shell: Shell, ids: list[str], options: DownloadOptions) -> Result:
     from datasets_rl.downloading import planning
 
-    found = apply_to_each(shell, ids, lambda one: planning.plan(one, **options))
+    found = apply_to_each(shell, ids, lambda one: planning.plan_download(one, options))
     plans = [one.value for one in found if one.value]
     blocks: list[Block] = [_plan_facts(plan) for plan in plans]
     if len(plans) > 1:

@@ -22,7 +22,7 @@ from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
 from datasets_rl.datasets.options import BufferOptions, Download, NamedOptions
-from datasets_rl.downloading import stored_selection
+from datasets_rl.downloading import DownloadOptions, stored_selection
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.current import version_folder
 from datasets_rl.format.manifest import Manifest, array_file
@@ -188,14 +188,17 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         settings = self._settings()
         full_id = f"{self.source}/{dataset_id}"
         if download:
-            where: dict[str, Any] = {"root": root, "from_local": self._local_copy(), "settings": settings}
-            # A stored dataset is only read: what a killed process left of it is not touched.
-            stored = None if download == "force" else downloading.stored_folder(full_id, self._asked, **where)
-            if stored is not None:
-                return stored
-            return downloading.download(
-                full_id, force=download == "force", selection=self._asked, as_stored=True, **where
+            options = DownloadOptions(
+                root=root,
+                force=download == "force",
+                from_local=self._local_copy(),
+                selection=self._asked,
+                as_stored=True,
+                settings=settings,
             )
+            # A stored dataset is only read: what a killed process left of it is not touched.
+            stored = None if options.force else downloading.stored_folder(full_id, options)
+            return stored or downloading.run_download(full_id, options).folder
         folder = locate(full_id, root=root, settings=settings)
         stored_selection.check_contains(Manifest.read(folder), folder, self._asked)
         return folder

@@ -11,51 +11,33 @@ from typing import TYPE_CHECKING
 
 from datasets_rl import disk, sources
 from datasets_rl.build.engines import useful_job_count
-from datasets_rl.downloading.target import Target
+from datasets_rl.downloading.target import DownloadOptions, Target
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import current_version
 from datasets_rl.store.publish import build_folder
+from datasets_rl.taking import taking
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
-    from datasets_rl.fetch.parallel import Limiter
-    from datasets_rl.sources import Entry, Listing
+    from datasets_rl.sources import Listing
 
 _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadRequest:
-    """The arguments of one download; see `download`."""
+    """What one download fetches, and where."""
 
     target: Target
-    settings: Settings
+    selection: Selection
+    """The selection that will be stored."""
     raw: Path
     """The folder of the raw files."""
     upstream: Path
     """The file with the upstream's description of its files, which need not exist."""
-    selection: Selection = field(default_factory=Selection)
-    """The selection that will be stored."""
-    force: bool = False
-    from_local: Path | str | None = None
-    mirrors: tuple[str, ...] = ()
-    hash_check: bool = True
-    limiter: Limiter | None = None
-    """Limits the total rate of all connections."""
     keep_raw: bool = False
-    raw_only: bool = False
-
-    @property
-    def entry(self) -> Entry:
-        """The catalog entry of the dataset."""
-        return self.target.entry
-
-    @property
-    def local(self) -> Path | None:
-        """The absolute path of the user's raw files."""
-        return None if self.from_local is None else Path(self.from_local).expanduser().absolute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +61,8 @@ class Plan:
     """The value of `stored_bytes` for each choice that affects it, such as ``images=encoded``; the choice in effect first."""
 
 
-def plan(
-    dataset_id: str,
-    *,
-    root: Path | str | None = None,
-    force: bool = False,
-    from_local: Path | str | None = None,
-    mirrors: Sequence[str] = (),
-    raw_only: bool = False,
-    keep_raw: bool = False,
-    selection: Selection | None = None,
-    settings: Settings | None = None,
-) -> Plan:
+@taking(DownloadOptions)
+def plan(dataset_id: str, options: DownloadOptions) -> Plan:
     """Return what `download` with the same options would do, without writing anything.
 
     If the catalog knows the files, nothing is requested; otherwise the list of files is requested from the upstream.
@@ -100,30 +72,25 @@ def plan(
         FetchError: If the list of files had to be requested, and the request failed.
         InvalidArgumentError: As `download` does.
     """
+    return plan_download(dataset_id, options)
+
+
+def plan_download(dataset_id: str, options: DownloadOptions) -> Plan:
+    """Return the plan of a download; see `plan`."""
     from datasets_rl.fetch import remaining_bytes
 
-    settings = settings or Settings.from_env()
-    target = Target.find(dataset_id, selection, root=root, settings=settings, replaces=force or raw_only)
+    target = Target.find(dataset_id, options)
     paths, missing = target.paths, target.missing()
     selection = missing or target.selection
-    request = DownloadRequest(
-        target,
-        settings,
-        _abandoned(paths.raw),
-        _abandoned(build_folder(paths, target.request(selection), current_version(paths))) / "upstream.json",
-        selection,
-        force,
-        from_local,
-        tuple(mirrors),
-        keep_raw=keep_raw,
-    )
+    build = _abandoned(build_folder(paths, target.request(selection), current_version(paths)))
+    request = DownloadRequest(target, selection, _abandoned(paths.raw), build / "upstream.json", options.keep_raw)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         listing = find_files(request, aside=Path(aside))
     raw_bytes = _sum_sizes(asset.size for asset in listing.assets)
     raw_bytes = target.entry.bytes if raw_bytes is None else raw_bytes
-    choices = {} if raw_only else _stored_bytes(listing, raw_bytes, request.selection)
+    choices = {} if options.raw_only else _stored_bytes(listing, raw_bytes, selection)
     stored_bytes = next(iter(choices.values()), None)
-    wire = 0 if from_local is not None else remaining_bytes(listing.assets, request.raw)
+    wire = 0 if options.from_local is not None else remaining_bytes(listing.assets, request.raw)
     return Plan(
         id=target.entry.id,
         folder=paths.folder,
@@ -133,7 +100,7 @@ def plan(
         stored_bytes=stored_bytes,
         peak_bytes=None if wire is None else _peak_bytes(request, listing, wire, stored_bytes or 0),
         free_bytes=disk.free_bytes(paths.root),
-        selection=request.selection,
+        selection=selection,
         choices=choices if len(choices) > 1 else {},
     )
 
@@ -166,27 +133,28 @@ def find_files(request: DownloadRequest, *, aside: Path | None = None) -> Listin
     from datasets_rl.fetch import with_mirrors
     from datasets_rl.fetch.upstream import Upstream
 
-    if request.local is not None and not request.local.exists():
+    target, options = request.target, request.target.options
+    if options.local is not None and not options.local.exists():
         raise InvalidArgumentError(
-            f"{request.local} does not exist; expected a raw file, or a folder of them",
+            f"{options.local} does not exist; expected a raw file, or a folder of them",
             hint=Remedy("correct {}", Argument("from_local")),
         )
-    origin = sources.get_source(request.entry.source)
-    bases = () if request.local is not None else (*request.mirrors, *request.settings.mirrors.get(origin.name, ()))
+    origin = sources.get_source(target.entry.source)
+    bases = () if options.local is not None else (*options.mirrors, *target.settings.mirrors.get(origin.name, ()))
     upstream_file = request.upstream
     if aside is not None:
         upstream_file = aside / "upstream.json"
-        if request.upstream.is_file() and not request.force:
+        if request.upstream.is_file() and not options.force:
             shutil.copyfile(request.upstream, upstream_file)
     upstream = Upstream(
         aside or request.raw,
         upstream_file,
-        settings=request.settings,
+        settings=target.settings,
         mirrors=bases,
-        local=request.local,
-        hash_check=request.hash_check,
+        local=options.local,
+        hash_check=options.hash_check,
     )
-    listing = origin.resolve(request.entry.name, request.selection, upstream).narrow_to(request.selection)
+    listing = origin.resolve(target.entry.name, request.selection, upstream).narrow_to(request.selection)
     return replace(listing, assets=tuple(with_mirrors(asset, bases) for asset in listing.assets))
 
 
@@ -199,9 +167,9 @@ def require_disk_space(request: DownloadRequest, listing: Listing) -> None:
     from datasets_rl.fetch import remaining_bytes
 
     wire = remaining_bytes(listing.assets, request.raw)
-    if not wire or request.from_local is not None:
+    if not wire or request.target.options.from_local is not None:
         return
-    if request.raw_only:
+    if request.target.options.raw_only:
         disk.require_free(request.target.paths.root, wire, "the download")
         return
     stored = _stored_bytes(listing, _sum_sizes(asset.size for asset in listing.assets), request.selection)
@@ -234,6 +202,6 @@ def _peak_raw_bytes(request: DownloadRequest, listing: Listing, wire: int) -> in
     """Return the maximum of the bytes of raw files on the disk at any time."""
     sizes = {asset.path: asset.size or 0 for asset in listing.assets}
     groups = [sum(sizes[asset.path] for asset in group) for group in listing.assets_by_shard(listing.shards)]
-    jobs = useful_job_count([asset.size for asset in listing.assets], len(groups), request.settings.jobs)
+    jobs = useful_job_count([asset.size for asset in listing.assets], len(groups), request.target.settings.jobs)
     concurrent = len(groups) if request.keep_raw else jobs + 1
     return min(wire, max(sum(groups[start : start + concurrent]) for start in range(len(groups))))

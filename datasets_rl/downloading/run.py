@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,40 +13,24 @@ from typing import TYPE_CHECKING
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.downloading.planning import DownloadRequest, find_files, require_disk_space
-from datasets_rl.downloading.target import Target
+from datasets_rl.downloading.target import DownloadOptions, Target
 from datasets_rl.errors import Argument, ConversionError, InvalidArgumentError, Remedy, UnknownKeyError
 from datasets_rl.fetch.upstream import ANSWERS_FILE
 from datasets_rl.progress import report
-from datasets_rl.settings import Settings
-from datasets_rl.sources import read_numbers
+from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.store import current_version, sweep_dataset
 from datasets_rl.store.find import stored_manifest, warn_of_recordings
 from datasets_rl.store.publish import Build, building, locked, point_to_published, publish
+from datasets_rl.taking import taking
 
 if TYPE_CHECKING:
-    from datasets_rl.build.engines import Engine
     from datasets_rl.fetch.fetcher import Fetcher
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.sources import Listing, Selection
+    from datasets_rl.sources import Listing
 
 
-def download(
-    dataset_id: str,
-    *,
-    root: Path | str | None = None,
-    force: bool = False,
-    from_local: Path | str | None = None,
-    mirrors: Sequence[str] = (),
-    hash_check: bool = True,
-    keep_raw: bool = False,
-    raw_only: bool = False,
-    limit_rate: int | None = None,
-    selection: Selection | None = None,
-    as_stored: bool = False,
-    engine: Engine | None = None,
-    wait: float = 3600.0,
-    settings: Settings | None = None,
-) -> Path:
+@taking(DownloadOptions)
+def download(dataset_id: str, options: DownloadOptions) -> Path:  # noqa: D417 -- its fields are the arguments
     """Download a dataset: fetch its raw files, check and convert them, and publish the result.
 
         >>> from datasets_rl import download
@@ -94,153 +77,97 @@ def download(
         DiskFullError: If the disk has too little space.
         LockedError: If another process did not finish in time.
     """
-    settings = settings or Settings.from_env()
-    target = Target.find(dataset_id, selection, root=root, settings=settings, replaces=force or raw_only)
-    return run_download(
-        target,
-        settings,
-        force=force,
-        from_local=from_local,
-        mirrors=mirrors,
-        hash_check=hash_check,
-        keep_raw=keep_raw,
-        raw_only=raw_only,
-        limit_rate=limit_rate,
-        as_stored=as_stored,
-        engine=engine,
-        wait=wait,
-    ).folder
+    return run_download(dataset_id, options).folder
 
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
     """The result of a download."""
 
+    id: str
     folder: Path
     """The folder of the dataset, or of its raw files."""
     present: bool
     """Whether it was stored before."""
 
 
-def run_download(
-    target: Target,
-    settings: Settings,
-    *,
-    force: bool = False,
-    from_local: Path | str | None = None,
-    mirrors: Sequence[str] = (),
-    hash_check: bool = True,
-    keep_raw: bool = False,
-    raw_only: bool = False,
-    limit_rate: int | None = None,
-    as_stored: bool = False,
-    engine: Engine | None = None,
-    wait: float = 3600.0,
-) -> Downloaded:
-    """Download a target; see `download`. With `force` or `raw_only`, the target must be found with `replaces`."""
-    from datasets_rl.fetch.parallel import Limiter
-
+def run_download(dataset_id: str, options: DownloadOptions) -> Downloaded:
+    """Download a dataset; see `download`."""
+    target = Target.find(dataset_id, options)
     paths = target.paths
-    if _is_present(target, settings, from_local, as_stored=as_stored):
+    if _is_present(target):
         sweep_dataset(paths)
-        return Downloaded(paths.folder, present=True)
+        return Downloaded(target.id, paths.folder, present=True)
     paths.check_changeable()
-    with locked(paths, target.id, wait=wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
-        if not force and not raw_only:
+    with locked(paths, target.id, wait=options.wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
+        if not options.force and not options.raw_only:
             # Another process may have stored it in the meantime.
             target = replace(target, stored=stored_manifest(paths))
-        selection = target.missing(as_stored=as_stored)
+        selection = target.missing()
         if selection is None:
-            return Downloaded(paths.folder, present=True)
-        request_text, parent = target.request(selection), current_version(paths, replaces=force)
-        if not raw_only and point_to_published(paths, request_text, parent):
-            return Downloaded(paths.folder, present=False)
+            return Downloaded(target.id, paths.folder, present=True)
+        request_text, parent = target.request(selection), current_version(paths, replaces=options.force)
+        if not options.raw_only and point_to_published(paths, request_text, parent):
+            return Downloaded(target.id, paths.folder, present=False)
         # A folder that the user has named as the place of raw files is only read.
-        is_read = from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(paths.raw)
+        is_read = options.local is not None and options.local.is_relative_to(paths.raw)
         with (
             building(paths, request_text, parent) as build,
             nullcontext(paths.raw) if is_read else disk.claimed(paths.raw) as raw,
         ):
-            if target.stored is not None:  # files that were kept are kept again
-                keep_raw |= all((raw / file.path).is_file() for file in target.stored.raw)
-            request = DownloadRequest(
-                target,
-                settings,
-                raw,
-                build.upstream,
-                selection,
-                force,
-                from_local,
-                tuple(mirrors),
-                hash_check,
-                Limiter(limit_rate),
-                keep_raw,
-                raw_only,
-            )
+            # Files that were kept are kept again.
+            was_kept = target.stored is not None and all((raw / file.path).is_file() for file in target.stored.raw)
+            keep_raw = options.keep_raw or was_kept
+            request = DownloadRequest(target, selection, raw, build.upstream, keep_raw)
             listing = _find_files(request, build)
-            if raw_only:
+            if options.raw_only:
                 folder = _fetch_raw(request, listing)
-                return Downloaded(paths.raw if folder == raw else folder, present=False)
+                return Downloaded(target.id, paths.raw if folder == raw else folder, present=False)
             if listing.copied is not None:
                 _copy(request, listing, build)
                 keep_raw = False
             else:
-                _convert(request, listing, engine, build)
+                _convert(request, listing, build)
             publish(build)
             if not keep_raw and raw != paths.raw:
                 disk.discard(raw, paths.folder)
-    return Downloaded(paths.folder, present=False)
+    return Downloaded(target.id, paths.folder, present=False)
 
 
-def _is_present(target: Target, settings: Settings, from_local: Path | str | None, *, as_stored: bool) -> bool:
+def _is_present(target: Target) -> bool:
     """Return whether the stored dataset has what is requested. It is only read."""
     from datasets_rl.format.reader import StoredDataset
 
     warn_of_recordings(target.paths)
-    if target.missing(as_stored=as_stored) is not None:
+    if target.missing() is not None:
         return False
-    if from_local is not None and target.stored is not None:
-        _check_files_unchanged(target, target.stored, settings, from_local)
+    if target.options.from_local is not None and target.stored is not None:
+        _check_files_unchanged(target, target.stored)
     if episodes := target.selection.episodes:
         numbers = StoredDataset(target.paths.folder).episodes["source"]
         read_numbers(episodes, int(numbers.max()) + 1)
     return True
 
 
-def stored_folder(
-    dataset_id: str,
-    selection: Selection,
-    *,
-    root: Path | str | None = None,
-    from_local: Path | str | None = None,
-    settings: Settings | None = None,
-) -> Path | None:
-    """Return the folder of a stored dataset that contains a selection; None if a download is needed. Changes nothing.
-
-    Args:
-        dataset_id: The id with its source.
-        selection: The selection; the stored one decides everything that it leaves open.
-        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        from_local: A raw file, or a folder of raw files, that the dataset was made of.
-        settings: The settings; by default those of the environment.
+def stored_folder(dataset_id: str, options: DownloadOptions) -> Path | None:
+    """Return the folder of a stored dataset that has what is requested; None if a download is needed. Changes nothing.
 
     Raises:
         UnknownIdError: If there is no such id.
         InvalidArgumentError: If a choice contradicts the stored one, or the files of `from_local` are not those from
             which the dataset was converted.
     """
-    settings = settings or Settings.from_env()
-    target = Target.find(dataset_id, selection, root=root, settings=settings)
-    return target.paths.folder if _is_present(target, settings, from_local, as_stored=True) else None
+    target = Target.find(dataset_id, options)
+    return target.paths.folder if _is_present(target) else None
 
 
-def _check_files_unchanged(target: Target, manifest: Manifest, settings: Settings, from_local: Path | str) -> None:
+def _check_files_unchanged(target: Target, manifest: Manifest) -> None:
     """Check that files of the user are those from which the stored dataset was converted."""
     from datasets_rl.fetch.partial_download import digest_file
     from datasets_rl.fetch.schemes.file import path_of_url
 
     raw = target.paths.raw
-    request = DownloadRequest(target, settings, raw, raw / "upstream.json", from_local=from_local)
+    request = DownloadRequest(target, Selection(), raw, raw / "upstream.json")
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         listing = find_files(request, aside=Path(aside))
     if not all(asset.urls[0].startswith("file:") for asset in listing.assets):
@@ -275,7 +202,7 @@ def _find_files(request: DownloadRequest, build: Build) -> Listing:
     if not build.version.exists():
         # Without rows, the journal and the upstream's description are of a dataset that is finished.
         build.journal.unlink(missing_ok=True)
-        if request.force:
+        if request.target.options.force:
             build.upstream.unlink(missing_ok=True)
     listing = find_files(request)
     require_disk_space(request, listing)
@@ -284,15 +211,17 @@ def _find_files(request: DownloadRequest, build: Build) -> Listing:
 
 def _make_fetcher(request: DownloadRequest) -> Fetcher:
     from datasets_rl.fetch.fetcher import Fetcher
+    from datasets_rl.fetch.parallel import Limiter
 
+    options = request.target.options
     return Fetcher(
         request.raw,
-        request.settings,
-        label=request.entry.id,
-        local=request.local,
-        hash_check=request.hash_check,
-        limiter=request.limiter,
-        force=request.force,
+        request.target.settings,
+        label=request.target.entry.id,
+        local=options.local,
+        hash_check=options.hash_check,
+        limiter=Limiter(options.limit_rate),
+        force=options.force,
     )
 
 
@@ -306,33 +235,34 @@ def _copy(request: DownloadRequest, listing: Listing, build: Build) -> None:
     """Fetch the files of a dataset that was published in the stored format, into the folder of the build."""
     from datasets_rl.build.copying import CopyJob, copy_stored
 
-    job = CopyJob(listing.entry or request.entry, listing, request.selection)
+    job = CopyJob(listing.entry or request.target.entry, listing, request.selection)
     copy_stored(job, _make_fetcher(request), build.version, work=build.work)
 
 
-def _convert(request: DownloadRequest, listing: Listing, engine: Engine | None, build: Build) -> None:
+def _convert(request: DownloadRequest, listing: Listing, build: Build) -> None:
     """Fetch and convert the raw files into the folder of the build."""
     from datasets_rl.build.conversion import ConversionJob, convert
 
-    job = ConversionJob(listing.entry or request.entry, listing, request.selection)
+    target, options = request.target, request.target.options
+    job = ConversionJob(listing.entry or target.entry, listing, request.selection)
     try:
-        with report(f"converting {request.entry.id}", None, unit=" steps", show=request.settings.progress) as progress:
+        with report(f"converting {target.entry.id}", None, unit=" steps", show=target.settings.progress) as progress:
             convert(
                 job,
                 _make_fetcher(request),
                 build.version,
                 work=build.work,
-                engine=engine,
-                settings=request.settings,
+                engine=options.engine,
+                settings=target.settings,
                 keep_raw=request.keep_raw,
                 report=progress,
             )
     except ConversionError as error:
         again = Remedy("fetch the file again with {}", Argument("force", True))
-        error.hint = error.remedy or (again if request.from_local is None else "give another file")
+        error.hint = error.remedy or (again if options.from_local is None else "give another file")
         raise
     except UnknownKeyError as error:
-        if request.from_local is None and not request.force:
+        if options.from_local is None and not options.force:
             kept = "the fetched files are kept, and are not fetched again"
             error.hint = Remedy("{} {}", error.remedy, kept) if error.remedy else kept
         raise

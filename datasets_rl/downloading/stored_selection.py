@@ -54,9 +54,8 @@ def grown_selection(
         InvalidArgumentError: If no dataset can have both selections: a choice contradicts the stored one, the dataset
             was preprocessed, or the two count episodes over different files. The error names both.
     """
-    part = Selection.from_json(manifest.selection)
-    options = _options_of(manifest.id)
-    forms, images = _image_forms(manifest), selection.options.get(IMAGES.name)
+    forms, options = _image_forms(manifest), _options_of(manifest.id)
+    part, images = Selection.from_json(manifest.selection), selection.options.get(IMAGES.name)
     if images is not None and (forms <= {images} or images == "encoded" in forms):
         # The stored images have the form, whether it was requested then or measured.
         selection = replace(selection, options={**selection.options, IMAGES.name: part.options.get(IMAGES.name, "")})

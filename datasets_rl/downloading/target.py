@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +17,34 @@ from datasets_rl.store.find import entry_paths, missing_error, stored_manifest
 from datasets_rl.store.publish import canonical
 
 if TYPE_CHECKING:
+    from datasets_rl.build.engines import Engine
     from datasets_rl.format.manifest import Manifest
 
-__all__ = ["Target"]
+__all__ = ["DownloadOptions", "Target"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadOptions:
+    """The arguments of one download; `download` describes them."""
+
+    root: Path | str | None = None
+    force: bool = False
+    from_local: Path | str | None = None
+    mirrors: Sequence[str] = ()
+    hash_check: bool = True
+    keep_raw: bool = False
+    raw_only: bool = False
+    limit_rate: int | None = None
+    selection: Selection | None = None
+    as_stored: bool = False
+    engine: Engine | None = None
+    wait: float = 3600.0
+    settings: Settings | None = None
+
+    @property
+    def local(self) -> Path | None:
+        """The absolute path of the user's raw files."""
+        return None if self.from_local is None else Path(self.from_local).expanduser().absolute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,36 +60,27 @@ class Target:
     """The requested selection, with the revision of an address."""
     stored: Manifest | None
     """The manifest of the current version; None if nothing is stored, or if it will be replaced in any case."""
+    options: DownloadOptions
+    settings: Settings
+    """The settings of the options, or those of the environment."""
     is_derived: bool = False
 
     @classmethod
-    def find(
-        cls,
-        dataset_id: str,
-        selection: Selection | None,
-        *,
-        root: Path | str | None = None,
-        settings: Settings,
-        replaces: bool = False,
-    ) -> Target:
-        """Return the target of an id or an address.
-
-        Args:
-            dataset_id: The id with its source, or an address ``hf://user/name@revision``.
-            selection: The requested selection; by default the whole dataset.
-            root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-            settings: The settings.
-            replaces: Whether a stored version is replaced whatever it is, so that nothing of it is read.
+    def find(cls, dataset_id: str, options: DownloadOptions) -> Target:
+        """Return the target of an id, or of an address ``hf://user/name@revision``.
 
         Raises:
             UnknownIdError: If there is no such id.
             InvalidArgumentError: If its source does not support the selection, or a derived dataset is to be replaced.
             ManifestError: If the stored version is damaged.
         """
-        dataset_id, selection = sources.split_address(dataset_id, selection or Selection())
+        settings = options.settings or Settings.from_env()
+        dataset_id, selection = sources.split_address(dataset_id, options.selection or Selection())
         entry = sources.find(dataset_id)
         suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
-        paths = entry_paths(entry, suffix, root=root, settings=settings)
+        paths = entry_paths(entry, suffix, root=options.root, settings=settings)
+        # A version that is replaced whatever it is, is not read.
+        replaces = options.force or options.raw_only
         if suffix and replaces:
             raise InvalidArgumentError(
                 f"{dataset_id} was derived from another dataset, and cannot be downloaded",
@@ -74,14 +91,10 @@ class Target:
             # Episodes of a stored dataset are chosen from its own table, also where the upstream has one file for all.
             checked = replace(selection, episodes="") if stored is not None else selection
             sources.get_source(entry.source).check(checked)
-        return cls(dataset_id, entry, paths, selection, stored, is_derived=bool(suffix))
+        return cls(dataset_id, entry, paths, selection, stored, options, settings, is_derived=bool(suffix))
 
-    def missing(self, *, as_stored: bool = False) -> Selection | None:
+    def missing(self) -> Selection | None:
         """Return the selection to download, which has the stored one; None if the stored dataset has the requested one.
-
-        Args:
-            as_stored: Whether the stored selection decides everything that the requested one leaves open; it does for a
-                derived dataset.
 
         Raises:
             NotADatasetError: If a derived dataset is not stored.
@@ -94,7 +107,7 @@ class Target:
             return None
         if self.stored is None:
             return self.selection
-        return grown_selection(self.stored, self.paths.folder, self.selection, as_stored=as_stored)
+        return grown_selection(self.stored, self.paths.folder, self.selection, as_stored=self.options.as_stored)
 
     def request(self, selection: Selection) -> str:
         """Return the request of a download, as canonical JSON: equal for calls that make the same dataset."""

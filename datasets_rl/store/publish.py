@@ -269,9 +269,7 @@ def _make_current(paths: DatasetPaths, version: Version) -> None:
 
 def _discard_completed(paths: DatasetPaths, version: Version, builds: Sequence[Path]) -> None:
     """Delete what is of no more use since a version is current: builds of dead processes, and what it supersedes."""
-    for folder in filter(disk.is_abandoned, builds):
-        disk.discard(folder, paths.folder)
-    for other in _superseded(paths, version):
+    for other in [*map(Version, filter(disk.is_abandoned, builds)), *_superseded(paths, version)]:
         other.discard()
 
 

@@ -333,10 +333,10 @@ def test_an_internal_error_is_reported_in_lines_and_ends_with_1(tmp_path):
 def test_failed_items_are_reported_and_the_others_are_done(rlds, home, monkeypatch):
     download = run.run_download
 
-    def failing(target, settings, **options):
-        if target.id.startswith("d4rl"):
+    def failing(dataset_id, options):
+        if dataset_id.startswith("d4rl"):
             raise PermissionError(13, "Permission denied", "/data")
-        return download(target, settings, **options)
+        return download(dataset_id, options)
 
     monkeypatch.setattr(run, "run_download", failing)
 

@@ -11,7 +11,7 @@ from servers import Status, serve
 import datasets_rl.sources.demo
 from datasets_rl import disk, sources
 from datasets_rl.cli.commands import download as command
-from datasets_rl.downloading import run
+from datasets_rl.downloading import DownloadOptions, run
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.sources import Selection
@@ -133,16 +133,16 @@ def test_raw_only_converts_nothing(rlds, home):
 
 
 def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeypatch):
-    asked = {}
+    asked = []
 
-    def noted(target, settings, **options):
-        asked.update(options, settings=settings, id=target.id, selection=target.selection)
-        return run.Downloaded(home, present=False)
+    def noted(dataset_id, options):
+        asked.append((dataset_id, options))
+        return run.Downloaded(dataset_id, home, present=False)
 
     monkeypatch.setattr(run, "run_download", noted)
 
     rlds("download", "demo/pendulum", "--raw-only", "--engine", "ray", "--address", "ray://head:10001")
-    assert type(asked["engine"]).__name__ == "RayEngine"
+    assert type(asked[0][1].engine).__name__ == "RayEngine"
 
     refused = rlds("download", "demo/pendulum", "--address", "auto")
     assert refused.code == 2
@@ -150,11 +150,11 @@ def test_a_cluster_is_selected_by_its_engine_and_its_address(rlds, home, monkeyp
 
 
 def test_options_reach_the_download(rlds, home, monkeypatch):
-    asked = {}
+    asked = []
 
-    def noted(target, settings, **options):
-        asked.update(options, settings=settings, id=target.id, selection=target.selection)
-        return run.Downloaded(home, present=False)
+    def noted(dataset_id, options):
+        asked.append((dataset_id, options))
+        return run.Downloaded(dataset_id, home, present=False)
 
     monkeypatch.setattr(run, "run_download", noted)
 
@@ -173,20 +173,16 @@ def test_options_reach_the_download(rlds, home, monkeypatch):
         "b:",
     )
 
-    assert asked["settings"].jobs == 3
-    del asked["settings"]
-    assert asked == {
-        "id": "demo/pendulum",
-        "selection": Selection(),
-        "engine": None,
-        "force": True,
-        "from_local": None,
-        "hash_check": True,
-        "keep_raw": False,
-        "limit_rate": 5_000_000,
-        "mirrors": ("a:", "b:"),
-        "raw_only": True,
-    }
+    ((dataset_id, options),) = asked
+    assert (dataset_id, options.settings.jobs) == ("demo/pendulum", 3)
+    assert options == DownloadOptions(
+        force=True,
+        mirrors=("a:", "b:"),
+        raw_only=True,
+        limit_rate=5_000_000,
+        selection=Selection(),
+        settings=options.settings,
+    )
 
 
 def test_a_dry_run_prints_the_planned_download_and_writes_nothing(rlds, home):

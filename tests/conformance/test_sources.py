@@ -38,7 +38,7 @@ from datasets_rl.build.journal import Journal
 from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
-from datasets_rl.downloading import planning
+from datasets_rl.downloading import DownloadOptions, planning
 from datasets_rl.downloading.target import Target
 from datasets_rl.errors import (
     DatasetsRLError,
@@ -179,11 +179,11 @@ def made(request, tmp_path_factory, written):
         settled(environment, home, variables)
         shrunk(environment, case)
         place = store.dataset_paths(case.id)
-        folder = downloading.download(case.id, selection=Selection(options=case.options), keep_raw=True)
-        selection, settings = Selection(options=case.options), Settings.from_env()
-        target = Target.find(case.id, selection, settings=settings)
+        selection = Selection(options=case.options)
+        folder = downloading.download(case.id, selection=selection, keep_raw=True)
+        target = Target.find(case.id, DownloadOptions(selection=selection))
         aside = tmp_path_factory.mktemp("aside")
-        request = planning.DownloadRequest(target, settings, place.raw, aside / "none", selection)
+        request = planning.DownloadRequest(target, selection, place.raw, aside / "none")
         contents = planning.find_files(request, aside=aside)
         yield Made(case, tree, golden, StoredDataset(folder), place, contents)
 
