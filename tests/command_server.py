@@ -13,6 +13,7 @@ class Server:
     """
 
     def __init__(self, python=sys.executable, *, lying=False):
+        self.locks = "locks that lie" if lying else "locks"
         program = [python, str(Path(__file__).with_name("faults") / "fork_server.py"), *["lying"] * lying]
         self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

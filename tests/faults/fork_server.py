@@ -10,6 +10,7 @@ an audit hook before it happens, or one that writes to an open file: of the fata
 
 import builtins
 import contextlib
+import gc
 import importlib
 import io
 import json
@@ -26,6 +27,7 @@ import filelock
 import torch
 
 import datasets_rl
+import datasets_rl.cli
 from datasets_rl.cli.app import main
 
 _CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink"}
@@ -128,9 +130,16 @@ def serve(task):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # threads do not survive a fork
-    for module in pkgutil.walk_packages(datasets_rl.__path__, "datasets_rl."):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module.name)
+    # What a child would import is imported here, once; the command line imports the rest of it in its first run.
+    for package in (datasets_rl, datasets_rl.cli):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".__main__"):
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(module.name)
+    with tempfile.TemporaryDirectory() as home, contextlib.redirect_stdout(io.StringIO()):
+        os.environ["RLDS_HOME"] = home
+        main(["cache", "prune"])
+    gc.freeze()  # a collection in a child would copy the memory of all objects
     if "lying" in sys.argv:
         # As locks of some network file systems do: the file is there, and nobody is kept out.
         filelock.FileLock.acquire = lambda *_, **__: None
