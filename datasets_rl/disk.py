@@ -154,7 +154,8 @@ def move_path(path: Path, target: Path) -> None:
 def make_folder(path: Path) -> None:
     """Create a folder and those above it, unless it exists, although other processes delete empty folders."""
     for _ in range(_MAX_ATTEMPTS):
-        with suppress(FileNotFoundError):
+        # A folder is deleted before another one is created in it, or between the look that finds it and the next one.
+        with suppress(FileNotFoundError, FileExistsError):
             path.mkdir(parents=True, exist_ok=True)
             return
     path.mkdir(parents=True, exist_ok=True)
@@ -172,7 +173,7 @@ def link_or_copy(path: Path, target: Path) -> None:
 
 def _rename(path: Path, target: Path) -> None:
     while True:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         try:
             os.replace(path, target)
         except FileNotFoundError:
@@ -530,12 +531,12 @@ def lock(
 def _acquire(held: Any, path: Path, seconds: float) -> None:
     for attempt in range(_MAX_ATTEMPTS):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             os.close(
                 os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
             )  # filelock waits where it cannot create it
             held.acquire(timeout=seconds, poll_interval=0.05)
-        except FileNotFoundError:  # another process has just deleted the empty folder
+        except (FileNotFoundError, FileExistsError):  # another process has just deleted the empty folder
             if attempt == _MAX_ATTEMPTS - 1:
                 raise
         except OSError as error:

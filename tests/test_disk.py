@@ -433,3 +433,23 @@ def test_a_folder_is_claimed_although_another_process_deletes_its_empty_parent(t
 
     assert disk.claim(tmp_path / "parent" / "work").is_dir()
     assert len(calls) > 3
+
+
+def test_a_lock_is_acquired_although_another_process_deletes_the_empty_folder_that_was_found(tmp_path, monkeypatch):
+    make, found = os.mkdir, []
+
+    def mkdir(path, *mode):
+        try:
+            make(path, *mode)
+        except FileExistsError:
+            if not found:
+                (tmp_path / "toy").rmdir()
+            found.append(path)
+            raise
+
+    (tmp_path / "toy").mkdir()
+    monkeypatch.setattr(os, "mkdir", mkdir)
+
+    with disk.lock(tmp_path / "toy" / ".lock", "toy", wait=0):
+        assert (tmp_path / "toy").is_dir()
+    assert found
