@@ -1,6 +1,7 @@
 """A client of `fork_server.py`, which runs `rlds` in child processes that can be killed."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,11 @@ class Server:
     def __init__(self, python=sys.executable, *, lying=False):
         self.locks = "locks that lie" if lying else "locks"
         program = [python, str(Path(__file__).with_name("faults") / "fork_server.py"), *["lying"] * lying]
-        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # A fork copies the tables of fewer, larger pages.
+        environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        self.process = subprocess.Popen(
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def run(self, argv, home, fatal=0):
         """Run `rlds` with `argv`; with `fatal` n, kill it before its n-th change of the disk.

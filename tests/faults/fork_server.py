@@ -11,11 +11,9 @@ an audit hook before it happens, or one that writes to an open file: of the fata
 import builtins
 import contextlib
 import gc
-import importlib
 import io
 import json
 import os
-import pkgutil
 import shutil
 import signal
 import sys
@@ -26,12 +24,21 @@ from pathlib import Path
 import filelock
 import torch
 
-import datasets_rl
-import datasets_rl.cli
 from datasets_rl.cli.app import main
 
 _CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+WARMING = [
+    ["download", "demo/pendulum", "--quiet"],
+    ["preprocess", "demo/pendulum", "-t", "scale_rewards:2", "--in-place"],
+    ["append", "local/warm", "demo/pendulum"],
+    ["sample", "demo/pendulum"],
+    ["info", "demo/pendulum"],
+    ["list", "--downloaded"],
+    ["cache", "prune"],
+]
+"""Commands that import what others import."""
 
 
 def changes(event, arguments, home):
@@ -90,8 +97,6 @@ def child(task, writable):
             count()
 
     os.environ["RLDS_HOME"] = task["home"]
-    os.environ["RLDS_NO_PROGRESS"] = "1"
-    os.environ["RLDS_JOBS"] = "1"
     with tempfile.TemporaryFile("w+") as text:
         for stream in (1, 2):
             os.dup2(text.fileno(), stream)
@@ -130,15 +135,16 @@ def serve(task):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # threads do not survive a fork
-    # What a child would import is imported here, once; the command line imports the rest of it in its first run.
-    for package in (datasets_rl, datasets_rl.cli):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith(".__main__"):
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(module.name)
-    with tempfile.TemporaryDirectory() as home, contextlib.redirect_stdout(io.StringIO()):
+    # What a child would import is imported here, once, by commands of each kind.
+    os.environ |= {"RLDS_NO_PROGRESS": "1", "RLDS_JOBS": "1"}
+    with (
+        tempfile.TemporaryDirectory() as home,
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(sys.stdout),
+    ):
         os.environ["RLDS_HOME"] = home
-        main(["cache", "prune"])
+        for argv in WARMING:
+            assert main(argv) == 0, argv
     gc.freeze()  # a collection in a child would copy the memory of all objects
     if "lying" in sys.argv:
         # As locks of some network file systems do: the file is there, and nobody is kept out.
