@@ -52,6 +52,8 @@ class Storage(Stateful, ABC):
 
     other_writes: Tensor = torch.zeros(0, dtype=torch.int64)
     """Writes per slot that `write_count` does not include, int64 [n]; never changed in place."""
+    wide_keys: frozenset[Key] = frozenset()
+    """Keys of the fields of a batch that are in files of their own, or compressed."""
     wide_states: frozenset[Key] = frozenset()
     """Keys of the fields in files of their own whose values at t and t + 1 are stored once, see
     `EpisodicStorage.pick_states`."""
@@ -274,38 +276,36 @@ class Storage(Stateful, ABC):
         return self.take(rows).get(NEXT)
 
     def windows_around(
-        self, rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+        self, rows: Tensor, offsets: Sequence[int], *, end_key: EndKey | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return windows of rows that stay within their trajectories, see `Trajectories.windows_around`.
 
         Args:
             rows: Row of each window, int64 [B].
-            before: Number of steps before each row.
-            after: Number of steps after each row.
+            offsets: Steps of a window, relative to its row, [W].
             end_key: The flag that ends a trajectory; by default, as for `trajectories`.
 
         Returns:
-            Rows, int64 [B, before + 1 + after], and whether each is filled in, bool, in the same shape.
+            Rows, int64 [B, W], and whether each is filled in, bool, in the same shape.
         """
-        window, outside = self.trajectories(end_key=end_key).windows_around(rows.cpu().numpy(), before, after)
+        window, outside = self.trajectories(end_key=end_key).windows_around(rows.cpu().numpy(), offsets)
         return torch.from_numpy(window), torch.from_numpy(outside)
 
     def take_windows(
-        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+        self, keys: Sequence[Key], rows: Tensor, offsets: Sequence[int], *, end_key: EndKey | None = None
     ) -> Windows:
         """Return some fields of the windows around rows, see `windows_around`.
 
         Args:
             keys: Keys of the fields.
             rows: Row of each window, int64 [B].
-            before: Number of steps before each row.
-            after: Number of steps after each row.
+            offsets: Steps of a window, relative to its row, [W].
             end_key: The flag that ends a trajectory; by default, as for `trajectories`.
 
         Raises:
             UnknownKeyError: If a key is missing.
         """
-        window, outside = self.windows_around(rows, before, after, end_key=end_key)
+        window, outside = self.windows_around(rows, offsets, end_key=end_key)
         flat = window.reshape(-1)
         entries = [values.reshape(*window.shape, *values.shape[1:]) for values in self.pick_all(keys, flat)]
         return Windows(entries, outside, rows_in(window))

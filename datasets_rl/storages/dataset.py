@@ -282,17 +282,17 @@ class DatasetStorage(EpisodicStorage):
 
     @override
     def take_windows(
-        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+        self, keys: Sequence[Key], rows: Tensor, offsets: Sequence[int], *, end_key: EndKey | None = None
     ) -> Windows:
-        length = before + 1 + after
         in_record = [key for key in keys if self._is_in_record(key)]
-        if not in_record or length > len(self) or not len(rows) or end_key not in {None, NEXT_DONE}:
-            return super().take_windows(keys, rows, before, after, end_key=end_key)
-        windows = self._take_runs(in_record, rows.contiguous(), before, length)
+        is_run = isinstance(offsets, range) and offsets.step == 1 and 0 in offsets
+        if not in_record or not is_run or len(offsets) > len(self) or not len(rows) or end_key not in {None, NEXT_DONE}:
+            return super().take_windows(keys, rows, offsets, end_key=end_key)
+        windows = self._take_runs(in_record, rows.contiguous(), -offsets[0], len(offsets))
         if len(in_record) < len(keys):
             others = [key for key in keys if key not in in_record]
             picked = dict(zip(in_record, windows.entries, strict=True))
-            picked.update(zip(others, super().take_windows(others, rows, before, after).entries, strict=True))
+            picked.update(zip(others, super().take_windows(others, rows, offsets).entries, strict=True))
             windows.entries[:] = [picked[key] for key in keys]
         return windows
 

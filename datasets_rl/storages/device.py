@@ -22,6 +22,7 @@ from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowSlot, RowViews, nest_leaves
 from datasets_rl.ted.keys import NEXT, NEXT_DONE, EndKey, Key, as_key, dotted_name
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.windows import steps_of
 
 __all__ = ["DeviceStorage"]
 
@@ -208,16 +209,16 @@ class DeviceStorage(EpisodicStorage):
 
     @override
     def windows_around(
-        self, rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+        self, rows: Tensor, offsets: Sequence[int], *, end_key: EndKey | None = None
     ) -> tuple[Tensor, Tensor]:
         if end_key not in {None, NEXT_DONE}:
-            window, outside = self.steps.windows_around(rows.cpu(), before, after, end_key=end_key)
+            window, outside = self.steps.windows_around(rows.cpu(), offsets, end_key=end_key)
             return window.to(self.device), outside.to(self.device)
         rows = rows.to(self.device, non_blocking=True)
         # Each episode before a row moves it by one position.
         episodes = self._positions.index_select(0, rows) - rows
         firsts, lasts = (bounds.index_select(0, episodes).unsqueeze(1) for bounds in self._ends)
-        unclamped = rows.unsqueeze(1) + torch.arange(-before, after + 1, device=self.device)
+        unclamped = rows.unsqueeze(1) + steps_of(offsets, self.device)
         window = unclamped.maximum(firsts).minimum(lasts)
         return window, window != unclamped
 

@@ -47,8 +47,13 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
     @cached_property
     def wide_states(self) -> frozenset[Key]:  # type: ignore[override]  # computed once
         """Keys of the fields in files of their own whose values at t and t + 1 are stored once."""
-        keys = {*self.keys()}
-        return frozenset(field.key for field in self.schema.wide if {field.key, (NEXT, *field.key)} <= keys)
+        return frozenset(key for key in self.wide_keys if (NEXT, *key) in self.wide_keys)
+
+    @cached_property
+    def wide_keys(self) -> frozenset[Key]:  # type: ignore[override]  # computed once
+        """Keys of the fields of a batch that are in files of their own."""
+        wide = {key for field in self.schema.wide for key in (field.key, (NEXT, *field.key))}
+        return frozenset(wide.intersection(self.keys()))
 
     @abstractmethod
     def pick_states(self, key: Key, rows: Tensor, following: Tensor) -> Tensor:
@@ -97,14 +102,14 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
 
     @override
     def windows_around(
-        self, rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+        self, rows: Tensor, offsets: Sequence[int], *, end_key: EndKey | None = None
     ) -> tuple[Tensor, Tensor]:
         if end_key not in {None, NEXT_DONE}:
-            return super().windows_around(rows, before, after, end_key=end_key)
+            return super().windows_around(rows, offsets, end_key=end_key)
         # The data has the episode of each row: it need not be searched.
         firsts, lasts = self._bounds
         episodes = self.pick(EPISODE, rows).numpy()
-        window, outside = windows_within(rows.numpy(), firsts[episodes], lasts[episodes], before, after)
+        window, outside = windows_within(rows.numpy(), firsts[episodes], lasts[episodes], offsets)
         return torch.from_numpy(window), torch.from_numpy(outside)
 
     @cached_property

@@ -223,6 +223,7 @@ class LazyTensorStorage(TensorStorage):
         if references:
             self._frame_offsets = {number: column.storage_offset() for number, column in references.items()}
             paths = {structure.leaves[number].path for number in references}
+            self.wide_keys = frozenset(paths)
             self.wide_states = frozenset(path for path in paths if (NEXT, *path) in paths)
             self._frames = CompressedLeaves(structure, references, self._allocate_frames, self._require_space)
 
@@ -363,15 +364,15 @@ class LazyTensorStorage(TensorStorage):
 
     @override
     def take_windows(
-        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+        self, keys: Sequence[Key], rows: Tensor, offsets: Sequence[int], *, end_key: EndKey | None = None
     ) -> Windows:
         structure, table = self._initialized_structure(), self._tables[0]
         found = [structure.leaves_under(tuple(key)) for key in keys]
         numbers = [leaves.get((), -1) for leaves in found]
         # One field alone takes fewer bytes than the records that contain it.
         if len(keys) == 1 or not table.is_cpu or not self._in_first_table.issuperset(numbers) or not len(rows):
-            return super().take_windows(keys, rows, before, after, end_key=end_key)
-        window, outside = self.windows_around(rows, before, after, end_key=end_key)
+            return super().take_windows(keys, rows, offsets, end_key=end_key)
+        window, outside = self.windows_around(rows, offsets, end_key=end_key)
         leaves: list[Any] = [None] * len(structure.leaves)
         self._views[0](_records_of(table.view(-1, table.shape[-1])[: len(self)], window), leaves)
         return Windows([leaves[number] for number in numbers], outside, rows_in(window))

@@ -184,12 +184,12 @@ class View(EpisodicStorage):
 
     @override
     def take_windows(
-        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+        self, keys: Sequence[Key], rows: Tensor, offsets: Sequence[int], *, end_key: EndKey | None = None
     ) -> Windows:
         stored = [self.names.get(key, key) for key in keys]
         if self._rows is not None or self._changed.intersection(stored) or end_key not in {None, NEXT_DONE}:
-            return super().take_windows(keys, rows, before, after, end_key=end_key)
-        return self.dataset.take_windows(stored, rows, before, after)
+            return super().take_windows(keys, rows, offsets, end_key=end_key)
+        return self.dataset.take_windows(stored, rows, offsets)
 
     @override
     def keys(self) -> list[Key]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -176,26 +177,25 @@ class Trajectories:
         starts = np.arange(0, end + 1, 1 << shift)
         return shift, firsts.searchsorted(starts, "right") - 1, np.append(firsts, np.iinfo(np.int64).max)
 
-    def windows_around(self, rows: Index, before: int, after: int) -> tuple[Index, Mask]:
-        """Return windows of rows, from `before` steps before to `after` steps after each row.
+    def windows_around(self, rows: Index, offsets: Sequence[int]) -> tuple[Index, Mask]:
+        """Return windows of rows: those at `offsets` steps from each row, negative before it.
 
         A window stays within its trajectory: positions outside are filled with the first or the last step.
 
             trajectory                   0 1 2 3 | 4 5 6        filled
-            row 1, before 2, after 1     0 0 1 2                x . . .
-            row 6, before 2, after 1               4 5 6 6      . . . x
+            row 1, offsets -2 -1 0 1     0 0 1 2                x . . .
+            row 6, offsets -2 -1 0 1               4 5 6 6      . . . x
 
         Args:
             rows: Row of each window, [n].
-            before: Number of steps before each row, at least 0.
-            after: Number of steps after each row, at least 0.
+            offsets: Steps of a window, relative to its row, [W].
 
         Returns:
-            Rows, int64 [n, before + 1 + after], and whether each position is filled, in the same shape.
+            Rows, int64 [n, W], and whether each position is filled, in the same shape.
         """
         owner, places = self.locate(rows)
         firsts = self.firsts[owner]
-        return windows_within(places, firsts, firsts + self.lengths[owner] - 1, before, after, self.order)
+        return windows_within(places, firsts, firsts + self.lengths[owner] - 1, offsets, self.order)
 
     @cached_property
     def _by_place(self) -> tuple[Index, Index]:
@@ -322,7 +322,7 @@ class Slices:
 
 
 def windows_within(
-    places: Index, firsts: Index, lasts: Index, before: int, after: int, order: Index | None = None
+    places: Index, firsts: Index, lasts: Index, offsets: Sequence[int], order: Index | None = None
 ) -> tuple[Index, Mask]:
     """Return the rows of windows that stay within ranges of places, see `Trajectories.windows_around`.
 
@@ -330,18 +330,18 @@ def windows_within(
         places: Place of each window, [n].
         firsts: First place of its range, [n].
         lasts: Last place of its range, [n].
-        before: Number of steps before each place.
-        after: Number of steps after each place.
+        offsets: Steps of a window, relative to its place, [W].
         order: Row at each place; None if they are equal.
     """
     from datasets_rl.ted.window_loops import fill_windows  # deferred: it imports numba
 
-    window = np.empty((len(places), before + 1 + after), np.int64)
+    window = np.empty((len(places), len(offsets)), np.int64)
     outside = np.empty(window.shape, np.bool_)
-    places, firsts, lasts, order = (
-        np.ascontiguousarray(numbers, np.int64) for numbers in (places, firsts, lasts, () if order is None else order)
+    places, firsts, lasts, steps, order = (
+        np.ascontiguousarray(numbers, np.int64)
+        for numbers in (places, firsts, lasts, offsets, () if order is None else order)
     )
-    fill_windows(places, firsts, lasts, before, order, window, outside)
+    fill_windows(places, firsts, lasts, steps, order, window, outside)
     return window, outside
 
 

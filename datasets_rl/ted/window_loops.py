@@ -12,12 +12,12 @@ __all__ = ["fill_windows"]
 Index = NDArray[np.int64]
 
 
-@compile_for("void(int64[::1], int64[::1], int64[::1], int64, int64[::1], int64[:, ::1], boolean[:, ::1])")
+@compile_for("void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[:, ::1], boolean[:, ::1])")
 def fill_windows(
     places: Index,
     firsts: Index,
     lasts: Index,
-    before: int,
+    offsets: Index,
     order: Index,
     window: Index,
     outside: NDArray[np.bool_],
@@ -28,14 +28,15 @@ def fill_windows(
         places: Place of each window, [B].
         firsts: Place of the first step of its trajectory, [B].
         lasts: Place of the last step of its trajectory, [B].
-        before: Number of steps of a window before its place.
+        offsets: Places of the steps of a window, relative to its place, [W].
         order: Row at each place, [P]; [0] if place and row are equal.
         window: The rows are written here, [B, W].
         outside: Which of them repeat the first or the last step is written here, [B, W].
     """
     for number in range(len(places)):
-        first, last, start = firsts[number], lasts[number], places[number] - before
+        first, last, start = firsts[number], lasts[number], places[number]
         for step in range(window.shape[1]):
-            place = min(max(start + step, first), last)
-            outside[number, step] = place != start + step
+            wanted = start + offsets[step]
+            place = min(max(wanted, first), last)
+            outside[number, step] = place != wanted
             window[number, step] = order[place] if len(order) else place

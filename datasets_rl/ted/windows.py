@@ -1,22 +1,24 @@
-"""Windows of consecutive steps around given steps."""
+"""Windows of steps around given steps: those at some offsets, which are often consecutive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-__all__ = ["Windows", "rows_in"]
+__all__ = ["Windows", "rows_in", "steps_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """Values of W consecutive steps around each of B steps; a window stays within its trajectory.
+    """Values of the W steps at some offsets from each of B steps; a window stays within its trajectory.
 
     trajectory                   0 1 2 3 | 4 5 6        outside
-    step 1, before 2, after 1    0 0 1 2                x . . .
-    step 6, before 2, after 1              4 5 6 6      . . . x
+    step 1, offsets -2 -1 0 1    0 0 1 2                x . . .
+    step 6, offsets -2 -1 0 1              4 5 6 6      . . . x
+    step 2, offsets -2 3         0 3                    . x
     """
 
     entries: list[Tensor]
@@ -40,3 +42,10 @@ def rows_in(window: Tensor) -> Callable[[int | Tensor], Tensor]:
         return window.gather(1, step.view(len(window), -1)).view(step.shape)
 
     return rows_at
+
+
+def steps_of(offsets: Sequence[int], device: torch.device) -> Tensor:
+    """Return the offsets of a window on a device, int64 [W]; those of a range without a copy from main memory."""
+    if isinstance(offsets, range):
+        return torch.arange(offsets.start, offsets.stop, offsets.step, device=device)
+    return torch.tensor(offsets, dtype=torch.int64, device=device)

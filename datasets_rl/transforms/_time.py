@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.ted.windows import Windows
+from datasets_rl.ted.windows import Windows, steps_of
 from datasets_rl.transforms.base import (
     GATHERED,
     Keys,
@@ -144,7 +144,7 @@ class OverTime(Transform):
         return ()
 
     def take_windows(
-        self, storage: Any, keys: Sequence[NestedKey], rows: Tensor, before: int, after: int, data: Any
+        self, storage: Any, keys: Sequence[NestedKey], rows: Tensor, offsets: Sequence[int], data: Any
     ) -> Windows:
         """Return entries of the steps around rows, see `Storage.take_windows`.
 
@@ -152,8 +152,7 @@ class OverTime(Transform):
             storage: Storage, or a view of it, to read from.
             keys: Keys of the entries.
             rows: Rows of the batch in the storage, int64 [B].
-            before: Number of steps before each row.
-            after: Number of steps after each row.
+            offsets: Steps of a window, relative to its row, [W].
             data: Batch of the steps at these rows, whose keys an error lists.
 
         Raises:
@@ -164,7 +163,7 @@ class OverTime(Transform):
                 self.tensor(data, key)
         paths = [(key,) if isinstance(key, str) else key for key in keys]
         try:
-            windows: Windows = storage.take_windows(paths, rows, before, after, end_key=self._end_key)
+            windows: Windows = storage.take_windows(paths, rows, offsets, end_key=self._end_key)
         except UnknownKeyError:
             for key in keys:
                 get_entry(data, key)
@@ -321,20 +320,19 @@ def trajectory_positions(ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return numbers, firsts, lasts
 
 
-def step_windows(ends: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
+def step_windows(ends: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return the window of steps around each step of a flat batch, and which of them are padding.
 
     The first and the last step of a trajectory pad a window that exceeds it, as in `Trajectories.windows_around`.
 
     Args:
         ends: Which steps are the last of their trajectory, in flat order, bool [M].
-        before: Number of steps before each step.
-        after: Number of steps after each step.
+        offsets: Steps of a window, relative to its step, [W].
 
     Returns:
-        Flat indices, int64 [M, before + 1 + after], and whether each is padding, bool of the same shape.
+        Flat indices, int64 [M, W], and whether each is padding, bool of the same shape.
     """
     numbers, firsts, lasts = trajectory_positions(ends)
-    unclamped = numbers.unsqueeze(1) + torch.arange(-before, after + 1, device=ends.device)
+    unclamped = numbers.unsqueeze(1) + steps_of(offsets, ends.device)
     window = unclamped.clamp(firsts.unsqueeze(1), lasts.unsqueeze(1))
     return window, window != unclamped

@@ -71,7 +71,7 @@ class ActionChunkTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        windows = self.take_windows(storage, self.in_keys, rows, 0, self.chunk_size - 1, data)
+        windows = self.take_windows(storage, self.in_keys, rows, range(self.chunk_size), data)
         return {"chunk": windows.entries[0], "outside": windows.outside}
 
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class ActionChunkTransform(OverTime):
         action = self.tensor(batch, self.in_keys[0])
         axis = self._time_axis(action, batch)
         ends = self.ends(batch, axis) if axis.shape == batch.shape else axis.ends(self._done(batch, axis))
-        window, outside = step_windows(ends, 0, self.chunk_size - 1)
+        window, outside = step_windows(ends, range(self.chunk_size))
         return {"chunk": axis.select_steps(action, window), "outside": axis.unflatten(outside)}
 
     def _time_axis(self, action: Tensor, batch: Any) -> TimeAxis:

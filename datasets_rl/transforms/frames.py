@@ -123,8 +123,8 @@ class CatFrames(OverTime):
         self.as_inverse, self.check_layout = as_inverse, check_layout
 
     @property
-    def _span(self) -> tuple[int, int]:
-        return (0, self.N - 1) if self.future else (self.N - 1, 0)
+    def _offsets(self) -> range:
+        return range(self.N) if self.future else range(1 - self.N, 1)
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
         """Read the frames from the storage, see `OverTime`; with `as_inverse`, return the batch unchanged."""
@@ -139,7 +139,7 @@ class CatFrames(OverTime):
 
         def frames(key: NestedKey) -> Tensor | None:
             try:
-                read[key] = self.take_windows(storage, [key], rows, *self._span, data)
+                read[key] = self.take_windows(storage, [key], rows, self._offsets, data)
             except UnknownKeyError:
                 return None
             return read[key].entries[0]
@@ -156,7 +156,7 @@ class CatFrames(OverTime):
 
     def _values_of_states(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         """Return the stacks of each step, [B, N, ...], by index of the key: each frame of the batch is read once."""
-        window, outside = storage.windows_around(rows, *self._span, end_key=self._end_key)
+        window, outside = storage.windows_around(rows, self._offsets, end_key=self._end_key)
         if self.N > _MAX_UNCHECKED_FRAMES:
             self._require_memory(len(rows), sum(storage.pick(key, rows[:1]).nbytes for key in self.own_reads(storage)))
         # A stack under "next" has the last frames of the stack, and the next frame.
@@ -188,7 +188,7 @@ class CatFrames(OverTime):
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
         axis = TimeAxis.of_batch(batch)
         self._require_memory(batch.numel(), sum(_step_bytes(batch, key) for key in self.in_keys))
-        window, outside = step_windows(self.ends(batch, axis), *self._span)
+        window, outside = step_windows(self.ends(batch, axis), self._offsets)
 
         def frames(key: NestedKey) -> Tensor | None:
             missing = batch.get(key, None) is None

@@ -40,6 +40,7 @@ class TransformedStorage:
         transforms: Transforms that are applied to the steps, as a batch [B].
     """
 
+    wide_keys: frozenset[Key] = frozenset()
     wide_states: frozenset[Key] = frozenset()
     """None: steps are transformed as a whole."""
 
@@ -98,10 +99,10 @@ class TransformedStorage:
         return self.take(rows).get(NEXT)
 
     def take_windows(
-        self, keys: Sequence[Key], rows: Tensor, before: int, after: int, *, end_key: EndKey | None = None
+        self, keys: Sequence[Key], rows: Tensor, offsets: Sequence[int], *, end_key: EndKey | None = None
     ) -> Windows:
         """Return entries of the windows around rows, see `Storage.take_windows`, of transformed steps."""
-        window, outside = self.origin.windows_around(rows, before, after, end_key=end_key)
+        window, outside = self.origin.windows_around(rows, offsets, end_key=end_key)
         batch = self.take(window.reshape(-1))
         values = [get_entry(batch, key) for key in keys]
         # A copy: transforms may return tensors that they keep.

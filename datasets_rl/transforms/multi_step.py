@@ -122,7 +122,7 @@ class MultiStepTransform(OverTime):
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         keys = [under_next(name) for name in self.reward_keys]
-        windows = self.take_windows(storage, keys, rows, 0, self.n_steps - 1, data)
+        windows = self.take_windows(storage, keys, rows, range(self.n_steps), data)
         ends = windows.rows_at(self.n_steps - 1)
         next_entries, usable, outside = storage.take_next(ends), None, windows.outside
         if data.get(NEXT_FINAL_KNOWN, None) is not None:
@@ -149,7 +149,7 @@ class MultiStepTransform(OverTime):
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
         axis = TimeAxis.of_batch(batch)
         ends, mask = self.ends(batch, axis), self.padding_mask(batch)
-        window, outside = step_windows(ends, 0, self.n_steps - 1)
+        window, outside = step_windows(ends, range(self.n_steps))
 
         known, terminated = (batch.get(key, None) for key in (NEXT_FINAL_KNOWN, NEXT_TERMINATED))
         usable = None

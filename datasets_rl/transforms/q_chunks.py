@@ -91,7 +91,7 @@ class QChunkTransform(OverTime):
             read = [self.tensor(steps, key).reshape(*window.shape, *get_entry(steps, key).shape[1:]) for key in keys]
             last = window[:, self.chunk_size - 1].contiguous()
         else:
-            windows = self.take_windows(storage, keys, rows, 0, self.chunk_size, data)
+            windows = self.take_windows(storage, keys, rows, range(self.chunk_size + 1), data)
             read, outside, last = windows.entries, windows.outside, windows.rows_at(self.chunk_size - 1)
         values = dict(zip(self._keys, read, strict=True))
         results = self._compiled_results(values, outside)
@@ -104,7 +104,7 @@ class QChunkTransform(OverTime):
         if self.at_end == "cross":
             window, outside = _consecutive(torch.arange(len(ends), device=ends.device), self.chunk_size, len(ends))
         else:
-            window, outside = step_windows(ends, 0, self.chunk_size)
+            window, outside = step_windows(ends, range(self.chunk_size + 1))
         last = window[:, self.chunk_size - 1]
         read = {name: axis.select_steps(self.tensor(batch, key), window) for name, key in self._keys.items()}
         outside = axis.unflatten(outside)

@@ -169,7 +169,7 @@ class SequenceTransform(RewardSums):
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         table = self.sums_by_row(storage)
-        windows = self.take_windows(storage, [*self._keys.values()], rows, 0, self._reach, data)
+        windows = self.take_windows(storage, [*self._keys.values()], rows, range(self._reach + 1), data)
         to_go = _select_windows(table["0"], windows)
         shift, outside, after = self._align(windows.outside)
         entries = (_shifted(entry, shift, self.length) for entry in windows.entries)
@@ -187,7 +187,7 @@ class SequenceTransform(RewardSums):
         ends = self.ends(batch, axis)
         numbers, firsts, _ = trajectory_positions(ends)
         to_go = self.sums(axis.flatten(float_rewards(self.tensor(batch, NEXT_REWARD))), ends)
-        window, outside = step_windows(ends, 0, self._reach)
+        window, outside = step_windows(ends, range(self._reach + 1))
         shift, outside, after = self._align(outside)
         window = _shifted(window, shift, self._reach + 1)
         steps = window[:, : self.length]

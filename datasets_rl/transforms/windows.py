@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from datasets_rl.transforms.base import (
     expand_right,
     flat_key,
     get_entry,
+    is_group,
     set_entry,
     under_next,
 )
@@ -40,6 +42,9 @@ _LOOP_NDIM, _LOOP_DTYPES = 3, (torch.float32, torch.float64, torch.int64, torch.
 _MAX_SHARED_BYTES = 1024
 """Number of bytes per step up to which an entry is read together with entries of other windows, in a common window."""
 
+_MAX_RUN = 4
+"""Number of consecutive steps for each step that is needed, up to which they are read by one copy."""
+
 WindowPadding = Literal["repeat", "zero", "drop"]
 WindowMask = Literal["valid", "is_pad"]
 
@@ -51,14 +56,17 @@ class WindowTransform(OverTime):
         x, window (1, 2)        0 0 1 2  0 1 2 2  1 2 2 2      one step before, two steps after; pad = "repeat"
         x_is_pad                x . . .  . . . x  . . x x
 
+    `delta_timestamps` takes the steps at given seconds from each step instead, which need not be consecutive.
+
     In a buffer of single steps, the values are read from the storage, so that every sampler works; small
     entries are read at once. Values under "next" are those of the steps of the window. In a batch of slices [..., T],
     windows are taken along the time axis. The key of a group, such as an observation of several sensors, stands for
     every entry of the group; each has its mask, unless `mask_keys` has one for the group.
 
     Args:
-        windows: Number of steps before and after each step, ``(before, after)``, by key. A window has
-            W = before + 1 + after steps, and its entry the shape [*batch, W, ...].
+        windows: Number of steps before and after each step, ``(before, after)``, by key; or the range of the steps,
+            ``range(-before, after + 1)``. A window has W = before + 1 + after steps, and its entry the shape
+            [*batch, W, ...].
         pad: Steps of the window outside of the trajectory: "repeat" its first or last step, "zero", or "drop", with
             which no window may leave its trajectory; `sampler` returns a sampler that draws such steps.
         mask: Convention of the masks, bool [*batch, W]: "valid" writes ``x_valid``, True for steps of the trajectory,
@@ -71,11 +79,12 @@ class WindowTransform(OverTime):
         InvalidArgumentError: If an argument is invalid; the message lists all problems.
     """
 
-    shown = ("windows", "pad")
+    per_step: ClassVar[bool] = True
+    shown = ("offsets", "pad")
 
     def __init__(
         self,
-        windows: Mapping[Any, Sequence[int]],
+        windows: Mapping[Any, Sequence[int] | range],
         pad: WindowPadding = "repeat",
         mask: WindowMask | None = "valid",
         *,
@@ -85,9 +94,9 @@ class WindowTransform(OverTime):
     ) -> None:
         super().__init__(list(windows), out_keys, done_key)
         problems = [
-            f"the window of {key!r} is {span!r}; expected two integers >= 0"
+            f"the window of {key!r} is {span!r}; expected two integers >= 0, or a range of steps"
             for key, span in windows.items()
-            if len(span) != 2 or min(span) < 0
+            if (not span if isinstance(span, range) else len(span) != 2 or min(span) < 0)
         ]
         if not windows:
             problems.append("windows is empty; expected at least one key")
@@ -98,16 +107,75 @@ class WindowTransform(OverTime):
         if problems:
             raise InvalidArgumentError("; ".join(problems))
         self.pad, self.mask = pad, mask
-        self._spans = [(int(before), int(after)) for before, after in windows.values()]
+        self._offsets: list[Sequence[int]] = [
+            _as_range(span if isinstance(span, range) else range(-int(span[0]), int(span[1]) + 1))
+            for span in windows.values()
+        ]
         self.mask_keys = {flat_key(key): flat_key(name) for key, name in (mask_keys or {}).items()}
         # Numbers of steps before and after a drawn step that must be in its trajectory.
-        spans = self._spans if pad == "drop" else [(0, 0)]
-        self._inside = max(before for before, _ in spans), max(after for _, after in spans)
+        steps = {0, *(step for offsets in self._offsets for step in offsets if pad == "drop")}
+        self._inside = -min(steps), max(steps)
 
     @property
-    def windows(self) -> dict[NestedKey, tuple[int, int]]:
-        """Number of steps before and after each step, by key."""
-        return dict(zip(self.in_keys, self._spans, strict=True))
+    def offsets(self) -> dict[NestedKey, Sequence[int]]:
+        """The steps of the windows by key, relative to the step of the batch: a range if they are consecutive."""
+        return dict(zip(self.in_keys, self._offsets, strict=True))
+
+    @classmethod
+    def delta_timestamps(
+        cls, delta_timestamps: Mapping[Any, Sequence[float]], fps: float, tolerance_s: float = 1e-4
+    ) -> Self:
+        """Return the windows of LeRobot's `delta_timestamps`: the steps at given seconds from each step.
+
+            fps 10, seconds [-0.2, 0, 0.1], steps -2, 0 and 1
+
+            step of the episode     0      1      2      3
+            x                       0 0 1  0 1 2  0 2 3  1 3 3
+            x_is_pad                x . .  x . .  . . .  . . x
+
+        The values are those of the nearest step of the episode; ``x_is_pad``, bool [*batch, W], is True where the window
+        leaves the episode. Entries without seconds keep their shape.
+
+        Args:
+            delta_timestamps: Seconds from each step by key, [W] each, such as ``{"action": [0, 0.1, 0.2]}``. A number of
+                seconds stands for ``round(seconds * fps)`` steps.
+            fps: Steps per second, above 0.
+            tolerance_s: Largest difference between a number of seconds and that of its steps.
+
+        Raises:
+            InvalidArgumentError: If no seconds are given for a key, or they are not those of a number of steps, or `fps` or
+                `tolerance_s` is invalid; the message lists all problems.
+        """
+        problems = [] if 0 < fps < math.inf else [f"fps is {fps}; expected a number of steps per second above 0"]
+        if not 0 <= tolerance_s < math.inf:
+            problems.append(f"tolerance_s is {tolerance_s}; expected a number of seconds of at least 0")
+        if not delta_timestamps:
+            problems.append("delta_timestamps is empty; expected at least one key")
+        seconds = {key: _finite_numbers(numbers) for key, numbers in delta_timestamps.items()}
+        problems += [
+            f"delta_timestamps of {key!r} is {delta_timestamps[key]!r}; expected a list of finite numbers of seconds"
+            for key, numbers in seconds.items()
+            if not numbers
+        ]
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
+        steps = {key: [round(number * fps) for number in numbers] for key, numbers in seconds.items()}
+        for key, numbers in seconds.items():
+            apart = [
+                f"{number:g} (nearest: {step / fps:.6g})"
+                for number, step in zip(numbers, steps[key], strict=True)
+                if abs(number * fps - step) / fps > tolerance_s
+            ]
+            if apart:
+                problems.append(f"delta_timestamps of {key!r} has {', '.join(apart)}")
+        if problems:
+            raise InvalidArgumentError(
+                f"{'; '.join(problems)}; expected multiples of 1/{fps:g} s, up to a difference of {tolerance_s:g} s",
+                hint="take the nearest ones, or pass a larger tolerance_s, with which they are rounded to these",
+            )
+        made = cls(dict.fromkeys(delta_timestamps, (0, 0)), "repeat", "is_pad")
+        made._offsets = [*map(_as_range, steps.values())]
+        return made
 
     @classmethod
     def diffusion_policy(
@@ -205,28 +273,53 @@ class WindowTransform(OverTime):
 
     @override
     def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        # The batch was read without these: it gets them from their windows.
-        own = {flat_key(key) for key in self.own_reads(storage) if data.get(key, None) is None}
-        entries = self._entries(data if own else self.example(storage, rows, data), own)
-        limit = _MAX_SHARED_BYTES * len(rows)
-        values: dict[str, Any] = {}
-        groups: dict[tuple[int, int] | None, list[_Entry]] = {}
-        for entry in entries:
-            small = entry.key not in own and _bytes_of(data, entry.key) <= limit
-            groups.setdefault(None if small else entry.span, []).append(entry)
-        for together in groups.values():
-            before, after = (max(entry.span[side] for entry in together) for side in (0, 1))
-            keys = [entry.key for entry in together]
-            windows = self.take_windows(storage, keys, rows, before, after, data)
-            for entry, value in zip(together, windows.entries, strict=True):
-                if entry.key in own:
-                    step = value[:, before]
-                    set_entry(data, entry.key, step if entry.out_key == entry.key else step.clone())
+        # The batch was read without these: it gets them together with their windows.
+        own = [key for key in self.own_reads(storage) if data.get(key, None) is None]
+        values = self._values_of_wide(storage, rows, data, own) if own else {}
+        limit, own_keys = _MAX_SHARED_BYTES * len(rows), {*map(flat_key, own)}
+        groups: dict[Sequence[int] | None, list[_Entry]] = {}
+        for entry in self._entries(self.example(storage, rows, data)):
+            if entry.key not in own_keys:
+                groups.setdefault(None if _bytes_of(data, entry.key) <= limit else entry.offsets, []).append(entry)
+        for shared, together in groups.items():
+            offsets = _common_offsets(entry.offsets for entry in together) if shared is None else shared
+            windows = self.take_windows(storage, [entry.key for entry in together], rows, offsets, data)
             if self.pad == "zero":
                 for value in windows.entries:
                     fill_windows(value, windows.outside, 0)
             for entry, value in zip(together, windows.entries, strict=True):
-                values.update(entry.part(value, windows.outside, before))
+                values.update(entry.part(value, windows.outside, offsets))
+        return values
+
+    def _values_of_wide(self, storage: Any, rows: Tensor, data: Any, own: Sequence[Key]) -> dict[str, Any]:
+        """Return the windows of wide fields, and write the entries of the batch: each field is read once."""
+        values: dict[str, Any] = {}
+        entries = {entry.key: entry for entry in self._entries(data, own)}
+        for field in dict.fromkeys(key[1:] if key[0] == NEXT else key for key in own):
+            keys = [key for key in (field, (NEXT, *field)) if key in own]
+            reads: list[tuple[Key, _Entry | None]] = [(key, entries.get(flat_key(key))) for key in keys]
+            # A window that does not replace its entry leaves it in the batch.
+            reads += [(key, None) for key, entry in reads if entry is not None and entry.out_key != entry.key]
+            windows = [
+                storage.windows_around(rows, range(1) if entry is None else entry.offsets, end_key=self._end_key)
+                for _, entry in reads
+            ]
+            flat = torch.cat([window.reshape(-1) for window, _ in windows])
+            if len(keys) > 1:
+                sizes = torch.tensor([window.numel() for window, _ in windows])
+                following = torch.tensor([key[0] == NEXT for key, _ in reads]).repeat_interleave(sizes)
+                found = storage.pick_states(field, flat, following)
+            else:
+                found = storage.pick(keys[0], flat)
+            parts = found.split([window.numel() for window, _ in windows])
+            for (key, entry), (window, outside), part in zip(reads, windows, parts, strict=True):
+                value = part.view(*window.shape, *part.shape[1:])
+                if entry is None or entry.out_key == entry.key:
+                    set_entry(data, flat_key(key), value[:, 0])
+                if entry is not None:
+                    if self.pad == "zero":
+                        fill_windows(value, outside, 0)
+                    values.update(entry.part(value, outside, entry.offsets))
         return values
 
     @override
@@ -234,34 +327,42 @@ class WindowTransform(OverTime):
         axis = TimeAxis.of_batch(batch)
         ends, values = self.ends(batch, axis), {}
         for entry in self._entries(batch):
-            window, outside = step_windows(ends, *entry.span)
+            window, outside = step_windows(ends, entry.offsets)
             value = axis.select_steps(get_entry(batch, entry.key), window)
             outside = axis.unflatten(outside)
             if self.pad == "zero":
                 fill_values(value, outside, 0)
-            values.update(entry.part(value, outside, entry.span[0]))
+            values.update(entry.part(value, outside, entry.offsets))
         return values
 
     @override
     def own_reads(self, storage: Any) -> Collection[Key]:
-        keys = [(key,) if isinstance(key, str) else key for key in self.in_keys]
-        return [key for key in keys if (key[1:] if key[0] == NEXT else key) in storage.wide_states]
+        wide = storage.wide_keys
+        if not wide:
+            return ()
+        paths = [(key,) if isinstance(key, str) else key for key in self.in_keys]
+        fields = {key[1:] if key[0] == NEXT else key for key in wide for path in paths if key[: len(path)] == path}
+        return [key for field in sorted(fields) for key in (field, (NEXT, *field)) if key in wide]
 
-    def _entries(self, batch: Any, missing: Collection[NestedKey] = ()) -> list[_Entry]:
-        """Return the entries of a batch, or of its spec, that get windows: those of `windows`, and of its groups.
+    def _entries(self, batch: Any, missing: Sequence[Key] = ()) -> list[_Entry]:
+        """Return the entries of a batch, or of its spec, that get windows: those of the keys, and of their groups.
 
         Args:
             batch: The batch, or its spec.
             missing: Keys of entries that the batch does not have yet.
         """
         entries = []
-        for key, out_key, span in zip(self.in_keys, self.out_keys, self._spans, strict=True):
-            for path in [()] if key in missing else entries_below(batch, key):
-                leaf, out = (flat_key((name, path)) if path else name for name in (key, out_key))
+        for key, out_key, offsets in zip(self.in_keys, self.out_keys, self._offsets, strict=True):
+            path = (key,) if isinstance(key, str) else key
+            below: list[NestedKey] = [other[len(path) :] for other in missing if other[: len(path)] == path]
+            if not below or is_group(batch.get(key, None)):
+                below += entries_below(batch, key)
+            for inner in below:
+                leaf, out = (flat_key((name, inner)) if inner else name for name in (key, out_key))
                 mask_key = self.mask_keys.get(key)
                 if mask_key is None and self.mask is not None:
                     mask_key = _mask_key(leaf, self.mask)
-                entries.append(_Entry(leaf, out, span, mask_key))
+                entries.append(_Entry(leaf, out, offsets, mask_key))
         return entries
 
     @override
@@ -283,7 +384,7 @@ class WindowTransform(OverTime):
         entries = self._entries(spec)
         axis, specs = spec.ndim, [spec[entry.key] for entry in entries]
         for entry, inner in zip(entries, specs, strict=True):
-            length, bounds = sum(entry.span) + 1, bounds_of(inner)
+            length, bounds = len(entry.offsets), bounds_of(inner)
             low, high = (torch.stack([bound] * length, axis) for bound in bounds or (inner.zero(),) * 2)
             if self.pad == "zero":
                 low, high = low.clamp(max=0), high.clamp(min=0)
@@ -298,8 +399,8 @@ class _Entry:
 
     key: NestedKey
     out_key: NestedKey
-    span: tuple[int, int]
-    """Number of steps before and after each step."""
+    offsets: Sequence[int]
+    """Steps of the window, [W]."""
     mask_key: NestedKey | None
 
     @property
@@ -307,19 +408,44 @@ class _Entry:
         """Name of the window among the values of the transform."""
         return self.key if isinstance(self.key, str) else ".".join(self.key)
 
-    def part(self, value: Tensor, outside: Tensor, before: int) -> dict[str, Tensor]:
-        """Return the window in a longer one, and its padding, by name.
+    def part(self, value: Tensor, outside: Tensor, offsets: Sequence[int]) -> dict[str, Tensor]:
+        """Return the window in one of more steps, and its padding, by name.
 
         Args:
-            value: The entry in the longer window, [*batch, W, ...].
-            outside: Which steps of that window are padding, bool [*batch, W].
-            before: Number of steps before each step in that window.
+            value: The entry in the other window, [*batch, V, ...].
+            outside: Which steps of that window are padding, bool [*batch, V].
+            offsets: Steps of that window, [V].
         """
-        axis, first, length = outside.ndim - 1, before - self.span[0], sum(self.span) + 1
-        return {
-            self.name: value.narrow(axis, first, length),
-            f"outside {self.name}": outside.narrow(axis, first, length),
-        }
+        axis, parts = outside.ndim - 1, {self.name: value, f"outside {self.name}": outside}
+        if self.offsets == offsets:
+            return parts
+        if isinstance(self.offsets, range) and isinstance(offsets, range):
+            first, length = self.offsets[0] - offsets[0], len(self.offsets)
+            return {name: part.narrow(axis, first, length) for name, part in parts.items()}
+        places = torch.tensor([offsets.index(step) for step in self.offsets], device=value.device)
+        return {name: part.index_select(axis, places.to(part.device)) for name, part in parts.items()}
+
+
+def _finite_numbers(values: Any) -> list[float]:
+    """Return numbers as floats; none if one of them is not finite, or the values are not numbers."""
+    try:
+        numbers = [float(value) for value in values]
+    except (TypeError, ValueError):
+        return []
+    return numbers if all(map(math.isfinite, numbers)) else []
+
+
+def _as_range(steps: Sequence[int]) -> Sequence[int]:
+    """Return steps as a range if they are consecutive."""
+    run = range(steps[0], steps[0] + len(steps))
+    return run if [*run] == [*steps] else tuple(steps)
+
+
+def _common_offsets(windows: Iterable[Sequence[int]]) -> Sequence[int]:
+    """Return the steps of all of some windows, as a range around 0 unless most of its steps would be read in vain."""
+    steps = sorted({step for offsets in windows for step in offsets})
+    run = range(min(steps[0], 0), max(steps[-1], 0) + 1)
+    return run if len(run) <= _MAX_RUN * len(steps) else tuple(steps)
 
 
 def _bytes_of(batch: Any, key: NestedKey) -> int:

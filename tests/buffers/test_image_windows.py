@@ -72,6 +72,12 @@ WINDOWS = {
     "chunks": lambda: ActionChunkTransform(4),
     "windows elsewhere": lambda: WindowTransform({PIXELS: (2, 1), "action": (0, 3)}, "zero", out_keys=["a", "b"]),
     "windows": lambda: WindowTransform({PIXELS: (2, 1), NEXT_PIXELS: (2, 1), "action": (0, 3)}),
+    "windows of next": lambda: WindowTransform({NEXT_PIXELS: (1, 0)}, out_keys=["after"]),
+    "seconds": lambda: WindowTransform.delta_timestamps(
+        {PIXELS: [0.1, -0.3, 0], NEXT_PIXELS: [0], "action": [-0.2, 2]}, fps=10
+    ),
+    "seconds of now": lambda: WindowTransform.delta_timestamps({PIXELS: [-0.2, -0.1]}, fps=10),
+    "seconds of the future": lambda: WindowTransform.delta_timestamps({"pixels": [0.1, 0.2]}, fps=10),
 }
 
 
@@ -163,14 +169,24 @@ def reads(monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("windows", "distinct"),
-    [("stack", 5), ("stack in place", 4), ("stack of now", 3), ("stack of next", 3), ("windows", 5)],
+    [
+        ("stack", 5),
+        ("stack in place", 4),
+        ("stack of now", 3),
+        ("stack of next", 3),
+        ("windows", 5),
+        ("windows elsewhere", 4),
+        ("windows of next", 2),
+        ("seconds", 3),
+        ("seconds of the future", 2),
+    ],
 )
 def test_a_window_of_a_field_and_its_next_values_is_one_read(stored, form, windows, distinct, reads):
     buffer = TensorDictReplayBuffer(storage=DatasetStorage(stored[form]), transform=WINDOWS[windows]())
     reads.clear()
     buffer.sample(rows=torch.tensor([10, 20, 50]))
 
-    if "of" in windows:  # the batch's other image, which has no stack
+    if "stack of" in windows:  # the batch's other image, which has no stack
         reads.remove(next(one for one in reads if len(one) == 3))
     assert [len(np.unique(one)) for one in reads] == [3 * distinct]
 
@@ -183,3 +199,17 @@ def test_the_caller_owns_every_stack(stored):
     batch["pixels"].zero_()
     assert torch.equal(batch["next", "stack"], expected["next", "stack"])
     assert torch.equal(batch[NEXT_PIXELS], expected[NEXT_PIXELS])
+
+
+@pytest.mark.parametrize("form", ["raw", *FORMS])
+def test_windows_of_images_without_those_under_next_are_one_read_of_the_same_values(stored, form, reads):
+    def read(keys):
+        storage = DatasetStorage(stored[form])
+        shown = View(storage, None, dict.fromkeys(keys or storage.keys()))
+        buffer = TensorDictReplayBuffer(storage=shown, transform=WINDOWS["seconds of now"]())
+        reads.clear()
+        return buffer.sample(rows=torch.tensor([0, 1, 10, 30, 33]))
+
+    expected = read(None)["pixels"]
+    assert torch.equal(read([PIXELS, ("action",), ("episode",)])["pixels"], expected)
+    assert len(reads) == (form != "raw")

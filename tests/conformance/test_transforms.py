@@ -362,6 +362,12 @@ CASES |= {
     "preset, LeRobot": Case(lambda: WindowTransform.lerobot(4, 2), over_time=True),
     "preset, robomimic": Case(lambda: WindowTransform.robomimic(3, 2), over_time=True),
     "preset, Octo": Case(lambda: WindowTransform.octo(2, 3), over_time=True),
+    "preset, seconds": Case(
+        lambda: WindowTransform.delta_timestamps(
+            {"observation": [-0.3, 0], "action": [0, 0.1], NEXT_REWARD: [0.2]}, 10
+        ),
+        over_time=True,
+    ),
     "preset, metadata": Case(
         lambda: ActionScaling.from_metadata(METADATA),
         inverts=("action",),
@@ -373,6 +379,7 @@ PRESETS = {
     "WindowTransform.lerobot": "preset, LeRobot",
     "WindowTransform.robomimic": "preset, robomimic",
     "WindowTransform.octo": "preset, Octo",
+    "WindowTransform.delta_timestamps": "preset, seconds",
     "SequenceTransform.dt_kzl": "sequences",
     "SequenceTransform.dt_corl": "sequences, padding on the right",
     "ActionScaling.from_stats": "action scaling, 0 to 1",

@@ -127,8 +127,8 @@ def test_every_batch_equals_that_of_raw_pixels(stored, raw, count, cache):
 def test_windows_equal_those_of_raw_pixels(stored, raw):
     rows = torch.tensor([0, 1, 399, 400, 401, 500, 760])
     keys = [FRAME, CAMERA, ("action",), ("next", *FRAME)]
-    got = DatasetStorage(stored).take_windows(keys, rows, 3, 2)
-    wanted = DatasetStorage(raw).take_windows(keys, rows, 3, 2)
+    got = DatasetStorage(stored).take_windows(keys, rows, range(-3, 3))
+    wanted = DatasetStorage(raw).take_windows(keys, rows, range(-3, 3))
 
     for one, other in zip(got.entries, wanted.entries, strict=True):
         assert torch.equal(one, other)

@@ -214,7 +214,7 @@ class TestFrames:
 class TestAround:
     def test_windows_repeat_the_first_and_the_last_step(self):
         """The example in its docstring."""
-        rows, outside = Trajectories(np.array([0, 4]), np.array([4, 3])).windows_around(np.array([1, 6]), 2, 1)
+        rows, outside = Trajectories(np.array([0, 4]), np.array([4, 3])).windows_around(np.array([1, 6]), range(-2, 2))
 
         assert rows.tolist() == [[0, 0, 1, 2], [4, 5, 6, 6]]
         assert outside.astype(int).tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
@@ -222,7 +222,9 @@ class TestAround:
     def test_rows_need_not_be_in_chronological_order(self):
         """Two environments that take turns: rows 0, 2, 4 and 1, 3."""
         order, places = np.array([0, 2, 4, 1, 3]), np.array([0, 3, 1, 4, 2])
-        rows, _ = Trajectories(np.array([0, 3]), np.array([3, 2]), order, places).windows_around(np.arange(5), 1, 1)
+        rows, _ = Trajectories(np.array([0, 3]), np.array([3, 2]), order, places).windows_around(
+            np.arange(5), range(-1, 2)
+        )
 
         assert rows.tolist() == [[0, 0, 2], [1, 1, 3], [0, 2, 4], [1, 3, 3], [2, 4, 4]]
 

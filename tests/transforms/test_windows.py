@@ -108,6 +108,11 @@ PRESETS = {
     "robomimic": (WindowTransform.robomimic(3, 2), (1, 2), "pad_mask"),
     "octo": (WindowTransform.octo(2, 3), (1, 0), "timestep_pad_mask"),
     "act": (WindowTransform.act(3), None, None),
+    "delta_timestamps": (
+        WindowTransform.delta_timestamps({"observation": [-0.1, 0], "action": [0, 0.1, 0.2]}, fps=10),
+        (1, 0),
+        "{}_is_pad",
+    ),
 }
 
 
@@ -120,7 +125,7 @@ def test_every_preset_of_windows_has_a_case():
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_take_windows_of_every_entry_of_a_nested_observation(plain, preset):
     transform, span, mask = PRESETS[preset]
-    flat = WindowTransform({"observation": span or (0, 0), "action": transform.windows["action"]})(plain)
+    flat = WindowTransform({"observation": span or (0, 0), "action": transform.offsets["action"]})(plain)
     data = nested(plain.copy())
     rb, rows = wrapped(data.exclude("episode"), transform)
     for batch in (transform(data), rb[rows]):
@@ -133,7 +138,7 @@ def test_presets_take_windows_of_every_entry_of_a_nested_observation(plain, pres
         if mask is not None:
             names = [("observation", "camera", mask.format("top")), ("observation", mask.format("state"))]
             for name in names if "{" in mask else [mask]:
-                assert torch.equal(batch[name], flat["observation_valid"] ^ (preset == "lerobot"))
+                assert torch.equal(batch[name], flat["observation_valid"] ^ ("is_pad" in mask))
         assert torch.equal(batch["action"], flat["action"])
     assert transform.transform_spec(spec_from_data(data[:2])).is_in(transform(data[:2]))
 
