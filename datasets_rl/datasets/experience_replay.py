@@ -22,6 +22,7 @@ from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.flat import FlatLayout, Framework, flat_dict
 from datasets_rl.datasets.options import BufferOptions, Download, NamedOptions
+from datasets_rl.datasets.seconds import windows_by_seconds
 from datasets_rl.downloading import DownloadOptions, stored_selection
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.current import version_folder
@@ -103,6 +104,11 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         batch_size: The default number of steps (with `split_trajs`, episodes) of a batch.
         sampler: The sampler of the steps; uniform with replacement by default.
         split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        delta_timestamps: Fields to replace by windows, and the steps of each window in seconds from the step of the batch,
+            as in LeRobot: ``{"observation.images.top": [-0.1, 0], "action": [0, 0.1, 0.2]}``. Names may be LeRobot's.
+            The windows come before the other transforms, see `WindowTransform.delta_timestamps`.
+        fps: Steps per second for `delta_timestamps`, instead of those that the manifest states.
+        tolerance_s: Largest difference between the seconds of `delta_timestamps` and those of a step.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         download: True downloads a dataset that is not stored; False requires a stored one; "force" downloads and
             converts the dataset again.
@@ -120,8 +126,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     Raises:
         UnknownIdError: If there is no such id, or the dataset is not stored and `download` is False.
-        InvalidArgumentError: If a choice contradicts the stored one; or if `download` is False and the stored dataset
-            lacks a part of the selection.
+        InvalidArgumentError: If a choice contradicts the stored one; if `download` is False and the stored dataset lacks
+            a part of the selection; or if `delta_timestamps` are not those of steps, or no frame rate is known.
     """
 
     source: ClassVar[str]
@@ -141,6 +147,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         sampler: Sampler | None = None,
         *,
         split_trajs: bool = False,
+        delta_timestamps: Mapping[Any, Sequence[float]] | None = None,
+        fps: float | None = None,
+        tolerance_s: float = 1e-4,
         root: Path | str | None = None,
         download: Download = True,
         selection: Selection | None = None,
@@ -169,6 +178,12 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             delayed_init=False,
             **options,
         )
+        if delta_timestamps is not None:
+            self.insert_transform(
+                0, windows_by_seconds(self.manifest, steps.keys(), delta_timestamps, fps, tolerance_s)
+            )
+        elif fps is not None:
+            raise InvalidArgumentError(f"fps is {fps}, but there are no delta_timestamps, which it is for")
 
     def _open(self) -> DatasetStorage | View | DeviceStorage:
         """Open the dataset; open it again if another process replaces it before all of its files are open."""

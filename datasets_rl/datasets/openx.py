@@ -169,6 +169,7 @@ _STORED_ONLY = {
     "sampler": "a stream takes no sampler",
     "split_trajs": "split_trajs is for downloaded datasets; a stream iterated without a batch size yields whole"
     " trajectories",
+    "delta_timestamps": "delta_timestamps are for downloaded datasets; a stream yields slices",
     "final_unknown": "final_unknown is for downloaded datasets; batches of a stream have next.final_known",
 }
 """Arguments that a stream does not have, with what is wrong with other values than the defaults."""

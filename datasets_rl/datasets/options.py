@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -39,6 +39,9 @@ class PartOptions(BufferOptions, total=False):
     """Options of the buffer and of what it shows of a stored dataset."""
 
     split_trajs: bool
+    delta_timestamps: Mapping[Any, Sequence[float]] | None
+    fps: float | None
+    tolerance_s: float
     selection: Selection | None
     final_unknown: FinalUnknown | None
     storage: None

@@ -7,7 +7,6 @@ meta/info.json  stats.json  tasks.parquet  episodes/chunk-000/file-000.parquet
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,6 @@ _COUNTERS: Mapping[str, str] = {
     "task_index": "int64",
 }
 _INSTRUCTIONS = frozenset({"language_instruction", "instruction", "task", "natural_language_instruction"})
-_RATES = ("fps", "control_frequency", "control_freq")
 
 
 class LeRobot(ExportFormat):
@@ -344,9 +342,7 @@ def _default_task(content: Content) -> str:
 
 def _frame_rate(content: Content) -> float:
     """Return the number of steps per second, an integer where it is one; 0 if it is not known."""
-    rates = (content.fps, *(content.manifest.metadata.get(name) for name in _RATES))
-    stated = (rate for rate in rates if isinstance(rate, (int, float)) and not isinstance(rate, bool))
-    rate = next((rate for rate in stated if 0 < rate < math.inf), 0)
+    rate = content.fps or content.manifest.fps or 0
     return int(rate) if rate == int(rate) else rate
 
 

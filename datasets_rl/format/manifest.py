@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
@@ -33,6 +35,8 @@ __all__ = [
     "read_document",
 ]
 
+_RATES = ("fps", "control_frequency", "control_freq")
+"""Names of the metadata that state the number of steps per second."""
 FORMAT_NAME = "datasets-rl/ted"
 FORMAT_VERSION = 2
 
@@ -266,6 +270,23 @@ class Manifest:
             return ""
         return str(spec.get("id") or "") if isinstance(spec, Mapping) else ""
 
+    @property
+    def fps(self) -> float | None:
+        """Number of steps per second, if the metadata states it; of a merge, that of all of its datasets."""
+        if (rate := self._rate("")) is not None:
+            return rate
+        members = {name.partition("/")[0] for name in self.metadata if name.partition("/")[0].isdecimal()}
+        rates = {self._rate(f"{member}/") for member in members}
+        return rates.pop() if len(rates) == 1 else None
+
+    def _rate(self, prefix: str) -> float | None:
+        """Return the number of steps per second that the metadata with a prefix states."""
+        stated = [self.metadata.get(f"{prefix}{name}") for name in _RATES]
+        with suppress(KeyError, TypeError, ValueError, RecursionError):  # unless it is robomimic's
+            stated.append(json.loads(self.metadata[f"{prefix}env_args"])["env_kwargs"]["control_freq"])
+        numbers = (rate for rate in stated if isinstance(rate, (int, float)) and not isinstance(rate, bool))
+        return next((float(rate) for rate in numbers if 0 < rate < math.inf), None)
+
     def _repr_html_(self) -> str:
         """Return the description and the fields, for notebooks."""
         return facts_html(
@@ -274,6 +295,7 @@ class Manifest:
                 ("environment", self.environment),
                 ("steps", f"{self.steps:,}"),
                 ("episodes", f"{self.episodes:,}"),
+                ("steps per second", f"{self.fps:g}" if self.fps else ""),
                 ("final observation unknown", f"{self.final_unknown:,} episodes" if self.final_unknown else ""),
                 ("bytes", f"{self.bytes:,}"),
                 ("license", self.license),

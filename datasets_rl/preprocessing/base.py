@@ -26,6 +26,11 @@ class Step(ABC):
     requires_fit = False
     """Whether `fit` must be called with all episodes before the first call."""
 
+    @property
+    def steps_combined(self) -> int:
+        """The number of steps that a step of the result stands for, which divides the frame rate."""
+        return 1
+
     @abstractmethod
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         """Return the transformed batch of whole episodes; None if no steps remain.

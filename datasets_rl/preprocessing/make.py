@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -270,6 +271,9 @@ class Make:
     def _write_manifest(self, build: Path, written: DatasetSummary, recipe: Recipe, outside_spec: set[str]) -> None:
         before = self.stored.manifest
         metadata = read_metadata(self.stored.folder, before.metadata)
+        combined = math.prod(step.steps_combined for step in recipe.steps)
+        if combined > 1 and before.fps is not None:
+            metadata["fps"] = before.fps / combined
         # Named by the number of the run: a recipe that is applied twice is fitted twice, and both runs can be undone.
         fitted = {f"preprocess/{len(before.history)}/{name}": value for name, value in recipe.fitted.items()}
         metadata, files = write_metadata(build, {**metadata, **fitted})

@@ -153,7 +153,7 @@ class WindowTransform(OverTime):
             problems.append("delta_timestamps is empty; expected at least one key")
         seconds = {key: _finite_numbers(numbers) for key, numbers in delta_timestamps.items()}
         problems += [
-            f"delta_timestamps of {key!r} is {delta_timestamps[key]!r}; expected a list of finite numbers of seconds"
+            f"delta_timestamps of {_dotted(key)!r} is {delta_timestamps[key]!r}; expected a list of finite numbers of seconds"
             for key, numbers in seconds.items()
             if not numbers
         ]
@@ -167,7 +167,7 @@ class WindowTransform(OverTime):
                 if abs(number * fps - step) / fps > tolerance_s
             ]
             if apart:
-                problems.append(f"delta_timestamps of {key!r} has {', '.join(apart)}")
+                problems.append(f"delta_timestamps of {_dotted(key)!r} has {', '.join(apart)}")
         if problems:
             raise InvalidArgumentError(
                 f"{'; '.join(problems)}; expected multiples of 1/{fps:g} s, up to a difference of {tolerance_s:g} s",
@@ -406,7 +406,7 @@ class _Entry:
     @property
     def name(self) -> str:
         """Name of the window among the values of the transform."""
-        return self.key if isinstance(self.key, str) else ".".join(self.key)
+        return _dotted(self.key)
 
     def part(self, value: Tensor, outside: Tensor, offsets: Sequence[int]) -> dict[str, Tensor]:
         """Return the window in one of more steps, and its padding, by name.
@@ -424,6 +424,11 @@ class _Entry:
             return {name: part.narrow(axis, first, length) for name, part in parts.items()}
         places = torch.tensor([offsets.index(step) for step in self.offsets], device=value.device)
         return {name: part.index_select(axis, places.to(part.device)) for name, part in parts.items()}
+
+
+def _dotted(key: Any) -> str:
+    flat = flat_key(key)
+    return flat if isinstance(flat, str) else ".".join(flat)
 
 
 def _finite_numbers(values: Any) -> list[float]:

@@ -39,6 +39,11 @@ class FrameSkip(Step):
         if self.n < 1:
             raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
 
+    @property
+    @override
+    def steps_combined(self) -> int:
+        return self.n
+
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         table = batch.table

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -217,6 +217,14 @@ def _key_of(name: str, *, is_image: bool = False) -> Key:
     if path[0] == NEXT and len(path) == 1:
         return (f"{NEXT}_",)
     return (f"{path[0]}_", *path[1:]) if path[0] in _RESERVED else path
+
+
+def possible_keys(name: str) -> Iterator[Key]:
+    """Yield the keys under which a feature may be stored, by its name in the files; the likeliest first."""
+    named = _key_of(name), *([_key_of(name, is_image=True)] if name != OBSERVATION[0] else [])
+    yield from named
+    for key in named:
+        yield from ((*key[:depth], "_".join(key[depth:])) for depth in range(len(key) - 1))
 
 
 def _with_separate_keys(features: Mapping[str, Feature]) -> dict[str, Feature]:
