@@ -67,6 +67,36 @@ def normalized_score(
     return float(scaled) if values.ndim == 0 else scaled
 
 
+def normalized_cost(costs: Any, budget: float) -> float | NDArray[np.float64]:
+    """Return the costs of whole episodes over a budget: at most 1 if a policy keeps it.
+
+        score = (cost + e) / (budget + e)        e = 1 for a budget of 0, else 0
+
+    This is the cost of `get_normalized_score` of DSRL (Liu et al. 2024, arXiv:2306.09303), whose tables use the budgets
+    20, 40 and 80, and for MetaDrive 10, 20 and 40.
+
+        >>> from datasets_rl.catalog.scores import normalized_cost
+        >>> normalized_cost(30, budget=20)
+        1.5
+
+    Args:
+        costs: Undiscounted sums of the costs of whole episodes: a number, or a sequence, array or tensor of any shape.
+        budget: The cost that an episode may have.
+
+    Returns:
+        A float for a number, else a float64 array of the shape of `costs`.
+
+    Raises:
+        InvalidArgumentError: If `budget` is negative, or `costs` are not numbers.
+    """
+    if not budget >= 0:
+        raise InvalidArgumentError(f"budget is {budget:g}; expected a number >= 0")
+    values = _as_array(costs)
+    more = float(budget == 0)
+    scaled = (values + more) / (budget + more)
+    return float(scaled) if values.ndim == 0 else scaled
+
+
 def reference_score(
     dataset: str | Path | None,
     *,

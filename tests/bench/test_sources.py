@@ -12,6 +12,7 @@ LIMITS = {
     "atari_dqn0": (4, 100),
     "atari_dqn1": (2, 100),
     "d4rl0": (2.5, 150),
+    "dsrl0": (2.5, 150),
     "gen_dgrl0": (1.5, 100),
     "gen_dgrl2": (3, 100),
     "lerobot0": (3, 150),

@@ -17,7 +17,7 @@ from datasets_rl.ted.table import EpisodeTable
 
 _BLOCK_BYTES = 4 << 20
 _ROOTS = {"observations": ("observation",), "actions": ("action",), "infos": ("info",)}
-_NEXT_ROOTS = {"next_observations": ("next", "observation"), "rewards": ("next", "reward")}
+_NEXT_ROOTS = {"next_observations": ("next", "observation"), "rewards": ("next", "reward"), "costs": ("next", "cost")}
 _SKIPPED = ("metadata", "virtual", "terminals", "timeouts")
 
 
@@ -32,10 +32,11 @@ def compare(
     entry = sources.find(dataset_id)
     # The number of steps after which a trajectory may be truncated, if the file marks no time-outs.
     limit = None if entry.params["continuing"] else entry.time_limit
-    return _differences(files[expected], column, limit, episodes)
+    return file_differences(files[expected], column, limit, episodes)
 
 
-def _differences(path: Path, column: Column, limit: int | None, episodes: EpisodeTable | None) -> list[str]:
+def file_differences(path: Path, column: Column, limit: int | None, episodes: EpisodeTable | None) -> list[str]:
+    """Compare every row of a file in D4RL's layout; without time-outs, a row at the `limit` of steps is truncated."""
     with h5py.File(path, "r", locking=False) as file:
         rows = len(file["terminals"])
         raw = dict(named_datasets(file, "", ()))

@@ -41,7 +41,20 @@ def test_commands_without_extras_work_without_their_libraries(rlds, words):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["vd4rl", "gen_dgrl", "robomimic", "roboset", "openx", "minari", "atari_dqn", "lerobot", "local", "ogbench"]
+    "name",
+    [
+        "vd4rl",
+        "gen_dgrl",
+        "robomimic",
+        "roboset",
+        "openx",
+        "minari",
+        "atari_dqn",
+        "lerobot",
+        "local",
+        "ogbench",
+        "dsrl",
+    ],
 )
 def test_every_source_but_openml_converts_without_extras(rlds, tmp_path, name):
     case = importlib.import_module(f"raw.{name}").CASES[0]

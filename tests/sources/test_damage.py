@@ -6,7 +6,21 @@ import random
 
 import numpy as np
 import pytest
-from raw import atari_dqn, d4rl, gen_dgrl, lerobot, local, minari, ogbench, openml, openx, robomimic, roboset, vd4rl
+from raw import (
+    atari_dqn,
+    d4rl,
+    dsrl,
+    gen_dgrl,
+    lerobot,
+    local,
+    minari,
+    ogbench,
+    openml,
+    openx,
+    robomimic,
+    roboset,
+    vd4rl,
+)
 
 from datasets_rl import Selection, downloading, verification
 from datasets_rl.errors import ConversionError, FetchError, IntegrityError
@@ -15,7 +29,21 @@ from datasets_rl.settings import Settings
 
 CASES = {
     f"{module.__name__.rpartition('.')[2]}-{number}": case
-    for module in (atari_dqn, d4rl, gen_dgrl, lerobot, local, minari, ogbench, openml, openx, robomimic, roboset, vd4rl)
+    for module in (
+        atari_dqn,
+        d4rl,
+        dsrl,
+        gen_dgrl,
+        lerobot,
+        local,
+        minari,
+        ogbench,
+        openml,
+        openx,
+        robomimic,
+        roboset,
+        vd4rl,
+    )
     for number, case in enumerate(module.CASES)
 }
 CHECKED = ("atari_dqn-0", "gen_dgrl-0", "local-0", "local-3", "vd4rl-0")

@@ -19,6 +19,7 @@ COLUMN_OF: Mapping[str, Key] = {
     "observations": OBSERVATION,
     "actions": ACTION,
     "rewards": NEXT_REWARD,
+    "costs": (NEXT, "cost"),
     "infos": ("info",),
 }
 """The key for each name that D4RL defines; for datasets in a group of that name, the rest of the path is appended."""
@@ -134,7 +135,7 @@ def _row_count(arrays: Mapping[str, Hdf5Array]) -> int:
 def _column_slice(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> ColumnSlice:
     key = _column_key(array.name)
     root, slash, rest = array.name.partition("/")
-    shape = (1,) if key == NEXT_REWARD else array.shape[1:]
+    shape = array.shape[1:] if key[0] != NEXT or math.prod(array.shape[1:]) > 1 else (1,)
     following = _FOLLOWING + slash + rest if root == "observations" else ""
     column = Column(key, WIDENED.get(array.dtype, array.dtype), shape, shared=root in _SHARED)
     return ColumnSlice(array.name, column, following if following in arrays else "")
@@ -167,7 +168,7 @@ def _column_problems(array: Hdf5Array, rows: int) -> Iterator[str]:
         yield f"{array.name} has dtype {array.dtype}, which torch does not support"
     if array.shape[:1] != (rows,):
         yield f"{array.name} has shape {shape}; expected {rows:,} rows, as many as the other columns"
-    elif array.name in {*FLAGS, "rewards"} and math.prod(array.shape[1:]) != 1:
+    elif array.name in {*FLAGS, "rewards", "costs"} and math.prod(array.shape[1:]) != 1:
         yield f"{array.name} has shape {shape}; expected [{rows}] or [{rows}, 1]"
 
 

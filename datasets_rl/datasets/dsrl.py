@@ -1,0 +1,27 @@
+"""Replay buffers of DSRL datasets."""
+
+from __future__ import annotations
+
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+
+
+class DSRLExperienceReplay(BaseDatasetExperienceReplay):
+    """Replay buffer of a DSRL dataset: safe reinforcement learning, with the cost of each step. No simulator is needed.
+
+        >>> dataset = DSRLExperienceReplay("OfflineCarCircle-v0", batch_size=256)
+        >>> dataset.sample()["next", "cost"]        # [256, 1]
+
+    The arguments without a description are those of `BaseDatasetExperienceReplay`.
+
+    Args:
+        dataset_id: The id of the task in DSRL, ``"OfflineCarButton1Gymnasium-v0"``.
+
+    Raises:
+        UnknownIdError, InvalidArgumentError: As in `BaseDatasetExperienceReplay`.
+        FetchError: If no address serves the file.
+    """
+
+    source = "dsrl"
+
+
+CLASS = DSRLExperienceReplay

@@ -1,0 +1,83 @@
+"""DSRL: tasks of safe reinforcement learning, in one HDF5 file per id of D4RL's layout, with the cost of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from datasets_rl.errors import ConversionError
+from datasets_rl.sources.base import Entry, EpisodeReader, Score, Source, SpaceSummary
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+
+__all__ = ["DSRL", "SOURCE"]
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_STEP_BYTES = 500
+
+
+class DSRL(Source):
+    """Source of the files that the catalog lists."""
+
+    name = "dsrl"
+    image_forms = ()
+
+    @override
+    def entry(self, name: str) -> Entry:
+        facts, catalog = self._facts(name), self.catalog
+        group = catalog["groups"][facts["in"]]
+        steps = facts["episodes"] * facts["time_limit"]
+        low, high = facts["score"]
+        return self.catalog_entry(
+            name,
+            title=f"{group['title']}: {facts['environment'].removeprefix('Safety').removeprefix('Safe')}",
+            description=f"{group['description']} Costs of an episode are at most {facts['cost']}.",
+            environment=facts["environment"],
+            observation=SpaceSummary("state"),
+            action=SpaceSummary("continuous", None, None, -1, 1),
+            **self.figures(
+                {
+                    "bytes": [steps * _STEP_BYTES, "assumed"],
+                    "steps": [steps, "most"],
+                    "episodes": [facts["episodes"], "name"],
+                }
+            ),
+            tags=tuple(group["tags"]),
+            known_issues=tuple(catalog["known_issues"]),
+            score=Score(low, high, catalog["score_origin"]),
+            time_limit=facts["time_limit"],
+        )
+
+    @override
+    def assets(self, name: str) -> Sequence[Asset]:
+        from datasets_rl.fetch.asset import Asset
+
+        path = self._facts(name)["path"]
+        return (Asset(tuple(base + path for base in self.catalog["base_urls"]), path, magic=_MAGIC, kind="HDF5"),)
+
+    @override
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
+        from datasets_rl.sources.d4rl.reader import D4RLReader
+
+        del params
+        facts = self._facts(name)
+        reader = D4RLReader(
+            Path(files[facts["path"]]), f"{self.name}/{name}", time_limit=facts["time_limit"], continuing=False
+        )
+        if not any(column.key == ("next", "cost") for column in reader.columns):
+            reader.__exit__()
+            raise ConversionError(f"{self.name}/{name}", ["costs is missing; expected costs [N]"])
+        return reader
+
+    def _facts(self, name: str) -> dict[str, Any]:
+        facts: dict[str, Any] | None = self.catalog["ids"].get(name)
+        if facts is None:
+            raise self.unknown(name)
+        return facts
+
+
+SOURCE = DSRL()
