@@ -284,13 +284,20 @@ def _plan_facts(plan: Plan) -> Facts:
             ("", f"and {len(urls) - _SHOWN_URLS:,} more addresses" if len(urls) > _SHOWN_URLS else ""),
             ("over the network", size_text(plan.wire_bytes)),
             ("stored, about", _stored_text(plan)),
-            *((f"with --{choice.replace('=', ' ')}", size_text(size)) for choice, size in plan.choices.items()),
+            *((f"with --{choice.replace('=', ' ')}", _choice_text(plan, choice)) for choice in plan.choices),
             ("peak disk use", size_text(plan.peak_bytes)),
             ("free now", size_text(plan.free_bytes)),
             ("free after", size_text(_free_after(plan))),
         ),
         title=plan.id,
     )
+
+
+def _choice_text(plan: Plan, choice: str) -> str:
+    """Return the size of a dataset with a choice, and the time to read images from it."""
+    seconds = plan.read_seconds.get(choice)
+    time = f"; a core reads the images of a step in about {seconds * 1e3:.2g} ms" if seconds else ""
+    return size_text(plan.choices[choice]) + time
 
 
 def _stored_text(plan: Plan) -> str:

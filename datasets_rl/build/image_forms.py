@@ -111,7 +111,7 @@ class FormChoice:
 
     Args:
         name: The id of the dataset, for messages.
-        images: The form that the user has chosen: ``raw``, ``compressed``, ``encoded``, or an empty text.
+        images: The form that the user has chosen: ``raw``, ``compressed``, ``encoded``, ``video``, or an empty text.
         path: The file of the choice; None if only this process needs it.
         key: The key of the conversion.
     """
@@ -178,14 +178,19 @@ def choose_forms(
         read: Reads the first shard.
 
     Raises:
-        ConversionError: If images are to stay encoded, and the source has pixels.
+        ConversionError: If images are to stay encoded, and the source has pixels; or videos, and it has none.
     """
     encoded = [column for column in columns if column.encoded]
-    stays_encoded = images in {"", "encoded"}
+    stays_encoded = images in {"", "encoded", "video"}
+    videos = [column for column in columns if column.video]
+    if images == "video" and not videos:
+        problem = "images are to stay videos; the source has none"
+        choice = Argument("selection", Call("Selection", options={"images": "encoded"}))
+        raise ConversionError(name, [problem], hint=Remedy("use {}, raw, or compressed", choice))
     pixels = [
         column
         for column in columns
-        if (is_wide_pixels(column) and not column.encoded) or (column.encoded and not stays_encoded)
+        if (is_wide_pixels(column) and column.form == "raw") or (column.encoded and not stays_encoded)
     ]
     if images == "encoded" and pixels and not encoded:
         problem = (
@@ -195,6 +200,7 @@ def choose_forms(
         choice = Argument("selection", Call("Selection", options={"images": "compressed"}))
         raise ConversionError(name, [problem], hint=Remedy("use {}, or raw", choice))
     forms = {column.key: ImageForm("encoded") for column in encoded if stays_encoded}
+    forms |= {column.key: ImageForm("video") for column in videos}
     forms |= {column.key: ImageForm("raw") for column in pixels}
     wide = [column for column in pixels if is_wide_pixels(column)]
     if images != "raw" and wide:

@@ -44,8 +44,10 @@ class Journal:
         the journal restarted.
         """
         files: Mapping[str, int] = self.entries[-1]["commit"]["files"] if self.entries else {}
-        for path in folder.glob("*"):
-            if path.name not in files:
+        kept = {folder / name for name in files}
+        kept |= {parent for path in kept for parent in path.parents}
+        for path in [*folder.glob("*"), *folder.glob("*/*")]:
+            if path not in kept:
                 disk.remove_tree(path)
         for name, size in files.items():
             if not (folder / name).is_file() or (folder / name).stat().st_size < size:

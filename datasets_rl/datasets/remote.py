@@ -94,6 +94,9 @@ class RemoteShards(Shards):
         self.address = address
         self.manifest = checked_manifest(self._read_json(MANIFEST_FILE), where=f"{address}/{MANIFEST_FILE}")
         """The manifest of the whole dataset."""
+        if videos := [field.name for field in self.manifest.schema if field.video]:
+            problem = f"the images of {', '.join(videos)} are frames of videos, whose files are read as a whole"
+            raise InvalidArgumentError(f"{address} cannot be streamed: {problem}", hint="download it")
         self._chunks = self._read_chunks()
         try:
             self._digests = RangeDigests(self._read_file(DIGESTS_FILE), self.manifest)

@@ -59,6 +59,8 @@ class Plan:
     selection: Selection = field(default_factory=Selection)
     choices: Mapping[str, int] = field(default_factory=dict)
     """The value of `stored_bytes` for each choice that affects it, such as ``images=encoded``; the choice in effect first."""
+    read_seconds: Mapping[str, float] = field(default_factory=dict)
+    """The estimated seconds in which a core reads the images of a step, for each of these choices; empty if unknown."""
 
 
 @taking(DownloadOptions)
@@ -102,6 +104,7 @@ def plan_download(dataset_id: str, options: DownloadOptions) -> Plan:
         free_bytes=disk.free_bytes(paths.root),
         selection=selection,
         choices=choices if len(choices) > 1 else {},
+        read_seconds=listing.read_seconds if len(choices) > 1 else {},
     )
 
 

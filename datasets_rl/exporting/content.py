@@ -16,6 +16,7 @@ from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
+from datasets_rl.format.video_images import VideoFrames
 from datasets_rl.preprocessing.batches import episode_batch, step_bytes, whole_episodes
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -86,8 +87,8 @@ class Content:
 
     @property
     def bytes(self) -> int:
-        """Number of bytes on disk of the exported part, about; compressed images are exported as pixels."""
-        compressed = [field for field in self.stored.schema if field.compressed]
+        """Number of bytes on disk of the exported part, about; compressed images and frames of videos are exported as pixels."""
+        compressed = [field for field in self.stored.schema if field.compressed or field.video]
         files = {name for field in compressed for name in (field.file, field.final_file)}
         others = sum(entry.bytes for entry in self.manifest.files if entry.path not in files)
         pixels = sum(field.step_bytes for field in compressed)
@@ -157,7 +158,7 @@ class Content:
     def batches(self, max_bytes: int = _BATCH_BYTES) -> Iterator[EpisodeBatch]:
         """Yield the episodes in batches of about `max_bytes`, at least one episode each.
 
-        Encoded images stay encoded, and compressed ones are pixels.
+        Encoded images stay encoded, and others are pixels.
         """
         keys = {field.key for field in self.fields}
         selected = np.zeros(len(self.stored.episodes), np.bool_)
@@ -177,11 +178,11 @@ class Content:
 
 
 def _decompressed(batch: EpisodeBatch) -> EpisodeBatch:
-    """Return the batch with compressed images as pixels, which every format holds."""
+    """Return the batch with compressed images and frames of videos as pixels, which every format holds."""
 
     def arrays(columns: Mapping[Key, Any]) -> dict[Key, Any]:
         return {
-            key: np.asarray(values) if isinstance(values, CompressedImages) else values
+            key: np.asarray(values) if isinstance(values, (CompressedImages, VideoFrames)) else values
             for key, values in columns.items()
         }
 

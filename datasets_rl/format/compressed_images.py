@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, IntegrityError
-from datasets_rl.format.images import ImageColumn, PixelsOnAccess
+from datasets_rl.format.images import PixelsOnAccess, SeparateImageColumn
 from datasets_rl.read.zstd import ZstdDictionary, decompress
 from datasets_rl.ted.episode import StoredImages
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class CompressedImageColumn(ImageColumn):
-    """Images of any shape, each a zstd frame; see `ImageColumn`.
+class CompressedImageColumn(SeparateImageColumn):
+    """Images of any shape, each a zstd frame; see `SeparateImageColumn`.
 
     Args:
-        data: As in `ImageColumn`.
-        ends: As in `ImageColumn`.
-        shape: As in `ImageColumn`.
-        path: As in `ImageColumn`.
+        data: As in `SeparateImageColumn`.
+        ends: As in `SeparateImageColumn`.
+        shape: As in `SeparateImageColumn`.
+        path: As in `SeparateImageColumn`.
         dictionary: The dictionary that the images were compressed with.
     """
 
@@ -57,6 +57,7 @@ class CompressedImageColumn(ImageColumn):
 class CompressedImages(StoredImages, PixelsOnAccess):
     """Compressed images of some rows, which a writer with the same dictionary appends unchanged; see `PixelsOnAccess`."""
 
+    form: ClassVar[Literal["encoded", "compressed", "video"]] = "compressed"
     data: NDArray[np.uint8]
     """Bytes of these images and maybe others, [B]."""
     starts: NDArray[np.int64]

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, IntegrityError
-from datasets_rl.format.images import ImageColumn, PixelsOnAccess
+from datasets_rl.format.images import PixelsOnAccess, SeparateImageColumn
 from datasets_rl.read.images import decode
 from datasets_rl.ted.episode import EncodedImages
 
 
-class EncodedImageColumn(ImageColumn):
-    """Images of rows, columns and channels, each stored as a PNG or JPEG file; see `ImageColumn`."""
+class EncodedImageColumn(SeparateImageColumn):
+    """Images of rows, columns and channels, each stored as a PNG or JPEG file; see `SeparateImageColumn`."""
 
     @override
     def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:

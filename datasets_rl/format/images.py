@@ -1,8 +1,5 @@
 """Images of a stored field that are not stored as pixels: what readers see of them, whatever their form.
 
-    data    | image 0 | image 1    | image 2 |       uint8 [B]
-    ends              ^ ends[0]    ^ ends[1] ^ ends[2]    int64 [N]
-
 A batch asks for rows, and gets pixels in its own memory; each image is read once, however often it is in the batch.
 """
 
@@ -28,17 +25,14 @@ class ImageColumn(ABC):
     """N images of one shape, indexed like an array.
 
     Args:
-        data: Bytes of all images, uint8 [B].
-        ends: Byte after the last one of each image in `data`, int64 [N].
+        count: Number of images, N.
         shape: Shape of the pixels of one image.
         path: The file, for messages.
     """
 
-    def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64], shape: tuple[int, ...], path: Path) -> None:
-        # Plain arrays: indexing a memory map, which is a subclass, takes three times as long.
-        self._data, self._ends = np.asarray(data), np.asarray(ends)
+    def __init__(self, count: int, shape: tuple[int, ...], path: Path) -> None:
         self._path = path
-        self.shape = (len(ends), *shape)
+        self.shape = (count, *shape)
         self.dtype = np.dtype(np.uint8)
 
     def __len__(self) -> int:
@@ -99,6 +93,37 @@ class ImageColumn(ABC):
         self._decode(rows, out, positions)
         cache.add(rows, self._flat(out), positions)
 
+    @abstractmethod
+    def read_stored(self, start: int, stop: int) -> StoredImages:
+        """Return the images of rows `start` to `stop` as they are stored; they become an array on first access."""
+
+    @abstractmethod
+    def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
+        """Write the pixels of these rows, [n], to these positions of `out`, [n]; an image without bytes is zeros.
+
+        Raises:
+            IntegrityError: If an image is damaged.
+        """
+
+
+class SeparateImageColumn(ImageColumn):
+    """Images of which each has its own bytes; see `ImageColumn`.
+
+        data    | image 0 | image 1    | image 2 |       uint8 [B]
+        ends              ^ ends[0]    ^ ends[1] ^ ends[2]    int64 [N]
+
+    Args:
+        data: Bytes of all images, uint8 [B].
+        ends: Byte after the last one of each image in `data`, int64 [N].
+        shape: Shape of the pixels of one image.
+        path: The file, for messages.
+    """
+
+    def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64], shape: tuple[int, ...], path: Path) -> None:
+        super().__init__(len(ends), shape, path)
+        # Plain arrays: indexing a memory map, which is a subclass, takes three times as long.
+        self._data, self._ends = np.asarray(data), np.asarray(ends)
+
     def extents(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first byte of each of these images, [n], and the byte after its last one, [n].
 
@@ -115,18 +140,6 @@ class ImageColumn(ABC):
             ]
             raise IntegrityError(str(self._path), first_problems(problems, "images"))
         return starts, stops
-
-    @abstractmethod
-    def read_stored(self, start: int, stop: int) -> StoredImages:
-        """Return the images of rows `start` to `stop` as they are stored; they become an array on first access."""
-
-    @abstractmethod
-    def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
-        """Write the pixels of these rows, [n], to these positions of `out`, [n]; an image without bytes is zeros.
-
-        Raises:
-            IntegrityError: If an image is damaged.
-        """
 
 
 class PixelsOnAccess(ABC):

@@ -19,6 +19,7 @@ from datasets_rl.format.manifest import (
 )
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.statistics import statistics_differences
+from datasets_rl.format.video_files import VIDEO_FOLDER
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.progress import Report
 
@@ -73,7 +74,10 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         manifest.statistics, stored.schema, stored.episodes, stored.column, stored.take_fields
     )
     arrays = [file for value in manifest.metadata.values() if (file := array_file(value))]
-    needed = {*stored.schema.array_files, EPISODES_FILE, *arrays, *stored.schema.whole_files}
+    videos = [
+        f"{VIDEO_FOLDER}/{video.name}" for field in stored.schema if field.video for video in stored.videos(field)
+    ]
+    needed = {*stored.schema.array_files, EPISODES_FILE, *arrays, *stored.schema.whole_files, *videos}
     for path in sorted(needed ^ ({entry.path for entry in manifest.files} - {DIGESTS_FILE})):
         yield (
             f"{path} is not among the files"

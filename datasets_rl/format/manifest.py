@@ -332,11 +332,15 @@ class Manifest:
 
     def _image_text(self, field: Field) -> str:
         names = {field.file, field.ends_file, field.dictionary_file, field.final_file, field.final_ends_file}
+        fields = [field]
+        if field.video:  # only the lists of videos, which are other files, say which ones are those of a field
+            fields = [one for one in self.schema if one.video]
+            names = {entry.path for entry in self.files if entry.path.endswith(".mp4")}
         stored = sum(entry.bytes for entry in self.files if entry.path in names)
-        pixels = field.step_bytes * (self.steps + self.episodes * field.shared)
+        pixels = sum(one.step_bytes * (self.steps + self.episodes * one.shared) for one in fields)
         if field.form == "raw" or not stored:
             return "raw"
-        form = "compressed by zstd" if field.compressed else "PNG or JPEG"
+        form = {"compressed": "compressed by zstd", "encoded": "PNG or JPEG", "video": "frames of videos"}[field.form]
         return f"{form}, {pixels / stored:,.1f} times smaller than the pixels"
 
     @property

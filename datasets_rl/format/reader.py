@@ -22,7 +22,10 @@ from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, take_fields
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
+from datasets_rl.format.video_files import VIDEO_FOLDER, read_videos
+from datasets_rl.format.video_images import VideoColumn
 from datasets_rl.format.writer import EPISODES_FILE
+from datasets_rl.read.video import PACKET, Video
 from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.steps import values_after
@@ -60,13 +63,17 @@ class StoredDataset:
         self._maps: dict[str, np.memmap[Any, Any]] = {}
         self._images: dict[str, ImageColumn] = {}
         self._texts: dict[str, list[str]] = {}
+        self._videos: dict[Key, list[Video]] = {}
         self._dictionaries: dict[Key, ZstdDictionary] = {}
         problems = [*_coverage_problems(self.manifest), *_size_problems(self.folder, self.manifest)]
         if problems:
             raise IntegrityError(str(self.folder), problems)
         self._episodes = map_npy(self.folder / EPISODES_FILE)
-        for name in self.schema.array_files:
-            self._maps[name] = open_npy(self.folder / name, *self._expected_layout(name))
+        for name, file in self.schema.array_files.items():
+            if file.per == "packet":  # the list of videos states their number
+                self._maps[name] = map_npy(self.folder / name)
+            else:
+                self._maps[name] = open_npy(self.folder / name, *self._expected_layout(name))
 
     @property
     def schema(self) -> Schema:
@@ -204,7 +211,9 @@ class StoredDataset:
         return items if field.wide else np.asarray(items[field.name])
 
     def _image_column(self, field: Field, file: str, ends_file: str) -> ImageColumn:
-        if file not in self._images:
+        if file not in self._images and field.video:
+            self._images[file] = VideoColumn(self.map(file), self.videos(field), field.shape, self.folder / file)
+        elif file not in self._images:
             data, ends, path = self.map(file), self.map(ends_file), self.folder / file
             if field.compressed:
                 dictionary = self.dictionary(field)
@@ -212,6 +221,24 @@ class StoredDataset:
             else:
                 self._images[file] = EncodedImageColumn(data, ends, field.shape, path)
         return self._images[file]
+
+    def videos(self, field: Field) -> list[Video]:
+        """Return the videos of a field whose images are frames.
+
+        Raises:
+            IntegrityError: If the list of videos is not one, or lists a file that the manifest does not.
+        """
+        if field.key not in self._videos:
+            packets, where = self._maps[field.packets_file], self.folder / field.videos_file
+            if packets.dtype != PACKET or packets.ndim != 1:
+                problem = f"it is {packets.dtype} {list(packets.shape)}; expected {PACKET} [P]"
+                raise IntegrityError(str(self.folder / field.packets_file), [problem])
+            videos = read_videos(self.folder, self.open_file(field.videos_file, _read_json), packets, where)
+            listed = {entry.path for entry in self.manifest.files}
+            if missing := [name for video in videos if (name := f"{VIDEO_FOLDER}/{video.name}") not in listed]:
+                raise IntegrityError(str(where), [f"{missing[0]} is not a file of the manifest"])
+            self._videos[field.key] = videos
+        return self._videos[field.key]
 
     @property
     def dictionaries(self) -> dict[Key, ZstdDictionary]:
@@ -268,13 +295,17 @@ class StoredDataset:
         return f"StoredDataset({manifest.id}: {manifest.steps:,} steps, {manifest.episodes:,} episodes, {self.folder})"
 
 
-def _read_texts(path: Path) -> list[str]:
+def _read_json(path: Path) -> Any:
     try:
-        texts = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise IntegrityError(str(path), [f"it cannot be read: {error}"]) from error
+
+
+def _read_texts(path: Path) -> list[str]:
+    texts = _read_json(path)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise IntegrityError(str(path), ["it is not a JSON list of texts"])
     return texts
@@ -291,6 +322,7 @@ def _coverage_problems(manifest: Manifest) -> Iterator[str]:
     needed |= {EPISODES_FILE: episodes * EPISODE_DTYPE.itemsize}
     needed |= {field.texts_file: 2 for field in schema if field.text}
     needed |= {field.dictionary_file: 0 for field in schema if field.compressed}
+    needed |= {field.videos_file: 2 for field in schema if field.video}
     listed = {entry.path: entry.bytes for entry in manifest.files}
     for field in schema:
         if field.compressed and listed.get(field.dictionary_file, 0) > _DICTIONARY_MAX:

@@ -37,7 +37,7 @@ class Chunk:
     count: int
     """Number of rows, n."""
     columns: Mapping[Key, Any]
-    """Values by field, at least [n, ...]: an array, a list of encoded images, or compressed images."""
+    """Values by field, at least [n, ...]: an array, a list of encoded images, compressed images, or packets of videos."""
     stops: Sequence[int]
     """Row after the last row of each episode that ends in the chunk, E of them. Rows after the last stop are of an episode
     that the next chunk continues."""
@@ -127,7 +127,7 @@ class RowSink:
 
         Args:
             folder: Folder of the other sink.
-            rows: Number of rows of each of its files.
+            rows: Number of rows of each of its files that are appended.
             schema: Schema of the other sink, which may have the fields in another order.
             renumber: Adapts a block of a file, given its name, in place.
 
@@ -135,6 +135,8 @@ class RowSink:
             IntegrityError: If the folder does not have the rows.
         """
         for name, stream in self.streams.items():
+            if name not in rows:
+                continue
             max_rows = max(1, _COPY_BYTES // stream.item_bytes)
             dtype = schema.array_files[name].dtype
             for block in unfinished_blocks(folder / name, dtype, stream.shape, rows[name], max_rows):
@@ -302,11 +304,12 @@ class _RecordBuffer:
     ) -> None:
         self._records = np.zeros(capacity, record)
         arrays = {field: np.zeros((capacity, *field.shape), field.dtype) for field in wide if field.form == "raw"}
+        arrays |= {field: np.zeros(capacity, np.int64) for field in wide if field.video}  # packets
         self._wide = {field.file: array for field, array in arrays.items()}
         self.images: dict[Field, list[bytes] | _CompressedBuffer] = {
             field: _CompressedBuffer(field, capacity, dictionaries[field.key]) if field.compressed else [b""] * capacity
             for field in wide
-            if field.form != "raw"
+            if field not in arrays
         }
         """The images of each field that are not stored as pixels: encoded ones, or what will be compressed."""
         self._has_records = bool(narrow)
@@ -378,7 +381,7 @@ def _reordered(records: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 def _open_streams(
     folder: Path, schema: Schema, steps: int | None, written: tuple[int, int, Mapping[str, int]] | None
 ) -> dict[str, NpyStream]:
-    """Open all files; `written` has the rows, the episodes and, by file, the bytes of images to keep."""
+    """Open all files; `written` has the rows, the episodes and, by file, the items to keep."""
     streams = {}
     with disk.disk_errors(folder):
         for name, file in schema.array_files.items():
@@ -387,7 +390,7 @@ def _open_streams(
                 file.dtype,
                 file.shape,
                 expected=steps if file.per == "step" else None,
-                written=written and (written[2][name] if file.ends else file.count(*written[:2])),
+                written=written and (file.count(*written[:2]) if file.counted else written[2][name]),
                 # The window of the last row, the record and the shared fields of the next one, stays inside the file.
                 trailing=schema.record_bytes if name == ROWS_FILE else 0,
             )

@@ -11,7 +11,8 @@ fields of the next record therefore holds a whole transition:
 
 A field of at least `WIDE_BYTES` bytes per step (an image) has a separate file. Images may stay encoded: that file then
 holds the concatenated encoded images, and a second file holds the end offset of each. Compressed images are stored in
-the same way, with a third file: the dictionary that all of them share.
+the same way, with a third file: the dictionary that all of them share. Images that are frames of videos have the number of
+a packet each, and a file of these packets.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.read.video import PACKET
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_REWARD, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.rewards import reward_dtype
 
-Form: TypeAlias = Literal["raw", "encoded", "compressed"]
+Form: TypeAlias = Literal["raw", "encoded", "compressed", "video"]
 """How the images of a field are stored."""
 
 ROWS_FILE = "rows.npy"
 FINAL_FILE = "final.npy"
-DATA_SUFFIXES = (".npy", ".texts.json", ".dictionary")
+DATA_SUFFIXES = (".npy", ".texts.json", ".dictionary", ".videos.json", ".mp4")
 """Ends of the names of all files of the fields."""
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
 NAME_BYTES = 200
@@ -43,7 +45,8 @@ NAME_BYTES = 200
 included, add up to 40 to its key."""
 _RECORD_ALIGN = 8
 _END = np.dtype(np.int64)  # of each encoded or compressed image
-_STORED_FORMS = ("encoded", "compressed")
+_PACKET_NUMBER = np.dtype(np.int64)
+_STORED_FORMS = ("encoded", "compressed", "video")
 _IMAGE_AXES = 3
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
 """Stored dtypes. Wider unsigned integers are missing because torch can neither gather nor write them."""
@@ -65,8 +68,8 @@ class Column:
     text: bool = False
     """Whether the values are int32 codes of texts, one per step; a separate file lists the texts."""
     form: Form = "raw"
-    """How images are stored: as pixels, each as the PNG or JPEG file that it was, or each compressed by zstd. `shape` is
-    that of the pixels, which readers return for every form."""
+    """How images are stored: as pixels, each as the PNG or JPEG file that it was, each compressed by zstd, or as the videos
+    whose frames they are. `shape` is that of the pixels, which readers return for every form."""
 
     @property
     def encoded(self) -> bool:
@@ -77,6 +80,11 @@ class Column:
     def compressed(self) -> bool:
         """Whether the images are stored compressed by zstd, with a dictionary."""
         return self.form == "compressed"
+
+    @property
+    def video(self) -> bool:
+        """Whether the images are frames of stored videos."""
+        return self.form == "video"
 
     @property
     def step_bytes(self) -> int:
@@ -129,6 +137,16 @@ class Field(Column):
         return f"{self.name}.dictionary"
 
     @property
+    def packets_file(self) -> str:
+        """File with the packets of the videos of images."""
+        return f"{self.name}.packets.npy"
+
+    @property
+    def videos_file(self) -> str:
+        """File with the list of the videos of images."""
+        return f"{self.name}.videos.json"
+
+    @property
     def texts_file(self) -> str:
         """File with the vocabulary, a JSON list of texts; only text fields have one."""
         return f"{self.name}.texts.json"
@@ -160,14 +178,20 @@ class ArrayFile:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     """Shape of one item."""
-    per: Literal["step", "episode", "byte"]
-    """``step`` and ``episode``: one item for each; ``byte``: the bytes of encoded or compressed images."""
+    per: Literal["step", "episode", "byte", "packet"]
+    """``step`` and ``episode``: one item for each; ``byte``: the bytes of encoded or compressed images; ``packet``: the
+    packets of videos."""
     ends: str = ""
     """For encoded or compressed images: the file with their end offsets."""
 
+    @property
+    def counted(self) -> bool:
+        """Whether the numbers of steps and of episodes state the number of items."""
+        return self.per in {"step", "episode"}
+
     def count(self, steps: int, episodes: int) -> int:
-        """Return the number of items; 0 for the bytes of images, whose number only their end offsets state."""
-        return {"step": steps, "episode": episodes, "byte": 0}[self.per]
+        """Return the number of items; 0 if it is not `counted`, and other files state it."""
+        return {"step": steps, "episode": episodes}.get(self.per, 0)
 
 
 class Schema:
@@ -245,18 +269,23 @@ class Schema:
             places: list[tuple[str, str, Literal["step", "episode"]]] = [(field.file, field.ends_file, "step")]
             places += [(field.final_file, field.final_ends_file, "episode")] if field.shared else []
             for name, ends, per in places:
-                if field.form != "raw":
+                if field.video:
+                    files.append(ArrayFile(name, _PACKET_NUMBER, (), per))
+                elif field.form != "raw":
                     files += [ArrayFile(ends, _END, (), per), ArrayFile(name, field.dtype, (), "byte", ends)]
                 else:
                     files.append(ArrayFile(name, field.dtype, field.shape, per))
+            if field.video:
+                files.append(ArrayFile(field.packets_file, PACKET, (), "packet"))
         return {file.name: file for file in files}
 
     @property
     def whole_files(self) -> list[str]:
-        """Names of the files that are read as a whole: vocabularies of text fields, dictionaries of compressed images."""
+        """Names of the files that are read as a whole: vocabularies, dictionaries of compressed images, lists of videos."""
         return [
             *(field.texts_file for field in self.fields if field.text),
             *(field.dictionary_file for field in self.fields if field.compressed),
+            *(field.videos_file for field in self.fields if field.video),
         ]
 
     def __iter__(self) -> Iterator[Field]:
@@ -433,6 +462,13 @@ def _field_problems(field: Field) -> Iterator[str]:
         yield (
             f"{field.name} is a field of encoded images, {field.dtype.str} {list(field.shape)}; expected |u1 with "
             "three axes"
+        )
+    if field.video and not (
+        field.wide and field.dtype.str == "|u1" and len(field.shape) == _IMAGE_AXES and field.shape[2] in {1, 3}
+    ):
+        yield (
+            f"{field.name} is a field of frames of videos, {field.dtype.str} {list(field.shape)}; expected |u1 with three "
+            "axes, the last of 1 or 3 channels"
         )
     if field.compressed and not (field.wide and field.dtype.str == "|u1"):
         yield f"{field.name} is compressed, {field.dtype.str} in {field.file}; expected |u1 in a file of its own"

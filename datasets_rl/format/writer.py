@@ -20,6 +20,8 @@ from datasets_rl.format.npy import NpyStream, open_npy, take_fields
 from datasets_rl.format.row_sink import Chunk, RowSink
 from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
 from datasets_rl.format.statistics import episode_statistics, field_quantiles
+from datasets_rl.format.video_files import PacketShifts, VideoFiles
+from datasets_rl.format.video_images import UNKNOWN, VideoFrames
 from datasets_rl.progress import Report
 from datasets_rl.read.images import read_header
 from datasets_rl.read.zstd import ZstdDictionary
@@ -119,6 +121,15 @@ class DatasetWriter:
             written=written,
             dictionaries=self._dictionaries,
         )
+        self._videos = {
+            field.key: VideoFiles(
+                folder,
+                self._sink.streams[field.packets_file],
+                [video for commit in commits for video in commit["videos"][field.name]],
+            )
+            for field in self.schema
+            if field.video
+        }
         if commits:
             self._open_steps, self._sink.open_return = commits[-1]["open_steps"], commits[-1]["open_return"]
             for key, moments in self._sink.moments.items():
@@ -137,9 +148,12 @@ class DatasetWriter:
         """
         self._log.add_returns(self._sink.drain())
         files = {name: stream.flush(sync=sync) for name, stream in self._sink.streams.items()}
-        dictionaries = {self.schema[key].dictionary_file: len(one.data) for key, one in self._dictionaries.items()}
+        files |= {self.schema[key].dictionary_file: len(one.data) for key, one in self._dictionaries.items()}
+        for videos in self._videos.values():
+            files |= videos.paths
         return {
-            "files": files | dictionaries,
+            "files": files,
+            "videos": {dotted_name(key): videos.commit(sync=sync) for key, videos in self._videos.items()},
             "steps": self._sink.rows,
             "open_steps": self._open_steps,
             "open_return": self._sink.open_return,
@@ -160,7 +174,7 @@ class DatasetWriter:
             if isinstance(texts := columns.get(key), TextStates):
                 columns[key] = self._log.codes(key, texts.vocabulary)[texts.codes]
         steps = self._check_episode(episode, columns)
-        stored = {key: _as_stored(column) for key, column in columns.items()}
+        stored = {key: self._as_stored(key, column) for key, column in columns.items()}
         ended = not episode.continues
         final_states = {field.key: _final_state(field, stored[field.key], steps) for field in self._shared if ended}
         chunk = Chunk(steps, stored, [steps] if ended else [], final_states, episode.deferred)
@@ -190,18 +204,14 @@ class DatasetWriter:
         def coded(columns: Mapping[Key, Any]) -> dict[Key, Any]:
             return {key: codes[key][values] if key in codes else values for key, values in columns.items()}
 
-        def stored(key: Key, column: Any) -> Any:
-            # Stored images of a field of pixels, or with another dictionary, are decoded when they are copied.
-            return _as_stored(column) if self.schema[key].encoded else column
-
         columns = coded({**episodes.steps, **episodes.states})
         known = episodes.final_known
         final_states = {key: zero_unknown_states(values, known) for key, values in coded(episodes.final_states).items()}
         chunk = Chunk(
             episodes.count,
-            {key: stored(key, column) for key, column in columns.items()},
+            {key: self._as_stored(key, column) for key, column in columns.items()},
             np.cumsum(episodes.lengths).tolist(),
-            {key: stored(key, column) for key, column in final_states.items()},
+            {key: self._as_stored(key, column) for key, column in final_states.items()},
         )
         self._sink.append(chunk, len(self._log))
         metadata = {name: values.copy() for name, values in episodes.metadata.items()}
@@ -221,12 +231,15 @@ class DatasetWriter:
         self._log.add_returns(self._sink.drain())
         codes = {key: self._log.codes(key, ["", *commit["words"][dotted_name(key)]]) for key in self._log.vocabulary}
         shifts = self._end_shifts()
+        packets = self._add_videos(folder, commit)
         first = len(self._log)
 
         def renumber(name: str, records: NDArray[Any]) -> None:
-            """Replace the other writer's end offsets, episode numbers and text codes by this writer's."""
+            """Replace the other writer's end offsets, packets, episode numbers and text codes by this writer's."""
             if shift := shifts.get(name):
                 records += shift
+            if name in packets:
+                packets[name].apply(records)
             for column in records.dtype.names or ():
                 key = tuple(column.split("."))
                 if key == EPISODE:
@@ -234,7 +247,9 @@ class DatasetWriter:
                 elif key in codes:
                     records[column] = codes[key][records[column]]
 
-        self._sink.append_stored(folder, commit["rows"], schema or self.schema, renumber)
+        own = {self.schema[key].packets_file for key in self._videos}
+        rows = {name: count for name, count in commit["rows"].items() if name not in own}
+        self._sink.append_stored(folder, rows, schema or self.schema, renumber)
         for key, moments in self._sink.moments.items():
             moments.merge(commit["moments"][dotted_name(key)])
         # An open episode of this writer continues with the first episode of the other writer, or remains open.
@@ -248,6 +263,15 @@ class DatasetWriter:
             self._open_steps += open_steps
             self._sink.open_return += open_return
         self._log.add_commit({**commit, "lengths": lengths, "returns": returns})
+
+    def _add_videos(self, folder: Path, commit: Commit) -> dict[str, PacketShifts]:
+        """Store the videos of a partial dataset, and return, by file of packets, what these become."""
+        shifts: dict[str, PacketShifts] = {}
+        for key, videos in self._videos.items():
+            field = self.schema[key]
+            shift = videos.add_partial(folder, commit["videos"][field.name], folder / field.packets_file)
+            shifts |= {field.file: shift, field.final_file: shift}
+        return shifts
 
     def _end_shifts(self) -> dict[str, int]:
         """Return, by file of end offsets, the bytes of the images written so far, which shift all appended ends."""
@@ -268,8 +292,8 @@ class DatasetWriter:
             expected = {field.key: (field.dtype, (count, *field.shape)) for field in fields}
             for key in expected.keys() | arrays.keys():
                 actual = (arrays[key].dtype, arrays[key].shape) if key in arrays else None
-                if key in expected and self.schema[key].encoded and not isinstance(arrays.get(key), EncodedImages):
-                    problems.append(f"{kind} has {dotted_name(key)} as pixels; expected encoded images")
+                if key in expected and key in arrays and (wrong := _form_problem(self.schema[key], arrays[key])):
+                    problems.append(f"{kind} has {dotted_name(key)} as {wrong}")
                 elif actual != expected.get(key):
                     problems.append(
                         f"{kind} has {dotted_name(key)} as {_dtype_and_shape(actual)}; "
@@ -305,8 +329,8 @@ class DatasetWriter:
                     yield f"{field.name} is missing"
                 elif isinstance(array, EncodedImages) or field.encoded:
                     yield from _image_problems(field, array, steps, max_rows)
-                elif isinstance(array, TextStates):
-                    yield f"{field.name} is a text column; expected {field.dtype.name}"
+                elif isinstance(array, TextStates) or _form_problem(field, array):
+                    yield f"{field.name} is {_form_problem(field, array)}"
                 elif (
                     array.dtype != field.dtype or array.shape[1:] != field.shape or not steps <= len(array) <= max_rows
                 ):
@@ -317,6 +341,15 @@ class DatasetWriter:
         has_final_state = {len(array) > steps for key, array in episode.states.items() if key[0] == OBSERVATION[0]}
         if len(has_final_state) > 1:
             yield "one observation has a state after the last action, another has none; expected all or none"
+
+    def _as_stored(self, key: Key, column: Any) -> Any:
+        """Return the values to store: an array, a list of encoded images, compressed images, or packets of videos.
+
+        Stored images of a field of pixels, or with another dictionary, are decoded when they are copied.
+        """
+        if isinstance(column, VideoFrames) and key in self._videos:
+            return self._videos[key].place(column)
+        return column.images if isinstance(column, EncodedImages) and self.schema[key].encoded else column
 
     def finish(self) -> DatasetSummary:
         """Write the remaining rows and the episode table, and close all files.
@@ -337,9 +370,13 @@ class DatasetWriter:
         ranges = {name: stream.ranges for name, stream in streams.items()}
         for key, vocabulary in self._log.vocabulary.items():
             disk.write_json(self._folder / self.schema[key].texts_file, [*vocabulary])
-        for name in self.schema.whole_files:
+        for key, videos in self._videos.items():
+            disk.write_json(self._folder / self.schema[key].videos_file, videos.to_json())
+            ranges |= videos.ranges
+        whole = [*self.schema.whole_files, *{path: None for one in self._videos.values() for path in one.paths}]
+        for name in whole:
             path = self._folder / name
-            ranges[name] = range_digests(path, Report())
+            ranges[name] = ranges.get(name) or range_digests(path, Report())
             files.append(stored_file(name, path.stat().st_size, ranges[name]))
         files.append(write_digests(self._folder, ranges))
         statistics = {dotted_name(key): moments.to_json() for key, moments in self._sink.moments.items()}
@@ -376,15 +413,12 @@ def _placed_dictionaries(
     return dictionaries
 
 
-def _as_stored(column: Any) -> Any:
-    """Return the values to store: an array, or a list of encoded images."""
-    return column.images if isinstance(column, EncodedImages) else column
-
-
 def _final_state(field: Field, states: Any, steps: int) -> Any:
     """Return the state after the last of an episode's steps, [1, ...]; zeros or no bytes if it is unknown."""
     if len(states) > steps:
         return states[steps:]
+    if field.video:
+        return np.full(1, UNKNOWN)
     return [b""] if field.encoded else np.zeros((1, *field.shape), field.dtype)
 
 
@@ -394,7 +428,23 @@ def _dtype_and_shape(array: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str
 
 def _buffered_bytes(field: Field) -> int:
     # Measured: encoded images have a tenth (JPEG) to a half (PNG) of the bytes of their pixels.
-    return field.step_bytes // 8 if field.encoded else field.step_bytes
+    return field.min_step_bytes if field.video else field.step_bytes // 8 if field.encoded else field.step_bytes
+
+
+def _form_problem(field: Field, column: Any) -> str:
+    """Return how a column is not in the form of its field; empty if it is, or becomes so."""
+    if isinstance(column, TextStates):
+        return f"a text column; expected {field.dtype.name}"
+    form = getattr(column, "form", "raw")
+    if field.form not in {"encoded", "video"} or form == field.form:
+        return ""
+    kinds = {
+        "raw": "pixels",
+        "compressed": "compressed images",
+        "encoded": "encoded images",
+        "video": "frames of videos",
+    }
+    return f"{kinds[form]}; expected {kinds[field.form]}"
 
 
 def _image_problems(field: Field, column: Any, min_images: int, max_images: int) -> Iterator[str]:

@@ -32,6 +32,7 @@ from datasets_rl.format.chunks import CHUNKS_FILE, Chunks, Piece
 from datasets_rl.format.digests import digest_of_ranges, range_digests
 from datasets_rl.format.manifest import Manifest, checked_manifest, read_document
 from datasets_rl.format.schema import DATA_SUFFIXES
+from datasets_rl.format.video_files import VIDEO_FOLDER
 from datasets_rl.hub.readme import GENERATED, dataset_card
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
@@ -158,7 +159,7 @@ def _chunk_digests(path: Path, size: int) -> tuple[str, ...]:
 def _is_own(path: str) -> bool:
     """Return whether a file of a repository with a stored dataset is a file of this dataset."""
     top = path.partition("/")[0]
-    return top in {"chunks", "metadata", CHUNKS_FILE} or (top == path and path.endswith(DATA_SUFFIXES))
+    return top in {"chunks", "metadata", VIDEO_FOLDER, CHUNKS_FILE} or (top == path and path.endswith(DATA_SUFFIXES))
 
 
 @dataclass(frozen=True)

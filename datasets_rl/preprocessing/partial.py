@@ -20,7 +20,6 @@ import torch
 
 from datasets_rl.build.partial import make_partial, writer_columns
 from datasets_rl.errors import ConversionError, PreprocessError
-from datasets_rl.format.compressed_images import CompressedImages
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Form, Schema
 from datasets_rl.format.writer import DatasetWriter
@@ -32,7 +31,7 @@ from datasets_rl.preprocessing.steps.times import keep_rows
 from datasets_rl.preprocessing.tensors import unshare, unshared_keys
 from datasets_rl.progress import Report
 from datasets_rl.specs import TensorSpec
-from datasets_rl.ted.episode import EncodedImages, StoredImages
+from datasets_rl.ted.episode import StoredImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, dotted_name
 
@@ -161,8 +160,8 @@ def columns_of(batch: EpisodeBatch, schema: Schema) -> list[Column]:
     """Return the columns of a batch: first those that the schema `schema` has, in its order, then the others by key."""
 
     def column(key: Key, values: Any, *, shared: bool) -> Column:
-        form: Form = "encoded" if isinstance(values, EncodedImages) else "raw"
-        if isinstance(values, CompressedImages) or (key in batch.compressed and values.dtype == np.uint8):
+        form: Form = values.form if isinstance(values, StoredImages) else "raw"
+        if key in batch.compressed and values.dtype == np.uint8:
             form = "compressed"
         text = key in batch.vocabulary
         return Column(key, values.dtype, values.shape[1:], shared=shared, text=text, form=form)
@@ -174,10 +173,12 @@ def columns_of(batch: EpisodeBatch, schema: Schema) -> list[Column]:
 
 
 def decoded_keys(batch: EpisodeBatch, columns: Iterable[Column]) -> set[Key]:
-    """Return the keys of the columns of encoded images that hold decoded pixels in a batch."""
+    """Return the keys of the columns of encoded images or of frames of videos that hold others in a batch."""
     arrays = {**batch.steps, **batch.states}
     return {
-        column.key for column in columns if column.encoded and not isinstance(arrays.get(column.key), EncodedImages)
+        column.key
+        for column in columns
+        if (column.encoded or column.video) and getattr(arrays.get(column.key), "form", "raw") != column.form
     }
 
 

@@ -1,27 +1,49 @@
-"""Reader of video files: frames by their times, in one pass."""
+"""Reader of video files: the packets of a file, and any of its frames, decoded on all cores.
+
+packets    | key |     | key |     | key |     |      in the order in which they are decoded
+frames        0     1     2     3     4     5
+wanted              x                 x     x
+passes     |-------->|              |-------->|        each from a key frame to its last wanted frame, in some thread
+
+The index has the place of every packet in the file, so that frames are read without opening it as a video again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, MissingDependencyError
 from datasets_rl.read.streams import AGAIN, unexpected_format
-from datasets_rl.read.threads import run_on_all_cores
+from datasets_rl.read.threads import core_count, run_on_all_cores
 
 if TYPE_CHECKING:
     from av import VideoFrame
-    from typing_extensions import Self
+    from av.video.reformatter import VideoReformatter
 
+PACKET = np.dtype([("offset", "<i8"), ("pts", "<i8"), ("size", "<i4"), ("back", "<i4")])
+"""A packet of a video: its first byte in the file, the time of its frame in units of `Video.base`, its number of bytes, and
+the number of packets back to the key frame at which decoding begins."""
 _FORMATS = {1: "gray", 3: "rgb24"}
 _SPACES = {1: "GRAY", 3: "RGB"}
-_TASK_FRAMES = 4  # each takes about a millisecond
+_DECODERS = {"av1": ("libdav1d", "libaom-av1")}
+"""Decoders of codecs whose decoder of the same name needs a graphics card."""
+_TASK_PACKETS = 16  # some milliseconds
+_IDLE_BYTES = 128 << 20
+_CODEC_FRAMES = 8  # that a decoder holds
+
+Keep: TypeAlias = "Callable[[int, VideoFrame, VideoReformatter], object]"
+"""Takes the position of a frame among the wanted ones, the frame, and the reformatter of the thread."""
 
 
 def check_installed(purpose: str) -> None:
@@ -36,135 +58,345 @@ def check_installed(purpose: str) -> None:
         raise MissingDependencyError("av", "video", purpose) from error
 
 
-class VideoFile:
-    """Open video file. A context manager.
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """What a decoder has to know of a video before its first packet. Videos of one camera mostly share it."""
 
-    Args:
-        path: The file.
+    name: str
+    """Name of the codec, such as ``av1``."""
+    extradata: bytes
+    """Parameters of the codec from the header of the file."""
+    height: int
+    width: int
+    pix_fmt: str
+    color_range: int
+    colorspace: int
+    color_primaries: int
+    color_trc: int
 
-    Raises:
-        ConversionError: If the file is not a video, or is truncated.
-        MissingDependencyError: If PyAV is not installed.
-    """
+    def to_json(self) -> dict[str, Any]:
+        """Return the codec as a JSON value."""
+        return {**asdict(self), "extradata": self.extradata.hex()}
 
-    def __init__(self, path: Path) -> None:
-        check_installed(f"decoding {path.name}")
-        import av
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Codec:
+        """Restore a codec from the output of `to_json`; the input is untrusted.
 
-        self.path = path
-        self._errors: tuple[type[BaseException], ...] = (av.FFmpegError, ValueError)
-        with ExitStack() as closing:
-            try:
-                self._container: Any = closing.enter_context(av.open(str(path)))
-                if not self._container.streams.video:
-                    raise ConversionError(path.name, ["it has no video stream"])
-                self._stream = self._container.streams.video[0]
-                self._stream.thread_type = "AUTO"
-                packets = self._container.demux(self._stream)
-                times = [packet.pts for packet in packets if packet.pts is not None and not packet.is_discard]
-            except self._errors as error:
-                with path.open("rb") as stream:
-                    head = stream.read(64)
-                problem = f"{unexpected_format(head, 'a video')}; FFmpeg reports: {error}"
-                raise ConversionError(path.name, [problem], hint=AGAIN) from error
-            self._closing = closing.pop_all()
-        self._times: NDArray[np.int64] = np.unique(np.asarray(times, np.int64))
-        self._frames: Iterator[VideoFrame] = iter(())
-        self._next: int | None = None  # the first frame that the decoder has not returned
-        base = self._stream.time_base or Fraction(1)
-        self.seconds: NDArray[np.float64] = self._times * base.numerator / base.denominator
-        """Time of each frame, [F], in seconds, ascending; read from the container without decoding."""
+        Raises:
+            ValueError, TypeError, KeyError: If it is not one.
+        """
+        numbers = {name: int(document[name]) for name in cls.__slots__[2:] if name != "pix_fmt"}
+        return cls(str(document["name"]), bytes.fromhex(document["extradata"]), pix_fmt=document["pix_fmt"], **numbers)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *details: object) -> None:
-        """Close the file."""
-        self._frames = iter(())
-        self._closing.close()
+@dataclass(frozen=True, eq=False)
+class Video:
+    """A video file, and the places of its packets."""
+
+    path: Path
+    codec: Codec
+    base: Fraction
+    """Seconds per unit of the times of packets."""
+    packets: NDArray[np.void]
+    """The packets in the order in which they are decoded, `PACKET` [P]."""
+    frames: NDArray[np.int64]
+    """Packet of each frame, ascending by time, [F]; a file may have packets whose frames are not shown."""
+    name: str = ""
+    """Name of the file in a stored dataset, whose files never change; empty for a file of an upstream."""
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of a frame."""
-        return self._stream.codec_context.height, self._stream.codec_context.width
+        return self.codec.height, self.codec.width
 
-    def frames(self, start: int, stop: int) -> Iterator[VideoFrame]:
-        """Decode the frames with these numbers in `seconds`, in order.
+    @cached_property
+    def seconds(self) -> NDArray[np.float64]:
+        """Time of each frame, [F], in seconds, ascending."""
+        times: NDArray[np.int64] = self.packets["pts"][self.frames]
+        return times * self.base.numerator / self.base.denominator
 
-        After the frames before `start`, decoding continues; otherwise it begins at the last key frame before them.
-
-        Raises:
-            ConversionError: If a frame cannot be decoded.
-        """
-        number = start
-        try:
-            if self._next != start:
-                self._container.seek(int(self._times[start]), stream=self._stream)
-                self._frames = self._container.decode(self._stream)
-            self._next = None
-            while number < stop:
-                frame = next(self._frames, None)
-                time = None if frame is None else frame.pts
-                if frame is None or (time is not None and time > self._times[number]):
-                    problem = f"frame {number:,} of {len(self._times):,} is missing between those that can be decoded"
-                    raise ConversionError(self.path.name, [problem], hint=AGAIN)
-                if time == self._times[number]:
-                    number += 1
-                    self._next = number
-                    yield frame
-        except self._errors as error:
-            problem = f"frame {number:,} of {len(self._times):,} cannot be decoded: {error}"
-            raise ConversionError(self.path.name, [problem], hint=AGAIN) from error
+    @property
+    def key_frames(self) -> int:
+        """Number of key frames."""
+        return int(np.count_nonzero(self.packets["back"] == 0))
 
 
-def decode_frames(frames: list[VideoFrame], shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """Return frames as pixels, uint8 [n, rows, columns, channels], resized to `shape` on all cores."""
-    out: NDArray[np.uint8] = np.empty((len(frames), *shape), np.uint8)
+def index_video(path: Path) -> Video:
+    """Return the packets of a video file, without decoding it.
 
-    def keep(number: int, pixels: NDArray[np.uint8]) -> None:
-        out[number] = pixels.reshape(shape)
+    Raises:
+        ConversionError: If the file is not a video, is truncated, or has packets that are not parts of the file.
+        MissingDependencyError: If PyAV is not installed.
+    """
+    check_installed(f"decoding {path.name}")
+    import av
 
-    _convert(frames, shape, keep)
-    return out
+    packets: list[tuple[int, ...]] = []
+    keys, shown = [], []
+    try:
+        with av.open(str(path)) as container, path.open("rb") as stream:
+            if not container.streams.video:
+                raise ConversionError(path.name, ["it has no video stream"])
+            video = container.streams.video[0]
+            for packet in container.demux(video):
+                if packet.pts is None or packet.pos is None:
+                    continue
+                stream.seek(packet.pos)
+                if stream.read(packet.size) != bytes(packet) or packet.has_sidedata("new_extradata"):
+                    problem = f"packet {len(packets):,} of the video is not a part of the file; expected an MP4 file"
+                    raise ConversionError(path.name, [problem])
+                packets.append((packet.pos, packet.pts, packet.size, 0))
+                keys.append(packet.is_keyframe)
+                shown.append(not packet.is_discard)
+            codec = _codec_of(video.codec_context)
+            base = Fraction(video.time_base or 1)
+    except (av.FFmpegError, ValueError) as error:
+        with path.open("rb") as stream:
+            head = stream.read(64)
+        problem = f"{unexpected_format(head, 'a video')}; FFmpeg reports: {error}"
+        raise ConversionError(path.name, [problem], hint=AGAIN) from error
+    table = np.array(packets, PACKET)
+    table["back"] = _packets_back(table["pts"], np.asarray(keys, np.bool_))
+    visible = np.flatnonzero(np.asarray(shown, np.bool_))
+    _, firsts = np.unique(table["pts"][visible], return_index=True)
+    return Video(path, codec, base, table, visible[firsts])
 
 
-def encode_frames(frames: list[VideoFrame], shape: tuple[int, int, int], quality: int) -> list[bytes]:
-    """Return frames as JPEG images, resized to `shape` on all cores.
+def _codec_of(context: Any) -> Codec:
+    return Codec(
+        name=context.codec.canonical_name,
+        extradata=context.extradata or b"",
+        height=context.height,
+        width=context.width,
+        pix_fmt=context.pix_fmt or "",
+        color_range=int(context.color_range),
+        colorspace=int(context.colorspace),
+        color_primaries=int(context.color_primaries),
+        color_trc=int(context.color_trc),
+    )
+
+
+def _packets_back(times: NDArray[np.int64], is_key: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the number of packets from each packet back to the key frame at which its decoding begins, [P].
+
+    A frame that is shown before the last key frame needs the one before it, too.
+    """
+    keys = np.union1d([0], np.flatnonzero(is_key)) if len(times) else np.empty(0, np.int64)
+    numbers = np.arange(len(times))
+    last = np.searchsorted(keys, numbers, "right") - 1
+    last -= (times < times[keys[last]]) & (last > 0)
+    return numbers - keys[last]
+
+
+def decode(videos: Sequence[Video], numbers: NDArray[np.integer[Any]], packets: NDArray[np.int64], keep: Keep) -> None:
+    """Decode frames on all cores, in one pass for each group of pictures; PyAV decodes without the interpreter's lock.
 
     Args:
-        frames: The frames, n of them.
+        videos: The videos.
+        numbers: Video of each wanted frame, [n].
+        packets: Packet of each wanted frame, [n]; no frame twice.
+        keep: Called with each frame, by any thread, in any order.
+
+    Raises:
+        ConversionError: If a frame cannot be decoded.
+    """
+    if not len(packets):
+        return
+    order = np.lexsort((packets, numbers))
+    video, stops = np.asarray(numbers)[order], packets[order]
+    starts = stops.copy()
+    for number in np.unique(video).tolist():
+        mine = slice(*np.searchsorted(video, [number, number + 1]).tolist())
+        starts[mine] -= videos[number].packets["back"][stops[mine]]
+    is_new = np.append(True, (video[1:] != video[:-1]) | (starts[1:] > stops[:-1]))
+    follows = np.append(False, (video[1:] == video[:-1]) & (starts[1:] <= stops[:-1] + 1))
+    firsts = np.flatnonzero(is_new)
+    ends = np.append(firsts[1:], len(order))
+    # A frame that is shown before the last key frame begins earlier than that key frame does.
+    packet_count = int((stops[ends - 1] - np.minimum.reduceat(starts, firsts) + 1).sum())
+
+    def decode_passes(first: int, last: int) -> None:
+        low, high = int(firsts[first]), int(ends[last - 1])
+        # Passes that follow each other are one run of packets.
+        edges = [low, *(at for at in firsts[first + 1 : last].tolist() if not follows[at]), high]
+        for start, stop in pairwise(edges):
+            run = slice(start, stop)
+            _decode_run(videos[video[start]], int(starts[run].min()), stops[run], order[run], keep)
+
+    per_task = min(_TASK_PACKETS * len(firsts) // packet_count, len(firsts) // (4 * core_count()))
+    run_on_all_cores(decode_passes, len(firsts), max(per_task, 1))
+
+
+def _decode_run(video: Video, start: int, wanted: NDArray[np.int64], positions: NDArray[np.int64], keep: Keep) -> None:
+    """Decode the packets from `start`, a key frame, to the last wanted one, and keep the wanted ones, [n]."""
+    from av import FFmpegError
+
+    times = video.packets["pts"]
+    missing = dict(zip(times[wanted].tolist(), positions.tolist(), strict=True))
+    decoder = _take_decoder(video.codec)
+
+    def keep_wanted(frames: Iterable[Any]) -> None:
+        for frame in frames:
+            if (position := missing.pop(frame.pts, None)) is not None:
+                keep(position, frame, decoder.reformatter)
+
+    time = int(times[start])
+    try:
+        for packet in _read_packets(video, start, int(wanted[-1]) + 1):
+            time = packet.pts
+            keep_wanted(decoder.context.decode(packet))
+        if missing:  # the decoder returns some frames only after further ones
+            keep_wanted(decoder.context.decode(None))
+        decoder.context.flush_buffers()
+    except (FFmpegError, ValueError) as error:
+        problem = f"{_frame_text(video, time)} cannot be decoded: {error}"
+        raise ConversionError(video.path.name, [problem], hint=AGAIN) from error
+    if missing:
+        problem = f"{_frame_text(video, min(missing))} is missing between those that can be decoded"
+        raise ConversionError(video.path.name, [problem], hint=AGAIN)
+    _return_decoder(decoder)
+
+
+def _frame_text(video: Video, time: int) -> str:
+    return f"the frame at {time * video.base.numerator / video.base.denominator:.4f} s"
+
+
+def _read_packets(video: Video, start: int, stop: int) -> Iterator[Any]:
+    from av import Packet
+
+    records = video.packets[start:stop]
+    with video.path.open("rb", buffering=0) as stream:
+        for offset, time, size, _ in records.tolist():
+            stream.seek(offset)
+            data = stream.read(size)
+            if len(data) < size:
+                problem = f"it ends before {_frame_text(video, time)}: {offset + len(data):,} bytes"
+                raise ConversionError(video.path.name, [problem], hint=AGAIN)
+            packet = Packet(data)
+            packet.pts = time
+            yield packet
+
+
+class _Decoder:
+    """A decoder, used by one thread at a time. It has one thread: those of the caller decode several frames at once."""
+
+    def __init__(self, codec: Codec) -> None:
+        import av
+        from av.video.reformatter import VideoReformatter
+
+        self.codec = codec
+        for name in _DECODERS.get(codec.name, (codec.name,)):
+            if name in av.codecs_available:
+                break
+        self.context: Any = av.CodecContext.create(name, "r")
+        self.context.extradata = codec.extradata or None
+        self.context.thread_count = 1
+        for attribute in Codec.__slots__[2:]:
+            if value := getattr(codec, attribute):
+                setattr(self.context, attribute, value)
+        self.reformatter = VideoReformatter()
+
+    @property
+    def bytes(self) -> int:
+        """Estimated memory in bytes."""
+        return self.codec.height * self.codec.width * 3 // 2 * _CODEC_FRAMES
+
+
+_lock = Lock()
+_idle: list[_Decoder] = []
+"""Decoders of this process that no thread uses, the last used one last."""
+
+
+def _take_decoder(codec: Codec) -> _Decoder:
+    with _lock:
+        for at in reversed(range(len(_idle))):
+            if _idle[at].codec == codec:
+                return _idle.pop(at)
+    return _Decoder(codec)
+
+
+def _return_decoder(decoder: _Decoder) -> None:
+    with _lock:
+        _idle.append(decoder)
+        while len(_idle) > 1 and sum(one.bytes for one in _idle) > _IDLE_BYTES:
+            del _idle[0]
+
+
+def _reset_after_fork() -> None:
+    """Forget, in a forked process, the decoders, which a thread of the parent may have been using."""
+    global _lock, _idle
+    _lock, _idle = Lock(), []
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+def decode_pixels(
+    videos: Sequence[Video],
+    numbers: NDArray[np.integer[Any]],
+    packets: NDArray[np.int64],
+    out: NDArray[np.uint8],
+    positions: NDArray[np.int64] | None = None,
+) -> None:
+    """Decode frames into positions of `out`, uint8 [N, rows, columns, channels], resized to its shape.
+
+    Args:
+        videos: The videos.
+        numbers: Video of each frame, [n].
+        packets: Packet of each frame, [n]; no frame twice.
+        out: Output.
+        positions: Position of each frame in `out`, [n]; by default 0 to n - 1.
+
+    Raises:
+        ConversionError: If a frame cannot be decoded.
+    """
+    shape = out.shape[1:]
+    lines = out.reshape(len(out), shape[0], -1)
+    places = None if positions is None else positions.tolist()
+
+    def keep(number: int, frame: VideoFrame, reformatter: VideoReformatter) -> None:
+        plane: Any = _resized(frame, shape, reformatter).planes[0]
+        rows = np.frombuffer(plane, np.uint8, plane.line_size * shape[0]).reshape(shape[0], plane.line_size)
+        lines[number if places is None else places[number]] = rows[:, : lines.shape[2]]
+
+    decode(videos, numbers, packets, keep)
+
+
+def decode_to_jpeg(
+    videos: Sequence[Video],
+    numbers: NDArray[np.integer[Any]],
+    packets: NDArray[np.int64],
+    shape: tuple[int, ...],
+    quality: int,
+) -> list[bytes]:
+    """Return frames as JPEG images, resized to `shape`.
+
+    Args:
+        videos: The videos.
+        numbers: Video of each frame, [n].
+        packets: Packet of each frame, [n]; no frame twice.
         shape: Rows, columns and channels, 1 or 3.
         quality: The quality of JPEG, 1 to 100.
+
+    Raises:
+        ConversionError: If a frame cannot be decoded.
     """
     import simplejpeg
 
-    out = [b""] * len(frames)
+    out = [b""] * len(packets)
 
-    def keep(number: int, pixels: NDArray[np.uint8]) -> None:
+    def keep(number: int, frame: VideoFrame, reformatter: VideoReformatter) -> None:
+        pixels = np.ascontiguousarray(_resized(frame, shape, reformatter).to_ndarray()).reshape(shape)
         # The colors of almost all videos have half of the resolution already.
-        out[number] = simplejpeg.encode_jpeg(
-            pixels.reshape(shape), quality, _SPACES[shape[2]], "420" if shape[2] > 1 else "gray"
-        )
+        out[number] = simplejpeg.encode_jpeg(pixels, quality, _SPACES[shape[2]], "420" if shape[2] > 1 else "gray")
 
-    _convert(frames, shape, keep)
+    decode(videos, numbers, packets, keep)
     return out
 
 
-def _convert(
-    frames: list[VideoFrame], shape: tuple[int, int, int], keep: Callable[[int, NDArray[np.uint8]], None]
-) -> None:
-    """Call `keep` with the number and the pixels of each frame, resized to `shape`."""
-    from av.video.reformatter import VideoReformatter
-
+def _resized(frame: VideoFrame, shape: tuple[int, ...], reformatter: VideoReformatter) -> VideoFrame:
     rows, columns, channels = shape
-
-    def convert_range(start: int, stop: int) -> None:
-        reformatter = VideoReformatter()  # it is not for several threads
-        for number in range(start, stop):
-            frame = frames[number]
-            # An area mean, where an image becomes smaller: the default skips pixels.
-            smaller = "AREA" if (frame.height, frame.width) != (rows, columns) else None
-            resized = reformatter.reformat(frame, columns, rows, _FORMATS[channels], interpolation=smaller)
-            keep(number, np.ascontiguousarray(resized.to_ndarray()))
-
-    run_on_all_cores(convert_range, len(frames), _TASK_FRAMES)
+    # An area mean, where an image becomes smaller: the default skips pixels.
+    smaller = "AREA" if (frame.height, frame.width) != (rows, columns) else None
+    return reformatter.reformat(frame, columns, rows, _FORMATS[channels], interpolation=smaller, threads=1)

@@ -89,6 +89,11 @@ def append_episodes(
     else:
         stored = StoredDataset(locate(episodes, settings=settings))
         columns = writer_columns(stored.schema)
+        if videos := [field.name for field in stored.schema if field.video]:
+            raise InvalidArgumentError(
+                f"the images of {', '.join(videos)} in {episodes} are frames of videos, which a recording cannot have",
+                hint="store them as images first, with the step compress_images, and append the result",
+            )
         batches = episode_batches(stored, 0, len(stored.episodes), _BATCH_BYTES // step_bytes(stored.schema))
         values = {name: value for name, value in stored.manifest.metadata.items() if array_file(value) is None}
         dictionaries = stored.dictionaries

@@ -247,7 +247,7 @@ def _parse_commit(line: bytes, schema: Schema, last: Commit, episodes: int, chec
     if rows.keys() != stored.keys() or files.keys() != stored.keys() | dictionaries:
         raise ValueError(f"it has the files {sorted(rows.keys() | files.keys())}; expected {sorted(stored)}")
     _integers([*rows.values(), *files.values()], 0)
-    counts = {name: file.count(steps, episodes + len(lengths)) for name, file in stored.items() if not file.ends}
+    counts = {name: file.count(steps, episodes + len(lengths)) for name, file in stored.items() if file.counted}
     _require_equal(rows, counts)  # the bytes of images vary
     if any(size < last["files"].get(name, 0) for name, size in files.items()):
         raise ValueError("its files are smaller than those of the line before")

@@ -214,6 +214,8 @@ class Listing:
     """Every field that steps may have, if known before a file is fetched."""
     stored_bytes: Mapping[str, float] = field(default_factory=dict)
     """Approximate size of the converted dataset, if known without the sizes of the files; with the keys of `growth`."""
+    read_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Approximate seconds in which a core reads the images of a step, if known; with the keys of `growth`."""
     growth: Mapping[str, float] = field(default_factory=dict)
     """Approximate number of stored bytes per fetched byte, for each of the choices that it depends on (keyed
     like ``images=encoded``, or empty if there are none). The first one is the choice in effect, or the expected one if

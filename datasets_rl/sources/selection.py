@@ -43,8 +43,8 @@ MIN_RATIO = 4.0
 """Number of bytes of pixels per compressed byte from which on images are compressed unless the user decides."""
 IMAGES = Option(
     "images",
-    "Store images as pixels, as pixels that are compressed by zstd, or as the PNG and JPEG images of the source; by "
-    f"default as those, and pixels compressed if that makes them {MIN_RATIO:g} times smaller.",
+    "Store images as pixels, as pixels that are compressed by zstd, as the PNG and JPEG images of the source, or as its "
+    f"videos; by default as PNG and JPEG images, and pixels compressed if that makes them {MIN_RATIO:g} times smaller.",
     choices=("raw", "compressed", "encoded"),
 )
 """Option of every source that converts files. Without a value, each conversion measures which form is smaller."""

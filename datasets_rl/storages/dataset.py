@@ -58,9 +58,9 @@ class DatasetStorage(EpisodicStorage):
             "terminated")``.
         masked: Whether batches carry the mask even if every final observation is known. The shards of one stream need
             this, because other shards may need the mask.
-        image_cache: Maximum size in bytes of the decoded images that stay in memory, PNG, JPEG or compressed; 0 keeps
-            none. By default PNG and JPEG images stay, in as many megabytes as the environment variable
-            ``RLDS_IMAGE_CACHE`` states: 256. To decompress an image takes little longer than to copy it.
+        image_cache: Maximum size in bytes of the decoded images that stay in memory, whatever their form; 0 keeps none. By
+            default PNG and JPEG images stay, in as many megabytes as the environment variable ``RLDS_IMAGE_CACHE``
+            states: 256. To decompress an image takes little longer than to copy it, and frames of videos are large.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class DatasetStorage(EpisodicStorage):
         return _as_read_only_tensor(items, scattered=scattered)
 
     def _is_cached(self, field: Field) -> bool:
-        return field.encoded or (field.compressed and self.image_cache is not None)
+        return field.encoded or (field.form != "raw" and self.image_cache is not None)
 
     @cached_property
     def _cached_part(self) -> float:

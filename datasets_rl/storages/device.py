@@ -27,6 +27,7 @@ from datasets_rl.ted.windows import steps_of
 __all__ = ["DeviceStorage"]
 
 _WORD = 8
+_DECODED = {"encoded": "PNG or JPEG images", "video": "frames of videos"}
 _CHUNK_BYTES = 1 << 26
 """Bytes that are moved at once."""
 
@@ -284,11 +285,12 @@ def _check_fits(needed: int, steps: EpisodicStorage, wide: Collection[Key], devi
 
 def _check_not_encoded(steps: EpisodicStorage, device: torch.device) -> None:
     keys = steps.keys()
-    encoded = [field for field in steps.schema if field.encoded and {field.key, (NEXT, *field.key)} & {*keys}]
+    encoded = [field for field in steps.schema if field.form in _DECODED and {field.key, (NEXT, *field.key)} & {*keys}]
     if encoded:
+        forms = dict.fromkeys(_DECODED[field.form] for field in encoded)
         others = [dotted_name(key) for key in keys if not any(key[-len(field.key) :] == field.key for field in encoded)]
         raise InvalidArgumentError(
-            f"{', '.join(field.name for field in encoded)} is stored as PNG or JPEG images, which cannot be kept on {device}: "
-            "they are decoded in main memory",
+            f"{', '.join(field.name for field in encoded)} is stored as {' and '.join(forms)}, which cannot be kept on "
+            f"{device}: they are decoded in main memory",
             hint=f"choose other fields, keys={others}; or store the images decoded",
         )

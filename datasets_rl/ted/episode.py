@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,8 @@ class TextStates:
 class StoredImages(ABC):
     """Column of images in another form than pixels, [T] or [T + 1], that are decoded on reading."""
 
+    form: ClassVar[Literal["encoded", "compressed", "video"]]
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of images."""
@@ -77,6 +79,7 @@ class StoredImages(ABC):
 class EncodedImages(StoredImages):
     """Column of images that stay PNG or JPEG, [T] or [T + 1], and are decoded on reading."""
 
+    form: ClassVar[Literal["encoded", "compressed", "video"]] = "encoded"
     images: Sequence[bytes | bytearray | memoryview]
     """Bytes of each image; an image without bytes is unknown."""
 

@@ -32,6 +32,8 @@ from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_ver
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Field, short_text, stored_column
+from datasets_rl.format.video_files import video_name
+from datasets_rl.format.video_images import VideoColumn, VideoFrames
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection, Shard
@@ -179,6 +181,7 @@ class _Reconversion:
         self._episode = 0
         self._open_steps = 0
         self._metadata_names: set[str] = set()
+        self._video_names: dict[Path, str] = {}
         self._shard_files = ""
         self._deferred: set[tuple[Key, int]] = set()
         """Wide fields and rows that the reader left blank, until it yields their `DeferredStates`."""
@@ -324,6 +327,8 @@ class _Reconversion:
             if not self._stored.schema[key].encoded:
                 return decoded(values, self._stored.schema[key])
             return _object_array([bytes(image) for image in values.images])
+        if isinstance(values, VideoFrames) and self._stored.schema[key].video:
+            return self._frame_texts(values)
         if isinstance(values, TextStates):
             return np.asarray(_object_array(values.vocabulary)[values.codes])
         return np.asarray(_object_array(vocabulary[key])[values] if key in vocabulary else values)
@@ -336,11 +341,25 @@ class _Reconversion:
             data = self._stored.map(field.final_file if final else field.file)
             bounds = [int(ends[start - 1]) if start else 0, *ends[start:stop].tolist()]
             return _object_array([data[first:last].tobytes() for first, last in pairwise(bounds)])
-        values = np.asarray((self._stored.final_states(key) if final else self._stored.items(key))[start:stop])
+        items = self._stored.final_states(key) if final else self._stored.items(key)
+        if isinstance(items, VideoColumn):
+            return self._frame_texts(items.read_stored(start, stop))
+        values = np.asarray(items[start:stop])
         if not field.text:
             return values
         texts = self._texts[key]
         return np.asarray(texts.take(np.where(values < 0, len(texts), values), mode="clip"))
+
+    def _frame_texts(self, frames: VideoFrames) -> NDArray[Any]:
+        """Return which packet of which file each frame is, as text, [n]; an unknown one is empty."""
+        texts = []
+        for number, packet in zip(frames.numbers.tolist(), frames.packets.tolist(), strict=True):
+            video = frames.videos[number]
+            if not video.name and video.path not in self._video_names:
+                self._video_names[video.path] = video_name(video.path)
+            name = video.name or self._video_names[video.path]
+            texts.append("" if packet < 0 else f"packet {packet:,} of {name}, {video.packets[packet].item()}")
+        return _object_array(texts)
 
     def _blanked(self, key: Key, values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
         """Return final states with those that are unknown as the dataset stores them: empty, or zeros."""
@@ -348,7 +367,7 @@ class _Reconversion:
             return values
         field = self._stored.schema[key]
         values = values.copy()
-        values[~known] = b"" if field.encoded else "" if field.text else 0
+        values[~known] = b"" if field.encoded else "" if field.text or field.video else 0
         return values
 
     def _compare(self, name: str, noun: str, first: int, stored: NDArray[Any], expected: NDArray[Any]) -> None:

@@ -64,7 +64,7 @@ def test_one_item_gives_its_own_code_and_several_give_0_or_1(codes, code):
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        ("download", "--images raw|compressed|encoded "),
+        ("download", "--images raw|compressed|encoded|video "),
         ("download", "--split train|test|val "),
         ("download", "--upstream dqn|rlu|rlds|hub "),
         ("list", "--kind <pixels|state> "),

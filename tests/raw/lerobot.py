@@ -483,4 +483,12 @@ if find_spec("av") is not None:
             small=SMALL,
             lossy=_LOSSES,
         ),
+        Case(
+            f"lerobot/{NEW}",
+            partial(_case, name=NEW, write=write_new, video=True),
+            partial(_served, name=NEW),
+            options={"images": "video"},
+            small=SMALL,
+            lossy=_LOSSES,
+        ),
     ]

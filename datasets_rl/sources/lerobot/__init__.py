@@ -48,6 +48,8 @@ _SHARD_BYTES = 64 << 20
 _ROW_BYTES = 100  # of everything except images, to estimate sizes
 _JPEG = 0.15  # assumed bytes per byte of pixels, at the default quality
 _QUALITY = "95"
+_READ_NANOSECONDS = {"encoded": 1.6, "raw": 0.3, "compressed": 1.0, "video": 6.0}
+"""Measured time of a core to read a byte of pixels in a random row: of videos, with a key frame every second one."""
 
 
 class LeRobot(Source):
@@ -56,6 +58,7 @@ class LeRobot(Source):
     name = "lerobot"
     restated = frozenset({"license"})
     selects = frozenset({"episodes"})
+    image_forms = (*IMAGES.choices, "video")
     options = (
         Option("revision", "Branch, tag or commit of a dataset on the hub."),
         Option("quality", "Quality of the JPEG images that frames of videos become, 1 to 100.", _QUALITY),
@@ -96,6 +99,8 @@ class LeRobot(Source):
             problems.append(f"quality is {quality!r}; expected an integer from 1 to 100")
         if (size := options.get("image-size")) and not _SIZE.fullmatch(size):
             problems.append(f"image-size is {size!r}; expected 224, or rows and columns, 240x320")
+        elif size and options.get(IMAGES.name) == "video":
+            problems.append(f"image-size is {size!r}; videos that stay videos keep their size")
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 
@@ -136,6 +141,8 @@ class LeRobot(Source):
         paths = dict.fromkeys(path for shard in shards for path in shard.paths)
         by_path = {asset.path: asset for asset in inside.values()}
         rows = sum(episode["rows"] for episode in chosen)
+        videos = {path for episode in chosen for path, *_ in episode["videos"].values()}
+        video_bytes = sum(inside[path].size or 0 for path in videos)
         size = selection.options.get("image-size", "")
         return Listing(
             (*common, *(_as_kind(by_path[path]) for path in paths)),
@@ -156,7 +163,8 @@ class LeRobot(Source):
             # An episode whose video does not fit its table is left out.
             steps=None if cameras else rows,
             keys=keys_of(info),
-            stored_bytes=_stored_bytes(rows, info, kept, selection),
+            stored_bytes=_stored_bytes(rows, info, kept, selection, video_bytes),
+            read_seconds=_read_seconds(info, kept, selection, has_videos=bool(videos)),
         )
 
     @override
@@ -314,18 +322,40 @@ def _shards(
         yield Shard(tuple(dict.fromkeys(path for episode in part for path in _paths(episode))), part)
 
 
-def _stored_bytes(rows: int, info: Info, kept: set[Any], selection: Selection) -> dict[str, float]:
+def _pixel_bytes(info: Info, kept: set[Any], selection: Selection, kinds: set[str]) -> int:
+    """Return the bytes of the pixels of a step, of the features of some kinds, in the size in which they are stored."""
     size = selection.options.get("image-size", "")
     pixels = 0
     for feature in info.features.values():
-        if feature.pixels and feature.key in kept:
+        if feature.kind in kinds and feature.key in kept:
             shape = (*_parse_size(size), feature.shape[2]) if size and feature.kind == "video" else feature.shape
-            pixels += shape[0] * shape[1] * shape[2]
+            pixels += math.prod(shape)
+    return pixels
+
+
+def _stored_bytes(rows: int, info: Info, kept: set[Any], selection: Selection, video_bytes: int) -> dict[str, float]:
     others = float(rows * _ROW_BYTES)
+    pixels = _pixel_bytes(info, kept, selection, {"image", "video"})
     if not pixels:
         return {"": others}
     shares = {"encoded": _JPEG, "raw": 1.0, "compressed": 1 / MIN_RATIO}
-    return by_images({form: rows * pixels * share + others for form, share in shares.items()}, selection)
+    sizes = {form: rows * pixels * share + others for form, share in shares.items()}
+    if video_bytes:
+        encoded = _pixel_bytes(info, kept, selection, {"image"})
+        sizes["video"] = video_bytes + rows * encoded * _JPEG + others
+    return by_images(sizes, selection)
+
+
+def _read_seconds(info: Info, kept: set[Any], selection: Selection, *, has_videos: bool) -> dict[str, float]:
+    pixels = _pixel_bytes(info, kept, selection, {"image", "video"})
+    if not pixels:
+        return {}
+    seconds = {form: pixels * time * 1e-9 for form, time in _READ_NANOSECONDS.items() if form != "video"}
+    if has_videos:  # they keep their size
+        frames = _pixel_bytes(info, kept, Selection(), {"video"})
+        images = _pixel_bytes(info, kept, selection, {"image"})
+        seconds["video"] = (frames * _READ_NANOSECONDS["video"] + images * _READ_NANOSECONDS["encoded"]) * 1e-9
+    return by_images(seconds, selection)
 
 
 SOURCE = LeRobot()

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +25,12 @@ from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column, Form
+from datasets_rl.format.video_images import VideoFrames
 from datasets_rl.read import images
 from datasets_rl.read.parquet import TableColumn, TableFile
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.streams import first_problems
-from datasets_rl.read.video import VideoFile, decode_frames, encode_frames
+from datasets_rl.read.video import Video, decode, decode_pixels, decode_to_jpeg, index_video
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.sources.lerobot.layout import DONE, ENDS, SUCCESS, TASK, Feature, keys_of, read_info
 from datasets_rl.sources.values import WIDENED, count_not_finite
@@ -38,9 +39,12 @@ from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, O
 from datasets_rl.ted.rewards import reward_dtype
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 _CHUNK_BYTES = 16 << 20
+_EPISODE_BYTES = 256 << 20
+"""Frames of an episode, as they are stored, that are decoded before its first row is read; longer ones are decoded twice."""
+_JPEG = 0.15  # bytes per byte of pixels
 _ROWS_MAX = 1 << 16
 _ROWS_MIN = 16
 _SECONDS = 1e-4  # tolerance of the time of a frame, that of LeRobot
@@ -103,7 +107,7 @@ class LeRobotReader(EpisodeReader):
         self._info = read_info(files[metadata["info"]].read_text(encoding="utf-8"), dataset_id)
         self._episode_count: int = metadata["episodes"]  # of all shards
         self._quality: int = metadata["quality"]
-        self._encoded = metadata["images"] in {"", "encoded"}
+        self._images: str = metadata["images"]
         self._tasks = self._read_tasks([files[path] for path in metadata["tasks"]])
         self._size = metadata["size"]
         self._mismatches: dict[str, str] = {}
@@ -158,12 +162,12 @@ class LeRobotReader(EpisodeReader):
         by_path: dict[str, list[Mapping[str, Any]]] = {}
         for one in full:
             by_path.setdefault(rows[one["number"]].path, []).append(one)
-        with _Videos(self._files, self._error) as videos:
-            for path, episodes in by_path.items():
-                ordered = sorted(episodes, key=lambda one: rows[one["number"]].start)
-                with TableFile(self._files[path]) as file:
-                    for group in _consecutive(ordered, rows):
-                        yield from self._read_group(file, group, rows, tables[path].seconds, videos)
+        videos = _Videos(self._files, self._error)
+        for path, episodes in by_path.items():
+            ordered = sorted(episodes, key=lambda one: rows[one["number"]].start)
+            with TableFile(self._files[path]) as file:
+                for group in _consecutive(ordered, rows):
+                    yield from self._read_group(file, group, rows, tables[path].seconds, videos)
         if len(self._mismatches) == self._episode_count:
             raise ConversionError(self._dataset_id, first_problems([*self._mismatches.values()], "episodes"))
 
@@ -221,7 +225,9 @@ class LeRobotReader(EpisodeReader):
         shape = feature.shape
         if feature.kind == "video" and self._size is not None:
             shape = (*self._size, shape[2])
-        form: Form = "encoded" if feature.kind == "image" or (feature.kind == "video" and self._encoded) else "raw"
+        form: Form = "encoded" if feature.kind == "image" else "raw"
+        if feature.kind == "video" and self._images in {"", "encoded", "video"}:
+            form = "video" if self._images == "video" else "encoded"
         return Column(feature.key, _WIDER.get(dtype, dtype), shape, shared=shared, form=form)
 
     def _table_of(self, path: str) -> _Table:
@@ -276,12 +282,14 @@ class LeRobotReader(EpisodeReader):
         names = [feature.name + "/bytes" * (feature.kind == "image") for feature in self._features]
         names = [name for name, feature in zip(names, self._features, strict=True) if feature.kind != "video"]
         names = [*dict.fromkeys([*names, *["task_index"] * self._has_task, *self._info.flags, "frame_index"])]
-        step_bytes = 8 * len(names) + sum(feature.pixels for feature in self._features)
+        step_bytes = 8 * len(names) + sum(
+            feature.pixels for feature in self._features if not self._by_key[feature.key].video
+        )
         most = max(_ROWS_MIN, min(_CHUNK_BYTES // step_bytes, _ROWS_MAX))
         ahead = iter(group)
         episode, stop = next(ahead), rows[group[-1]["number"]].stop
         at = rows[episode["number"]].start
-        frames: Mapping[str, Iterator[Any]] | None = None
+        frames: Mapping[str, _Frames] | None = None
         for block in file.blocks(names, rows=most, start=at, stop=stop):
             start, end = at, at + len(_numbers(block["frame_index"]))
             while at < end:
@@ -302,9 +310,10 @@ class LeRobotReader(EpisodeReader):
 
     def _open_frames(
         self, episode: Mapping[str, Any], seconds: NDArray[np.float64], videos: _Videos
-    ) -> dict[str, Iterator[Any]] | None:
+    ) -> dict[str, _Frames] | None:
         """Return the frames of each camera; None if a video does not have those of the episode, which a decision names."""
-        frames: dict[str, Iterator[Any]] = {}
+        frames: dict[str, _Frames] = {}
+        budget = _EPISODE_BYTES // max(len(self._cameras), 1)
         for camera in self._cameras:
             path, start, stop = episode["videos"][camera.name]
             video = videos.open(camera.name, path)
@@ -313,20 +322,29 @@ class LeRobotReader(EpisodeReader):
             )
             if not problem and video.shape != camera.shape[:2]:
                 problem = f"its frames are {list(video.shape)}; meta/info.json states {list(camera.shape[:2])}"
+            if not problem:
+                packets = video.frames[first : first + len(seconds)]
+                try:
+                    frames[camera.name] = _Frames(video, packets, self._by_key[camera.key], self._quality, budget)
+                except ConversionError as error:
+                    problem = error.problems[0]
             if problem:
                 text = (
                     f"episode {episode['number']} was left out: {path.rpartition('/')[2]} of {camera.name}: {problem}"
                 )
                 self._mismatches[f"video-of-episode-{episode['number']}"] = text
                 return None
-            frames[camera.name] = video.frames(first, first + len(seconds))
+        for camera in self._cameras:
+            column = self._by_key[camera.key]
+            self.counts["video-to-jpeg"] += len(seconds) * column.encoded
+            self.counts["video-resized"] += len(seconds) * (self._size is not None and not column.encoded)
         return frames
 
     def _piece(
         self,
         episode: Mapping[str, Any],
         columns: Mapping[str, TableColumn],
-        frames: Mapping[str, Iterator[Any]],
+        frames: Mapping[str, _Frames],
         start: int,
         stop: int,
     ) -> Episode:
@@ -336,7 +354,7 @@ class LeRobotReader(EpisodeReader):
         for feature in self._features:
             column = self._by_key[feature.key]
             if feature.kind == "video":
-                values = self._convert_frames(column, [*islice(frames[feature.name], stop - start)])
+                values = frames[feature.name].take(start, stop)
             elif feature.kind == "image":
                 values = self._check_images(column, columns[f"{feature.name}/bytes"], start)
             else:
@@ -373,14 +391,6 @@ class LeRobotReader(EpisodeReader):
         self.counts["done-is-terminated"] += is_terminal
         self.counts["done-is-truncated"] += last.get(DONE, False) and not is_terminal
         return is_terminal
-
-    def _convert_frames(self, column: Column, frames: list[Any]) -> Values:
-        rows, columns, channels = column.shape
-        self.counts["video-to-jpeg"] += len(frames) * column.encoded
-        self.counts["video-resized"] += len(frames) * (self._size is not None and not column.encoded)
-        if column.encoded:
-            return EncodedImages(encode_frames(frames, (rows, columns, channels), self._quality))
-        return decode_frames(frames, (rows, columns, channels))
 
     @staticmethod
     def _check_images(column: Column, files: Any, first: int) -> EncodedImages:
@@ -427,36 +437,65 @@ class LeRobotReader(EpisodeReader):
 
 
 class _Videos:
-    """The video of each camera that is read, one at a time. A context manager."""
+    """The index of the video of each camera that is read, one at a time."""
 
     def __init__(self, files: Mapping[str, Path], error: Callable[[str, Sequence[str]], ConversionError]) -> None:
         self._files = files
         self._error = error
-        self._by_camera: dict[str, tuple[str, VideoFile]] = {}
+        self._by_camera: dict[str, tuple[str, Video]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        for _, video in self._by_camera.values():
-            video.__exit__()
-
-    def open(self, camera: str, path: str) -> VideoFile:
+    def open(self, camera: str, path: str) -> Video:
         """Return the video of a camera."""
         current, video = self._by_camera.get(camera, ("", None))
         if video is None or current != path:
-            if video is not None:
-                self._by_camera.pop(camera)
-                video.__exit__()
             try:
-                video = VideoFile(self._files[path])
+                video = index_video(self._files[path])
             except ConversionError as error:
                 raise self._error(path, error.problems) from None
             self._by_camera[camera] = path, video
         return video
 
 
-def _first_frame(video: VideoFile, seconds: NDArray[np.float64], stated: float | None, fps: float) -> tuple[int, str]:
+class _Frames:
+    """Frames of an episode in a video, all of which can be decoded, as they are stored.
+
+    Args:
+        video: The video.
+        packets: Packet of each frame, [T].
+        column: The column of the images.
+        quality: The quality of JPEG, if they become encoded images.
+        max_bytes: Bytes of converted frames that are kept; more are converted when they are taken.
+
+    Raises:
+        ConversionError: If a frame cannot be decoded.
+    """
+
+    def __init__(self, video: Video, packets: NDArray[np.int64], column: Column, quality: int, max_bytes: int) -> None:
+        self._video, self._packets, self._column, self._quality = video, packets, column, quality
+        self._held: Any = None
+        size = len(packets) * column.step_bytes * (_JPEG if column.encoded else 1)
+        if column.video or size > max_bytes:
+            decode([video], np.zeros(len(packets), np.int64), packets, lambda *_: None)
+        else:
+            self._held = self._converted(packets)
+
+    def take(self, start: int, stop: int) -> Values:
+        """Return the images of rows `start` to `stop` of the episode."""
+        values: Values = self._converted(self._packets[start:stop]) if self._held is None else self._held[start:stop]
+        return values
+
+    def _converted(self, packets: NDArray[np.int64]) -> Any:
+        videos, numbers = (self._video,), np.zeros(len(packets), np.int64)
+        if self._column.video:
+            return VideoFrames(videos, numbers, packets, self._column.shape)
+        if self._column.encoded:
+            return EncodedImages(decode_to_jpeg(videos, numbers, packets, self._column.shape, self._quality))
+        pixels: NDArray[np.uint8] = np.empty((len(packets), *self._column.shape), np.uint8)
+        decode_pixels(videos, numbers, packets, pixels)
+        return pixels
+
+
+def _first_frame(video: Video, seconds: NDArray[np.float64], stated: float | None, fps: float) -> tuple[int, str]:
     """Find the frames of an episode, which must follow each other.
 
     Args:
