@@ -30,6 +30,7 @@ OPTIONS = {
     "episodes": ("--episodes", "RANGE"),
     "exclude": ("--exclude", "GLOB"),
     "force": ("--force",),
+    "fps": ("--fps", "NUMBER"),
     "from_local": ("--from-local", "PATH"),
     "hash_check": ("--no-hash-check",),
     "high": ("--high", "RETURN"),

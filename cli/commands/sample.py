@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,18 @@ def run(
         int | None,
         typer.Option("--seed", metavar="N", help="Seed: the same N draws the same batch."),
     ] = None,
+    delta_timestamps: Annotated[
+        str,
+        typer.Option(
+            "--delta-timestamps",
+            metavar="JSON",
+            help="Windows of fields by seconds, as in LeRobot: '{\"action\": [0, 0.1]}'.",
+        ),
+    ] = "",
+    fps: Annotated[
+        float | None,
+        typer.Option("--fps", metavar="NUMBER", help="Steps per second of --delta-timestamps; by default as stated."),
+    ] = None,
 ) -> Result:
     """Draw a batch from a stored dataset or a mixture, and show its keys, shapes, first values and timing.
 
@@ -48,6 +61,7 @@ def run(
       rlds sample demo/pendulum
       rlds sample d4rl/hopper-medium-v2 -n 256 --keys observation,action --seed 0
       rlds sample mix.toml --json
+      rlds sample lerobot/lerobot/pusht --delta-timestamps '{"observation.image": [-0.1, 0], "action": [0, 0.1, 0.2]}'
     """
     import torch
 
@@ -58,7 +72,8 @@ def run(
     if seed is not None:
         torch.manual_seed(seed)
     began = time.perf_counter()
-    name, folder, replay = _open_dataset(shell, dataset)
+    windows = {"delta_timestamps": _read_seconds(delta_timestamps), "fps": fps}
+    name, folder, replay = _open_dataset(shell, dataset, {key: one for key, one in windows.items() if one is not None})
     opened = time.perf_counter()
     batch = _draw_batch(replay, size, options)
     first = time.perf_counter()
@@ -99,8 +114,26 @@ def run(
     )
 
 
-def _open_dataset(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
+def _read_seconds(text: str) -> dict[str, Any] | None:
+    try:
+        seconds = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        seconds = text
+    if isinstance(seconds, dict) or seconds is None:
+        return seconds
+    raise InvalidArgumentError(
+        f"--delta-timestamps is {text!r}; expected JSON with a list of seconds for each field",
+        hint="""write it as '{"action": [0, 0.1]}'""",
+    )
+
+
+def _open_dataset(shell: Shell, dataset: str, windows: dict[str, Any]) -> tuple[str, Path, Any]:
     if dataset.endswith(".toml"):
+        if windows:
+            raise InvalidArgumentError(
+                f"{dataset} is a mixture; expected a dataset for --delta-timestamps and --fps",
+                hint="in Python, mix buffers that load(ID, delta_timestamps=...) returns",
+            )
         from datasets_rl.datasets.open_mixture import load_mixture
 
         return dataset, Path(dataset), load_mixture(dataset, download=False, home=shell.settings.home)
@@ -108,7 +141,7 @@ def _open_dataset(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
     from datasets_rl.store.find import locate
 
     folder = locate(**dataset_arguments(shell, dataset))
-    replay = StoredExperienceReplay(str(folder))
+    replay = StoredExperienceReplay(str(folder), **windows)
     return replay.manifest.id, folder, replay
 
 

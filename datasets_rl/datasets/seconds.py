@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.errors import Argument, InvalidArgumentError, Remedy, UnknownKeyError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.sources.lerobot.layout import possible_keys
 from datasets_rl.ted.keys import Key, as_key, dotted_name, names_among, spelled_key
@@ -39,7 +39,7 @@ def windows_by_seconds(
     if rate is None:
         raise InvalidArgumentError(
             f"{manifest.id} does not state its steps per second, which delta_timestamps need",
-            hint="pass fps=..., the number of steps per second",
+            hint=Remedy("pass {}, the number of steps per second", Argument("fps")),
         )
     seconds: dict[Key, Sequence[float]] = {}
     for name, numbers in delta_timestamps.items():

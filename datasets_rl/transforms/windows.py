@@ -171,7 +171,7 @@ class WindowTransform(OverTime):
         if problems:
             raise InvalidArgumentError(
                 f"{'; '.join(problems)}; expected multiples of 1/{fps:g} s, up to a difference of {tolerance_s:g} s",
-                hint="take the nearest ones, or pass a larger tolerance_s, with which they are rounded to these",
+                hint="take the nearest ones; a larger tolerance_s rounds to them",
             )
         made = cls(dict.fromkeys(delta_timestamps, (0, 0)), "repeat", "is_pad")
         made._offsets = [*map(_as_range, steps.values())]

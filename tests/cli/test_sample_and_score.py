@@ -36,6 +36,20 @@ def test_a_sample_has_the_chosen_keys_and_the_same_seed_draws_it_again(rlds):
     assert "no key 'speed'" in rlds("sample", "demo/pendulum", "-k", "speed").err
 
 
+@pytest.mark.usefixtures("stored")
+def test_a_sample_has_windows_by_seconds(rlds, tmp_path):
+    words = ("sample", "demo/pendulum", "-n", 8, "--delta-timestamps", '{"action": [-0.1, 0, 0.2]}')
+    keys = {one["key"]: one for one in rlds(*words, "--fps", 10, "--json").json["keys"]}
+    assert keys["action"]["shape"] == [8, 3, 1]
+    assert keys["action_is_pad"]["shape"] == [8, 3]
+
+    assert "does not state its steps per second" in (err := rlds(*words).err)
+    assert "pass --fps NUMBER" in err
+    assert "expected JSON" in rlds(*words[:-1], "action=0").err
+    (tmp_path / "mix.toml").write_text('[[member]]\ndataset = "demo/pendulum"\n')
+    assert "is a mixture" in rlds("sample", tmp_path / "mix.toml", *words[4:]).err
+
+
 def test_a_folder_can_be_sampled(rlds, stored):
     assert "observation\n" in rlds("sample", stored, "-q").out
 
