@@ -21,10 +21,13 @@ TRANSFORMS = {
     "stacks of 4": lambda: CatFrames(4, -1, ["observation"]),
     "chunks of 16": lambda: ActionChunkTransform(WINDOW),
     "padded windows of 16": lambda: WindowTransform({"observation": (1, 0), "action": (0, WINDOW - 1)}, "zero"),
+    "windows by seconds": lambda: WindowTransform.delta_timestamps(
+        {"observation": [-0.1, 0], "action": [step / 10 for step in range(WINDOW)]}, fps=10
+    ),
     "Decision Transformer, 20 steps": lambda: SequenceTransform.dt_corl(20),
     "Q-chunks of 5": lambda: QChunkTransform(5, 0.99),
 }
-LIMITS = {256: (6, 4.5, 4.8, 6.5, 8, 8), 4096: (5, 4, 6.5, 7.5, 10, 6.5)}
+LIMITS = {256: (6, 4.5, 4.8, 6.5, 6.5, 8, 8), 4096: (5, 4, 6.5, 7.5, 7.5, 10, 6.5)}
 """Largest ratio to a plain batch, by batch size, in the order of the transforms."""
 
 

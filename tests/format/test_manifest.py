@@ -6,6 +6,7 @@ import copy
 import json
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -317,3 +318,26 @@ def test_a_pipe_instead_of_a_file_is_refused(folder):
 
     with pytest.raises(IntegrityError, match=r"pipe\.npy is a link or not a regular file"):
         StoredDataset(folder)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "fps"),
+    [
+        ({}, None),
+        ({"fps": 10}, 10),
+        ({"fps": 29.97}, 29.97),
+        ({"fps": 0, "control_frequency": 5}, 5),
+        ({"control_freq": 20}, 20),
+        ({"fps": "10"}, None),
+        ({"fps": True}, None),
+        ({"env_args": json.dumps({"env_kwargs": {"control_freq": 20}})}, 20),
+        ({"env_args": "{"}, None),
+        ({"env_args": "[]"}, None),
+        ({"0/fps": 10, "1/fps": 10.0}, 10),
+        ({"0/fps": 10, "1/fps": 20}, None),
+        ({"0/fps": 10, "1/robot_type": "arm"}, None),
+        ({"fps": 5, "0/fps": 10, "1/fps": 10}, 5),
+    ],
+)
+def test_the_frame_rate_is_what_the_metadata_states(folder, metadata, fps):
+    assert replace(Manifest.read(folder), metadata=metadata).fps == fps
