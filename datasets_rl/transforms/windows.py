@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -118,7 +119,7 @@ class WindowTransform(OverTime):
 
     @property
     def offsets(self) -> dict[NestedKey, Sequence[int]]:
-        """The steps of the windows by key, relative to the step of the batch: a range if they are consecutive."""
+        """The steps of the windows by key, relative to the step of the batch: a range if their distances are equal."""
         return dict(zip(self.in_keys, self._offsets, strict=True))
 
     @classmethod
@@ -420,8 +421,9 @@ class _Entry:
         if self.offsets == offsets:
             return parts
         if isinstance(self.offsets, range) and isinstance(offsets, range):
-            first, length = self.offsets[0] - offsets[0], len(self.offsets)
-            return {name: part.narrow(axis, first, length) for name, part in parts.items()}
+            first, last = self.offsets[0] - offsets[0], self.offsets[-1] - offsets[0]
+            chosen = (*[slice(None)] * axis, slice(first, last + 1, self.offsets.step))
+            return {name: part[chosen] for name, part in parts.items()}
         places = torch.tensor([offsets.index(step) for step in self.offsets], device=value.device)
         return {name: part.index_select(axis, places.to(part.device)) for name, part in parts.items()}
 
@@ -441,9 +443,11 @@ def _finite_numbers(values: Any) -> list[float]:
 
 
 def _as_range(steps: Sequence[int]) -> Sequence[int]:
-    """Return steps as a range if they are consecutive."""
-    run = range(steps[0], steps[0] + len(steps))
-    return run if [*run] == [*steps] else tuple(steps)
+    """Return steps as a range if the distances between them are equal."""
+    distance = steps[1] - steps[0] if len(steps) > 1 else 1
+    if distance > 0 and all(after - before == distance for before, after in pairwise(steps)):
+        return range(steps[0], steps[-1] + 1, distance)
+    return tuple(steps)
 
 
 def _common_offsets(windows: Iterable[Sequence[int]]) -> Sequence[int]:
