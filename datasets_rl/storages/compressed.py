@@ -25,7 +25,7 @@ from torch import Tensor
 from datasets_rl.format.image_cache import COPIED_BYTES
 from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.storages.frame_ring import FrameRing, Frames, References, SavedFrames
-from datasets_rl.storages.structure import Leaf, Structure
+from datasets_rl.storages.structure import Leaf
 from datasets_rl.ted.keys import NEXT
 
 __all__ = ["CompressedLeaves"]
@@ -44,7 +44,7 @@ class CompressedLeaves:
     """All compressed leaves of a storage.
 
     Args:
-        structure: The structure of a step.
+        leaves: The compressed leaves, by their number in the structure of a step.
         columns: The references of each compressed leaf, int64 [slots, *envs], by the number of the leaf.
         allocate: Function of the number of a ring and of a number of bytes that returns memory, see `FrameRing`.
         reserve: See `FrameRing`.
@@ -52,15 +52,15 @@ class CompressedLeaves:
 
     def __init__(
         self,
-        structure: Structure,
+        leaves: dict[int, Leaf],
         columns: dict[int, Tensor],
         allocate: Callable[[int, int], NDArray[np.uint8]],
         reserve: Callable[[int], None],
     ) -> None:
-        shapes = dict.fromkeys(structure.leaves[number].shape for number in columns)
+        shapes = dict.fromkeys(leaf.shape for leaf in leaves.values())
         self._groups = [
             _Group(
-                {number: structure.leaves[number] for number in columns if structure.leaves[number].shape == shape},
+                {number: leaf for number, leaf in leaves.items() if leaf.shape == shape},
                 columns,
                 partial(allocate, ring),
                 reserve,

@@ -30,14 +30,12 @@ from datasets_rl.storages.row_layout import row_layout
 from datasets_rl.storages.saved_steps import SavedSteps
 from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.storages.structure import Structure
-from datasets_rl.storages.tensor import TensorStorage, Write
+from datasets_rl.storages.tensor import TensorStorage, Write, check_only_tensors
 from datasets_rl.ted.keys import NEXT, EndKey, Key, as_key, dotted_name
 from datasets_rl.ted.windows import Windows, rows_in
 
 __all__ = ["LazyTensorStorage"]
 
-_DERIVED_FROM_FRAMES = ("_frames", "_frame_offsets", "_continued")
-"""The attributes that a copy makes from its frames."""
 _GAPS_PER_WINDOW = 4
 """If more than one in so many windows has a gap, as with several environments, all are read row by row."""
 
@@ -82,9 +80,7 @@ class LazyTensorStorage(TensorStorage):
     _files: MappedRows | None = None
     """The files that hold the steps, if processes share the storage before its first data."""
     _scratch: ScratchFolder | None = None
-    _compress: tuple[Key, ...] = ()
-    """Keys of the leaves to compress."""
-    _frames: CompressedLeaves | None = None
+    _frames = CompressedLeaves({}, {}, lambda _, nbytes: anonymous_memory(nbytes), lambda _: None)
     """The compressed leaves, whose columns hold references."""
     _frame_offsets: Mapping[int, int] = MappingProxyType({})
     """The words of the references in a record of the first table, by leaf number."""
@@ -94,6 +90,7 @@ class LazyTensorStorage(TensorStorage):
     """The counts after the last write of this object."""
     _sender_structure: Structure | None = None
     """Structure in the process that sent this storage: it has the classes that the files only name."""
+    _derived = frozenset({"_views", "_columns", "_ledger", "_shared_words", "_frames", "_frame_offsets", "_continued"})
 
     def __init__(
         self,
@@ -134,7 +131,7 @@ class LazyTensorStorage(TensorStorage):
             return None
         leaves = [*self._columns]
         for number, column in enumerate(leaves):
-            if self._frames is not None and number in self._frame_offsets:
+            if number in self._frame_offsets:
                 leaves[number] = self._frames.read({number: column})[number]
             elif number in self._objects:
                 leaves[number] = as_non_tensor(column)
@@ -168,21 +165,15 @@ class LazyTensorStorage(TensorStorage):
             self._use_ledger(files.map_ledger(self.slot_count))
 
     @override
-    def _infer_structure(self, data: Any, leading: int) -> Structure:
-        return super()._infer_structure(data, leading).compressing(self._compress)
-
-    def _initialize(self, structure: Structure, env_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
+    def _allocate(self, structure: Structure, env_shape: tuple[int, ...], device: torch.device) -> None:
         if self.device is None:
-            self.device = leaves[0].device
-        self._allocate(structure, env_shape)
-
-    def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
+            self.device = device
         if self._files is not None:
-            self._check_only_tensors("be stored in a memory-mapped file", structure)
+            check_only_tensors(structure, "be stored in a memory-mapped file")
             self._use_tables(*self._files.create_tables(structure, env_shape, self._slots_for(env_shape)))
             self._use_ledger(self._files.map_ledger(self.slot_count))
             return
-        if structure.is_compressed and not (self.device is None or self.device.type == "cpu"):
+        if structure.is_compressed and self.device.type != "cpu":
             raise InvalidArgumentError(
                 f"compressed frames are in main memory, but device is {self.device}; expected the CPU",
                 hint="pass device='cpu', and move the batches to the device",
@@ -225,7 +216,12 @@ class LazyTensorStorage(TensorStorage):
             paths = {structure.leaves[number].path for number in references}
             self.wide_keys = frozenset(paths)
             self.wide_states = frozenset(path for path in paths if (NEXT, *path) in paths)
-            self._frames = CompressedLeaves(structure, references, self._allocate_frames, self._require_space)
+            self._frames = CompressedLeaves(
+                {number: structure.leaves[number] for number in references},
+                references,
+                self._allocate_frames,
+                self._require_space,
+            )
 
     def _allocate_frames(self, number: int, nbytes: int) -> NDArray[np.uint8]:
         """Return memory for compressed frames, of which the system allocates a page at its first write."""
@@ -242,7 +238,7 @@ class LazyTensorStorage(TensorStorage):
     @property
     def compressed_bytes(self) -> int:
         """Bytes of memory that the compressed frames use."""
-        return 0 if self._frames is None else self._frames.nbytes
+        return self._frames.nbytes
 
     def _unpack_leaves(self, parts: Sequence[Tensor]) -> list[Any]:
         leaves: list[Any] = [None] * len(self._initialized_structure().leaves)
@@ -256,24 +252,16 @@ class LazyTensorStorage(TensorStorage):
         leaves = self._initialized_structure().leaves
         return super().part_shapes + [(torch.uint8, leaves[number].shape) for number in self._frame_offsets]
 
-    def _select_rows(self, flat: Tensor, steps: int) -> list[Tensor]:
-        if not self._tables[0].is_cpu:
-            return super()._select_rows(flat, steps)
-        parts = [table.view(-1, table.shape[-1])[:steps].index_select(0, flat) for table in self._tables]
-        return parts + self._read_frames(parts[0])
-
     @override
-    def take_parts(self, rows: Tensor) -> list[Tensor]:
-        parts, tables = super().take_parts(rows), len(self._tables)
-        # The results of a compiled operator may not be views of one memory, as the frames are.
-        return parts[:tables] + [frames.clone() for frames in parts[tables:]]
+    def _finish(self, rows: list[Tensor], left_out: Collection[int] = ()) -> list[Tensor]:
+        return [self._move_to_device(table) for table in rows] + self._read_frames(rows[0], left_out)
 
     def _read_frames(self, records: Tensor, left_out: Collection[int] = ()) -> list[Tensor]:
         """Return the frames of each compressed leaf, [*axes, *shape], of records of the first table, [*axes, words].
 
         Leaves that are left out are references.
         """
-        if self._frames is None:
+        if not self._frame_offsets:
             return []
         references = {number: records[..., word] for number, word in self._frame_offsets.items()}
         frames = self._frames.read({number: references[number] for number in references if number not in left_out})
@@ -287,7 +275,7 @@ class LazyTensorStorage(TensorStorage):
     def pick_all(self, keys: Sequence[Key], rows: Tensor) -> list[Tensor]:
         numbers = [self._leaves_under(key).get((), -1) for key in keys]
         compressed = [number for number in numbers if number in self._frame_offsets]
-        if self._frames is None or not compressed:
+        if not compressed:
             return [super(LazyTensorStorage, self).pick(key, rows) for key in keys]
         frames = self._frames.read({number: self._references(number, rows) for number in compressed})
         return [
@@ -314,7 +302,7 @@ class LazyTensorStorage(TensorStorage):
         Raises:
             InvalidArgumentError: If the storage does not compress the key and the one under "next".
         """
-        if self._frames is None or key not in self.wide_states:
+        if key not in self.wide_states:
             raise InvalidArgumentError(f"{dotted_name(key)!r} is not compressed together with the key under 'next'")
         now, after = (self._leaves_under(path)[()] for path in (key, (NEXT, *key)))
         flat = rows.reshape(-1)
@@ -327,7 +315,7 @@ class LazyTensorStorage(TensorStorage):
 
     @override
     def take_fields(self, rows: Tensor, keys: Sequence[Key]) -> Any:
-        if self._frames is None:
+        if not self._frame_offsets:
             return super().take_fields(rows, keys)
         left_out = self._frame_offsets.keys() - self._numbers_under(keys)
         return self._take_some(rows, left_out).select(*keys)
@@ -337,19 +325,17 @@ class LazyTensorStorage(TensorStorage):
 
     def _take_some(self, rows: Tensor, left_out: Collection[int]) -> Any:
         """Return the steps of these rows, int64 [B], with references in place of the frames of some leaves."""
-        records = [table.view(-1, table.shape[-1])[: len(self)].index_select(0, rows.cpu()) for table in self._tables]
-        parts = [self._move_to_device(part) for part in records] + self._read_frames(records[0], left_out)
-        leaves = self._leaves(parts, rows, rows.shape)
+        leaves = self._leaves(self._select_rows(rows.cpu(), len(self), left_out), rows)
         return self._initialized_structure().build(leaves, rows.shape, self.device)
 
     @override
     def take_next(self, rows: Tensor) -> Any:
-        return super().take_next(rows) if self._frames is None else self.take_fields(rows, [(NEXT,)]).get(NEXT)
+        return super().take_next(rows) if not self._frame_offsets else self.take_fields(rows, [(NEXT,)]).get(NEXT)
 
     @override
     def _flat_column(self, number: int) -> Any:
         column = super()._flat_column(number)
-        if self._frames is None or number not in self._frame_offsets:
+        if number not in self._frame_offsets:
             return column
         return self._move_to_device(self._frames.read({number: column})[number])
 
@@ -377,22 +363,17 @@ class LazyTensorStorage(TensorStorage):
         self._views[0](_records_of(table.view(-1, table.shape[-1])[: len(self)], window), leaves)
         return Windows([leaves[number] for number in numbers], outside, rows_in(window))
 
-    def _leaves(self, parts: Sequence[Tensor], rows: Tensor, batch: torch.Size) -> Sequence[Any]:
+    @override
+    def _leaves(self, parts: Sequence[Tensor], index: Tensor | tuple[Any, ...]) -> Sequence[Any]:
         leaves = self._unpack_leaves(parts[: len(self._tables)])
         for number, column in self._objects.items():
-            leaves[number] = as_non_tensor(column.reshape(-1)[rows.numpy().reshape(batch)])
+            if isinstance(index, Tensor):
+                leaves[number] = as_non_tensor(column.reshape(-1)[index.numpy()])
+            else:
+                leaves[number] = as_non_tensor(column[: self.filled_count][index])
         for number, frames in zip(self._frame_offsets, parts[len(self._tables) :], strict=True):
             leaves[number] = frames
         return leaves
-
-    def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
-        tables = [table[: self.filled_count][where] for table in self._tables]
-        leaves = self._unpack_leaves([self._move_to_device(table) for table in tables])
-        for number, column in self._objects.items():
-            leaves[number] = as_non_tensor(column[: self.filled_count][where])
-        for number, frames in zip(self._frame_offsets, self._read_frames(tables[0]), strict=True):
-            leaves[number] = frames
-        return leaves, tables[0].shape[:-1]
 
     def _move_to_device(self, part: Tensor) -> Tensor:
         """Move rows gathered from a table to the device of the batches."""
@@ -400,7 +381,7 @@ class LazyTensorStorage(TensorStorage):
 
     @override
     def _store(self, write: Write) -> None:
-        if self._frames is None:
+        if not self._frame_offsets:
             super()._store(write)
             return
         follows = self._continued == self._counted()
@@ -413,15 +394,11 @@ class LazyTensorStorage(TensorStorage):
 
     @override
     def _load_steps(self, steps: SavedSteps, held: int) -> None:
-        if self._frames is not None:
-            self._frames.use_dictionaries(steps.frames.values())
+        self._frames.use_dictionaries(steps.frames.values())
         super()._load_steps(steps, held)
 
     @override
     def _load_slots(self, start: int, stop: int, leaves: dict[int, Tensor]) -> None:
-        if self._frames is None:
-            super()._load_slots(start, stop, leaves)
-            return
         rows = np.arange(start * self.envs, stop * self.envs)
         chosen = {number: leaves[number] for number in self._frame_offsets}
         with self._frames.writing(rows, chosen, follows=start > 0) as references:
@@ -446,9 +423,9 @@ class LazyTensorStorage(TensorStorage):
         Raises:
             InvalidArgumentError: If a leaf is not a tensor, or the storage has no data yet and another device.
         """
-        self._check_only_tensors("be shared between processes", self._structure)
         if self.initialized:
             if self._files is None:
+                check_only_tensors(self._initialized_structure(), "be shared between processes")
                 super().share()
             return
         if self.device is not None and self.device.type != "cpu":
@@ -465,7 +442,7 @@ class LazyTensorStorage(TensorStorage):
     def _share_tables(self) -> None:
         super()._share_tables()
         structure = self._structure
-        if structure is not None and self._frames is not None:
+        if structure is not None and self._frame_offsets:
             self._scratch = ScratchFolder()
             self._frame_files = MappedRows(self._scratch.path, self.max_size, self.ndim)
             memories = self._frames.memories
@@ -475,8 +452,7 @@ class LazyTensorStorage(TensorStorage):
     @override
     def empty(self) -> None:
         super().empty()
-        if self._frames is not None:
-            self._frames.clear()
+        self._frames.clear()
 
     @property
     @override
@@ -492,16 +468,7 @@ class LazyTensorStorage(TensorStorage):
     def recover(self) -> None:
         if self._ledger is not None and self._ledger.unfinished and self.initialized:
             super().recover()
-            if self._frames is not None:
-                self._frames.invalidate()
-
-    def _check_only_tensors(self, verb: str, structure: Structure | None) -> None:
-        names = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None] if structure else []
-        if names:
-            raise InvalidArgumentError(
-                f"non-tensor data cannot {verb}: {', '.join(names)}",
-                hint="drop these keys, or encode the values as tensors",
-            )
+            self._frames.invalidate()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the structure of a step and all stored steps; the tensors are views of this storage's memory.
@@ -514,7 +481,7 @@ class LazyTensorStorage(TensorStorage):
         state = super().state_dict()
         if "hooked" in state:
             return state
-        if self._frames is not None:
+        if self._frame_offsets:
             state["frames"] = self._frames.state_dict()
         if not self._objects:
             return state
@@ -553,31 +520,19 @@ class LazyTensorStorage(TensorStorage):
                 item = decode_item(entry)
                 flat[row] = item if isinstance(item, (NonTensorData, NonTensorStack)) else NonTensorData(item)
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        if self.device is None:
-            self.device = state["tables"][0][0].device if state["tables"][0] else torch.device("cpu")
-        super()._restore(state)
-
-    @override
-    def _restored_structure(self, state: Mapping[str, Any]) -> Structure:
-        return Structure.from_json(state["structure"]).compressing(self._compress)
-
     @override
     def __getstate__(self) -> dict[str, Any]:
-        if self._files is None:
-            return super().__getstate__()
-        derived = {
-            "_tables",
-            "_views",
-            "_objects",
-            "_columns",
-            "_counts",
-            "_ledger",
-            "_structure",
-            *_DERIVED_FROM_FRAMES,
-        }
-        state = {name: value for name, value in self.__dict__.items() if name not in derived}
-        return {**state, "_sender_structure": self._structure or self._sender_structure, "_indices": {}}
+        if self._files is not None:
+            derived = self._derived | {"_tables", "_objects", "_counts", "_structure"}
+            state = {name: value for name, value in self.__dict__.items() if name not in derived}
+            return {**state, "_sender_structure": self._structure or self._sender_structure, "_indices": {}}
+        state = super().__getstate__()
+        if not self.shared:
+            # The pickler of torch.multiprocessing would share the tables, but not the counts.
+            state["_tables"] = [table.clone() for table in self._tables]
+        if self._frame_files is None:
+            state["_frame_memories"] = [memory.copy() for memory in self._frames.memories]
+        return state
 
     @override
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -599,25 +554,13 @@ class LazyTensorStorage(TensorStorage):
         copied.load_state_dict(self.state_dict())
         return copied
 
-    def _pickle_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        derived = {"_views", "_columns", "_ledger", "_shared_words", *_DERIVED_FROM_FRAMES}
-        state = {name: value for name, value in state.items() if name not in derived}
-        if not self.shared:
-            # The pickler of torch.multiprocessing would share the tables, but not the counts.
-            state["_tables"] = [table.clone() for table in self._tables]
-        if self._frames is not None and self._frame_files is None:
-            state["_frame_memories"] = [memory.copy() for memory in self._frames.memories]
-        return state
-
     def _restore_views(self) -> None:
         if self._structure is not None:
             objects = self._objects
             self._use_tables(self._structure, self._env_shape, self._tables)
             for number, column in objects.items():
                 self._objects[number][...] = column
-            memories = self.__dict__.pop("_frame_memories", None)
-            if memories is not None and self._frames is not None:
-                self._frames.restore(memories)
+            self._frames.restore(self.__dict__.pop("_frame_memories", self._frames.memories))
 
 
 def _records_of(table: Tensor, window: Tensor) -> Tensor:

@@ -122,10 +122,6 @@ class LazyMemmapStorage(LazyTensorStorage):
         return removed
 
     @override
-    def _select_rows(self, flat: Tensor, steps: int) -> list[Tensor]:
-        return [self._move_to_device(part) for part in super()._select_rows(flat, steps)]
-
-    @override
     def _move_to_device(self, part: Tensor) -> Tensor:
         return part.to(self.device, non_blocking=True)
 

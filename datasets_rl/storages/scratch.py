@@ -138,4 +138,5 @@ def _remove_abandoned(folder: Path) -> int:
 def _remove_folder(folder: Path, owner: int) -> None:
     """Remove a scratch folder; a forked process that ends leaves it to its parent."""
     if os.getpid() == owner:
-        remove_tree(folder)
+        with suppress(FileNotFoundError):  # the sweep of another process has removed the emptied folder
+            remove_tree(folder)

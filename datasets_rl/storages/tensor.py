@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ _MAX_CHUNKS, _MAX_CHUNK_SLOTS = 64, 4096
 """Maximum number of chunks of a change in place, and of slots in one, which bounds what a dead process can tear."""
 
 
+_OBJECTS_HINT = "use a LazyTensorStorage, which also stores objects"
 _LOADED_STEPS = 1024
 """Number of steps of a saved state that are decompressed at once."""
 
@@ -103,6 +104,8 @@ class TensorStorage(Storage):
     _layout = "leaves"
     """Layout of the tables in a saved state: one table per leaf."""
     _structure: Structure | None = None
+    _compress: tuple[Key, ...] = ()
+    """Keys of the leaves to compress."""
     _env_shape: tuple[int, ...] = ()
     _tables: Sequence[Tensor] = ()
     """The memory of all steps, each [slots, *envs, ...]."""
@@ -112,6 +115,8 @@ class TensorStorage(Storage):
     """Record of writes, once other processes may read the same memory."""
     _shared_words: Tensor | None = None
     """Memory of the ledger, as a tensor that can be sent to processes."""
+    _derived = frozenset({"_tables", "_columns", "_ledger", "_shared_words"})
+    """The attributes that an unpickled storage makes from the others."""
 
     def __init__(
         self,
@@ -138,7 +143,7 @@ class TensorStorage(Storage):
             raise InvalidArgumentError(
                 f"max_size is {max_size}, but the storage has {list(sizes)} steps; expected {steps}"
             )
-        _check_only_tensors(structure)
+        check_only_tensors(structure, "be held by a TensorStorage", _OBJECTS_HINT)
         super().__init__(steps, ndim=ndim)
         self._storage: Any = storage
         self._structure, self._env_shape = structure, sizes[1:]
@@ -198,7 +203,9 @@ class TensorStorage(Storage):
         location = explicit_index(index, (self.filled_count, *self._env_shape))
         if isinstance(location, Tensor):
             return self._gather(location)
-        return structure.build(*self._view(location), self.device)
+        parts = self._finish([table[: self.filled_count][location] for table in self._tables])
+        batch = parts[0].shape[: parts[0].ndim - self._tables[0].ndim + self.ndim]
+        return structure.build(self._leaves(parts, location), batch, self.device)
 
     @override
     def take(self, rows: Tensor) -> Any:
@@ -216,16 +223,19 @@ class TensorStorage(Storage):
             parts = self._select_rows(flat, steps)
         if rows.ndim != 1:
             parts = [part.view((*rows.shape, *part.shape[1:])) for part in parts]
-        return structure.build(self._leaves(parts, flat, rows.shape), rows.shape, self.device)
+            flat = flat.view(rows.shape)
+        return structure.build(self._leaves(parts, flat), rows.shape, self.device)
 
     def take_parts(self, rows: Tensor) -> list[Tensor]:
         """Return the parts of a batch of rows, int64 [B], such as the rows of each table, which `batch_of_parts` combines."""
         self._initialized_structure()
-        return self._select_rows(rows.cpu(), len(self))
+        parts, tables = self._select_rows(rows.cpu(), len(self)), len(self._tables)
+        # The results of a compiled operator may not be views of one memory, as decompressed frames are.
+        return parts[:tables] + [frames.clone() for frames in parts[tables:]]
 
     def batch_of_parts(self, parts: Sequence[Tensor], rows: Tensor) -> Any:
         """Return the batch [B] of the result of `take_parts`; runs in a compiled function."""
-        leaves = self._leaves(parts, rows, rows.shape)
+        leaves = self._leaves(parts, rows)
         return self._initialized_structure().build(leaves, rows.shape, self.device)
 
     @property
@@ -233,21 +243,22 @@ class TensorStorage(Storage):
         """The dtype and the shape of one row of each of the `take_parts`."""
         return [(table.dtype, tuple(table.shape[self.ndim :])) for table in self._tables]
 
-    def _select_rows(self, flat: Tensor, steps: int) -> list[Tensor]:
+    def _select_rows(self, flat: Tensor, steps: int, left_out: Collection[int] = ()) -> list[Tensor]:
         if self._tables and not self._tables[0].is_cpu:
             # An out-of-range index in a CUDA kernel would make the device unusable for the whole process.
             flat = wrap_negative_rows(flat, steps).to(self._tables[0].device, non_blocking=True)
-        last = self.ndim - 1
-        return [table[: self.filled_count].flatten(0, last).index_select(0, flat) for table in self._tables]
+        last, filled = self.ndim - 1, self.filled_count
+        return self._finish([table[:filled].flatten(0, last).index_select(0, flat) for table in self._tables], left_out)
 
-    def _leaves(self, parts: Sequence[Tensor], rows: Tensor, batch: torch.Size) -> Sequence[Any]:
-        """Return all leaves, [*batch, *shape], from rows gathered from the tables."""
-        del rows, batch
+    def _finish(self, rows: list[Tensor], left_out: Collection[int] = ()) -> list[Tensor]:
+        """Return the parts of a batch from rows of all tables, without what must be decompressed for some leaves."""
+        del left_out
+        return rows
+
+    def _leaves(self, parts: Sequence[Tensor], index: Tensor | tuple[Any, ...]) -> Sequence[Any]:
+        """Return all leaves, [*batch, *shape], from the parts of rows [*batch] or of an index of the leading axes."""
+        del index
         return parts
-
-    def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
-        leaves = [column[: self.filled_count][where] for column in self._columns]
-        return leaves, leaves[0].shape[: leaves[0].ndim - len(self._initialized_structure().leaves[0].shape)]
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write data into slots.
@@ -316,7 +327,7 @@ class TensorStorage(Storage):
         if replacing or not set_cursor:
             after = *before[:2], before[2] + 1
         if not self.initialized:
-            self._initialize(structure, env_shape, leaves)
+            self._allocate(structure, env_shape, leaves[0].device)
         self._commit(Write(place, leaves, after, single))
 
     def _commit(self, write: Write) -> None:
@@ -351,12 +362,8 @@ class TensorStorage(Storage):
             data = stack_elements(data)
         envs: tuple[int | None, ...] = self._env_shape if self.initialized else (None,) * (self.ndim - 1)
         lead = envs if single else (None, *envs)
-        structure = self._structure or self._infer_structure(data, len(lead))
+        structure = self._structure or Structure.from_data(data, len(lead)).compressing(self._compress)
         return structure, *structure.flatten(data, lead)
-
-    def _infer_structure(self, data: Any, leading: int) -> Structure:
-        """Return the structure of the first data, which has some leading axes."""
-        return Structure.from_data(data, leading)
 
     def _slots_for(self, env_shape: tuple[int, ...]) -> int:
         """Return the number of slots, which is rounded up: the last one is whole, too."""
@@ -379,18 +386,14 @@ class TensorStorage(Storage):
             self._env_shape = env_shape
         return count
 
-    def _initialize(self, structure: Structure, env_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
-        """Allocate the memory for the first data."""
-        if env_shape != tuple(self._storage.batch_size[1:]):
+    def _allocate(self, structure: Structure, env_shape: tuple[int, ...], device: torch.device) -> None:
+        """Allocate the memory for data on a device: entries of zeros in the TensorDict of the caller, which has none."""
+        del device
+        if env_shape != self._env_shape:
             raise InvalidArgumentError(
-                f"the data has the environment axes {list(env_shape)}; expected {list(self._storage.batch_size[1:])}"
+                f"the data has the environment axes {list(env_shape)}; expected {list(self._env_shape)}"
             )
-        self._allocate(structure, env_shape)
-        del leaves
-
-    def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
-        """Add entries of zeros to the TensorDict of the caller, which has none."""
-        _check_only_tensors(structure)
+        check_only_tensors(structure, "be held by a TensorStorage", _OBJECTS_HINT)
         shape = torch.Size((self.slot_count, *env_shape))
         columns = [
             torch.zeros((*shape, *leaf.shape), dtype=leaf.dtype, device=self.device) for leaf in structure.leaves
@@ -613,7 +616,9 @@ class TensorStorage(Storage):
         if state_dict["structure"] is None:
             return
         if not self.initialized:
-            self._restore(state_dict)
+            parts = state_dict["tables"][0]
+            device = parts[0].device if parts else torch.device("cpu")
+            self._allocate(self._restored_structure(state_dict), tuple(state_dict["env_shape"]), device)
         held, written = state_dict["held"], state_dict["written"]
         if written > held and held != self.slot_count:
             state_dict = self.renumbered(state_dict, written % held, held)
@@ -660,13 +665,9 @@ class TensorStorage(Storage):
     def _load_objects(self, state: Mapping[str, Any]) -> None:
         """Restore the leaves that are not tensors."""
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        """Allocate the memory for a saved state."""
-        self._allocate(self._restored_structure(state), tuple(state["env_shape"]))
-
     def _restored_structure(self, state: Mapping[str, Any]) -> Structure:
         """Return the structure of this storage after a saved state is loaded into it, when it has none yet."""
-        return Structure.from_json(state["structure"]).compressing(())
+        return Structure.from_json(state["structure"]).compressing(self._compress)
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Rotate a full ring, so that the oldest step comes first; no data are copied."""
@@ -687,18 +688,12 @@ class TensorStorage(Storage):
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:
             TensorStorage.share(self)
-        state = {**self.__dict__, "_indices": {}, "_counts": [*self._counts[:4]]}
+        state = {name: value for name, value in self.__dict__.items() if name not in self._derived}
+        state |= {"_indices": {}, "_counts": [*self._counts[:4]]}
         if self._ledger is not None:
             words = self._shared_words
             state["_words"] = torch.from_numpy(self._ledger.words).clone() if words is None else words
-        return self._pickle_state(state)
-
-    def _pickle_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in state.items()
-            if name not in {"_tables", "_columns", "_ledger", "_shared_words"}
-        }
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         words: Tensor | None = state.pop("_words", None)
@@ -719,13 +714,17 @@ class TensorStorage(Storage):
         return f"{type(self).__name__}({held}, {self._structure if self.initialized else 'no data yet'})"
 
 
-def _check_only_tensors(structure: Structure) -> None:
-    objects = [leaf.path for leaf in structure.leaves if leaf.dtype is None]
-    if objects:
-        raise InvalidArgumentError(
-            f"the leaves {objects} are not tensors; expected tensors only",
-            hint="use a LazyTensorStorage, which also stores objects",
-        )
+def check_only_tensors(
+    structure: Structure, verb: str, hint: str = "drop these keys, or encode the values as tensors"
+) -> None:
+    """Check that no leaf is an object.
+
+    Raises:
+        InvalidArgumentError: If one is; the message says what objects cannot do.
+    """
+    names = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None]
+    if names:
+        raise InvalidArgumentError(f"non-tensor data cannot {verb}: {', '.join(names)}", hint=hint)
 
 
 def _document_problems(state: Mapping[str, Any], ndim: int) -> list[str]:
