@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,24 @@ if TYPE_CHECKING:
 
     from datasets_rl.specs import TensorSpec
 
-__all__ = ["EpisodeWriter"]
+__all__ = ["EpisodeWriter", "EpisodeWriterOptions"]
 
 _INFO = "info"
 _MIN_COMMIT_STEPS = 100_000
 _FLAG = np.dtype(np.bool_)
 _RESERVED = {*(EPISODE_DTYPE.names or ())}
+
+
+class EpisodeWriterOptions(TypedDict, total=False):
+    """Arguments of `EpisodeWriter` that do not follow from an environment."""
+
+    root: Path | str | None
+    infos: Sequence[str]
+    metadata: Mapping[str, Any] | None
+    score: tuple[float, float] | None
+    fps: float | None
+    names: Mapping[str | Key, Sequence[str]] | None
+    commit_every: int | None
 
 
 class EpisodeWriter:

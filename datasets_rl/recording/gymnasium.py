@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from typing_extensions import Unpack
 
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
-from datasets_rl.recording.episode_writer import EpisodeWriter
+from datasets_rl.recording.episode_writer import EpisodeWriter, EpisodeWriterOptions
 from datasets_rl.specs import from_gymnasium
-from datasets_rl.ted.keys import Key
 
 try:
     import gymnasium
@@ -36,14 +35,8 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: The environment; one of several copies (`gymnasium.vector.VectorEnv`) gives a `RecordVectorEpisodes`.
-        dataset: An id ``local/NAME``; see `EpisodeWriter`, also for the further arguments.
-        root: The folder of the source.
-        infos: Names of the entries of `info` to store.
-        metadata: Texts and numbers that describe the dataset.
-        score: The returns of a random policy and of an expert, with the normalized scores 0 and 1.
-        fps: Steps per second.
-        names: Names of the elements of vectors, by the key of the field.
-        commit_every: Number of episodes after which they are added to the dataset.
+        dataset: An id ``local/NAME``; see `EpisodeWriter`.
+        **options: Other arguments of `EpisodeWriter`, except `specs`: those of the environment.
     """
 
     def __new__(cls, env: Any, *arguments: Any, **options: Any) -> Any:
@@ -56,26 +49,11 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self,
         env: gymnasium.Env[Any, Any],
         dataset: str,
-        *,
-        root: Path | str | None = None,
-        infos: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        score: tuple[float, float] | None = None,
-        fps: float | None = None,
-        names: Mapping[str | Key, Sequence[str]] | None = None,
-        commit_every: int | None = None,
+        **options: Unpack[EpisodeWriterOptions],
     ) -> None:
         super().__init__(env)
         spaces = {"observation": env.observation_space, "action": env.action_space}
-        options = {
-            "root": root,
-            "infos": infos,
-            "score": score,
-            "fps": fps,
-            "names": names,
-            "commit_every": commit_every,
-        }
-        self.writer = _writer(dataset, spaces, env.spec, metadata, options)
+        self.writer = _writer(dataset, spaces, env.spec, options)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and start an episode."""
@@ -107,44 +85,23 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
 
     Args:
         env: The vector environment.
-        dataset: An id ``local/NAME``; see `EpisodeWriter`, also for the further arguments.
-        root: The folder of the source.
-        infos: Names of the entries of `info` to store.
-        metadata: Texts and numbers that describe the dataset.
-        score: The returns of a random policy and of an expert, with the normalized scores 0 and 1.
-        fps: Steps per second.
-        names: Names of the elements of vectors, by the key of the field.
-        commit_every: Number of episodes after which they are added to the dataset.
+        dataset: An id ``local/NAME``; see `EpisodeWriter`.
+        **options: Other arguments of `EpisodeWriter`, except `specs`: those of the environment.
     """
 
     def __init__(
         self,
         env: gymnasium.vector.VectorEnv[Any, Any, Any],
         dataset: str,
-        *,
-        root: Path | str | None = None,
-        infos: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        score: tuple[float, float] | None = None,
-        fps: float | None = None,
-        names: Mapping[str | Key, Sequence[str]] | None = None,
-        commit_every: int | None = None,
+        **options: Unpack[EpisodeWriterOptions],
     ) -> None:
         super().__init__(env)
         mode = env.metadata.get("autoreset_mode")
         self._mode = "NEXT_STEP" if mode is None else str(getattr(mode, "name", mode))
-        self._infos = tuple(infos)
+        self._infos = tuple(options.get("infos", ()))
         self._ended = np.zeros(env.num_envs, np.bool_)
         spaces = {"observation": env.single_observation_space, "action": env.single_action_space}
-        options = {
-            "root": root,
-            "infos": infos,
-            "score": score,
-            "fps": fps,
-            "names": names,
-            "commit_every": commit_every,
-        }
-        self.writer = _writer(dataset, spaces, env.spec, metadata, options)
+        self.writer = _writer(dataset, spaces, env.spec, options)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -211,17 +168,12 @@ class RecordVectorEpisodes(gymnasium.vector.VectorWrapper):
             self.env.close(**arguments)
 
 
-def _writer(
-    dataset: str,
-    spaces: Mapping[str, Any],
-    env_spec: Any,
-    metadata: Mapping[str, Any] | None,
-    options: Mapping[str, Any],
-) -> EpisodeWriter:
+def _writer(dataset: str, spaces: Mapping[str, Any], env_spec: Any, options: EpisodeWriterOptions) -> EpisodeWriter:
     """Return the writer for an environment, whose specification is stored as in Minari's metadata."""
     described = {} if env_spec is None else _described(env_spec)
+    options["metadata"] = {**described, **(options.get("metadata") or {})}
     specs = {name: from_gymnasium(space) for name, space in spaces.items()}
-    return EpisodeWriter(dataset, specs=specs, metadata={**described, **(metadata or {})}, **options)
+    return EpisodeWriter(dataset, specs=specs, **options)
 
 
 def _described(env_spec: Any) -> dict[str, str]:
