@@ -27,7 +27,12 @@ NOTHING_STORED = Settings(home=DOCS / "no-datasets")
 PIXELS = (84, 84)
 """Shape of the frames that `dqn_atari` reads."""
 _SHOWN_ELSEWHERE = {"title", "description", "deprecated"}
-_UNSUITABLE = {"gc_iql": "an environment with goals", "ope": "a trained policy"}
+_UNSUITABLE = {
+    "gc_iql": "an environment with goals",
+    "gcbc": "an environment with goals",
+    "hiql": "an environment with goals",
+    "ope": "a trained policy",
+}
 """Programs that need more than a dataset and its environment."""
 _COLUMNS = (
     "dataset",

@@ -7,6 +7,7 @@ and its update, and a `Run` of both.
 from datasets_rl.training.arguments import Parser, run_program
 from datasets_rl.training.checkpoints import latest_checkpoint, read_checkpoint, write_checkpoint
 from datasets_rl.training.evaluation import Episodes, Policy, play, success_interval, summarize
+from datasets_rl.training.goals import evaluate_tasks, goal_policy
 from datasets_rl.training.learner import (
     Learner,
     RewardScaling,
@@ -32,6 +33,8 @@ __all__ = [
     "Source",
     "action_normalizer",
     "cosine_decay",
+    "evaluate_tasks",
+    "goal_policy",
     "latest_checkpoint",
     "load_transitions",
     "make_mlp",

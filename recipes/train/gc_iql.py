@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datasets_rl import GoalSampler, load, training
-from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms import DoubleToFloat
 
 NAME = "gc_iql"
@@ -79,18 +78,9 @@ class Agent(training.Learner):
 
     def start_policy(self) -> training.Policy:
         """Return the policy, which leads from states to the goals of the environments."""
-
-        @torch.no_grad()
-        def act(observations: Any, _: Any, infos: Any) -> Any:
-            goals.setdefault("goal", self.as_batch(infos["goal"]))
-            return (
-                self.outputs.denormalize(self.actor(self.pair(self.as_batch(observations), goals["goal"])))
-                .cpu()
-                .numpy()
-            )
-
-        goals: dict[str, Tensor] = {}
-        return act
+        return training.goal_policy(
+            self, lambda state, goal: self.outputs.denormalize(self.actor(self.pair(state, goal)))
+        )
 
     def pair(self, state: Tensor, goal: Tensor) -> Tensor:
         """Return normalized states and goals side by side, [B, 2 * O]."""
@@ -126,23 +116,12 @@ class Agent(training.Learner):
         return losses
 
 
-def evaluate(run: training.Run, agent: Agent) -> dict[str, float]:
-    """Return the success rate over all tasks: as in OGBench, the option "task_id" selects start and goal of an episode."""
-    if run.envs is None:
-        return {}
-    if "goal" not in run.envs.reset(seed=0)[1]:
-        raise InvalidArgumentError(f"{NAME} needs an environment with goals, as those of OGBench")
-    tasks = range(1, run.args.tasks + 1)
-    parts = [run.play(agent.start_policy(), number=task, options={"task_id": task}) for task in tasks]
-    return training.summarize(run.args.dataset, training.Episodes.concatenate(parts))
-
-
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Train, evaluate, and print the result as one line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
         agent = Agent(run.dataset, run.action_space, args)
-        return run.train(agent, evaluate=lambda: evaluate(run, agent))
+        return run.train(agent, evaluate=lambda: training.evaluate_tasks(run, agent.start_policy))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ TINY = {
     "diffusion_policy": [*SMALL, "--width", "8", "--layers", "1", "--denoise-steps", "2"],
     "rlpd": [*SMALL, "--hidden", "8", "--start", "190"],
     "gc_iql": [*SMALL, "--hidden", "8"],
+    "gcbc": [*SMALL, "--hidden", "8"],
+    "hiql": [*SMALL, "--hidden", "8"],
     "dqn_atari": [*SMALL, "--channels", "4", "4", "4", "--width", "8", "--eval-steps", "5", "--copy-every", "1"],
     "ope": [*SMALL, "--hidden", "8", "--policy", "policy.pt"],
 }
@@ -193,7 +195,8 @@ def program(name):
 
 
 def train(name, out, steps, *words):
-    dataset = {"gc_iql": "local/tiny-maze", "dqn_atari": "local/tiny-pong"}.get(name, "demo/pendulum")
+    mazes = dict.fromkeys(("gc_iql", "gcbc", "hiql"), "local/tiny-maze")
+    dataset = {**mazes, "dqn_atari": "local/tiny-pong"}.get(name, "demo/pendulum")
     if name == "ope":
         policy = out.parent / "policy"
         small = ["--hidden", "8", *SMALL, "--steps", "2", "--eval-every", "2"]
