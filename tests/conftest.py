@@ -28,6 +28,10 @@ os.environ["RLDS_CONFIG"] = os.devnull
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Workers have a core each: a second thread of torch in one of them would wait, spinning, for the core of another.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 _HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -76,12 +80,31 @@ def pytest_xdist_make_scheduler(config, log):
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    class Places(list):
+        """The tests of a worker; the scheduler looks each of them up."""
+
+        def __init__(self, tests):
+            super().__init__(tests)
+            self.index = {test: place for place, test in enumerate(tests)}.__getitem__
+
     class ByModuleOrCase(LoadFileScheduling):
         def _split_scope(self, nodeid):
             case = re.match(r"tests/conformance/test_sources.py::.*?\[[a-z0-9_]+", nodeid)
             if nodeid.partition("::")[0].endswith("/test_ray.py"):
                 return "ray"
             return case[0].partition("[")[2] if case else super()._split_scope(nodeid)
+
+        def add_node_collection(self, node, collection):
+            super().add_node_collection(node, collection)
+            if node in self.registered_collections:
+                self.registered_collections[node] = Places(collection)
+
+        def _assign_work_unit(self, node):
+            """Forget what is done, which the scheduler would count again after each test."""
+            units = self.assigned_work[node]
+            for done in [scope for scope, tests in units.items() if all(tests.values())]:
+                del units[done]
+            super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False
     return ByModuleOrCase(config, log)
