@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from datasets_rl import interquartile_mean
 from datasets_rl.errors import InvalidArgumentError
@@ -12,12 +11,16 @@ from datasets_rl.errors import InvalidArgumentError
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (8,), (5, 3)])
 def test_the_value_is_the_mean_without_the_outer_quarters(shape):
+    from scipy import stats
+
     scores = np.random.default_rng(0).normal(size=shape)
 
     assert interquartile_mean(scores).value == pytest.approx(stats.trim_mean(scores, 0.25, axis=None))
 
 
 def test_the_interval_of_many_scores_is_that_of_the_trimmed_mean():
+    from scipy import stats
+
     scores = np.random.default_rng(0).normal(50, 10, 400)
     found = interquartile_mean(scores, resamples=4000)
     middle = stats.mstats.trimmed_mean_ci(scores, limits=(0.25, 0.25))

@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from datasets_rl.recipes.train import program_files
 from datasets_rl.sources import Selection
 
 LIBRARY = Path(__file__).parents[2] / "datasets_rl"
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(LIBRARY.rglob("*.py"))}
 TYPED = {
     option
     for one in make_command().commands.values()
@@ -34,8 +34,13 @@ OF_PROGRAMS = {option for path in PROGRAMS for option in re.findall(r'"(--[\w-]+
 SHELL = re.compile(rf"(?<![\w-])({'|'.join(sorted(TYPED))}|-vv)\b|\brlds ({'|'.join(command_names())})\b")
 
 
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(LIBRARY.rglob("*.py"))}
+
+
 def nodes(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, kind):
                 yield f"{path.relative_to(LIBRARY.parent)}:{node.lineno}", node

@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from datasets_rl import rlhf
 
@@ -85,6 +84,8 @@ def test_controllers_are_the_same():
 @pytest.fixture(scope="module")
 def rollouts():
     """Return an object of each package over the same models, and prompts."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     torch.manual_seed(0)
     torch.set_num_threads(1)
     config = GPT2Config(

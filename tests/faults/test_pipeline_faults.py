@@ -14,6 +14,7 @@ from servers import Cut, File, HidesLength, InTurn, LiesAboutLength, Resets, Slo
 
 from datasets_rl import downloading
 from datasets_rl.cli.app import main
+from datasets_rl.fetch import plan
 from datasets_rl.format.current import is_dataset, version_folder
 from datasets_rl.format.reader import StoredDataset
 
@@ -35,6 +36,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RLDS_TIMEOUT", "1")
     monkeypatch.setenv("RLDS_MAX_RETRIES", "2")
+    monkeypatch.setattr(plan, "_FIRST_PAUSE", 0.001)
     return tmp_path / "home"
 
 

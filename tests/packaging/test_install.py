@@ -73,10 +73,10 @@ def source(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def sdist(source, tmp_path_factory) -> tuple[Path, str]:
-    """The unpacked source distribution, and what its build and that of a wheel of it reported."""
+    """The unpacked source distribution, beside the wheel, and what the builds of both reported."""
     folder = tmp_path_factory.mktemp("sdist")
     program = (
-        "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1]); b.build_wheel(sys.argv[1])"
+        "import sys; from setuptools import build_meta as b; to = sys.argv[1]; b.build_sdist(to); b.build_wheel(to)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, folder], cwd=source, capture_output=True, text=True, check=True
@@ -88,10 +88,8 @@ def sdist(source, tmp_path_factory) -> tuple[Path, str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(source, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", source, "--wheel-dir", folder, "--no-build-isolation")
-    (built,) = folder.glob("*.whl")
+def wheel(sdist) -> Path:
+    (built,) = sdist[0].parent.glob("*.whl")
     return built
 
 

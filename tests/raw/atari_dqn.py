@@ -351,8 +351,12 @@ def _records_file(part: int = 0) -> Callable[[Path], Path]:
 
 def _replaced(**changes: Any) -> Callable[[Path], object]:
     """Replace the first file by one with a single episode of five observations, with some features changed."""
-    steps = {**steps_of(5, over=True, rng=np.random.default_rng(0)), **changes}
-    return lambda tree: _records_file()(tree).write_bytes(packed(steps, 0, 0))
+
+    def act(tree: Path) -> None:
+        steps = {**steps_of(5, over=True, rng=np.random.default_rng(0)), **changes}
+        _records_file()(tree).write_bytes(packed(steps, 0, 0))
+
+    return act
 
 
 def _schema(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:

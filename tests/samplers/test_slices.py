@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from scipy.stats import chi2
 from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
@@ -67,6 +66,8 @@ def starts_of(sampler, data, *, batch_size, batches):
 
 def assert_even(found, expected):
     """Check uniformity by chi-square at a level of one in a thousand; the draws are seeded."""
+    from scipy.stats import chi2
+
     assert set(found) == {tuple(one) for one in expected}
     mean = sum(found.values()) / len(found)
     assert sum((count - mean) ** 2 / mean for count in found.values()) < chi2.ppf(0.999, len(found) - 1)
