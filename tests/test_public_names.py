@@ -33,6 +33,25 @@ def test_opening_a_stored_dataset_of_vectors_loads_no_reader_of_raw_files(tmp_pa
     assert not opened & {"h5py", "PIL", "simplejpeg", "pyarrow"}
 
 
+def test_only_priorities_need_a_compiler_and_specs_need_no_environments():
+    """The import of the compiler takes a second; in one interpreter, because that of torch takes longer."""
+    loaded = loaded_by("""
+import torch
+from datasets_rl import LazyTensorStorage, ReplayBuffer, from_minari
+from datasets_rl.samplers import *
+once = SamplerWithoutReplacement
+for sampler in (RandomSampler(), once(), once(shuffle=False), SliceSampler(slice_len=2, ends=torch.zeros(8).bool())):
+    rb = ReplayBuffer(storage=LazyTensorStorage(8), sampler=sampler, batch_size=4)
+    rb.extend(torch.arange(6))
+    rb.extend(torch.arange(2))
+    rb.sample()
+from_minari('{"type": "Discrete", "n": 2, "start": 1}')
+""")
+
+    assert "torch" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & {"numba", "llvmlite", "gymnasium", "minari"}
+
+
 def test_names_are_sorted_and_unique():
     assert list(datasets_rl.__all__) == sorted(set(datasets_rl.__all__))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -93,25 +91,6 @@ def test_steps_added_to_an_epoch_may_be_drawn_at_any_time(before, come, orders, 
 
     assert len(counts) == orders
     assert sum((count - 50) ** 2 / 50 for count in counts.values()) < limit
-
-
-def test_only_priorities_need_a_compiler():
-    """The import of the compiler takes a second."""
-    code = """
-import sys, torch
-from datasets_rl import LazyTensorStorage, ReplayBuffer
-from datasets_rl.samplers import *
-once = SamplerWithoutReplacement
-for sampler in (RandomSampler(), once(), once(shuffle=False), SliceSampler(slice_len=2, ends=torch.zeros(8).bool())):
-    rb = ReplayBuffer(storage=LazyTensorStorage(8), sampler=sampler, batch_size=4)
-    rb.extend(torch.arange(6))
-    rb.extend(torch.arange(2))
-    rb.sample()
-print(sorted(name for name in sys.modules if name.split(".")[0] in {"numba", "llvmlite"}))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"
 
 
 def test_without_shuffling_the_order_is_that_of_the_storage():
