@@ -31,7 +31,7 @@ from datasets_rl.storages.positions import is_single_slot
 from datasets_rl.ted.keys import Key
 from datasets_rl.transforms.base import NestedKey
 from datasets_rl.transforms.compose import apply_transforms
-from datasets_rl.transforms.gathered import add_gathered, take_gathered
+from datasets_rl.transforms.gathered import add_gathered, own_reads, take_gathered
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.query import Trajectory
@@ -213,6 +213,10 @@ class ReadPath(Composed):
             if key is not None:
                 has_columns = not (not key or transforms or storage.ndim > 1 or isinstance(storage, ListStorage))
                 return storage.column(key) if has_columns else field_of(self[:], key)
+            if storage.ndim == 1 and own_reads(transforms, storage):
+                rows = wrap_negative_rows(as_rows(index, len(storage)), len(storage))
+                data = take_gathered(transforms, storage, rows.reshape(-1)).reshape(rows.shape)
+                return self.finish(data, {}, collate=not is_single_slot(index))
             data = storage.get(index)
             if transforms and not storage.read_only:
                 # A transform that modifies its input would change the buffer.

@@ -175,14 +175,15 @@ def split_address(dataset_id: str, selection: Selection) -> tuple[str, Selection
 
 
 def find(dataset_id: str) -> Entry:
-    """Return the catalog entry of a full id, ``d4rl/hopper-medium-v2``, without network access.
+    """Return the catalog entry of a full id, ``d4rl/hopper-medium-v2``, or of an address, without network access.
 
     For a derived dataset, ``demo/pendulum@td3_bc``, this is the entry of the original dataset.
 
     Raises:
         UnknownIdError: If there is no such id; the error suggests the closest ids.
+        InvalidArgumentError: If an address, ``hf://...``, is not valid.
     """
-    head, name = split_id(split_derived(dataset_id)[0])
+    head, name = split_id(split_derived(split_address(dataset_id, Selection())[0])[0])
     return get_source(head).entry(name)
 
 

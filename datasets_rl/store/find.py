@@ -58,16 +58,23 @@ def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: 
     """Return the paths of a dataset, which need not exist yet.
 
     Args:
-        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``, or of a derived dataset,
-            ``demo/pendulum@td3_bc``.
+        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``, of a derived dataset, ``demo/pendulum@td3_bc``, or
+            the address of a dataset on the hub, ``hf://user/name``.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         settings: The settings; by default those of the environment.
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If the name of the derived dataset is not valid, or the name of the dataset looks like an
-            entry in the folder of another one.
+        InvalidArgumentError: If the name of the derived dataset is not valid, the name of the dataset looks like an
+            entry in the folder of another one, or an address names a revision: the stored dataset may have another one.
     """
+    address = dataset_id
+    dataset_id, addressed = sources.split_address(address, sources.Selection())
+    if addressed.options:
+        raise InvalidArgumentError(
+            f"{address} names a revision, which is for downloads; expected the name of a stored dataset",
+            hint=f"name it {dataset_id}",
+        )
     suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
     return entry_paths(sources.find(dataset_id), suffix, root=root, settings=settings)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from raw.images import encoded, scene
 from stored_data import Trajectory, columns, plain, write_dataset
+from torch.utils.data import DataLoader
 
 from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.errors import NotEnoughMemoryError
@@ -181,10 +182,16 @@ def reads(monkeypatch):
         ("seconds of the future", 2),
     ],
 )
-def test_a_window_of_a_field_and_its_next_values_is_one_read(stored, form, windows, distinct, reads):
+@pytest.mark.parametrize("way", ["sample", "index", "loader"])
+def test_a_window_of_a_field_and_its_next_values_is_one_read(stored, form, windows, distinct, way, reads):
     buffer = TensorDictReplayBuffer(storage=DatasetStorage(stored[form]), transform=WINDOWS[windows]())
     reads.clear()
-    buffer.sample(rows=torch.tensor([10, 20, 50]))
+    if way == "sample":
+        buffer.sample(rows=torch.tensor([10, 20, 50]))
+    elif way == "index":
+        assert buffer[[10, 20, -23]].shape == (3,)
+    else:
+        next(iter(DataLoader(buffer, sampler=[10, 20, 50], batch_size=3, collate_fn=lambda batch: batch)))
 
     if "stack of" in windows:  # the batch's other image, which has no stack
         reads.remove(next(one for one in reads if len(one) == 3))
@@ -213,3 +220,12 @@ def test_windows_of_images_without_those_under_next_are_one_read_of_the_same_val
     expected = read(None)["pixels"]
     assert torch.equal(read([PIXELS, ("action",), ("episode",)])["pixels"], expected)
     assert len(reads) == (form != "raw")
+
+
+def test_any_index_has_the_windows_of_its_rows(stored):
+    buffer = TensorDictReplayBuffer(storage=DatasetStorage(stored["encoded"]), transform=WINDOWS["seconds"]())
+    expected = buffer.sample(rows=torch.arange(73))
+    mask = torch.arange(73) % 5 == 0
+    for index in (3, -1, slice(4, 40, 3), [5, 5, 0], torch.tensor([[0, 1], [72, 30]]), mask, slice(0, 0)):
+        assert torch.equal(buffer[index]["pixels"], expected["pixels"][index])
+        assert buffer[index].shape == expected[index].shape

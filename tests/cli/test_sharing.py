@@ -27,6 +27,36 @@ def test_a_dataset_is_pushed_downloaded_and_described(rlds, hub, home):
     assert rlds("verify", "hf/me/pendulum").code == 0
 
 
+@pytest.mark.usefixtures("hub")
+def test_every_command_takes_the_address_of_a_stored_dataset(rlds, home):
+    rlds("push", "demo/pendulum", "hf://me/pendulum")
+    rlds("download", "hf://me/pendulum")
+    (home / "lerobot" / "me").mkdir(parents=True)
+    (home / "lerobot" / "me" / "arm").symlink_to(home / "hf" / "me" / "pendulum")
+
+    for address, folder in {"hf://me/pendulum": "hf/me/pendulum", "hf://datasets/me/arm": "lerobot/me/arm"}.items():
+        assert rlds("path", address).out == f"{home}/{folder}\n"
+        assert rlds("info", address, "--json").json["stored"]["steps"] == 15_000
+        for words in (
+            ("verify",),
+            ("sample",),
+            ("describe", "--keys", "action"),
+            ("score", "-1000"),
+            ("cite",),
+            ("export", "--to", "npz", "--dry-run"),
+            ("preprocess", "--transform", "scale_rewards:2", "--as", "half", "--dry-run"),
+        ):
+            ran = rlds(words[0], address, *words[1:])
+            assert ran.code == 0, (words, ran.err)
+        ran = rlds("info", f"{address}@v3.0")
+        assert ran.code == 2
+        assert f"{address}@v3.0 names a revision" in ran.err
+        assert f"name it {folder}" in ran.err
+    assert "hf://me is not an address" in rlds("info", "hf://me").err.replace("'", "")
+    assert rlds("remove", "hf://me/pendulum", "--yes").code == 0
+    assert not (home / "hf" / "me" / "pendulum" / "CURRENT").exists()
+
+
 def test_the_plan_of_a_download_names_the_pinned_files(rlds, hub):
     rlds("push", "demo/pendulum", "hf://me/pendulum")
     (plan,) = rlds("download", "hf://me/pendulum", "--dry-run", "--json").json["datasets"]
