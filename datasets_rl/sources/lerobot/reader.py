@@ -53,7 +53,8 @@ _STATISTICS = frozenset({"max", "mean", "min", "std"})
 _TEXTS = {
     "lerobot-same-row": "the observation, the action, the reward and the flags of a row are those of one step: the reward "
     "is the one for the action. The files do not state it: programs that record write it so, and ports such as that of "
-    "PushT store the reward of the next row of the original data, and the last one twice",
+    "PushT, whose original data has rewards of states, store that of the state in the next row; for the last action, that "
+    "of the state in its row, as the next one is unknown",
     "lerobot-final-unknown": "the state after the last action of an episode is not stored: it is masked",
     "done-is-terminated": "the last row of episodes has next.success or, without this column, next.done: they are "
     "terminated",
