@@ -534,6 +534,11 @@ class ReadOnlyStorage(Storage):
         """Whether the data can never change: always True."""
         return True
 
+    @property
+    def filled_count(self) -> int:
+        """Number of slots: all of them hold data."""
+        return self.max_size
+
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Raise: the storage is read-only."""
         del set_cursor

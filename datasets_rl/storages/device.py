@@ -133,11 +133,6 @@ class DeviceStorage(EpisodicStorage):
 
     @property
     @override
-    def filled_count(self) -> int:
-        return self.max_size
-
-    @property
-    @override
     def rows_device(self) -> torch.device | None:
         return self.device
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import ReadOnlyStorage
@@ -44,11 +43,6 @@ class PaddedTrajectories(ReadOnlyStorage):
     def episodes(self) -> EpisodeTable:
         """Start, length and metadata of each episode, in steps."""
         return self.steps.episodes
-
-    @property
-    @override
-    def filled_count(self) -> int:
-        return len(self.episodes)
 
     def get(self, index: Any) -> TensorDict:
         """Return episodes, batch size [..., T]."""

@@ -125,11 +125,6 @@ class View(EpisodicStorage):
     def schema(self) -> Schema:
         return self.dataset.schema
 
-    @property
-    @override
-    def filled_count(self) -> int:
-        return self.max_size
-
     @override
     def get(self, index: Any) -> TensorDict:
         return self.take(wrap_negative_rows(as_rows(index, len(self)), len(self)))
