@@ -14,7 +14,15 @@ from datasets_rl.format.schema import Column, Form
 from datasets_rl.read.zstd import ZstdDictionary
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 
-__all__ = ["drawing", "image_dataset", "mixed_dataset", "robot_dataset", "sparse_dataset", "state_dataset"]
+__all__ = [
+    "cameras_dataset",
+    "drawing",
+    "image_dataset",
+    "mixed_dataset",
+    "robot_dataset",
+    "sparse_dataset",
+    "state_dataset",
+]
 
 SIDE = 24
 UINT8, FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
@@ -86,6 +94,26 @@ def mixed_dataset(folder: Path, lengths=(6, 15)) -> StoredDataset:
             Trajectory(steps=data, states={("observation", "camera"): encoded, ("observation", "state"): state})
         )
     return write_dataset(folder, made, of, id="toy/mixed")
+
+
+def cameras_dataset(folder: Path, lengths=(4, 9)) -> StoredDataset:
+    """Write episodes of a robot with three cameras at 15 steps per second: as pixels, compressed, and encoded."""
+    keys = {form: ("observation", "images", form) for form in ("raw", "compressed", "encoded")}
+    of = [
+        *(Column(key, UINT8, (SIDE, SIDE, 3), shared=True, form=form) for form, key in keys.items()),
+        Column(("action",), FLOAT32, (2,)),
+        Column(("next", "reward"), FLOAT32, (1,)),
+        *FLAGS,
+    ]
+    made, frames = [], []
+    for episode, steps in enumerate(lengths):
+        data, images = _base(episode, steps)
+        frames.append(images)
+        encoded = EncodedImages([_png(image) for image in images])
+        states = {key: encoded if form == "encoded" else images for form, key in keys.items()}
+        made.append(Trajectory(steps=data, states=states))
+    dictionary = ZstdDictionary.train(np.concatenate(frames), 1 << 14)
+    return write_dataset(folder, made, of, {keys["compressed"]: dictionary}, id="toy/cameras", metadata={"fps": 15})
 
 
 JOINTS = ["waist", "shoulder", "elbow", "wrist", "gripper"]

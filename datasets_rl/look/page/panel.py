@@ -32,6 +32,8 @@ _SHOWN_ELEMENTS = 64
 _SAMPLED_ENDS = 256
 _SCALED_IMAGES = 24
 _MAX_SCALED_BYTES = 16 << 20
+_MAX_RATE = 200
+"""Steps per second that a recording has at most; the page shows no more than a screen does."""
 _FLAGS = {"next.terminated", "next.truncated", "next.done"}
 
 
@@ -88,6 +90,7 @@ class Panel:
             "bytes": manifest.bytes,
             "final_unknown": manifest.final_unknown,
             "time_limit": manifest.time_limit,
+            "fps": _rate(manifest.metadata.get("fps")),
             "license": manifest.license,
             "citation": manifest.citation,
             "homepage": manifest.homepage if manifest.homepage.startswith(("http://", "https://")) else "",
@@ -388,6 +391,12 @@ class Panel:
 
 def _rank(field: Field) -> int:
     return {NEXT: 0, "action": 1, OBSERVATION[0]: 2}.get(field.key[0], 3)
+
+
+def _rate(fps: Any) -> float | None:
+    """Return the steps per second of a recording; None for what is no such number."""
+    known = isinstance(fps, (int, float)) and not isinstance(fps, bool) and 0 < fps <= _MAX_RATE
+    return fps if known else None
 
 
 def _end_text(terminated: bool) -> str:

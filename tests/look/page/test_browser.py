@@ -25,6 +25,7 @@ def stored(tmp_path_factory):
         "images": view_data.image_dataset(folder / "images"),
         "mixed": view_data.mixed_dataset(folder / "mixed"),
         "robot": view_data.robot_dataset(folder / "robot"),
+        "cameras": view_data.cameras_dataset(folder / "cameras"),
     }
 
 
@@ -206,6 +207,39 @@ def test_images_follow_the_cursor_and_play(page, urls):
     page.wait("return Number(document.querySelector('.player input').value) > 2")
     page.press(" ")
     assert page.run("return document.getElementById('play').getAttribute('aria-label')") == "Play"
+
+
+PLAYED = """
+    const canvas = Object.assign(document.createElement('canvas'), {width: 1, height: 1});
+    return [...document.querySelectorAll('figure img')].map((image) => {
+        if (!image.complete || !image.naturalWidth) return null;
+        canvas.getContext('2d').drawImage(image, 0, 0, 1, 1, 0, 0, 1, 1);
+        return canvas.getContext('2d').getImageData(0, 0, 1, 1).data[1];
+    })"""
+
+
+def test_all_cameras_play_side_by_side_with_the_actions_under_them(page, urls):
+    page.open(urls["cameras"] + "#/episode/0/1?t=3")
+    page.wait(PLAYED.replace("return [", "const shown = [") + "; return shown.every((step) => step === 3)")
+    boxes = "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBoundingClientRect().toJSON())"
+    frames, curves = page.run(boxes, "figure"), page.run(boxes, ".look > .curves .chart")
+
+    assert len(frames) == 3
+    assert len({frame["top"] for frame in frames}) == 1
+    assert max(frame["bottom"] for frame in frames) < curves[0]["top"]
+    assert page.text(".look > .curves .chart h3") == "action"
+    assert page.run("return document.querySelector('.player select').value") == "15"
+    page.press(" ")
+    page.wait("return Number(document.querySelector('.player input').value) > 5")
+    page.press(" ", "\ue010")
+    page.wait(PLAYED.replace("return [", "const shown = [") + "; return shown.every((step) => step === 9)")
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_cameras_of_an_episode_fit_a_phone(page, urls):
+    page.open(urls["cameras"] + "#/episode/0/1")
+    page.wait("return document.querySelectorAll('figure img').length === 3")
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_states_and_images_side_by_side_and_an_unknown_final_observation(page, urls):

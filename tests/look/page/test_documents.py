@@ -206,6 +206,21 @@ def test_encoded_images_are_sent_unchanged_and_others_as_png(mixed, form, tmp_pa
     assert (pixels(plain.frame(1, 4, "observation"))[::3, ::3] == view_data.drawing(1, 4)[:22, :22]).all()
 
 
+def test_every_camera_of_a_step_is_sent_whatever_the_form_of_its_images(tmp_path):
+    panel = Panel(view_data.cameras_dataset(tmp_path / "a"))
+
+    assert len(panel.image_fields()) == 3
+    for name in panel.image_fields():
+        assert (pixels(panel.frame(1, 9, name)) == view_data.drawing(1, 9)).all()
+
+
+@pytest.mark.parametrize(("fps", "shown"), [(15, 15), (None, None), ("fast", None), (-1, None), (10**9, None)])
+def test_the_overview_has_the_steps_per_second_of_a_recording(fps, shown, tmp_path):
+    panel = Panel(view_data.state_dataset(tmp_path / "a", metadata={"fps": fps}))
+
+    assert panel.facts()["fps"] == shown
+
+
 def test_an_image_that_is_unknown_or_absent_is_an_error(mixed):
     with pytest.raises(InvalidArgumentError, match="after the last action of episode 1 is unknown"):
         mixed.frame(1, 15, "observation.camera")

@@ -367,7 +367,7 @@ function tiles(dataset, ends) {
 const STRIP = 8;
 /** The first images of some episodes across the dataset, which lead to these episodes. */
 async function firstFrames(dataset, index) {
-  const pictures = dataset.fields.filter((field) => field.kind === "image").slice(0, 3);
+  const pictures = dataset.fields.filter((field) => field.kind === "image");
   if (!pictures.length || !dataset.episodes) return [];
   const count = Math.min(STRIP, dataset.episodes), spread = (at) => (count === 1 ? 0 : Math.round((at * (dataset.episodes - 1)) / (count - 1)));
   const episodes = report ? (await get(`${index}/episodes`)).rows.slice(0, STRIP).map((row) => row.episode) : Array.from({ length: count }, (_, at) => spread(at));
@@ -562,7 +562,7 @@ async function showEpisode(parts, query) {
   };
   const close = (at) => { location.hash = address(`episode/${chosen.filter((_, place) => place !== at).map((one) => `${one.dataset}/${one.episode}`).join("/")}`, list); };
   const bodies = await Promise.all(panes.map((pane, at) => paneElement(pane, { time, list, two: panes.length > 1, change: (changed) => go(changed, at), close: () => close(at) })));
-  const content = [h("div", { class: `panes ${panes.length > 1 ? "two" : ""}` }, bodies), player(time)];
+  const content = [h("div", { class: `panes ${panes.length > 1 ? "two" : ""}` }, bodies), player(time, overview.datasets[panes[0].dataset].fps)];
   let waiting = 0;
   time.listen(() => {
     clearTimeout(waiting);
@@ -608,12 +608,13 @@ async function paneElement(pane, options) {
   const rest = drawn.filter((name) => name !== "next.reward" && !actions.includes(name));
   const elements = (name) => dataset.fields.find((field) => field.name === name).elements;
   const observation = rest.find((name) => name.startsWith("observation")) ?? [...rest].sort((a, b) => elements(b) - elements(a))[0];
-  const first = ["next.reward", ...actions.slice(0, 2)];
+  const cameras = pictures.length > 1; // side by side, over the curves, of which those of the actions are the first
+  const first = cameras ? [...actions.slice(0, 2), "next.reward"] : ["next.reward", ...actions.slice(0, 2)];
   const made = await Promise.all(first.map((name) => curveBox(pane, name, options)));
   curves.append(...made);
   if (rest.length) curves.append(await curvePicker(pane, rest, observation, options));
   return h("div", { class: "pane" }, paneHead(pane, options),
-    texts, h("div", { class: `look ${pictures.length ? "framed" : ""}` }, pictures.length ? frames(pane, pictures, options.time) : null, curves, rowTable(pane, dataset, pictures, options.time, texts)));
+    texts, h("div", { class: `look ${pictures.length ? "framed" : ""} ${cameras ? "cameras" : ""}` }, pictures.length ? frames(pane, pictures, options.time) : null, curves, rowTable(pane, dataset, pictures, options.time, texts)));
 }
 
 async function curveBox(pane, name, { time }, start = 0) {
@@ -669,7 +670,7 @@ function frames(pane, pictures, time) {
     time.listen(update);
     update();
     const scale = pane.scales[field.name];
-    return h("figure", {}, h("div", { class: "picture", style: { "--ratio": ratio } }, image, missing),
+    return h("figure", { style: { "--ratio": ratio } }, h("div", { class: "picture" }, image, missing),
       h("figcaption", {}, h("span", { class: "mono" }, field.name), caption),
       scale ? h("div", { class: "scale small quiet", title: "one scale for all images of this episode" }, number(scale[0]), h("span", { class: "ramp", "aria-label": "from black to white" }), number(scale[1])) : null);
   }));
@@ -681,10 +682,10 @@ function pictureRatio(shape) {
   return [1, 3].includes(shape[0]) ? `${shape[2]} / ${shape[1]}` : `${shape[2] * shape[0]} / ${shape[1]}`;
 }
 
-function player(time) {
+function player(time, fps) {
   const range = h("input", { type: "range", min: 0, max: time.length, value: time.now, "aria-label": "Step", oninput: () => time.set(Number(range.value)) });
   const where = h("span", { class: "where quiet" });
-  const speed = h("select", { "aria-label": "Steps per second" }, [5, 10, 20, 50].map((value) => h("option", { value, selected: value === 20 }, `${value} / s`)));
+  const speed = h("select", { "aria-label": "Steps per second" }, [...new Set([5, 10, 20, 50, fps ?? 20])].sort((a, b) => a - b).map((value) => h("option", { value, selected: value === (fps ?? 20) }, `${number(value)} / s`)));
   let timer = 0;
   const stop = () => { clearInterval(timer); timer = 0; play.textContent = "▶"; play.setAttribute("aria-label", "Play"); };
   const start = () => {
