@@ -113,7 +113,12 @@ def cameras_dataset(folder: Path, lengths=(4, 9)) -> StoredDataset:
         states = {key: encoded if form == "encoded" else images for form, key in keys.items()}
         made.append(Trajectory(steps=data, states=states))
     dictionary = ZstdDictionary.train(np.concatenate(frames), 1 << 14)
-    return write_dataset(folder, made, of, {keys["compressed"]: dictionary}, id="toy/cameras", metadata={"fps": 15})
+    specs = {
+        ".".join(one.key): {"kind": "unbounded", "dtype": one.dtype.name, "shape": [*one.shape]}
+        for one in (*of, Column(("next", "done"), np.dtype(bool), (1,)), Column(("episode",), np.dtype(np.int64), ()))
+    }
+    dictionaries = {keys["compressed"]: dictionary}
+    return write_dataset(folder, made, of, dictionaries, id="toy/cameras", metadata={"fps": 15}, specs=specs)
 
 
 JOINTS = ["waist", "shoulder", "elbow", "wrist", "gripper"]

@@ -19,12 +19,14 @@ from datasets_rl.training.learner import (
     reward_scaling,
     warm_up,
 )
+from datasets_rl.training.observations import ObservationEncoder, stack_observations
 from datasets_rl.training.online import OnlineEpisodes
 from datasets_rl.training.run import Run, Source
 
 __all__ = [
     "Episodes",
     "Learner",
+    "ObservationEncoder",
     "OnlineEpisodes",
     "Parser",
     "Policy",
@@ -43,6 +45,7 @@ __all__ = [
     "read_checkpoint",
     "reward_scaling",
     "run_program",
+    "stack_observations",
     "success_interval",
     "summarize",
     "warm_up",

@@ -116,6 +116,17 @@ class Parser(argparse.ArgumentParser):
         self.add_number("--discount", 0.99, high=1)
         self.add_number("--tau", 0.005, high=1, text="share of the networks in an update of the targets")
 
+    def add_observations(self, crop: float = 1.0) -> None:
+        """Add what a policy sees: the keys of its observations, and the share of images, see `ObservationEncoder`."""
+        self.add_argument(
+            "--keys",
+            nargs="+",
+            default=["observation"],
+            metavar="KEY",
+            help="what the policy sees; default observation",
+        )
+        self.add_number("--crop", crop, above=0, high=1, text="share of the sides of images; its place is random")
+
     def add_reward_scaling(self) -> None:
         """Add the arguments of `reward_scaling`."""
         self.add_number("--reward-scale", None, above=0, text="by default 1,000 / (highest - lowest return), as in IQL")

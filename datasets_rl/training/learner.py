@@ -65,8 +65,10 @@ class Learner(nn.Module):
         """Return the policy for new episodes; programs whose policy has a memory override this."""
         return lambda observations, *_: self.act(self.as_batch(observations)).cpu().numpy()
 
-    def as_batch(self, values: Any) -> Tensor:
-        """Return values of the environment as float32 on the device of the networks."""
+    def as_batch(self, values: Any) -> Any:
+        """Return values of the environment, an array or nested ones, as float32 on the device of the networks."""
+        if isinstance(values, Mapping):
+            return {name: self.as_batch(value) for name, value in values.items()}
         return torch.as_tensor(values, dtype=torch.float32, device=next(self.parameters()).device)
 
     def descend(self, name: str, loss: Tensor, *, rate: float | None = None, max_norm: float | None = None) -> None:
@@ -158,14 +160,17 @@ def _shapes(specs: Any) -> dict[str, list[int]]:
     return {".".join(key) if isinstance(key, tuple) else key: [*specs[key].shape] for key in keys}
 
 
-def action_normalizer(name: str, dataset: Any, space: Any, kind: Literal["bounds", "limits"] = "bounds") -> Normalizer:
-    """Return the normalization of continuous actions [A] to [-1, 1]: of the bounds of their space, or of the data's limits.
+def action_normalizer(
+    name: str, dataset: Any, space: Any, kind: Literal["bounds", "limits", "standard"] = "bounds"
+) -> Normalizer:
+    """Return the normalization of continuous actions [A]: by the bounds of their space, or by the statistics of the data.
 
     Args:
         name: The name of the program, for the message.
         dataset: The dataset, whose lowest and highest actions take the place of infinite bounds.
         space: The action space.
-        kind: "limits" takes the lowest and highest actions of the dataset always.
+        kind: "bounds" and "limits" normalize to [-1, 1], the latter always by the lowest and highest actions of the dataset;
+            "standard" normalizes to mean 0 and standard deviation 1.
 
     Raises:
         InvalidArgumentError: If actions are not continuous vectors.
@@ -173,8 +178,8 @@ def action_normalizer(name: str, dataset: Any, space: Any, kind: Literal["bounds
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None or np.ndim(low) != 1 or not np.issubdtype(space.dtype, np.floating):
         raise InvalidArgumentError(f"{name} needs continuous actions; those of {dataset.manifest.id} are {space}")
-    if kind == "limits" or not has_bounds(low, high):
-        return Normalizer.from_statistics(dataset.statistics["action"], "limits")
+    if kind != "bounds" or not has_bounds(low, high):
+        return Normalizer.from_statistics(dataset.statistics["action"], "limits" if kind == "bounds" else kind)
     low, high = torch.from_numpy(low), torch.from_numpy(high)
     return Normalizer((low + high) / 2, (high - low) / 2)
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -85,7 +85,7 @@ class Run:
         self._open_dataset = open_dataset
         self._resources = contextlib.ExitStack()
         self._interrupts = Interrupts()
-        self._seconds = 0.0
+        self._seconds = {"train": 0.0, "data": 0.0}
         self._history: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
         self._environment: dict[str, Any] | None = None
@@ -241,7 +241,7 @@ class Run:
                 bar.set_note("  ".join(f"{name} {float(value):.4g}" for name, value in self._last.items()))
             if self._is_interrupted():
                 break
-        self._seconds += time.perf_counter() - began
+        self._seconds["train"] += time.perf_counter() - began
         self._last = {name: float(value) for name, value in self._last.items()}
         if self._is_interrupted():
             self._stop()
@@ -259,7 +259,8 @@ class Run:
         except StoppedError:
             self._stop()
             raise
-        row = {"step": self.step, **self._last, **found, "train_seconds": round(self._seconds, 1)}
+        seconds = {f"{name}_seconds": round(value, 1) for name, value in self._seconds.items()}
+        row = {"step": self.step, **self._last, **found, **seconds}
         self._history.append(row)
         if not self.args.quiet:
             bar.write_line("  ".join(f"{name} {value:,.5g}" for name, value in row.items()))
@@ -289,6 +290,14 @@ class Run:
 
     def _on_device(self, batch: Any) -> Any:
         return batch if self.args.device == "cpu" else batch.to(self.args.device)
+
+    def _timed(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield batches, and count the time of waiting for them."""
+        began = time.perf_counter()
+        for batch in batches:
+            self._seconds["data"] += time.perf_counter() - began
+            yield batch
+            began = time.perf_counter()
 
     def _is_interrupted(self) -> bool:
         return self._interrupts.requested is not None
@@ -412,7 +421,8 @@ class _Batches:
         learner = run._learner  # noqa: SLF001 - the two classes are one file
         while step < target:
             began, losses = time.perf_counter(), []
-            for batch in run.dataset.batches(min(chunk, target - step), run.args.batch_size):
+            batches = run.dataset.batches(min(chunk, target - step), run.args.batch_size)
+            for batch in run._timed(batches):  # noqa: SLF001 - the same
                 step += 1
                 found = learner.update(run._on_device(batch), step)  # noqa: SLF001 - the same
                 losses.append({name: loss.detach() for name, loss in found.items()})

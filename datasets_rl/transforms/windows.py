@@ -185,15 +185,25 @@ class WindowTransform(OverTime):
         pad_before: int = 0,
         pad_after: int = 0,
         keys: Sequence[NestedKey] = ("observation", "action"),
+        *,
+        key_first_k: Mapping[Any, int] | None = None,
     ) -> Self:
         """Return the sequences of Diffusion Policy (`SequenceSampler`): all keys have one window, without a mask.
 
         A sequence of `horizon` steps starts at most `pad_before` steps before its episode, and ends at most `pad_after`
         steps after it. The batch has the step at position `pad_before`. Use the sampler that `sampler` returns.
 
+        Args:
+            horizon: Number of steps of a sequence.
+            pad_before: Number of steps that a sequence may start before its episode.
+            pad_after: Number of steps that a sequence may end after its episode.
+            keys: Keys of the entries.
+            key_first_k: Number of first steps that are read of an entry, by key, such as those of images that a policy
+                observes; by default all.
+
         Raises:
             InvalidArgumentError: If the padding exceeds the horizon minus one, so that a sequence might have no step
-                at that position.
+                at that position, or if that position is not among the first steps of an entry.
         """
         pad_before, pad_after = (min(max(count, 0), horizon - 1) for count in (pad_before, pad_after))
         inside = horizon - 1 - pad_before - pad_after
@@ -202,7 +212,10 @@ class WindowTransform(OverTime):
                 f"pad_before is {pad_before} and pad_after is {pad_after}; expected at most {horizon - 1} in total",
                 hint="as in the configurations of Diffusion Policy: the numbers of observed and executed steps, minus 1",
             )
-        made = cls(dict.fromkeys(keys, (pad_before, horizon - 1 - pad_before)), mask=None)
+        firsts = {key: min((key_first_k or {}).get(key, horizon), horizon) for key in keys}
+        if short := {key: first for key, first in firsts.items() if first <= pad_before}:
+            raise InvalidArgumentError(f"key_first_k is {short}; expected more than pad_before = {pad_before}")
+        made = cls({key: (pad_before, first - 1 - pad_before) for key, first in firsts.items()}, mask=None)
         made._inside = (0, inside)
         return made
 

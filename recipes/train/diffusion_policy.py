@@ -4,9 +4,11 @@ loss = || noise - eps(sqrt(c_k) a + sqrt(1 - c_k) noise, k, o) ||^2          a: 
 a_k-1 = sqrt(c_k-1) a_0 + sqrt(1 - c_k-1) eps(a_k, k, o)                     sampling (DDIM), from noise to actions
 
 `WindowTransform.diffusion_policy` reads the windows of the code of the authors, padded at both ends of an episode. Of the H
-actions, those of the next ``--execute`` steps are executed before the network is asked again.
+actions, those of the next ``--execute`` steps are executed before the network is asked again. Observations are vectors, images, or both;
+each camera has a small network in place of a ResNet18.
 
     rlds train diffusion_policy --dataset demo/pendulum
+    rlds train diffusion_policy --dataset local/push
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from datasets_rl import training
 from datasets_rl.transforms import DoubleToFloat, WindowTransform
 
 NAME = "diffusion_policy"
-KEYS = ("observation", "action", "next.done")
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the program."""
     parser = training.Parser(NAME, __doc__, steps=10_000, eval_every=2_500, batch_size=256)
+    parser.add_observations(crop=0.875)
     parser.add_integer("--observe", 2, high=1_000, text="observations that the network gets")
     parser.add_integer("--horizon", 8, high=10_000, text="actions that it predicts")
     parser.add_integer("--execute", 4, high=10_000, text="actions that are executed")
@@ -47,35 +49,49 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
     """Return windows of the last observations and of the actions from the first of them on."""
-    windows = WindowTransform.diffusion_policy(args.horizon, args.observe - 1, args.execute - 1)
+    windows = WindowTransform.diffusion_policy(
+        args.horizon,
+        args.observe - 1,
+        args.execute - 1,
+        [*args.keys, "action"],
+        key_first_k=dict.fromkeys(args.keys, args.observe),
+    )
     sampler = windows.sampler(generator=torch.Generator().manual_seed(args.seed))
-    return rl.load(args.dataset, sampler=sampler, transform=[DoubleToFloat(), windows], **selection).select(KEYS)
+    data = rl.load(args.dataset, sampler=sampler, transform=[DoubleToFloat(), windows], **selection)
+    return data.select([*args.keys, "action", "next.done"])
 
 
 class Denoiser(nn.Module):
-    """A residual network: noisy actions [B, H * A], noise levels [B] and observations [B, F] to the noise [B, H * A]."""
+    """A residual network: noisy actions [B, H * A], noise levels [B] and features [B, F] to the noise [B, H * A].
 
-    def __init__(self, actions: int, observations: int, width: int, layers: int) -> None:
+    Its encoder makes the features of the last N observations.
+    """
+
+    def __init__(self, encoder: training.ObservationEncoder, actions: int, args: argparse.Namespace) -> None:
         super().__init__()
-        self.width = width
-        self.first = nn.Linear(actions + observations + width, width)
+        self.encoder, self.width = encoder, (width := args.width)
+        self.first = nn.Linear(actions + args.observe * encoder.size + width, width)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.Mish(), nn.Linear(width, width))
-            for _ in range(layers)
+            for _ in range(args.layers)
         )
         self.last = nn.Linear(width, actions)
 
-    def forward(self, actions: Tensor, level: Tensor, observations: Tensor) -> Tensor:
+    def features(self, batch: Any) -> Tensor:
+        """Return the features of the windows of a batch, [B, F]."""
+        return self.encoder(batch).flatten(1)
+
+    def forward(self, actions: Tensor, level: Tensor, features: Tensor) -> Tensor:
         """Return the noise in the actions."""
         angles = level[:, None] * torch.logspace(0, -4, self.width // 2, device=level.device)
-        hidden = self.first(torch.cat([actions, observations, angles.sin(), angles.cos()], -1))
+        hidden = self.first(torch.cat([actions, features, angles.sin(), angles.cos()], -1))
         for block in self.blocks:
             hidden = hidden + block(hidden)
         return self.last(hidden)
 
 
 class Agent(training.Learner):
-    """A policy of the last observations, [B, N, O], that returns the next actions, in the units of the environment."""
+    """A policy of the last observations, [B, N, ...], that returns the next actions, in the units of the environment."""
 
     selected_by = "loss"
     kept: Tensor
@@ -83,10 +99,11 @@ class Agent(training.Learner):
     def __init__(self, dataset: Any, space: Any, args: argparse.Namespace) -> None:
         super().__init__()
         self.args = args
-        self.inputs = training.observation_normalizer(dataset, "limits")
         self.outputs = training.action_normalizer(NAME, dataset, space, "limits")
         self.shape = (args.horizon, len(self.outputs.shift))
-        self.denoiser = Denoiser(math.prod(self.shape), args.observe * len(self.inputs.shift), args.width, args.layers)
+        encoder = training.ObservationEncoder(dataset, "limits", crop=args.crop)
+        self.choices = encoder.choices
+        self.denoiser = Denoiser(encoder, math.prod(self.shape), args)
         self.average = copy.deepcopy(self.denoiser)
         angles = torch.linspace(0, 1, args.noise_levels + 1) + 0.008  # the squared cosine of Nichol and Dhariwal (2021)
         kept = (angles / 1.008 * math.pi / 2).cos().square()
@@ -96,9 +113,9 @@ class Agent(training.Learner):
         self.optimizers = {"loss": optimizer}
 
     @torch.no_grad()
-    def denoise(self, observations: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the actions of the next steps, [B, T, A], for observations [B, N, O]."""
-        given = self.inputs(observations).flatten(1)
+    def denoise(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Return the actions of the next steps, [B, T, A], for the observations of a batch, [B, N, ...]."""
+        given = self.average.features(batch)
         actions = torch.randn(len(given), math.prod(self.shape), generator=generator, device=given.device)
         levels = np.linspace(self.args.noise_levels, 0, self.args.denoise_steps + 1).round().astype(int).tolist()
         for level, following in pairwise(levels):
@@ -119,7 +136,8 @@ class Agent(training.Learner):
         def act(observations: Any, *_: Any) -> Any:
             past[:] = [*(past or [observations] * self.args.observe)[1:], observations]  # as in the padded windows
             if not planned:
-                planned.extend(self.denoise(self.as_batch(np.stack(past, 1)), generator).unbind(1))
+                batch = {"observation": self.as_batch(training.stack_observations(past))}
+                planned.extend(self.denoise(batch, generator).unbind(1))
             return planned.pop(0).cpu().numpy()
 
         return act
@@ -127,13 +145,14 @@ class Agent(training.Learner):
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
         """Take a step of the network, and of its average; return the loss."""
         del step
-        given = self.inputs(batch["observation"][:, : self.args.observe]).flatten(1)
+        network = self.denoiser if self.learning else self.average
+        given = network.features(batch)
         actions = self.outputs(batch["action"]).flatten(1)
         noise = torch.randn_like(actions)
         level = torch.randint(1, self.args.noise_levels + 1, (len(given),), device=actions.device)
         kept = self.kept[level][:, None]
         noisy = kept.sqrt() * actions + (1 - kept).sqrt() * noise
-        loss = functional.mse_loss((self.denoiser if self.learning else self.average)(noisy, level, given), noise)
+        loss = functional.mse_loss(network(noisy, level, given), noise)
         self.descend("loss", loss)
         self.follow(self.average, self.denoiser, 1 - self.args.ema)
         return {"loss": loss}

@@ -23,7 +23,7 @@ ROOT = Path(datasets_rl.__file__).parents[1]
 DOCS = ROOT / "docs"
 IMAGES = DOCS / "images" / "environments"
 ENVIRONMENTS = json.loads((DOCS / "environments.json").read_text(encoding="utf-8"))
-ON_VECTORS = ["bc", "td3_bc", "iql", "cql", "rebrac", "dt", "diffusion_policy", "rlpd"]
+ON_VECTORS = ["bc", "td3_bc", "iql", "cql", "rebrac", "dt", "diffusion_policy", "act", "rlpd"]
 
 
 @cache

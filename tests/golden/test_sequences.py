@@ -82,6 +82,17 @@ class TestDiffusionPolicy:
         assert numbers(rb[rows]["observation"]) == GOLDEN["diffusion_policy_sequences"]
         assert numbers(rb[rows]["action"] - 10) == GOLDEN["diffusion_policy_sequences"]
 
+    def test_only_the_first_steps_of_a_key_are_read(self):
+        given = self.given
+        numbers_of_steps = given["sequence_length"], given["pad_before"], given["pad_after"]
+        preset = WindowTransform.diffusion_policy(*numbers_of_steps, key_first_k={"observation": 2})
+        rb = buffer(steps(8, done=[4, 7]), preset)
+        rows = preset.sampler().sample(rb.storage, 500)[0].unique()
+
+        expected = GOLDEN["diffusion_policy_sequences"]
+        assert numbers(rb[rows]["observation"]) == [sequence[:2] for sequence in expected]
+        assert numbers(rb[rows]["action"] - 10) == expected
+
     def test_fewer_starts_are_admitted_with_less_padding(self):
         """One step before and none after: starts from -1 to L - H, as the code counts them."""
         preset = WindowTransform.diffusion_policy(4, 1, 0)

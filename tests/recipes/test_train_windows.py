@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import subprocess
+import sys
+import time
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+import view_data
 from gymnasium.utils.env_checker import check_env
 from tensordict import TensorDict
 
 from datasets_rl import RecordEpisodes, load
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.steps.forms import CompressImages
-from datasets_rl.recipes.results import point_maze
+from datasets_rl.recipes.results import point_maze, push
 from datasets_rl.storages import compressed
 from datasets_rl.transforms import CatFrames
 
@@ -24,6 +28,7 @@ SMALL = ["--batch-size", "8", "--eval-episodes", "1"]
 TINY = {
     "dt": [*SMALL, "--width", "8", "--layers", "1", "--length", "4"],
     "diffusion_policy": [*SMALL, "--width", "8", "--layers", "1", "--denoise-steps", "2"],
+    "act": [*SMALL, "--width", "8", "--heads", "2", "--layers", "1", "--style", "2", "--chunk", "3"],
     "rlpd": [*SMALL, "--hidden", "8", "--start", "190"],
     "gc_iql": [*SMALL, "--hidden", "8"],
     "gcbc": [*SMALL, "--hidden", "8"],
@@ -44,11 +49,12 @@ def home(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(scope="module")
 def gathered(tmp_path_factory):
-    """Return the folder of datasets of the maze and of an ALE game."""
+    """Return the folder of datasets of the maze, of the disc that is pushed, and of an ALE game."""
     folder = tmp_path_factory.getbasetemp() / "train-home" / "local"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLDS_HOME", str(folder.parent))
         point_maze.gather("local/tiny-maze", episodes=2, seed=0, noise=0.5)
+        push.gather("local/tiny-push", episodes=2, seed=0, noise=6.0)
         record_pong("local/tiny-pong", steps=12)
     return folder
 
@@ -213,6 +219,148 @@ def agent_of(name, dataset, *words, **more):
     return module.Agent(dataset, gymnasium.spaces.Box(-2.0, 2.0, (1,)), args, **more)
 
 
+POLICIES = ("act", "diffusion_policy")
+"""The programs that read images and vectors in windows."""
+
+
+def train_on_images(name, out, steps, *words, dataset="local/tiny-push"):
+    arguments = [
+        "--dataset",
+        str(dataset),
+        "--out",
+        str(out),
+        "--steps",
+        str(steps),
+        "--eval-every",
+        "2",
+        "--threads",
+        "1",
+    ]
+    return program(name).main([*arguments, *TINY[name], *words])
+
+
+@pytest.mark.usefixtures("gathered")
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_of_images_and_states_is_evaluated_and_resumes_exactly(name, tmp_path):
+    result = train_on_images(name, tmp_path / "whole", 4)
+    train_on_images(name, tmp_path / "parts", 2)
+    train_on_images(name, tmp_path / "parts", 4)
+
+    assert result["observed"] == "observation.agent_pos [2], observation.pixels [96, 96, 3]"
+    assert {"return", "success"} <= result.keys()
+    assert 0 <= result["data_seconds"] <= result["train_seconds"] + 0.1
+    assert_same_networks(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("gathered", "warm_python")
+@pytest.mark.parametrize("name", ["act", pytest.param("diffusion_policy", marks=pytest.mark.slow)])
+def test_a_killed_run_on_images_ends_with_the_weights_of_an_uninterrupted_one(name, tmp_path):
+    words = [
+        "--dataset",
+        "local/tiny-push",
+        "--eval-every",
+        "2",
+        *TINY[name],
+        "--threads",
+        "1",
+        "--out",
+        str(tmp_path / "killed"),
+    ]
+    command = ["-m", "datasets_rl.cli", "train", "--import", push.__name__, name, *words, "--steps", "1000000"]
+    child = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    limit = time.monotonic() + 240
+    while not (tmp_path / "killed" / "checkpoint.pt").exists():
+        assert child.poll() is None, child.stderr.read().decode()
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    child.kill()
+    child.communicate()
+
+    step = torch.load(tmp_path / "killed" / "checkpoint.pt", weights_only=True)["step"]
+    for run in ("killed", "whole"):
+        train_on_images(name, tmp_path / run, step + 2)
+    assert_same_networks(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_form_of_images_on_disk_makes_no_difference(name, tmp_path):
+    """Three cameras have the same images: as pixels, compressed, and as PNG files."""
+    view_data.cameras_dataset(tmp_path / "cameras", lengths=(9, 14))
+    found = []
+    for form in ("raw", "compressed", "encoded"):
+        keys = ["--keys", f"observation.images.{form}"]
+        train_on_images(name, tmp_path / form, 2, *keys, dataset=tmp_path / "cameras")
+        state = torch.load(tmp_path / form / "checkpoint.pt", weights_only=True)["networks"]
+        found.append({key.replace(form, "camera"): value for key, value in state.items()})
+
+    assert found[0].keys() == found[1].keys() == found[2].keys()
+    assert all(
+        torch.equal(value, found[1][key]) and torch.equal(value, found[2][key]) for key, value in found[0].items()
+    )
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_all_cameras_of_nested_keys_are_seen(name, tmp_path):
+    view_data.cameras_dataset(tmp_path / "cameras", lengths=(9, 14))
+    result = train_on_images(name, tmp_path / "run", 2, dataset=tmp_path / "cameras")
+
+    cameras = ("compressed", "encoded", "raw")
+    assert result["observed"] == ", ".join(f"observation.images.{form} [24, 24, 3]" for form in cameras)
+
+
+def test_act_averages_what_it_predicted_for_a_step_and_trusts_the_oldest_most():
+    agent = agent_of("act", load("demo/pendulum"), "--ensemble", "0.5")
+    plans = torch.arange(12.0).reshape(4, 1, 3, 1)  # made in step t, for the steps t, t + 1 and t + 2
+    remaining = iter(plans)
+    agent.predict = lambda *_: next(remaining)
+    policy = agent.start_policy()
+    found = [float(policy(np.zeros((1, 3), np.float32), np.zeros(1), {})[0, 0]) for _ in range(4)]
+
+    weights = np.exp(-0.5 * np.arange(3))
+    means = [np.average(values, weights=weights[: len(values)]) for values in ([0], [1, 3], [2, 4, 6], [5, 7, 9])]
+    expected = agent.outputs.denormalize(torch.tensor(means)[:, None]).flatten()
+    assert found == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_act_learns_nothing_from_actions_after_the_end_of_an_episode():
+    agent = agent_of("act", load("demo/pendulum"), "--dropout", "0")
+    observation, action = torch.randn(4, 3), torch.randn(4, 3, 1)
+    is_pad = torch.tensor([[False, False, True]]).expand(4, -1)
+    changed = torch.where(is_pad[..., None], 100.0, action)
+    losses = []
+    for chunk in (action, changed):
+        torch.manual_seed(0)
+        agent.learning = False
+        losses.append(agent.update({"observation": observation, "action": chunk, "is_pad": is_pad}, 1))
+
+    assert all(torch.equal(losses[0][name], losses[1][name]) for name in ("l1", "divergence"))
+
+
+@pytest.mark.filterwarnings("ignore:.*symmetric and normalized space")
+def test_the_expert_pushes_the_disc_to_the_goal_and_only_the_image_shows_the_disc(gathered):
+    check_env(gymnasium.make("datasets_rl/Push-v0").unwrapped, skip_render_check=True)
+    dataset = load(gathered / "tiny-push")
+    last = dataset.episodes.stops - 1
+    assert dataset[last.tolist()]["next", "reward"].min() >= push.COVERED
+    assert dataset[last.tolist()]["next", "terminated"].all()
+
+    env = gymnasium.make("datasets_rl/Push-v0").unwrapped
+    first, _ = env.reset(seed=0)
+    env.disc = env.disc + 30
+    moved, *_ = env.step(env.pusher.astype(np.float32))
+    assert np.array_equal(first["agent_pos"], moved["agent_pos"])
+    assert not np.array_equal(first["pixels"], moved["pixels"])
+
+
+@pytest.mark.slow
+def test_act_learns_to_push_from_images(tmp_path):
+    push.gather("local/slow-push", episodes=100, seed=0, noise=6.0)
+    words = ["--dataset", "local/slow-push", "--steps", "800", "--eval-every", "800", "--eval-episodes", "20"]
+    result = program("act").main([*words, "--batch-size", "32", "--out", str(tmp_path)])
+
+    assert result["success"] >= 40
+
+
 def assert_same_networks(first, second):
     first, second = (torch.load(out / "checkpoint.pt", weights_only=True)["networks"] for out in (first, second))
     assert first.keys() == second.keys()
@@ -262,7 +410,7 @@ def test_diffusion_policy_returns_the_actions_that_a_perfect_network_denoises_to
         return (actions - kept.sqrt() * clean) / (1 - kept).sqrt()
 
     agent.average.forward = perfect
-    actions = agent.denoise(torch.zeros(1, 2, 3), torch.Generator().manual_seed(0))
+    actions = agent.denoise({"observation": torch.zeros(1, 2, 3)}, torch.Generator().manual_seed(0))
 
     expected = agent.outputs.denormalize(clean[0, 1:4, None])  # from the action of the last observation on
     torch.testing.assert_close(actions[0], expected, atol=1e-4, rtol=0)
