@@ -128,8 +128,8 @@ class ObservationEncoder(nn.Module):
         maps = []
         for entry in self._cameras:
             images = self.normalizers[_name(entry.key)](self._cropped(_get(batch, entry.key), entry))
-            found = self.networks[_name(entry.key)](images.flatten(0, -4))
-            maps.append(found.unflatten(0, images.shape[:-3]))
+            found: Tensor = self.networks[_name(entry.key)](images.flatten(0, -4))
+            maps.append(found.reshape(*images.shape[:-3], *found.shape[1:]))
         return maps
 
     def _cropped(self, images: Tensor, entry: _Entry) -> Tensor:
@@ -147,10 +147,9 @@ class ObservationEncoder(nn.Module):
             return images
         count = len(images)
         parts = images.unfold(-2, rows, 1).unfold(-2, columns, 1).movedim((-4, -3), (1, 2))
-        top, left = (
-            torch.randint(size, (count,), device=images.device) for size in (height - rows + 1, width - columns + 1)
-        )
-        return parts[torch.arange(count, device=images.device), top, left]
+        sizes = (height - rows + 1, width - columns + 1)
+        first_row, first_column = (torch.randint(size, (count,), device=images.device) for size in sizes)
+        return parts[torch.arange(count, device=images.device), first_row, first_column]
 
 
 def stack_observations(past: Sequence[Any]) -> Any:
@@ -172,7 +171,7 @@ def _make_network(channels: int, side: int, width: int) -> nn.Sequential:
 
 def _coordinates(maps: Tensor) -> Tensor:
     """Return the mean row and column of each channel of maps [*batch, W, h, w], [*batch, 2 W]."""
-    shares = maps.flatten(-2).softmax(-1).unflatten(-1, maps.shape[-2:])
+    shares = maps.flatten(-2).softmax(-1).reshape(maps.shape)
     means = [
         (shares.sum(other) * torch.linspace(-1, 1, maps.shape[axis], device=maps.device)).sum(-1)
         for axis, other in ((-2, -1), (-1, -2))

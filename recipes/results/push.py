@@ -45,7 +45,7 @@ class Push(gymnasium.Env[Observation, NDArray[np.float32]]):
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
         self.action_space = gymnasium.spaces.Box(0.0, TABLE, (2,), np.float32)
-        self.observation_space = gymnasium.spaces.Dict(
+        self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]  # it is no Space of dicts for gymnasium
             pixels=gymnasium.spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8),
             agent_pos=gymnasium.spaces.Box(0.0, TABLE, (2,), np.float32),
         )
@@ -82,7 +82,7 @@ class Push(gymnasium.Env[Observation, NDArray[np.float32]]):
     def _observe(self) -> Observation:
         return {"pixels": self.render(), "agent_pos": self.pusher.astype(np.float32)}
 
-    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]  # gymnasium's type has lists of frames too
+    def render(self) -> NDArray[np.uint8]:
         """Return the image of the table, uint8 [96, 96, 3]: the goal, over it the disc, over both the pusher."""
         image = np.full((SIDE, SIDE, 3), 255.0)
         for center, radius, color in zip((GOAL, self.disc, self.pusher), (DISC, DISC, PUSHER), _COLORS, strict=True):

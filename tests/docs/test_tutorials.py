@@ -27,7 +27,7 @@ import torch
 
 import datasets_rl
 from datasets_rl.cli.app import main
-from datasets_rl.recipes.results import point_maze
+from datasets_rl.recipes.results import point_maze, push
 
 if sys.platform == "win32":
     pytest.skip("the tutorials show a terminal of Linux", allow_module_level=True)
@@ -51,6 +51,11 @@ FEWER: dict[str, dict[str, str]] = {
     },
     "cluster": {"--jobs 2": "--jobs 1"},
     "images": {"updates=200": "updates=5"},
+    "robot-images": {
+        "--episodes 200": "--episodes 4",
+        "200 episodes, 100%": "4 episodes, 100%",
+        "4,474 steps in 200 episodes, 2.8 MB": "75 steps in 4 episodes, 285.5 kB",
+    },
     "offline-to-online": {
         "steps=2000": "steps=300",
         ", -1183.3, -1511.0, -1536.9, -1066.9, -2.2, -131.1, -136.5, -253.1]": "]",
@@ -61,6 +66,7 @@ FEWER: dict[str, dict[str, str]] = {
 LONG = {
     "offline-rl": ("rlds train",),
     "goals": ("rlds train",),
+    "robot-images": ("rlds train",),
     "offline-to-online": ("rlds train",),
     "cluster": ("RLDS_OFFLINE=1 rlds doctor", "SLURM_ARRAY_TASK_ID", "OMP_NUM_THREADS=1 python", "for ", "python"),
 }
@@ -190,7 +196,7 @@ def line_pattern(line):
 
 
 def run_command(command, terminal):
-    """Run a line of a shell and return its status; `rlds` and the maze run in this process, where that is the same."""
+    """Run a line of a shell and return its status; `rlds` and what gathers data run in this process, where that is the same."""
     words = shlex.split(os.path.expandvars(command))
     settings = dict(word.split("=", 1) for word in words[: next(i for i, one in enumerate(words) if "=" not in one)])
     words = words[len(settings) :]
@@ -203,9 +209,10 @@ def run_command(command, terminal):
             for name, value in settings.items():
                 patch.setenv(name, value)
             return main(words[1:])
-    if is_simple and words[:3] == ["python", "-m", point_maze.__name__]:
-        point_maze.main(words[3:])
-        return 0
+    for gather in (point_maze, push):
+        if is_simple and words[:3] == ["python", "-m", gather.__name__]:
+            gather.main(words[3:])
+            return 0
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     shell = ["bash", "-o", "pipefail", "-c", command]
     return subprocess.call(shell, stdout=terminal.stream, stderr=terminal.stream, env=environment)

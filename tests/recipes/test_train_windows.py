@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import view_data
 from gymnasium.utils.env_checker import check_env
 from tensordict import TensorDict
 
-from datasets_rl import RecordEpisodes, load
+from datasets_rl import RecordEpisodes, downloading, load
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.steps.forms import CompressImages
 from datasets_rl.recipes.results import point_maze, push
@@ -306,6 +307,35 @@ def test_all_cameras_of_nested_keys_are_seen(name, tmp_path):
 
     cameras = ("compressed", "encoded", "raw")
     assert result["observed"] == ", ".join(f"observation.images.{form} [24, 24, 3]" for form in cameras)
+
+
+def write_robot_files(source, folder):
+    """Write a dataset of LeRobot with a video and PNG images, or one of robomimic with two cameras; return its id."""
+    if source == "lerobot":
+        pytest.importorskip("av", reason="pip install av")
+        from raw import lerobot
+
+        lerobot.write_new(folder, [lerobot.draw(length, seed) for seed, length in enumerate((9, 7, 8))])
+        return "lerobot/me/arm_new", folder
+    from raw import robomimic
+
+    draw = np.random.default_rng(0)
+    demos = {number: robomimic.draw(draw, 8, images=32) for number in range(3)}
+    robomimic.write_file(folder / "image.hdf5", demos, robomimic.write_robomimic)
+    return "robomimic/lift-images", folder / "image.hdf5"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("source", ["lerobot", "robomimic"])
+def test_the_cameras_of_robot_datasets_train_with_a_validation_loss(source, name, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    dataset, files = write_robot_files(source, tmp_path / "files")
+    downloading.download(dataset, from_local=files)
+    result = train_on_images(name, tmp_path / "run", 2, dataset=dataset)
+
+    seen = {"lerobot": ("image.top", "image.wrist", "state"), "robomimic": ("agentview_rgb", "eye_in_hand_rgb")}
+    assert all(f"observation.{camera} [" in result["observed"] for camera in seen[source])
+    assert math.isfinite(result["validation_loss" if name == "diffusion_policy" else "validation_l1"])
 
 
 def test_act_averages_what_it_predicted_for_a_step_and_trusts_the_oldest_most():
