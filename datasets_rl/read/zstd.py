@@ -14,9 +14,9 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import zstandard
@@ -38,6 +38,9 @@ _MIN_TRAINING_FRAMES = 8
 _LEVEL = 3  # level 5 saves a twentieth of the bytes, in three times the time
 _SKIPPABLE, _SKIPPABLE_MAGIC = struct.Struct("<II"), 0x184D2A50  # then as many bytes: zstd's format, "skippable frames"
 _TASK_BYTES = 1 << 19  # frames per task of a thread: some 100 microseconds; half of it takes a fifth longer
+
+
+Item = TypeVar("Item")
 
 
 class ZstdDictionary:
@@ -119,17 +122,16 @@ def compress(frames: NDArray[np.uint8], dictionary: ZstdDictionary) -> tuple[NDA
     prepared = dictionary.for_compression(size)
 
     def compress_range(first: int, last: int) -> None:
-        out = np.empty(max_bytes * (last - first), np.uint8)  # the system gives memory only to written pages
-        with _borrow(_compressors, lib.ZSTD_createCCtx, lib.ZSTD_freeCCtx) as context:
-            lib.ZSTD_CCtx_setParameter(context, lib.ZSTD_c_dictIDFlag, 0)  # four bytes of each frame
-            lib.ZSTD_CCtx_refCDict(context, prepared)
-            written = compress_frames(_function("ZSTD_compress2"), _address(context), flat, out, ends, first, last)
-            lib.ZSTD_CCtx_refCDict(context, ffi.NULL)
-        if written < 0:
-            raise MemoryError(f"zstd reports: {ffi.string(lib.ZSTD_getErrorName(written % (1 << 64))).decode()}")
-        pieces[first] = out[:written].copy()
+        with _borrow(_compressors, _Compressor) as compressor:
+            context, out = compressor.prepare(prepared, max_bytes * (last - first))
+            written = compress_frames(_function("ZSTD_compress2"), context, flat, out, ends, first, last)
+            if written < 0:
+                raise MemoryError(f"zstd reports: {ffi.string(lib.ZSTD_getErrorName(written % (1 << 64))).decode()}")
+            pieces[first] = out[:written].copy()
 
     run_on_all_cores(compress_range, count, max(_TASK_BYTES // max(size, 1), 1))
+    if len(pieces) == 1:
+        return pieces[0], ends
     firsts = sorted(pieces)
     end = 0
     for first, last in pairwise([*firsts, count]):
@@ -175,7 +177,7 @@ def decompress(
     prepared = dictionary.for_decompression
 
     def decompress_range(first: int, last: int) -> None:
-        with _borrow(_decompressors, lib.ZSTD_createDCtx, lib.ZSTD_freeDCtx) as context:
+        with _borrow(_decompressors, _decompression_context) as context:
             decompress_frames(
                 _function("ZSTD_decompress_usingDDict"),
                 _address(context),
@@ -212,24 +214,48 @@ def padded(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return np.concatenate([frame, header, np.zeros(content, np.uint8)])
 
 
-_compressors: deque[Any] = deque()
+class _Compressor:
+    """What a thread needs to compress: a context of zstd, which has a dictionary, and memory for the output."""
+
+    def __init__(self) -> None:
+        self._context = ffi.gc(lib.ZSTD_createCCtx(), lib.ZSTD_freeCCtx)
+        lib.ZSTD_CCtx_setParameter(self._context, lib.ZSTD_c_dictIDFlag, 0)  # four bytes of each frame
+        self._dictionary: Any = None
+        self._out = np.empty(0, np.uint8)
+
+    def prepare(self, dictionary: Any, nbytes: int) -> tuple[int, NDArray[np.uint8]]:
+        """Return the address of the context with a dictionary, and `nbytes` bytes or more."""
+        if dictionary is not self._dictionary:
+            lib.ZSTD_CCtx_refCDict(self._context, dictionary)
+            self._dictionary = dictionary  # which the context does not keep alive
+        if len(self._out) < nbytes:
+            self._out = np.empty(nbytes, np.uint8)  # the system gives memory only to written pages
+        return _address(self._context), self._out
+
+
+def _decompression_context() -> Any:
+    return ffi.gc(lib.ZSTD_createDCtx(), lib.ZSTD_freeDCtx)
+
+
+_compressors: deque[_Compressor] = deque()
 _decompressors: deque[Any] = deque()
-"""Contexts of zstd that no thread uses: the memory that a frame needs while it is processed."""
+"""Those that no thread uses."""
 
 
 @contextmanager
-def _borrow(idle: deque[Any], create: Callable[[], Any], free: Callable[[Any], None]) -> Iterator[Any]:
-    """Take a context for one thread, and return it afterwards."""
+def _borrow(idle: deque[Item], create: Callable[[], Item]) -> Iterator[Item]:
+    """Take one that is idle, or a new one, for one thread, and return it afterwards."""
     try:
-        context = idle.pop()
+        item = idle.pop()
     except IndexError:
-        context = ffi.gc(create(), free)
+        item = create()
     try:
-        yield context
+        yield item
     finally:
-        idle.append(context)
+        idle.append(item)
 
 
+@cache
 def _function(name: str) -> int:
     """Return the address of a C function."""
     return _address(ffi.addressof(lib, name))

@@ -210,16 +210,17 @@ class _Group:
     def _shared(self, frames: Frames, following: int, next_frames: Frames, next_references: References) -> References:
         """Return references to observations: those after the step before where they are equal, otherwise new ones."""
         envs = min(self._envs, len(frames))
-        references = np.concatenate([np.zeros(envs, np.int64), next_references[: len(frames) - envs]])
-        equal = np.zeros(len(frames), np.bool_)
-        if len(frames) > envs:
-            equal[envs:] = _equal_frames(frames[envs:], next_frames[: len(frames) - envs])
+        references, equal = np.empty(len(frames), np.int64), np.zeros(len(frames), np.bool_)
+        references[envs:] = next_references[: len(frames) - envs]
+        _compare(frames[envs:], next_frames, equal[envs:])
         if self._last is not None and len(self._last[0]) == envs:
             rows, last = self._last
-            equal[:envs] = _equal_frames(frames[:envs], last[following])
             references[:envs] = self.columns[following][rows]
-        self.ring.retain(references[equal])
-        if not equal.all():
+            _compare(frames[:envs], last[following], equal[:envs])
+        if equal.all():
+            self.ring.retain(references)
+        else:
+            self.ring.retain(references[equal])
             references[~equal] = self.ring.append(frames[~equal])
         return references
 
@@ -262,11 +263,9 @@ class _Group:
         self.ring.release(new)  # which `append` has counted
 
 
-def _equal_frames(left: Frames, right: Frames) -> NDArray[np.bool_]:
-    """Return which frames, [n, bytes], are equal, bool [n]."""
+def _compare(frames: Frames, others: Frames, equal: NDArray[np.bool_]) -> None:
+    """Write to `equal`, bool [n], which frames, [n, bytes], are equal to the first n of others."""
     from datasets_rl.format.image_loops import compare_images  # deferred: it loads numba
 
-    equal = np.zeros(len(left), np.bool_)
-    per_task = max(COPIED_BYTES // left.shape[1], 1)
-    run_on_all_cores(lambda first, last: compare_images(left, right, equal, first, last), len(left), per_task)
-    return equal
+    per_task = max(COPIED_BYTES // frames.shape[1], 1)
+    run_on_all_cores(lambda first, last: compare_images(frames, others, equal, first, last), len(frames), per_task)

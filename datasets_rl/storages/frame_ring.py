@@ -174,42 +174,23 @@ class FrameRing:
 
         Without a dictionary, they are stored as they are.
         """
-        count = len(frames)
+        from datasets_rl.storages.ring_loops import place_frames  # deferred: it loads numba
+
         if self.dictionary is None:
-            return self._append_bytes(frames.reshape(-1), np.arange(1, count + 1) * self.frame_bytes)
-        from datasets_rl.read.zstd import compress  # deferred: it imports zstandard
+            compressed, ends = np.empty(0, np.uint8), np.arange(1, len(frames) + 1) * self.frame_bytes
+        else:
+            from datasets_rl.read.zstd import compress  # deferred: it imports zstandard
 
-        data, ends = compress(frames, self.dictionary)
-        lengths = ends.copy()
-        lengths[1:] -= ends[:-1]
-        large = lengths >= self.frame_bytes
-        if not large.any():
-            return self._append_bytes(data, ends)
-        references = np.empty(count, np.int64)
-        references[~large] = self._append_bytes(data[np.repeat(~large, lengths)], np.cumsum(lengths[~large]))
-        sizes = np.full(int(large.sum()), self.frame_bytes)
-        references[large] = self._append_bytes(frames[large].reshape(-1), np.cumsum(sizes))
-        return references
-
-    def _append_bytes(self, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> References:
-        """Copy stored frames into segments; no frame crosses the end of one."""
-        starts = np.zeros_like(ends)
-        starts[1:] = ends[:-1]
-        references = ends - starts
+            compressed, ends = compress(frames, self.dictionary)
+        references = np.empty(len(frames), np.int64)
+        memory = self._data, self._live, self._words[_HEAD : _END + 1]
         number = 0
-        while number < len(ends):
-            head = int(self._words[_HEAD])
-            begin = int(starts[number])
-            stop = int(np.searchsorted(ends, begin + int(self._words[_END]) - head, side="right"))
-            if stop <= number:
-                self._open_segment()
-                continue
-            size = int(ends[stop - 1]) - begin
-            self._data[head : head + size] = data[begin : begin + size]
-            references[number:stop] |= (starts[number:stop] + (head - begin)) << _LENGTH_BITS
-            self._live[head // self.segment_bytes] += size
-            self._words[_HEAD] = head + size
-            number = stop
+        while (
+            number := place_frames(
+                frames, compressed, ends, *memory, references, _LENGTH_BITS, self.segment_bytes, number
+            )
+        ) < len(frames):
+            self._open_segment()
         return references
 
     def _open_segment(self) -> None:
@@ -232,7 +213,9 @@ class FrameRing:
         self._count(references, -1)
 
     def _count(self, references: References, sign: int) -> None:
-        np.add.at(self._live, starts_of(references) // self.segment_bytes, sign * lengths_of(references))
+        from datasets_rl.storages.ring_loops import count_references  # deferred: it loads numba
+
+        count_references(references, self._live, _LENGTH_BITS, self.segment_bytes, sign)
 
     def recount(self, references: References) -> None:
         """Count the references of all steps, [n], after a process has died."""
