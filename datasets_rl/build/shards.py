@@ -17,6 +17,7 @@ import numpy as np
 
 from datasets_rl.build.build import Chunk, WorkerResult
 from datasets_rl.build.engines import Engine, WorkerDiedError
+from datasets_rl.build.engines.local import LocalEngine
 from datasets_rl.build.image_forms import FormChoice, ImageForms, read_forms, with_pixels
 from datasets_rl.build.partial import make_partial
 from datasets_rl.errors import ConversionError, DatasetsRLError
@@ -27,12 +28,15 @@ from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.format.manifest import RawFile
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Report
+from datasets_rl.read.threads import core_count
 from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, get_source
 from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import OBSERVATION, Key
 
+_COMPRESSING_CORES = 2
+"""The number of cores that one process keeps busy while it inflates files and compresses their images in threads."""
 _LOCAL_IN_FLIGHT = 2
 """The number of shards whose files are fetched or being fetched, if this process reads them."""
 
@@ -135,13 +139,20 @@ def open_in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[L
             local = LocalShard(options, shard, shard_files, fetched)
             if not options.choice.is_made:
                 local.choose_forms()
-            return local if engine is None else WorkerShard(options, shard, shard_files, fetched, engine)
+            if engine is None or _is_faster_alone(engine, options.choice.forms):
+                return local
+            return WorkerShard(options, shard, shard_files, fetched, engine)
 
         in_flight = _LOCAL_IN_FLIGHT if engine is None else engine.max_in_flight
         with Prefetcher(groups, fetch_shard, in_flight) as prefetcher:
             for _ in shards:
                 yield prefetcher.take()
                 prefetcher.release()
+
+
+def _is_faster_alone(engine: Engine, forms: ImageForms) -> bool:
+    """Return whether this process uses all cores that the processes of an engine would use."""
+    return isinstance(engine, LocalEngine) and bool(forms.dictionaries) and core_count() <= _COMPRESSING_CORES
 
 
 class LocalShard(Chunk):

@@ -88,6 +88,11 @@ def convert(folder, tmp_path):
     return run
 
 
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch):
+    monkeypatch.setattr("datasets_rl.build.shards.core_count", lambda: 4)
+
+
 def form(stored):
     return stored.schema[PIXELS].form
 
@@ -178,6 +183,17 @@ def test_the_result_does_not_depend_on_the_number_of_processes(folder, convert):
     assert form(one) == "compressed"
     assert contents(one) == contents(two)
     assert one.manifest.statistics == two.manifest.statistics
+
+
+def test_one_process_compresses_images_on_two_cores(folder, convert, monkeypatch):
+    """It uses both in threads: others take as long, and have to start."""
+    write(folder, [game(600), game(10), game(10)])
+    submitted = []
+    monkeypatch.setattr("datasets_rl.build.engines.local.LocalEngine.submit", lambda *given: submitted.append(given))
+    monkeypatch.setattr("datasets_rl.build.shards.core_count", lambda: 2)
+
+    assert form(convert(jobs=2)) == "compressed"
+    assert not submitted
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
