@@ -34,6 +34,8 @@ except ImportError:  # Windows
 
 MANIFEST_FILE = "manifest.json"
 """The file that is written last: a folder without it is not a dataset."""
+STATE_FILE = "state.json"
+"""The file of a checkpoint that is written last."""
 TRASH_NAME = re.compile("trash-[0-9a-f]{32}")
 """The name of a folder that is being deleted."""
 _NESTED_LEVELS = ("*/", "*/*/", "*/*/*/")

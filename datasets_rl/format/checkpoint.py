@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl import disk
+from datasets_rl.disk import STATE_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 
 __all__ = [
-    "STATE_FILE",
     "Stateful",
     "check_start_method",
     "ensemble_problems",
@@ -44,7 +44,6 @@ __all__ = [
     "write_state",
 ]
 
-STATE_FILE = "state.json"
 """The file that is written last: a folder without it is not a checkpoint."""
 _LOCK_FILE = ".lock"
 _FORMAT = "datasets-rl checkpoint"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import sources
+from datasets_rl.disk import STATE_FILE
 from datasets_rl.errors import (
     FetchError,
     IntegrityError,
@@ -74,7 +75,7 @@ def verify(
         ManifestError: If the manifest cannot be trusted.
     """
     # Unlike the method of Path, this is False for a name that is too long for the file system.
-    if isinstance(dataset, Path) and os.path.isfile(dataset / "state.json"):  # noqa: PTH113 - see above
+    if isinstance(dataset, Path) and os.path.isfile(dataset / STATE_FILE):  # noqa: PTH113 - see above
         return _verify_checkpoint(dataset)
     settings = settings or Settings.from_env()
     folder = locate(dataset, root=root, settings=settings)
@@ -138,20 +139,26 @@ def _check_deeply(version: Path, findings: Problems, checked: list[str], setting
     from datasets_rl.format.integrity import check_content
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.specs.infer import from_manifest, misfits_of_columns
+    from datasets_rl.verification.images import ReadableColumns
 
     stored = StoredDataset(version)
     manifest = stored.manifest
-    violations = check_rules(stored.schema, stored.episodes, stored.column)
+    columns = ReadableColumns(stored)
+    violations = check_rules(stored.schema, stored.episodes, columns.column)
     findings.problems += violations.problems
     findings.remarks += violations.remarks
     checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
     findings.problems += check_content(stored)
     checked.append("statistics, counts and specs against the values")
     try:
-        findings.problems += misfits_of_columns(from_manifest(manifest), stored.column, manifest.steps)
+        findings.problems += misfits_of_columns(from_manifest(manifest), columns.column, manifest.steps)
         checked.append("every value against the specs")
     except ManifestError as error:
         findings.problems += error.problems
+    if damaged := columns.problems():
+        findings.problems += damaged
+        checked.append("not compared with raw files: images are damaged")
+        return
     _check_against_upstream(stored, findings, checked, settings)
 
 
