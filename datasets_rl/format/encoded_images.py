@@ -1,11 +1,12 @@
-"""Images that are stored as PNG or JPEG files, decoded on access."""
+"""Images that are stored as PNG or JPEG files, encoded once and decoded on access."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,32 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.format.images import PixelsOnAccess, SeparateImageColumn
 from datasets_rl.read.images import decode
+from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.ted.episode import EncodedImages
+
+_IMAGES_PER_TASK: Final = 8
+
+
+def encode(pixels: NDArray[np.uint8], quality: int | None = None) -> list[bytes]:
+    """Return images as PNG files, without loss, or as JPEG files, with loss; encoded in threads.
+
+    Args:
+        pixels: Pixels, uint8 [n, rows, columns, channels], of 1 or 3 channels; for PNG also of 4.
+        quality: The quality of JPEG images, 1 to 100; None for PNG.
+    """
+    from PIL import Image
+
+    form, options = ("png", {"compress_level": 1}) if quality is None else ("jpeg", {"quality": quality})
+    files = [b""] * len(pixels)
+
+    def encode_range(first: int, last: int) -> None:
+        for number in range(first, last):
+            image, stream = pixels[number], BytesIO()
+            Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(stream, form, **options)
+            files[number] = stream.getvalue()
+
+    run_on_all_cores(encode_range, len(pixels), _IMAGES_PER_TASK)
+    return files
 
 
 class EncodedImageColumn(SeparateImageColumn):

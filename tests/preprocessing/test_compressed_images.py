@@ -293,7 +293,10 @@ def test_images_are_compared_with_their_spec_without_a_warning(tmp_path, monkeyp
     ("step", "message"),
     [
         ("compress_images:observation", r"observation is float32 \[3\]; expected uint8 with at least one axis"),
-        ("compress_images:form=video", "form is 'video'; expected 'compressed' or 'raw'"),
+        ("compress_images:form=video", "form is 'video'; expected 'compressed' or 'encoded' or 'raw'"),
+        ("compress_images:form=encoded", r"pixels has the shape \[64, 64\]; expected images"),
+        ("compress_images:quality=90", "quality is 90 with form=compressed"),
+        ("compress_images:form=encoded,quality=0", "quality is 0 with form=encoded; expected 1 to 100"),
     ],
 )
 def test_what_cannot_be_compressed_is_refused(home, tmp_path, step, message):
@@ -334,6 +337,40 @@ def test_a_merge_of_equal_dictionaries_decompresses_nothing(home, tmp_path, monk
 
     data = [bytes(StoredDataset(folder).map("pixels.npy")) for folder in (home / "compressed", part, merged)]
     assert data[0] + data[1] == data[2]
+
+
+@pytest.fixture
+def colored(tmp_path):
+    """A dataset of images with three channels, and an unknown one."""
+    given = [
+        replace(one, states={**one.states, PIXELS: one.states[PIXELS][..., None].repeat(3, -1)})
+        for one in trajectories()
+    ]
+    pixels = Column(PIXELS, np.dtype("u1"), (*SHAPE, 3), shared=True)
+    store_dataset(tmp_path / "toy" / "colored", given, [pixels, *columns()])
+    return tmp_path / "toy" / "colored"
+
+
+def test_pixels_and_compressed_images_can_be_encoded_without_loss(colored, tmp_path):
+    packed = preprocess(colored, Recipe.inline(["compress_images"]), out=tmp_path / "o" / "z", jobs=1)
+    for number, folder in enumerate((colored, packed)):
+        encode = Recipe.inline(["compress_images:form=encoded"])
+        png = strict(preprocess(folder, encode, out=tmp_path / "o" / f"png{number}", jobs=1))
+
+        assert png.schema[PIXELS].form == "encoded"
+        assert_equal(png, StoredDataset(colored))
+        assert preview(folder, encode).bytes == pytest.approx(png.manifest.bytes, rel=0.2)
+
+
+def test_images_encoded_as_jpeg_are_close_and_their_loss_is_named(colored, tmp_path):
+    encode = Recipe.inline(["compress_images:form=encoded,quality=90"])
+    jpeg = strict(preprocess(colored, encode, out=tmp_path / "o" / "jpeg", jobs=1))
+
+    difference = jpeg.column(PIXELS).astype(int) - StoredDataset(colored).column(PIXELS)
+    assert 0 < np.abs(difference).mean() < 8
+    (loss,) = (text for name, text in jpeg.manifest.metadata.items() if name.endswith("loss"))
+    assert loss == "pixels were encoded as JPEG of quality 90, which is lossy"
+    assert jpeg.manifest.history[-1]["recipe"]["steps"][0]["quality"] == 90
 
 
 def test_encoded_images_can_be_compressed_and_merged_with_compressed_ones(tmp_path):

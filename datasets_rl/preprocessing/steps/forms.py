@@ -3,40 +3,66 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.encoded_images import EncodedColumn, encode
 from datasets_rl.format.schema import WIDE_BYTES
 from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import map_fields, require_keys
-from datasets_rl.ted.episode import StoredImages
+from datasets_rl.ted.episode import EncodedImages, StoredImages
 from datasets_rl.ted.episode_batch import EpisodeBatch
-from datasets_rl.ted.keys import dotted_name
+from datasets_rl.ted.keys import Key, dotted_name
 
 _MIN_AXES = 2
 """The number of axes of a column with one axis per step, [n, ...]."""
+_IMAGE_AXES, _CHANNELS = 3, (1, 3)
+_MAX_QUALITY = 100
 
 
 @dataclass
 class CompressImages(DataStep):
-    """Store images compressed by zstd, without loss; or as pixels, with form=raw.
+    """Store images compressed by zstd, without loss; as PNG or JPEG, with form=encoded; or as pixels, with form=raw.
 
     Args:
         keys: The fields; by default all of uint8 with at least 4,096 bytes per step, and all images that are encoded or
             compressed.
-        form: How they are stored: "compressed" or "raw".
+        form: How they are stored: "compressed"; "encoded", as PNG without loss or, with `quality`, as JPEG; or "raw".
+            Images that are encoded stay as they are with "encoded".
+        quality: The quality of JPEG images, 1 to 100. Their pixels are not quite the same: the metadata of the result
+            name the loss.
     """
 
     keys: tuple[str, ...] = ()
-    form: Literal["compressed", "raw"] = "compressed"
+    form: Literal["compressed", "encoded", "raw"] = "compressed"
+    quality: int | None = None
 
     def __post_init__(self) -> None:
-        if self.form not in {"compressed", "raw"}:
-            raise InvalidArgumentError(f"form is {self.form!r}; expected 'compressed' or 'raw'")
+        if self.form not in {"compressed", "encoded", "raw"}:
+            raise InvalidArgumentError(f"form is {self.form!r}; expected 'compressed', 'encoded' or 'raw'")
+        is_quality = isinstance(self.quality, int) and 1 <= self.quality <= _MAX_QUALITY
+        if self.quality is not None and not (is_quality and self.form == "encoded"):
+            raise InvalidArgumentError(
+                f"quality is {self.quality!r} with form={self.form}; expected 1 to {_MAX_QUALITY} with form=encoded"
+            )
+
+    @property
+    @override
+    def fitted(self) -> dict[str, str]:
+        if self.quality is None:
+            return {}
+        return {"loss": f"pixels were encoded as JPEG of quality {self.quality}, which is lossy"}
+
+    @override
+    def restore(self, fitted: Mapping[str, Any]) -> None:
+        del fitted  # it follows from the arguments
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
@@ -55,8 +81,34 @@ class CompressImages(DataStep):
             raise InvalidArgumentError(f"{actual}; expected uint8 with at least one axis")
         if self.form == "compressed":
             return replace(batch, compressed=batch.compressed | {*keys})
+        if self.form == "encoded":
+            keys = [key for key in keys if not isinstance(arrays[key], EncodedImages)]
+            _check_can_be_encoded({key: arrays[key].shape[1:] for key in keys})
+            return replace(map_fields(batch, keys, self._encode), compressed=batch.compressed - {*keys})
         stored = [key for key in keys if isinstance(arrays[key], StoredImages)]
         return replace(map_fields(batch, stored, lambda _, pixels: pixels), compressed=batch.compressed - {*keys})
+
+    def _encode(self, key: Key, pixels: NDArray[np.uint8]) -> Any:
+        return EncodedColumn(encode(pixels, self.quality), pixels.shape[1:], Path(dotted_name(key)))
+
+
+def _check_can_be_encoded(shapes: Mapping[Key, tuple[int, ...]]) -> None:
+    """Check the shapes of images.
+
+    Raises:
+        InvalidArgumentError: If some are not those of images with 1 or 3 channels, or too small for a file of their own.
+    """
+    others = [
+        f"{dotted_name(key)} has the shape {list(shape)}"
+        for key, shape in shapes.items()
+        if len(shape) != _IMAGE_AXES or shape[-1] not in _CHANNELS or math.prod(shape) < WIDE_BYTES
+    ]
+    if others:
+        raise InvalidArgumentError(
+            f"{', '.join(others)}; expected images [rows, columns, channels] with 1 or 3 channels and at least "
+            f"{WIDE_BYTES:,} bytes",
+            hint="name other fields with keys=, or use form=compressed, which takes any shape",
+        )
 
 
 def _is_image(values: Any) -> bool:
