@@ -35,8 +35,13 @@ def paths_of_own(dataset: str, *, root: Path | str | None = None, settings: Sett
     """Return the paths of a dataset of the user's own, which need not exist yet.
 
     Raises:
-        InvalidArgumentError: If the dataset is not of the source ``local``.
+        InvalidArgumentError: If the dataset is not an id of the source ``local``.
     """
+    if not isinstance(dataset, str):
+        raise InvalidArgumentError(
+            f"episodes are added to {dataset!r}; expected an id {OWN_SOURCE}/NAME",
+            hint=f"choose the folder of the datasets with root=: dataset='{OWN_SOURCE}/NAME', root={str(dataset)!r}",
+        )
     if sources.find(dataset).source != OWN_SOURCE or sources.split_derived(dataset)[1]:
         raise InvalidArgumentError(
             f"episodes cannot be added to {dataset}; expected an id {OWN_SOURCE}/NAME",

@@ -26,7 +26,7 @@ from datasets_rl.format.image_cache import COPIED_BYTES
 from datasets_rl.read.threads import run_on_all_cores
 from datasets_rl.storages.frame_ring import FrameRing, Frames, References, SavedFrames
 from datasets_rl.storages.structure import Leaf
-from datasets_rl.ted.keys import NEXT
+from datasets_rl.ted.keys import NEXT, dotted_name
 
 __all__ = ["CompressedLeaves"]
 
@@ -169,7 +169,8 @@ class _Group:
         rows = len(next(iter(self.columns.values())))
         envs = math.prod(next(iter(columns.values())).shape[1:])
         frames = len(leaves) * (rows + max(_WRITTEN_FRAMES, envs)) + _TRAINING_FRAMES
-        self.ring = FrameRing(math.prod(self.shape), frames, allocate, reserve)
+        name = " and ".join(repr(dotted_name(leaf.path)) for leaf in leaves.values())
+        self.ring = FrameRing(math.prod(self.shape), frames, allocate, reserve, name)
         self._envs, self._seen = envs, 0
         self._last: tuple[Rows, dict[int, Frames]] | None = None
         """The last rows that were written, and the observations after them."""

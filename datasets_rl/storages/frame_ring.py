@@ -100,6 +100,7 @@ class FrameRing:
         frames: Maximum number of references.
         allocate: Function that returns memory of a number of bytes, zeros before the first write; called once.
         reserve: Function that is called before so many bytes of the memory are touched for the first time.
+        name: The keys of the frames, for messages.
 
     Raises:
         InvalidArgumentError: If a frame has no bytes, or 16 MiB or more.
@@ -111,10 +112,12 @@ class FrameRing:
         frames: int,
         allocate: Callable[[int], NDArray[np.uint8]],
         reserve: Callable[[int], None],
+        name: str = "the images",
     ) -> None:
         if not 0 < frame_bytes <= _LENGTH:
             raise InvalidArgumentError(
-                f"a frame has {frame_bytes:,} bytes; expected 1 to {_LENGTH:,}", hint="do not compress this key"
+                f"a frame of {name} has {frame_bytes:,} bytes; expected 1 to {_LENGTH:,}",
+                hint=f"leave {name} out of compress=",
             )
         self.frame_bytes = frame_bytes
         unaligned = max(_SEGMENT_BYTES, _FRAMES_PER_SEGMENT * frame_bytes)

@@ -14,6 +14,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.checkpoint import check_start_method, raise_reasons
 from datasets_rl.storages.base import Storage, device_of
+from datasets_rl.storages.dataset import wrap_negative_rows
 from datasets_rl.storages.items import decode_item, encode_item
 from datasets_rl.storages.positions import Segment, counts_after_write, explicit_index, is_single_slot, written_slots
 
@@ -56,14 +57,15 @@ class ListStorage(Storage):
         """
         where = explicit_index(index, (len(self._items),))
         if isinstance(where, Tensor):
-            return _select_items(self._items, where.tolist())
+            return _select_items(self._items, wrap_negative_rows(where, len(self._items)).tolist())
         if len(where) != 1:
             raise IndexError(f"index {index!r} adds an axis; a ListStorage has one axis")
         return self._items[where[0]]
 
     def take(self, rows: Tensor) -> list[Any]:
         """Return the elements of these rows, int64 [B], as a list."""
-        return [self._items[row] for row in rows.tolist()]
+        items: list[Any] = _select_items(self._items, wrap_negative_rows(rows, len(self._items)).tolist())
+        return items
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write objects into slots.

@@ -26,12 +26,10 @@ def explicit_index(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tens
 
     Returns:
         A tuple that creates a view when a tensor with at least these axes is indexed with it; or the rows to gather,
-        int64, in the shape of the batch. With one axis, the rows may be negative or out of range: the gather checks
-        them.
+        int64, in the shape of the batch. With one axis, these may be negative or out of range: the gather checks them.
 
     Raises:
-        IndexError: If the index is invalid, has more axes than the storage, or is out of range where that is checked
-            here.
+        IndexError: If the index is invalid, has more axes than the storage, or has an integer that is out of range.
     """
     if type(index) is Tensor and len(shape) == 1:
         return as_rows(index, shape[0])
@@ -40,7 +38,11 @@ def explicit_index(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tens
     if axes > len(shape):
         raise IndexError(f"the index {index!r} is for {axes} axes; the storage has {len(shape)}")
     if all(map(_makes_view, parts)):
-        return _expand_ellipsis(parts, len(shape) - axes)
+        view = _expand_ellipsis(parts, len(shape) - axes)
+        for part, size in zip((part for part in view if part is not None), shape, strict=False):
+            if _is_number(part) and not -size <= part < size:
+                raise IndexError(f"row {int(part)} is out of range; there are {size:,} rows")
+        return view
     if len(shape) == 1 and len(parts) == 1:
         return as_rows(parts[0], shape[0])
     grid = np.arange(math.prod(shape)).reshape(shape)

@@ -43,8 +43,9 @@ def place_frames(
         segment_bytes: Size of a segment in bytes.
         first: Number of the first frame.
     """
+    count: int = ends.size
     start = ends[first - 1] if first else 0
-    for number in range(first, ends.size):
+    for number in range(first, count):
         head, stop = cursor[0], ends[number]
         length = min(stop - start, frames.shape[1])
         if head + length > cursor[1]:
@@ -55,7 +56,7 @@ def place_frames(
         live[head // segment_bytes] += length
         cursor[0] = head + length
         start = stop
-    return ends.size
+    return count
 
 
 @compile_for(numba.void(_NUMBERS, _NUMBERS, *(numba.int64,) * 3))

@@ -208,9 +208,9 @@ class Run:
         self._evaluate_with = evaluate or partial(self.evaluate, learner)
         with self._threads(), self._interrupts:
             self._resume()
+            end = f"{self.args.steps:,}" if source is None else f"the end of the episode with step {self.args.steps:,}"
             self._print(
-                f"{self.name} on {self.args.dataset}, from step {self.step:,} to {self.args.steps:,}; "
-                f"checkpoints in {self.args.out}"
+                f"{self.name} on {self.args.dataset}, from step {self.step:,} to {end}; checkpoints in {self.args.out}"
             )
             if learner.choices:
                 self._print("  ".join(f"{name} {_text(value)}" for name, value in learner.choices.items()))

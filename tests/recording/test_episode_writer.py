@@ -1,5 +1,7 @@
 """Recording episodes step by step."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -207,7 +209,7 @@ def test_episodes_with_other_fields_than_the_dataset_are_refused_at_their_first_
     assert load("local/a").episodes.lengths.tolist() == [2, 1]
 
 
-@pytest.mark.parametrize("dataset", ["demo/pendulum", "local/a@best"])
+@pytest.mark.parametrize("dataset", ["demo/pendulum", "local/a@best", Path("recorded/a")])
 def test_only_datasets_of_the_users_own_are_recorded(dataset):
     with pytest.raises(InvalidArgumentError, match=r"expected an id local/NAME"):
         EpisodeWriter(dataset)
