@@ -25,7 +25,7 @@ from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
 from datasets_rl.transforms.compose import apply_transforms
-from datasets_rl.transforms.gathered import add_gathered
+from datasets_rl.transforms.gathered import add_gathered, own_reads
 from datasets_rl.writers.ensemble import WriterEnsemble
 
 __all__ = ["ReplayBufferEnsemble", "info_at"]
@@ -227,7 +227,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
     def read(self, drawn: Drawn) -> Any:
         index, storage = drawn.index, drawn.storage
         # A transform of the ensemble that needs other rows raises here: the rows are those of the buffers.
-        parts = add_gathered(self.transforms, storage, index.get(_INDEX), storage.get(index))
+        read_later = [own_reads(member.transforms, member.storage) for member in self._members]
+        parts = add_gathered(self.transforms, storage, index.get(_INDEX), storage.get(index, read_later))
         members = [self._members[number] for number, _ in parts]
         return [
             (number, add_gathered(member.transforms, member.storage, rows, part))

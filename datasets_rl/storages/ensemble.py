@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from typing_extensions import override
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.checkpoint import ensemble_problems, raise_reasons
 from datasets_rl.storages.base import Storage
-from datasets_rl.ted.keys import NEXT_FINAL_KNOWN
+from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
 
 __all__ = ["StorageEnsemble", "with_mask"]
 
@@ -78,12 +78,13 @@ class StorageEnsemble(Storage):
         for storage in self.storages:
             storage.share()
 
-    def get(self, index: Any) -> list[tuple[int, Any]]:
+    def get(self, index: Any, without: Sequence[Collection[Key]] = ()) -> list[tuple[int, Any]]:
         """Return data of several storages.
 
         Args:
             index: The storage numbers [K] and one index per storage, as a tuple of the two or as a mapping (TensorDict)
                 with "buffer_ids" and "index".
+            without: For each storage of the ensemble, the keys that need not be read.
 
         Returns:
             K pairs of a storage number and the data of that storage.
@@ -92,12 +93,17 @@ class StorageEnsemble(Storage):
             IndexError: If there is no such storage, or an index is out of range.
         """
         numbers, rows = index if isinstance(index, tuple) else (index.get("buffer_ids"), index.get("index"))
-        return [(int(number), self._read(int(number), row)) for number, row in zip(numbers, rows, strict=True)]
+        pairs = [(int(number), row) for number, row in zip(numbers, rows, strict=True)]
+        return [(number, self._read(number, row, without[number] if without else ())) for number, row in pairs]
 
-    def _read(self, number: int, index: Any) -> Any:
+    def _read(self, number: int, index: Any, without: Collection[Key]) -> Any:
         storage, transform = self.storages[number], self.transforms[number]
-        one_axis = isinstance(index, Tensor) and index.ndim == 1
-        data = storage.take(index) if one_axis else storage.get(index)
+        if not (isinstance(index, Tensor) and index.ndim == 1):
+            data = storage.get(index)
+        elif without and transform is None:
+            data = storage.take_without(index, tuple(without))
+        else:
+            data = storage.take(index)
         if self.masked and not storage.masked:
             data = with_mask(data)
         return data if transform is None else transform(data)

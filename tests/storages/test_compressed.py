@@ -17,6 +17,7 @@ from tensordict import NonTensorStack, TensorDict
 from datasets_rl import (
     LazyMemmapStorage,
     LazyTensorStorage,
+    ReplayBufferEnsemble,
     SliceSampler,
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
@@ -272,6 +273,40 @@ class TestReading:
         buffer.sample(rows=torch.arange(31, 60) % 60)
 
         assert decompressed == [distinct]
+
+    @pytest.mark.parametrize("kind_of_read", ["rows", "list", "slice", "ensemble"])
+    def test_stacks_at_an_index_and_those_of_an_ensemble_decompress_each_frame_once(self, kind_of_read, monkeypatch):
+        small = filled(LazyTensorStorage(60, compress=KEYS), 50)
+        small.set(slice(None), small.get(slice(None)).set(("next", "done"), torch.zeros(50, 1, dtype=torch.bool)))
+        buffer = TensorDictReplayBuffer(
+            storage=small, transform=CatFrames(4, -3, in_keys=[*KEYS], check_layout=False), batch_size=20
+        )
+        rows = torch.arange(11, 31)
+        expected = buffer.sample(rows=rows).exclude("index")
+        decompressed = []
+        original = frame_ring.read_frames
+
+        def counting(data, dictionary, references, out):
+            decompressed.append(len(set(references.tolist())))
+            original(data, dictionary, references, out)
+
+        monkeypatch.setattr(frame_ring, "read_frames", counting)
+        if kind_of_read == "ensemble":
+            ensemble = ReplayBufferEnsemble(buffer, batch_size=20)
+            ensemble.sample()
+            decompressed.clear()
+            ensemble.sample()
+            assert len(decompressed) == 1
+        else:
+            index = {"rows": rows, "list": rows.tolist(), "slice": slice(11, 31)}[kind_of_read]
+            assert same(buffer[index], expected)
+            assert decompressed == [24]
+
+    def test_stacks_at_one_integer_are_those_of_its_row(self):
+        small = filled(LazyTensorStorage(60, compress=KEYS), 50)
+        buffer = TensorDictReplayBuffer(storage=small, transform=CatFrames(4, -3, in_keys=[*KEYS], check_layout=False))
+
+        assert same(buffer[-1], buffer.sample(rows=torch.tensor([49])).exclude("index")[0])
 
     @pytest.mark.filterwarnings("ignore")
     def test_a_compiled_function_samples_it(self):
