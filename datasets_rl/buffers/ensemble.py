@@ -225,7 +225,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     @override
     def read(self, drawn: Drawn) -> Any:
-        index, storage = drawn.index, drawn.storage
+        index: Any = drawn.index
+        storage: Any = drawn.storage  # a storage of several, whose `get` takes keys to leave out
         # A transform of the ensemble that needs other rows raises here: the rows are those of the buffers.
         read_later = [own_reads(member.transforms, member.storage) for member in self._members]
         parts = add_gathered(self.transforms, storage, index.get(_INDEX), storage.get(index, read_later))

@@ -97,7 +97,8 @@ class StorageEnsemble(Storage):
         return [(number, self._read(number, row, without[number] if without else ())) for number, row in pairs]
 
     def _read(self, number: int, index: Any, without: Collection[Key]) -> Any:
-        storage, transform = self.storages[number], self.transforms[number]
+        storage: Any = self.storages[number]  # those with keys to leave out have `take_without`
+        transform = self.transforms[number]
         if not (isinstance(index, Tensor) and index.ndim == 1):
             data = storage.get(index)
         elif without and transform is None:
