@@ -25,7 +25,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError, LockedError, Remedy
+from datasets_rl.errors import (
+    DiskFullError,
+    FileTooLargeError,
+    IntegrityError,
+    InvalidArgumentError,
+    LockedError,
+    NotWritableError,
+    Remedy,
+)
 
 try:
     import fcntl
@@ -40,7 +48,8 @@ TRASH_NAME = re.compile("trash-[0-9a-f]{32}")
 """The name of a folder that is being deleted."""
 _NESTED_LEVELS = ("*/", "*/*/", "*/*/*/")
 """The levels below a folder at which a dataset may be stored whose id has slashes."""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
 
 
 def sync_file(path: Path) -> None:
@@ -154,13 +163,19 @@ def move_path(path: Path, target: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and those above it, unless it exists, although other processes delete empty folders."""
-    for _ in range(_MAX_ATTEMPTS):
-        # A folder is deleted before another one is created in it, or between the look that finds it and the next one.
-        with suppress(FileNotFoundError, FileExistsError):
-            path.mkdir(parents=True, exist_ok=True)
-            return
-    path.mkdir(parents=True, exist_ok=True)
+    """Create a folder and those above it, unless it exists, although other processes delete empty folders.
+
+    Raises:
+        NotWritableError: If the process may not create it.
+        DiskFullError: If the disk is full.
+    """
+    with disk_errors(path):
+        for _ in range(_MAX_ATTEMPTS):
+            # A folder is deleted before another one is created in it, or between the look that finds it and the next.
+            with suppress(FileNotFoundError, FileExistsError):
+                path.mkdir(parents=True, exist_ok=True)
+                return
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def link_or_copy(path: Path, target: Path) -> None:
@@ -476,13 +491,32 @@ def require_free(path: Path, needed: int, why: str = "", *, hint: str | Remedy =
 
 @contextmanager
 def disk_errors(path: Path, *, hint: str | Remedy = "") -> Iterator[None]:
-    """Convert the "no space left" errors of the system, raised in the block, to `DiskFullError`, which names `path`."""
+    """Convert the errors of the system in the block that say that nothing can be written at `path`.
+
+    Args:
+        path: The file or folder that the block writes.
+        hint: What to do next if the disk is full.
+
+    Raises:
+        DiskFullError: If the disk is full.
+        FileTooLargeError: If no file of that size may be written.
+        NotWritableError: If the process may not write there.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise DiskFullError(path, None, free_bytes(path), os.strerror(error.errno), hint=hint) from error
+        if error.errno == errno.EFBIG:
+            raise FileTooLargeError(path, free_bytes(path)) from error
+        if error.errno in _REFUSED:
+            raise NotWritableError(_existing(path), os.strerror(error.errno)) from error
         raise
+
+
+def _existing(path: Path) -> Path:
+    """Return a path, or the nearest one above it that exists."""
+    return next(above for above in (path, *path.absolute().parents) if os.path.lexists(above))
 
 
 @contextmanager
@@ -504,6 +538,7 @@ def lock(
         LockedError: If another process still holds the lock after `wait` seconds.
         IntegrityError: If the path is not a plain file.
         DiskFullError: If the disk has too little space for the file.
+        NotWritableError: If the process may not create the file.
     """
     import filelock
 

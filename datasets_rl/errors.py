@@ -12,6 +12,8 @@
     ├── IntegrityError                              the bytes are not the ones expected
     │   └── ManifestError                           a stored dataset does not describe itself
     ├── DiskFullError                               make room, or write elsewhere
+    │   └── FileTooLargeError                       raise the limit of the size of files, or write elsewhere
+    ├── NotWritableError (OSError)                  fix the permissions, or write elsewhere
     ├── MissingDependencyError (ImportError)        install the named extra
     ├── ConversionError                             the upstream file breaks its own format
     ├── NotEnoughMemoryError                        make it smaller, or use a machine with more
@@ -48,6 +50,7 @@ __all__ = [
     "DatasetsRLError",
     "DiskFullError",
     "FetchError",
+    "FileTooLargeError",
     "IntegrityError",
     "InvalidArgumentError",
     "LockedError",
@@ -56,6 +59,7 @@ __all__ = [
     "MissingDependencyError",
     "NotADatasetError",
     "NotEnoughMemoryError",
+    "NotWritableError",
     "OfflineError",
     "PreprocessError",
     "PushError",
@@ -389,6 +393,50 @@ class DiskFullError(DatasetsRLError):
         self.path = Path(path)
         self.needed = needed
         self.free = free
+
+
+class FileTooLargeError(DiskFullError):
+    """Raised when a file system, or the limit of the process, allows no file as large as the one that is written.
+
+    Args:
+        path: The path that was written.
+        free: Number of free bytes of its file system.
+    """
+
+    def __init__(self, path: Path | str, free: int) -> None:
+        DatasetsRLError.__init__(
+            self,
+            f"a file at {path} is too large: its file system, or the limit of this process, allows none of that size",
+            hint=Remedy(
+                "raise the limit (`ulimit -f` shows it) and run it again to continue, or choose another place with {}, "
+                "{} or RLDS_HOME",
+                Argument("root"),
+                Argument("out"),
+            ),
+        )
+        self.path = Path(path)
+        self.needed = None
+        self.free = free
+
+
+class NotWritableError(DatasetsRLError, OSError):
+    """Raised when the system lets this process write nothing at a path, such as a read-only folder.
+
+    Args:
+        path: The path that the system refused.
+        reason: The error of the system.
+    """
+
+    def __init__(self, path: Path | str, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be written: {reason}",
+            hint=Remedy(
+                "choose another place with {}, {} or RLDS_HOME, or fix its permissions",
+                Argument("root"),
+                Argument("out"),
+            ),
+        )
+        self.path = Path(path)
 
 
 class MissingDependencyError(DatasetsRLError, ImportError):

@@ -35,6 +35,8 @@ EXAMPLES = [
     errors.UntrustedSettingsWarning(
         "its home is ignored", hint=Remedy("{} trusts it", Call("settings.trust_project", "x"))
     ),
+    errors.FileTooLargeError("/data", 5),
+    errors.NotWritableError("/data", "Permission denied"),
 ]
 
 

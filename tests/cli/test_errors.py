@@ -20,6 +20,8 @@ CASES = [
     (errors.IntegrityError("a.hdf5", ["it is cut"]), 5),
     (errors.ManifestError("manifest.json", ["steps is -1"]), 5),
     (errors.DiskFullError("/data", 10, 1), 6),
+    (errors.FileTooLargeError("/data", 1), 6),
+    (errors.NotWritableError("/data", "Permission denied"), 1),
     (errors.MissingDependencyError("minari", "minari", "reading Minari"), 7),
     (errors.ConversionError("a.hdf5", ["no column actions"]), 8),
     (errors.PreprocessError("step 0 (function): it broke"), 8),

@@ -218,7 +218,7 @@ def test_a_full_disk_is_reported_and_the_received_bytes_are_kept(tmp_path, split
             said, errors = process.communicate()
 
         assert "0.hdf5" in said, errors
-        assert "make room and run it again to continue" in said
+        assert "raise the limit (`ulimit -f` shows it) and run it again to continue" in said
         assert 0 < PartialDownload.load(tmp_path / "0.hdf5").done <= 1_000_000
         judge(tmp_path)
         (came,) = fetch(

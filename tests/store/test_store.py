@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from stored_data import columns, store_dataset, trajectory, write_dataset
 
-from datasets_rl import EpisodeWriter, disk, load, sources, store
+from datasets_rl import EpisodeWriter, append_episodes, disk, load, sources, store
 from datasets_rl.datasets import experience_replay
 from datasets_rl.downloading.run import download
 from datasets_rl.errors import (
@@ -24,6 +24,7 @@ from datasets_rl.errors import (
     LockedError,
     ManifestError,
     NotADatasetError,
+    NotWritableError,
     UnknownIdError,
 )
 from datasets_rl.format.reader import StoredDataset
@@ -405,6 +406,35 @@ def test_sweeping_ignores_read_only_folders(tmp_path):
     (tmp_path / "demo" / "x").chmod(0o500)
     store.sweep_all(tmp_path / "demo")
     (tmp_path / "demo" / "x").chmod(0o700)
+
+
+@pytest.fixture
+def read_only(folder, home):
+    """The home folder of a dataset, mounted so that nobody may write to it."""
+    scaled(folder, 2, in_place=True)
+    mounts = [["mount", "--bind", home, home], ["mount", "-o", "remount,bind,ro", home]]
+    if os.name == "nt" or any(subprocess.run(mount, capture_output=True, check=False).returncode for mount in mounts):
+        pytest.skip("mounting needs root")
+    yield home
+    subprocess.run(["umount", "--lazy", home], check=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: download(ID, force=True),
+        lambda: append_episodes("local/mine", ID),
+        lambda: scaled(ID, 3, name="x"),
+        lambda: store.restore(ID),
+        lambda: store.remove(ID),
+    ],
+    ids=["download", "append", "preprocess", "restore", "remove"],
+)
+def test_a_home_that_nobody_may_write_to_is_named_with_what_to_do(read_only, change):
+    with pytest.raises(NotWritableError, match=r"^\S+ cannot be written: ") as caught:
+        change()
+    assert caught.value.path.is_relative_to(read_only)
+    assert "choose another place with root=..., out=... or RLDS_HOME" in caught.value.hint
 
 
 def test_a_merge_needs_no_step_and_names_each_dataset_once(folder, home):

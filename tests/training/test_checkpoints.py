@@ -8,7 +8,7 @@ import zipfile
 import pytest
 import torch
 
-from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError
+from datasets_rl.errors import FileTooLargeError, IntegrityError, InvalidArgumentError
 from datasets_rl.training import latest_checkpoint, read_checkpoint, write_checkpoint
 
 STATE = {"settings": {"lr": 0.1}, "networks": {"weight": torch.arange(12.0).reshape(3, 4)}, "step": 7}
@@ -63,7 +63,7 @@ def test_a_file_of_something_else_is_no_checkpoint(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "mkfifo"), reason="RLIMIT_FSIZE")
-def test_a_full_disk_leaves_the_former_checkpoint(tmp_path):
+def test_a_file_that_may_not_grow_leaves_the_former_checkpoint(tmp_path):
     import resource
     import signal
 
@@ -72,7 +72,7 @@ def test_a_full_disk_leaves_the_former_checkpoint(tmp_path):
     handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-        with pytest.raises(DiskFullError, match="it resumes at the last checkpoint"):
+        with pytest.raises(FileTooLargeError, match="run it again to continue"):
             write_checkpoint(path, {**STATE, "more": torch.zeros(100_000)}, previous=tmp_path / "previous.pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

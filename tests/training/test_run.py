@@ -195,7 +195,7 @@ def test_a_second_run_in_one_folder_is_refused_and_the_first_goes_on(tmp_path):
     assert train("bc", *TINY, "--steps", "2", "--out", tmp_path)["step"] == 2  # the dead process holds no lock
 
 
-FULL = """
+LIMITED = """
 import resource, signal, sys
 from datasets_rl.cli.app import main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -206,16 +206,16 @@ raise SystemExit(main(sys.argv[1:]))
 
 @pytest.mark.usefixtures("warm_python")
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_FSIZE")
-def test_a_full_disk_is_named_and_the_run_resumes_once_there_is_space(tmp_path):
+def test_a_limit_of_file_sizes_is_named_and_the_run_resumes_once_it_is_raised(tmp_path):
     load("demo/pendulum")
     words = [*TINY, "--hidden", "64", "64", "--steps", "4", "--eval-every", "2", "--out", str(tmp_path)]
     ran = subprocess.run(
-        [sys.executable, "-c", FULL, "train", "bc", *words], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", LIMITED, "train", "bc", *words], capture_output=True, text=True, check=False, timeout=120
     )
 
     assert ran.returncode == 6, ran.stderr
-    assert f"not enough disk at {tmp_path}" in ran.stderr
-    assert "it resumes at the last checkpoint" in ran.stderr
+    assert f"a file at {tmp_path} is too large" in ran.stderr
+    assert "run it again to continue" in ran.stderr
     assert train("bc", *words)["step"] == 4
 
 
