@@ -107,6 +107,7 @@ from .storages import (
 # Samplers of steps
 from .samplers import (
     ConsumingSampler as ConsumingSampler,
+    EpisodeSampler as EpisodeSampler,
     PrioritizedSampler as PrioritizedSampler,
     RandomSampler as RandomSampler,
     Sampler as Sampler,
@@ -115,6 +116,7 @@ from .samplers import (
 
 # Samplers of slices and windows
 from .samplers import (
+    EpisodeSliceSampler as EpisodeSliceSampler,
     PrioritizedSliceSampler as PrioritizedSliceSampler,
     SliceSampler as SliceSampler,
     SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement,

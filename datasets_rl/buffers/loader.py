@@ -40,6 +40,8 @@ class SampledBatches(IterableDataset[Any]):
         self.buffer = buffer
         self.batches = batches
         self._epoch = 0
+        self._part: ReplayBuffer | None = None
+        """In a worker, the buffer with its share."""
 
     def loader(self, **options: Any) -> DataLoader[Any]:
         """Return a `DataLoader` over these batches.
@@ -47,7 +49,7 @@ class SampledBatches(IterableDataset[Any]):
         Args:
             options: Options of the `DataLoader` (workers, pinning), except batch size and collate function.
         """
-        return DataLoader(self, batch_size=None, collate_fn=_identity, **options)
+        return _Loader(self, batch_size=None, collate_fn=_identity, **options)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of this worker, in order."""
@@ -55,11 +57,18 @@ class SampledBatches(IterableDataset[Any]):
         if worker is None:
             yield from self.buffer.batches(self.batches)
             return
-        buffer, sampler = copy(self.buffer), deepcopy(self.buffer.sampler)
-        # All workers start every epoch with the same sampler state and seed: their last epochs may have ended anywhere.
-        sampler.generator = Generator().manual_seed(worker.seed - worker.id + self._epoch)
-        self._epoch += 1
-        buffer.set_sampler(sampler)
+        if self.buffer.workers_draw_shares:
+            self._part = self._part or self.buffer.for_worker(worker.id, worker.num_workers)
+            own = None if self.batches is None else len(range(worker.id, self.batches, worker.num_workers))
+            yield from self._part if own is None else self._part.batches(own)
+            return
+        buffer, sampler = copy(self.buffer), self.buffer.sampler
+        if sampler.position is None:
+            # All workers start every epoch with the same sampler state and seed: their last epochs may have ended anywhere.
+            sampler = deepcopy(sampler)
+            sampler.generator = Generator().manual_seed(worker.seed - worker.id + self._epoch)
+            self._epoch += 1
+            buffer.set_sampler(sampler)
         sampler.ran_out = False
         for number in count() if self.batches is None else range(self.batches):
             if sampler.ran_out:
@@ -69,6 +78,29 @@ class SampledBatches(IterableDataset[Any]):
                 yield buffer.make(drawn)[0]
             else:
                 buffer.discard(drawn)
+
+
+class _Loader(DataLoader[Any]):
+    """A loader during which the sampler has the position of the last batch, though workers draw ahead."""
+
+    dataset: SampledBatches
+
+    def __iter__(self) -> Any:
+        batches = super().__iter__()
+        return batches if self.num_workers == 0 else self._followed(batches)
+
+    def _followed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        buffer = self.dataset.buffer
+        if buffer.workers_draw_shares:
+            try:
+                yield from batches
+            finally:
+                buffer.sampler.begin_next_epoch()
+            return
+        for batch in batches:
+            if buffer.sampler.position is not None:
+                buffer.discard(buffer.draw(None, ahead=True))
+            yield batch
 
 
 def _identity(batch: Any) -> Any:

@@ -56,6 +56,8 @@ class Drawn:
     """The steps, if they were read under the lock."""
     announced: bool = False
     """Whether its read outside the lock was announced."""
+    before: Any = None
+    """The position of the sampler before the batch, if it has one."""
 
 
 class ReadPath(Composed):
@@ -86,10 +88,11 @@ class ReadPath(Composed):
         parts = self._components
         lock, storage = parts.lock, parts.storage
         with lock.reading if storage.read_only else lock:
+            before = parts.sampler.position if ahead else None
             index, info = self.choose_rows(storage, size)
             if parts.writer.tracks_generations:
                 info["index_generation"] = parts.writer.generations_of(storage.unravel(index))
-            drawn = Drawn(storage, index, info, fields, parts.sampler.ran_out)
+            drawn = Drawn(storage, index, info, fields, parts.sampler.ran_out, before=before)
             if ahead and not storage.read_only and not lock.shared:
                 drawn.announced = True
                 lock.begin_read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Generator
 from torch.compiler import is_dynamo_compiling
@@ -86,6 +86,8 @@ class ReplayBuffer(WritePath):
 
     default_writer: type[Writer] = RoundRobinWriter
     """The class of the writer of a storage that can be written, if none is given."""
+    workers_draw_shares: ClassVar[bool] = False
+    """Whether each worker of a `DataLoader` draws batches of its own, as `for_worker` returns; else all draw the same ones."""
 
     def __init__(
         self,
@@ -229,6 +231,8 @@ class ReplayBuffer(WritePath):
             InvalidArgumentError: If no batch size is given, or the buffer is empty.
         """
         parts = self._components
+        if count is None and self._skips_epoch(batch_size):
+            return
         draws_alone = self._prefetch is None and parts.collate_fn is None and not parts.pin_memory
         if draws_alone and not self.has_own_rows and can_read_runs(self):
             yield from runs_of_batches(self, count, batch_size)
@@ -253,7 +257,25 @@ class ReplayBuffer(WritePath):
         """
         if self.batch_size is None:
             raise InvalidArgumentError("iterating needs a batch size", hint="pass batch_size to the constructor")
-        yield from self._sampled(None, None)
+        if not self._skips_epoch(None):
+            yield from self._sampled(None, None)
+
+    def _skips_epoch(self, batch_size: int | None) -> bool:
+        """Return whether the sampler has nothing left of an epoch that was restored."""
+        size: Any = self.batch_size if batch_size is None else batch_size
+        check_batch_size(size)
+        with self.lock:
+            return self.sampler.skip_epoch(self.storage, size)
+
+    def for_worker(self, worker: int, workers: int) -> ReplayBuffer:
+        """Return a buffer with the share of one worker of a `DataLoader`, if `workers_draw_shares`.
+
+        Args:
+            worker: The number of the worker.
+            workers: The number of workers.
+        """
+        del worker, workers
+        return self
 
     def next(self) -> Any:
         """Return the next batch of an iterator that the buffer keeps; None at its end, after which a new one starts.
@@ -303,8 +325,12 @@ class ReplayBuffer(WritePath):
         """
         with self.lock:
             drawn = self._prefetch.draws_in_progress if self._prefetch is not None else []
+            state = super().state_dict()
+            if drawn and drawn[0].before is not None:  # they are drawn again, by these ranks or others
+                state["sampler"] = {**state["sampler"], "state": self.sampler.state_at(drawn[0].before)}
+                drawn = []
             ahead = [batch_to_state(batch.index, batch.info, last=batch.last) for batch in drawn]
-            return {**super().state_dict(), "ahead": ahead}
+            return {**state, "ahead": ahead}
 
     @override
     def state_problems(self, state_dict: dict[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from datasets_rl.datasets.streamed import StreamedExperienceReplay, source_strea
 from datasets_rl.datasets.streaming import Stream
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
+from datasets_rl.samplers.epochs import Uneven
 from datasets_rl.samplers.slices import SliceSampler, slice_size_problems
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from datasets_rl.sources import Selection, split_derived
@@ -60,6 +61,11 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`; not for streams.
         strict_length: True excludes trajectories that are too short for a slice (for streams, they raise an error);
             False uses the whole trajectory.
+        seed: For streams, as `uneven`, `rank` and `world_size`: see `StreamedExperienceReplay`. A stored dataset takes an
+            `EpisodeSampler` or an `EpisodeSliceSampler`.
+        uneven: For streams: what to do about ranks with different numbers of trajectories.
+        rank: For streams: the number of this process.
+        world_size: For streams: the number of processes.
         cache_size: For streams: number of bytes of shards that stay on disk for the next epoch, in addition to the
             shards in use.
 
@@ -100,12 +106,18 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         sampler: Sampler | None = None,
         strict_length: bool = True,
         cache_size: int = 4 << 30,  # noqa: ARG002 -- of streams
+        seed: int | None = None,
+        uneven: Uneven = "keep",
+        rank: int | None = None,
+        world_size: int | None = None,
         **options: Unpack[PartOptions],
     ) -> None:
         self.shuffle, self.num_slices, self.slice_len = shuffle, num_slices, slice_len
         self.strict_length = strict_length
         sliced = num_slices is not None or slice_len is not None
         problems = ["pad is for streams"] if pad not in {None, False} else []
+        if (seed, uneven, rank, world_size) != (None, "keep", None, None):
+            problems.append("seed, uneven, rank and world_size are for streams: pass sampler=EpisodeSampler(...)")
         problems += ["a sampler and slices exclude each other"] if sliced and sampler is not None else []
         if sliced and not shuffle and replacement is not False:
             problems.append("shuffle=False needs replacement=False")

@@ -8,6 +8,7 @@ folder     [block 7: a small stored dataset] [block 2] ...        the oldest is 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -45,6 +46,9 @@ __all__ = ["RemoteShards"]
 
 _BLOCK_BYTES = 4 << 20
 """Bytes of the episodes that are read together; a longer episode is a separate block."""
+_SMALL_BLOCK_BYTES = 1 << 16
+_MIN_BLOCKS = 32
+"""A small dataset has as many blocks as this, if they are not smaller than that: ranks divide the blocks among themselves."""
 _HEADER_BYTES = 1 << 16
 _JSON_MAX_BYTES = 64 << 20
 _REPLACED = "open it again: it was replaced, unless the published files are wrong"
@@ -112,6 +116,21 @@ class RemoteShards(Shards):
     @override
     def count(self) -> int:
         return len(self._blocks)
+
+    @property
+    @override
+    def dataset(self) -> str:
+        firsts = np.array([(block[0], block[-1]) for block in self._blocks])
+        return f"{self.manifest.digest[:16]}-{hashlib.sha256(firsts.tobytes()).hexdigest()[:16]}"
+
+    @override
+    def first_episode(self, shard: int) -> int:
+        return int(self._blocks[shard][0])
+
+    @override
+    def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        steps = np.array([self.episodes.lengths[block].sum() for block in self._blocks], np.int64)
+        return np.array([len(block) for block in self._blocks], np.int64), steps
 
     @override
     def close(self) -> None:
@@ -195,10 +214,11 @@ class RemoteShards(Shards):
         if not len(numbers):
             raise InvalidArgumentError(f"{self.address} has {count:,} episodes; {selection} selects none of them")
         step_bytes = max(1, self.manifest.bytes // self.manifest.steps)
+        block_bytes = min(_BLOCK_BYTES, max(_SMALL_BLOCK_BYTES, self.manifest.bytes // _MIN_BLOCKS))
         blocks: list[NDArray[np.int64]] = []
         for run in np.split(np.sort(numbers), np.flatnonzero(np.diff(np.sort(numbers)) != 1) + 1):
             sizes = (self.episodes.lengths[run] * step_bytes).tolist()
-            blocks += [np.array(group, np.int64) for group in group_by_size(run.tolist(), sizes, _BLOCK_BYTES)]
+            blocks += [np.array(group, np.int64) for group in group_by_size(run.tolist(), sizes, block_bytes)]
         return blocks
 
     @override

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl import sources
@@ -21,6 +24,10 @@ from datasets_rl.sources import Selection
 
 __all__ = ["Shards", "SourceShards"]
 
+Index = NDArray[np.int64]
+
+_EPISODE_BITS = 32
+
 
 class Shards(ABC):
     """The shards of a dataset that is streamed: each can be fetched, and built as a small stored dataset."""
@@ -33,6 +40,19 @@ class Shards(ABC):
     @abstractmethod
     def name(self, shard: int) -> str:
         """Return the name of the folder of a shard, which differs for different content."""
+
+    @property
+    @abstractmethod
+    def dataset(self) -> str:
+        """A text that differs for other shards."""
+
+    def first_episode(self, shard: int) -> int:
+        """Return the number of the first episode of a shard; the shards of a stream have different numbers."""
+        return shard << _EPISODE_BITS
+
+    def lengths(self) -> tuple[Index, Index]:
+        """Return the numbers of episodes and of steps of each shard, int64 [n]; -1 where they are not known."""
+        return np.full(self.count, -1), np.full(self.count, -1)
 
     @abstractmethod
     def fetch(self, shard: int, cancel: CancelToken) -> Any:
@@ -82,6 +102,14 @@ class SourceShards(Shards):
     @override
     def count(self) -> int:
         return len(self.listing.shards)
+
+    @property
+    @override
+    def dataset(self) -> str:
+        listing = self.listing
+        parts = [(shard.paths, shard.part) for shard in listing.shards]
+        files = [(asset.path, asset.size, asset.sha256) for asset in listing.assets]
+        return hashlib.sha256(repr((self._entry.id, str(self._selection), parts, files)).encode()).hexdigest()[:16]
 
     def _job(self, shard: int) -> ConversionJob:
         """Return the conversion job of a shard, which becomes a separate stored dataset."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from typing_extensions import Unpack
+from typing_extensions import Unpack, override
 
 from datasets_rl import sources, store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
@@ -18,6 +19,7 @@ from datasets_rl.datasets.remote import RemoteShards
 from datasets_rl.datasets.shards import SourceShards
 from datasets_rl.datasets.streaming import Stream, StreamSampler, StreamStepSampler
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
+from datasets_rl.samplers.epochs import Uneven
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 
@@ -57,6 +59,13 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         strict_length: Whether an episode that is shorter than a slice is an error; else it is taken whole.
         pad: The value with which slices of short episodes are padded; None does not pad.
         shuffle: Whether episodes, and steps in the buffer, are in random order.
+        seed: The seed of the order, the same for all ranks. By default a single process draws one from the generator, and
+            several ranks use 0.
+        uneven: What to do about ranks with different numbers of episodes or steps: "keep", "drop" or "pad", as for
+            `EpisodeSampler`.
+        rank: The number of this process, which reads its share of the episodes. By default that of `torch.distributed`,
+            if it is initialized, or the environment variables ``RANK`` and ``WORLD_SIZE``; else 0 of 1.
+        world_size: The number of processes.
         buffer_steps: The number of steps of the shuffled buffer.
         cache_size: The maximum number of bytes on the disk that stay for the next epoch, in addition to those in use.
         root: The folder of the cache; by default ``<RLDS_HOME>/<source>/.stream``.
@@ -70,6 +79,7 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
     """
 
     streaming = True
+    workers_draw_shares = True
     __signature__ = NamedOptions()
 
     def __init__(
@@ -82,6 +92,10 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
         strict_length: bool = True,
         pad: float | None = None,
         shuffle: bool = True,
+        seed: int | None = None,
+        uneven: Uneven = "keep",
+        rank: int | None = None,
+        world_size: int | None = None,
         buffer_steps: int = 100_000,
         cache_size: int = 4 << 30,
         root: Path | str | None = None,
@@ -95,15 +109,20 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
             selection or Selection(),
             Settings.from_env(),
             cache_bytes=cache_size,
-            shuffle=shuffle,
             pad=pad,
         )
         sliced = slice_len is not None or num_slices is not None
+        order: dict[str, Any] = {
+            "shuffle": shuffle,
+            "seed": seed,
+            "uneven": uneven,
+            "rank": rank,
+            "world_size": world_size,
+        }
+        self._episodes = StreamSampler(num_slices=num_slices, slice_len=slice_len, strict_length=strict_length, **order)
         super().__init__(
             storage=self.stream,
-            sampler=StreamSampler(num_slices=num_slices, slice_len=slice_len, strict_length=strict_length)
-            if sliced
-            else StreamStepSampler(buffer_steps=buffer_steps, shuffle=shuffle),
+            sampler=self._episodes if sliced else StreamStepSampler(buffer_steps=buffer_steps, **order),
             batch_size=batch_size,
             **options,
         )
@@ -128,13 +147,25 @@ class StreamedExperienceReplay(TensorDictReplayBuffer):
                     self.sampler.start_epoch()
             yield from super().__iter__()
             return
-        for run in self.stream.runs(self.sampler.generator):
-            rows = run.rows
-            info: dict[Any, Any] = {}
-            if isinstance(self.sampler, StreamSampler) and (length := self.sampler.slice_len) is not None:
-                part = self.sampler.cut(run, length, filled=self.stream.pad is not None)
-                rows, info = self.sampler.batch(self.stream, [part], length)
+        sampler = self._episodes
+        sampler.generator = self.sampler.generator
+        sampler.attach(self.stream)
+        sampler.start_epoch()
+        if sampler.epochs.skip_epoch(1):
+            return
+        while not sampler.ran_out:
+            rows, info = sampler.take(self.stream, 1, sampler.slice_len)
             yield self.finish(self.stream.take(rows), {**info, "index": rows})
+
+    @override
+    def for_worker(self, worker: int, workers: int) -> StreamedExperienceReplay:
+        """Return a stream of the share of one of the workers of this rank, with a folder of its own."""
+        sampler = cast("StreamSampler", self.sampler).for_worker(worker, workers)
+        part = copy(self)
+        part.stream = self.stream.reopened()
+        part.set_storage(part.stream)
+        part.set_sampler(sampler)
+        return part
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
         """Return the strings of the integer codes of a text field that were read so far.

@@ -9,19 +9,23 @@ batches     slices of trajectories of shard 3, every trajectory once, then of sh
 
 from __future__ import annotations
 
-import itertools
+import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl import disk
 from datasets_rl.datasets.shards import Shards
@@ -29,14 +33,18 @@ from datasets_rl.errors import InvalidArgumentError, LockedError, UnknownKeyErro
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.samplers.base import Sampler
+from datasets_rl.samplers.epochs import Epochs, Items, Uneven, seeded
+from datasets_rl.samplers.seeded import SeededSampler
 from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID, BatchLayout
 from datasets_rl.storages.base import ReadOnlyStorage, Storage
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TRUNCATED, Key, as_key, dotted_name
 
+Index = NDArray[np.int64]
+
 _ROW_BITS = 40
 _MAX_OPEN = 256  # shards whose files stay mapped, for batches that are sampled but not yet read
+_MAX_POOL = 128  # shards whose steps are mixed
 _MAX_IN_FLIGHT = 2  # groups of raw files that are on the disk at once
 _INIT: Key = ("is_init",)
 
@@ -50,7 +58,7 @@ class EpisodeSpan:
     """Consecutive steps of one trajectory in a shard."""
 
     shard: int
-    """The number of shards that were opened before this one."""
+    """The number of the shard."""
     start: int
     length: int
 
@@ -70,7 +78,6 @@ class Stream(ReadOnlyStorage):
         above: The folder of the streams of this dataset; each stream that is open has its own folder below it.
         open_shards: Returns the shards, given the folder of this stream.
         cache_bytes: The maximum size in bytes of the shards on the disk, in addition to those that are open or being fetched.
-        shuffle: Whether the shards, and the trajectories of each, are in random order.
         pad: The value with which short trajectories are padded; None does not pad.
 
     Raises:
@@ -85,24 +92,28 @@ class Stream(ReadOnlyStorage):
         open_shards: Callable[[Path], Shards],
         *,
         cache_bytes: int,
-        shuffle: bool = True,
         pad: float | None = None,
     ) -> None:
         super().__init__(1)
+        self.reopened = partial(Stream, dataset_id, above, open_shards, cache_bytes=cache_bytes, pad=pad)
+        """Opens the same stream in another process, in a separate folder."""
         self.masked = True  # a shard that is not yet downloaded may lack a final observation
         self.dataset_id = dataset_id
-        self.shuffle, self.pad = shuffle, pad
+        self.pad = pad
         self.vocabulary: dict[Key, dict[str, int]] = {}
         """The texts read so far, by field, with their numbers."""
         self._cache_bytes = cache_bytes
-        self._opened: OrderedDict[int, _Shard] = OrderedDict()
-        self._numbers = itertools.count()
-        self._episodes = 0
+        self._opened: OrderedDict[int, OpenShard] = OrderedDict()
+        self._lock = threading.RLock()
+        self._order: deque[int] = deque()  # the shards that the prefetcher has not yet returned
+        self._ahead = ExitStack()
         self._held = ExitStack()
         weakref.finalize(self, self._held.close)  # at the latest when the process ends
         self._folder = self._own_folder(above)
         self.shards = open_shards(self._folder)
         self._held.callback(self.shards.close)
+        self._held.callback(self._ahead.close)
+        self._episode_counts, self._step_counts = self.shards.lengths()
 
     def _own_folder(self, above: Path) -> Path:
         """Lock and return the first folder that no other stream of this dataset uses, with its existing shards."""
@@ -124,34 +135,46 @@ class Stream(ReadOnlyStorage):
         """Raise `NoLength`: the total number of steps is unknown."""
         raise NoLength(f"{self.dataset_id} is streamed and has no length", hint="use download=True")
 
-    def runs(self, generator: torch.Generator | None) -> Iterator[EpisodeSpan]:
-        """Yield every whole trajectory once."""
-        order = self._order(self.shards.count, generator)
-        with Prefetcher([[shard] for shard in order], self._fetch, _MAX_IN_FLIGHT) as prefetcher:
-            for shard in order:
-                number = self._open(shard, prefetcher.take())
-                prefetcher.release()
-                table = self._opened[number].storage.episodes
-                for episode in self._order(len(table), generator):
-                    yield EpisodeSpan(number, int(table.starts[episode]), int(table.lengths[episode]))
+    def episodes(self) -> Items:
+        """The shards, whose units are their episodes."""
+        return self._items("episodes", self._episode_counts, lambda shard: len(self.open(shard).storage.episodes))
 
-    def _order(self, count: int, generator: torch.Generator | None) -> list[int]:
-        return torch.randperm(count, generator=generator).tolist() if self.shuffle else list(range(count))
+    def steps(self) -> Items:
+        """The shards, whose units are their steps."""
+        return self._items("steps", self._step_counts, lambda shard: len(self.open(shard).storage))
 
-    def _fetch(self, shards: Sequence[int], cancel: CancelToken) -> Any:
-        """Fetch a shard; None if it is stored."""
-        return None if self._is_stored(shards[0]) else self.shards.fetch(shards[0], cancel)
+    def _items(self, units: str, lengths: Index, open_item: Callable[[int], int]) -> Items:
+        return Items(f"{self.shards.dataset} {units}", lengths, open_item, self._follow)
 
-    def _shard_folder(self, shard: int) -> Path:
-        return self._folder / "shards" / self.shards.name(shard)
+    def _follow(self, shards: Index) -> None:
+        """Fetch shards ahead, in this order."""
+        self._ahead.close()
+        self._order = deque(shards.tolist())
+        fetch = partial(_fetch, self.shards, self._folder)  # a thread that knew the stream would keep it alive
+        groups = [[shard] for shard in self._order]
+        self._prefetcher = self._ahead.enter_context(Prefetcher(groups, fetch, _MAX_IN_FLIGHT))
 
-    def _is_stored(self, shard: int) -> bool:
-        return (self._shard_folder(shard) / disk.MANIFEST_FILE).is_file()
+    def open(self, shard: int) -> OpenShard:
+        """Open a shard by its number, and those before it in the order of the epoch; it may stay open."""
+        with self._lock:
+            try:
+                while shard not in self._opened and shard in self._order:
+                    fetched = self._prefetcher.take()
+                    self._open(self._order.popleft(), fetched)
+                    self._prefetcher.release()
+            except BaseException:
+                self._order.clear()  # its thread has ended: the next shards are fetched when they are needed
+                self._ahead.close()
+                raise
+            if shard not in self._opened:
+                self._open(shard, _fetch(self.shards, self._folder, [shard], CancelToken()))
+            self._opened.move_to_end(shard)
+            return self._opened[shard]
 
-    def _open(self, shard: int, fetched: Any) -> int:
-        folder = self._shard_folder(shard)
+    def _open(self, shard: int, fetched: Any) -> None:
+        folder = _shard_folder(self.shards, self._folder, shard)
         if fetched is None:  # it was stored then, and may have been deleted for space since
-            fetched = self._fetch([shard], CancelToken())
+            fetched = _fetch(self.shards, self._folder, [shard], CancelToken())
         if fetched is not None:
             build = self._folder / "build"
             disk.remove_tree(build)
@@ -160,13 +183,10 @@ class Stream(ReadOnlyStorage):
             disk.publish_folder(build, folder)
         folder.touch()  # the shard that was used least recently is deleted first
         self._free_space(folder)
-        number = next(self._numbers)
-        opened = _Shard.of(StoredDataset(folder), self._episodes, self.vocabulary)
-        self._opened[number] = opened
-        self._episodes += len(opened.storage.episodes)
+        first = self.shards.first_episode(shard)
+        self._opened[shard] = OpenShard.of(StoredDataset(folder), first, self.vocabulary)
         while len(self._opened) > _MAX_OPEN:
             self._opened.popitem(last=False)
-        return number
 
     def _free_space(self, newest: Path) -> None:
         folders = sorted(
@@ -195,7 +215,7 @@ class Stream(ReadOnlyStorage):
         pieces = []
         start = 0
         for number, count in zip(*torch.unique_consecutive(numbers, return_counts=True), strict=True):
-            shard = self._opened[int(number)]
+            shard = self._opened.get(int(number)) or self.open(int(number))
             pieces.append(shard.take(rows[start : start + int(count)] & ((1 << _ROW_BITS) - 1)))
             start += int(count)
         data = pieces[0] if len(pieces) == 1 else TensorDict.cat(pieces)
@@ -222,24 +242,35 @@ class Stream(ReadOnlyStorage):
 
     def starts_are_marked(self, run: EpisodeSpan) -> bool:
         """Return whether the dataset has a field that marks the first step of each trajectory."""
-        return _INIT in self._opened[run.shard].storage.stored.schema
+        return _INIT in self.open(run.shard).storage.stored.schema
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dataset_id!r}, {self.shards.count:,} shards)"
 
 
+def _shard_folder(shards: Shards, folder: Path, shard: int) -> Path:
+    return folder / "shards" / shards.name(shard)
+
+
+def _fetch(shards: Shards, folder: Path, group: Sequence[int], cancel: CancelToken) -> Any:
+    """Fetch a shard; None if it is stored."""
+    is_stored = (_shard_folder(shards, folder, group[0]) / disk.MANIFEST_FILE).is_file()
+    return None if is_stored else shards.fetch(group[0], cancel)
+
+
 @dataclass(frozen=True, slots=True)
-class _Shard:
+class OpenShard:
     """An open shard, whose episodes and texts get the numbers of the stream."""
 
     storage: DatasetStorage
     first: int
-    """The number of its first episode in the stream."""
+    """The number of its first episode."""
     numbers: dict[Key, Tensor]
     """For each text field, the number of each of its texts in the stream, int32."""
 
     @classmethod
-    def of(cls, stored: StoredDataset, first: int, vocabulary: dict[Key, dict[str, int]]) -> _Shard:
+    def of(cls, stored: StoredDataset, first: int, vocabulary: dict[Key, dict[str, int]]) -> OpenShard:
+        """Return a shard, whose texts are added to a vocabulary."""
         numbers: dict[Key, Tensor] = {}
         for field in stored.schema:
             if field.text:
@@ -251,6 +282,7 @@ class _Shard:
         return cls(DatasetStorage(stored, masked=True, image_cache=0), first, numbers)
 
     def take(self, rows: Tensor) -> TensorDict:
+        """Return the steps of these rows of the shard, int64 [B]."""
         data = self.storage.get(rows)
         data[EPISODE] = data[EPISODE] + self.first
         for key, numbers in self.numbers.items():
@@ -258,15 +290,25 @@ class _Shard:
         return data
 
 
-class StreamSampler(Sampler):
-    """A sampler that takes a slice of each trajectory of a stream, in order; an epoch takes each trajectory once.
+class StreamSampler(SeededSampler):
+    """A sampler that takes a slice of each trajectory of a stream; an epoch takes each trajectory once.
+
+    Ranks share the shards, and so the trajectories, as those of an `EpisodeSampler` share episodes. The state is valid for
+    every rank, and for any number of ranks.
 
     Args:
         num_slices: The number of slices of a batch.
         slice_len: The number of steps of a slice. Without both, a batch is one slice.
         strict_length: Whether a trajectory shorter than a slice is an error; else it is taken whole. If the stream pads
             trajectories, ``("collector", "mask")`` is True for the real steps.
+        shuffle: Whether the shards, and the trajectories of each, are in random order.
+        seed: The seed of the order, as for `EpisodeSampler`.
+        uneven: What to do about ranks with different numbers of trajectories or steps, as for `EpisodeSampler`.
+        rank: The number of this process, as for `EpisodeSampler`.
+        world_size: The number of processes.
     """
+
+    draws_ahead = False
 
     def __init__(
         self,
@@ -274,60 +316,104 @@ class StreamSampler(Sampler):
         num_slices: int | None = None,
         slice_len: int | None = None,
         strict_length: bool = True,
+        shuffle: bool = True,
+        seed: int | None = None,
+        uneven: Uneven = "keep",
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         self.num_slices, self.slice_len = num_slices, slice_len
         self.strict_length = strict_length
-        self._runs: Iterator[EpisodeSpan] | None = None
-        self._next: EpisodeSpan | None = None
+        self.epochs = Epochs(seed=seed, shuffle=shuffle, uneven=uneven, rank=rank, world_size=world_size)
+        self._stream: Stream | None = None
+        self._starts: OrderedDict[tuple[int, int | None, int], Tensor] = OrderedDict()
 
-    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Sample the next batch; the last one of an epoch has the remaining slices."""
+    @override
+    def attach(self, storage: Storage) -> None:
         if not isinstance(storage, Stream):
-            raise InvalidArgumentError(f"a StreamSampler samples from a Stream; got a {type(storage).__name__}")
+            raise InvalidArgumentError(f"a {type(self).__name__} samples from a Stream; got a {type(storage).__name__}")
+        if storage is not self._stream:
+            self.epochs.bind(self._items_of(storage))
+            self._stream = storage
+
+    def _items_of(self, stream: Stream) -> Items:
+        return stream.episodes()
+
+    @override
+    def bind(self, storage: Storage, batch_size: int) -> int:
+        self.attach(storage)
+        return batch_size // self._length(batch_size)
+
+    def _length(self, batch_size: int) -> int:
+        """Return the number of steps of a slice."""
         length = self.slice_len or batch_size // (self.num_slices or 1)
         if not length or batch_size % length or (self.num_slices and batch_size % self.num_slices):
             raise InvalidArgumentError(
                 f"a batch of {batch_size} steps has no {self.num_slices or batch_size / length:g} slices of equal length",
                 hint="give a multiple of num_slices or slice_len",
             )
-        slices = [
-            self.cut(run, length, filled=storage.pad is not None)
-            for run in self._next_trajectories(storage, batch_size // length)
-        ]
-        return self.batch(storage, slices, length)
+        return length
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Sample the next batch; the last one of an epoch has the remaining slices."""
+        count = self.bind(storage, batch_size)
+        return self.take(cast("Stream", storage), count, self._length(batch_size))
+
+    def for_worker(self, worker: int, workers: int) -> StreamSampler:
+        """Return a sampler with the share of one of the workers of this rank."""
+        self.epochs.draw_seed(self.generator)
+        sampler = copy(self)
+        sampler.epochs = self.epochs.divided(worker, workers)
+        return sampler
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_stream": None}
 
     def start_epoch(self) -> None:
-        """Drop the rest of the present epoch: the next batch is the first one of another."""
-        self._runs = self._next = None
+        """Drop the rest of the present epoch, unless it was just restored: the next batch is the first one of another."""
+        self.epochs.start()
         self.ran_out = False
 
-    def _next_trajectories(self, stream: Stream, count: int) -> list[EpisodeSpan]:
-        """Return the next trajectories, fewer at the end of an epoch; reads one ahead to detect the end."""
-        trajectories: list[EpisodeSpan] = []
-        try:
-            if self._runs is None:
-                self._runs = stream.runs(self.generator)
-                self._next = next(self._runs)
-            while self._next is not None and len(trajectories) < count:
-                trajectories.append(self._next)
-                self._next = next(self._runs, None)
-        except BaseException:
-            self._runs = None  # the next call starts a new epoch
-            raise
-        self.ran_out = self._next is None
-        if self.ran_out:
-            self._runs = None
-        return trajectories
+    def take(self, stream: Stream, count: int, length: int | None) -> tuple[Tensor, dict[str, Any]]:
+        """Return the rows of slices of the next trajectories, with the fields that describe them.
 
-    def cut(self, run: EpisodeSpan, length: int, *, filled: bool) -> EpisodeSpan:
-        """Return a random slice of a trajectory, with a uniformly distributed start; a short trajectory unchanged.
+        Args:
+            stream: The stream, to which the sampler is attached.
+            count: The number of trajectories.
+            length: The number of steps of a slice; None takes trajectories whole, without fields.
+        """
+        numbers = [part.tolist() for part in self.epochs.next(count, self.generator)]
+        spans = [self._span(stream, shard, episode) for shard, episode in zip(*numbers, strict=True)]
+        self.ran_out = self.epochs.ran_out
+        if length is None:
+            return torch.cat([span.rows for span in spans]), {}
+        starts = [float(self._starts_of(stream, shard)[episode]) for shard, episode in zip(*numbers, strict=True)]
+        filled = stream.pad is not None
+        chosen = [self._cut(span, length, start, filled=filled) for span, start in zip(spans, starts, strict=True)]
+        return self.batch(stream, chosen, length)
+
+    def _span(self, stream: Stream, shard: int, episode: int) -> EpisodeSpan:
+        table = stream.open(shard).storage.episodes
+        return EpisodeSpan(shard, int(table.starts[episode]), int(table.lengths[episode]))
+
+    def _starts_of(self, stream: Stream, shard: int) -> Tensor:
+        """Return where the slice of each trajectory of a shard starts, in parts of its possible starts."""
+        key = self.epochs.epoch, self.epochs.seed, shard
+        if key not in self._starts:
+            count = len(stream.open(shard).storage.episodes)
+            self._starts[key] = torch.rand(count, dtype=torch.float64, generator=seeded("starts", *key))
+            if len(self._starts) > _MAX_OPEN:
+                self._starts.popitem(last=False)
+        return self._starts[key]
+
+    def _cut(self, run: EpisodeSpan, length: int, start: float, *, filled: bool) -> EpisodeSpan:
+        """Return a slice of a trajectory; a short trajectory unchanged.
 
         Raises:
             InvalidArgumentError: If the trajectory is too short, and short ones are neither padded nor allowed.
         """
         if run.length >= length:
-            start = int(torch.randint(run.length - length + 1, (), generator=self.generator))
-            return EpisodeSpan(run.shard, run.start + start, length)
+            return EpisodeSpan(run.shard, run.start + int(start * (run.length - length + 1)), length)
         if self.strict_length and not filled:
             raise InvalidArgumentError(
                 f"a trajectory has {run.length:,} steps; expected {length:,} for a slice",
@@ -354,50 +440,56 @@ class StreamSampler(Sampler):
 
 
 class StreamStepSampler(StreamSampler):
-    """A sampler of single steps of a stream, from a shuffled buffer of whole trajectories.
+    """A sampler of single steps of a stream, from a shuffled pool of whole trajectories.
 
-    The buffer is filled with the steps of the next trajectories and shuffled. Batches are taken from it; when half of it
-    is left, it is filled and shuffled again. An epoch takes each step once.
+    A rank takes as many of its shards as have `buffer_steps` steps, and draws their steps in random order; then the next
+    ones. An epoch takes each step once.
 
     Args:
-        buffer_steps: The number of steps from which the buffer is refilled to its size: larger mixes better.
+        buffer_steps: The number of steps that are mixed, at least: larger mixes better. A pool has at most 128 shards.
         shuffle: False takes the steps in the order of the stream.
+        seed: The seed of the order, as for `EpisodeSampler`.
+        uneven: What to do about ranks with different numbers of steps, as for `EpisodeSampler`.
+        rank: The number of this process, as for `EpisodeSampler`.
+        world_size: The number of processes.
     """
 
-    def __init__(self, *, buffer_steps: int = 100_000, shuffle: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        buffer_steps: int = 100_000,
+        shuffle: bool = True,
+        seed: int | None = None,
+        uneven: Uneven = "keep",
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
         if buffer_steps < 1:
             raise InvalidArgumentError(f"buffer_steps is {buffer_steps}; expected an integer >= 1")
-        super().__init__()
-        self.buffer_steps, self.shuffle = buffer_steps, shuffle
-        self._rows = torch.empty(0, dtype=torch.int64)
+        super().__init__(shuffle=shuffle)
+        self.buffer_steps = buffer_steps
+        self.epochs = Epochs(
+            seed=seed,
+            shuffle=shuffle,
+            pool=buffer_steps,
+            pool_items=_MAX_POOL,
+            uneven=uneven,
+            rank=rank,
+            world_size=world_size,
+        )
 
+    @override
+    def _items_of(self, stream: Stream) -> Items:
+        return stream.steps()
+
+    @override
+    def bind(self, storage: Storage, batch_size: int) -> int:
+        self.attach(storage)
+        return batch_size
+
+    @override
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Sample the next batch; the last one of an epoch has the remaining steps."""
-        if not isinstance(storage, Stream):
-            raise InvalidArgumentError(f"a StreamStepSampler samples from a stream; got a {type(storage).__name__}")
-        if len(self._rows) <= max(batch_size, self.buffer_steps // 2):
-            self._refill(storage, max(self.buffer_steps, 2 * batch_size))
-        batch, self._rows = self._rows[:batch_size], self._rows[batch_size:]
-        self.ran_out = self._runs is None and not len(self._rows)
-        return batch, {}
-
-    def start_epoch(self) -> None:
-        """Drop the rest of the present epoch, with the steps in the buffer."""
-        super().start_epoch()
-        self._rows = self._rows[:0]
-
-    def _refill(self, stream: Stream, target: int) -> None:
-        """Add the next trajectories, unless the epoch ends with the steps that are left."""
-        pieces = [self._rows]
-        count = len(self._rows)
-        if self._runs is not None or not count:
-            oldest = int(self._rows.min() >> _ROW_BITS) if count else None
-            while count < target:
-                (run,) = self._next_trajectories(stream, 1)
-                pieces.append(run.rows)
-                count += run.length
-                oldest = run.shard if oldest is None else oldest
-                if self._runs is None or run.shard - oldest >= _MAX_OPEN // 2:  # a closed shard cannot be read
-                    break
-        rows = torch.cat(pieces)
-        self._rows = rows[torch.randperm(count, generator=self.generator)] if self.shuffle else rows
+        shards, steps = self.epochs.next(self.bind(storage, batch_size), self.generator)
+        self.ran_out = self.epochs.ran_out
+        return torch.from_numpy(steps + (shards << _ROW_BITS)), {}

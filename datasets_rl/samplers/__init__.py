@@ -3,6 +3,7 @@
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.consuming import ConsumingSampler
 from datasets_rl.samplers.ensemble import SamplerEnsemble
+from datasets_rl.samplers.episodes import EpisodeSampler, EpisodeSliceSampler
 from datasets_rl.samplers.goals import GoalSampler
 from datasets_rl.samplers.mixture import MixtureSampler
 from datasets_rl.samplers.prioritized import PrioritizedSampler
@@ -15,6 +16,8 @@ from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
 
 __all__ = [
     "ConsumingSampler",
+    "EpisodeSampler",
+    "EpisodeSliceSampler",
     "GoalSampler",
     "MixtureSampler",
     "PrioritizedSampler",

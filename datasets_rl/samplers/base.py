@@ -149,6 +149,24 @@ class Sampler(Stateful, ABC, metaclass=_SamplerClass):
             InvalidArgumentError: If the sampler cannot accept them.
         """
 
+    @property
+    def position(self) -> Any:
+        """The position in an epoch, if the batches follow from a seed and this position; else None."""
+        return None
+
+    def state_at(self, position: Any) -> dict[str, Any]:
+        """Return the state that this sampler had at a position, in the same epoch or the one before."""
+        del position
+        return self.state_dict()
+
+    def begin_next_epoch(self) -> None:
+        """Drop the rest of the present epoch, if the order of the batches follows from the number of the epoch."""
+
+    def skip_epoch(self, storage: Storage, batch_size: int) -> bool:
+        """Return whether nothing is left to sample of an epoch that was restored, and go on to the next epoch if so."""
+        del storage, batch_size
+        return False
+
     def empty(self) -> None:
         """Forget all rows, after the storage was emptied."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, distributed
 
 from datasets_rl.errors import InvalidArgumentError
 
@@ -60,6 +61,30 @@ class Share:
         if not all(isinstance(argument, int) for argument in arguments) or not 0 <= rank < world_size:
             raise InvalidArgumentError(f"rank is {rank!r}; expected at least 0 and below world_size {world_size!r}")
         return cls(rank, world_size)
+
+    @classmethod
+    def of_process(cls, rank: int | None, world_size: int | None) -> Share:
+        """Parse the arguments of a sampler; without them, find the rank of this process.
+
+        It is that of `torch.distributed` if a process group exists, else that of the environment variables that torchrun
+        sets, ``RANK`` and ``WORLD_SIZE``, else 0 of 1.
+
+        Raises:
+            InvalidArgumentError: If only one argument or variable is given, or the rank is out of range.
+        """
+        if rank is not None or world_size is not None:
+            return cls.from_rank(rank, world_size)
+        if distributed.is_available() and distributed.is_initialized():
+            return cls(distributed.get_rank(), distributed.get_world_size())
+        texts = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")}
+        if not any(texts.values()):
+            return cls()
+        if not all(text.isascii() and text.isdecimal() for text in texts.values()):
+            raise InvalidArgumentError(
+                f"RANK is {texts['RANK']!r} and WORLD_SIZE is {texts['WORLD_SIZE']!r}; expected two integers",
+                hint="pass rank and world_size, or unset both variables",
+            )
+        return cls.from_rank(*map(int, texts.values()))
 
     def __bool__(self) -> bool:
         """Return whether there are several processes."""

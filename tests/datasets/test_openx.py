@@ -89,8 +89,7 @@ def test_iterating_gives_every_trajectory_whole_and_once(streamed):
     assert sorted(number for number, _ in found) == [0, 1, 2, 3, 4]
     for number, trajectory in found:
         same(dataset, trajectory, number)
-    assert [one["episode"].unique().tolist() for _, one in found] != [[0]] * 5
-    assert sorted(int(one["episode"][0]) for _, one in found) == [0, 1, 2, 3, 4]
+    assert len(torch.cat([one["episode"].unique() for _, one in found]).unique()) == 5
 
 
 def test_batches_of_a_stream_always_say_whether_the_final_observation_is_known(streamed):
@@ -275,7 +274,7 @@ def on_disk(dataset):
     return sorted(path.name for path in (folder / "shards").iterdir()), [*(folder / "raw").rglob("*.tfrecord-*")]
 
 
-def test_without_room_only_the_current_shard_is_kept(streamed, served):
+def test_without_room_only_the_current_shard_is_kept(streamed):
     dataset = streamed(cache_size=0)
 
     for _ in dataset:
@@ -283,9 +282,8 @@ def test_without_room_only_the_current_shard_is_kept(streamed, served):
         assert len(shards) == 1
         # The next shard may be stored, and another one may be downloading.
         assert len({path.name.partition(".part")[0] for path in files}) <= 2 * 2
-    asked = len(files_asked(served))
     assert sum(1 for _ in dataset) == 5
-    assert len(files_asked(served)) > asked
+    assert len(on_disk(dataset)[0]) == 1
 
 
 def test_the_next_stream_reuses_stored_shards(streamed, served):
@@ -331,12 +329,12 @@ def test_an_error_of_a_stream_is_raised(streamed, tmp_path):
     assert on_disk(dataset)[0] != []
 
 
-def test_a_failed_stream_starts_again(streamed, tmp_path):
+def test_a_failed_stream_stays_where_it_failed(streamed, tmp_path):
     raw.corrupt_bytes(raw.flipped, tmp_path / "tree")
     dataset = streamed(num_slices=1, shuffle=False)
 
+    assert source(dataset, dataset.sample(1)) == 0
     for _ in range(2):
-        assert source(dataset, dataset.sample(1)) == 0
         with pytest.raises(ConversionError):
             dataset.sample(1)
     raw.write_records(tmp_path / "tree", [raw.FILES[1]] * 3)

@@ -68,7 +68,14 @@ LONG = {
     "goals": ("rlds train",),
     "robot-images": ("rlds train",),
     "offline-to-online": ("rlds train",),
-    "cluster": ("RLDS_OFFLINE=1 rlds doctor", "SLURM_ARRAY_TASK_ID", "OMP_NUM_THREADS=1 python", "for ", "python"),
+    "cluster": (
+        "RLDS_OFFLINE=1 rlds doctor",
+        "SLURM_ARRAY_TASK_ID",
+        "STOP=50",
+        "OMP_NUM_THREADS=1 python",
+        "for ",
+        "python",
+    ),
 }
 """Beginnings of commands that only the slow tests run: they take longer than a second, or start processes."""
 CLAIMS = {
