@@ -68,8 +68,9 @@ def test_the_files_are_those_of_the_upstream(convert, folder, drawn, write):
 @pytest.mark.parametrize(
     "options",
     [
-        {"crf": "20"},
-        {"crf": "20", "g": "7", "bf": "3"},
+        {"crf": "20", "sc_threshold": "0"},
+        {"crf": "20", "sc_threshold": "0", "g": "7", "bf": "3"},
+        {"crf": "20", "sc_threshold": "0", "g": "7", "bf": "3", "x264-params": "open-gop=1"},
         {"codec": "libsvtav1", "crf": "30", "preset": "12", "threads": "0"},
     ],
 )
