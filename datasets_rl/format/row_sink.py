@@ -71,7 +71,6 @@ class RowSink:
         written: tuple[int, int, Mapping[str, int]] | None,
         dictionaries: Mapping[Key, ZstdDictionary],
     ) -> None:
-        self._dictionaries = dictionaries
         self._reserved: dict[str, tuple[int, int]] = {}
         """The last deferred row by file of compressed images, and its first byte."""
         self._name = name
@@ -153,9 +152,7 @@ class RowSink:
                 deferred, start = self._reserved[field.file]
                 if deferred != row:
                     raise ValueError(f"{field.name}: row {row:,} is patched; row {deferred:,} was deferred")
-                compressed, _ = compress(state, self._dictionaries[key])
-                size = len(reserved(field.step_bytes))
-                self.streams[field.file].patch(start, padded(compressed, size))
+                self.streams[field.file].patch(start, self._batch.rows.compressed[field].replacement(state))
             else:
                 self.streams[field.file].patch(row, state)
 
@@ -224,16 +221,13 @@ class RowSink:
         if isinstance(images, list):
             joined = np.frombuffer(b"".join(images[:count]), np.uint8)
             return joined, np.cumsum([len(image) for image in images[:count]], dtype=np.int64)
-        data, ends = images.joined(count)
         if not deferred or not field.shared:
-            return data, ends
-        pieces = np.split(data, ends[:-1])
-        for at in deferred:
-            pieces[at] = reserved(field.step_bytes)
-        ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-        row, start = self.streams[field.ends_file].rows + deferred[-1], ends[deferred[-1]] - len(pieces[deferred[-1]])
-        self._reserved[field.file] = row, self.streams[field.file].rows + int(start)
-        return np.concatenate(pieces), ends
+            return images.joined(count)
+        data, ends = images.joined(count, deferred)
+        last = deferred[-1]
+        start = int(ends[last - 1]) if last else 0
+        self._reserved[field.file] = self.streams[field.ends_file].rows + last, self.streams[field.file].rows + start
+        return data, ends
 
     def _append_images(self, file: str, ends_file: str, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
         self.streams[ends_file].append(self.streams[file].rows + ends)
@@ -312,15 +306,18 @@ class _RecordBuffer:
             if field not in arrays
         }
         """The images of each field that are not stored as pixels: encoded ones, or what will be compressed."""
+        self.compressed = {
+            field: images for field, images in self.images.items() if isinstance(images, _CompressedBuffer)
+        }
+        """Those of them that will be compressed."""
         self._has_records = bool(narrow)
         self.columns: dict[Key, Any] = {field.key: self._records[field.name] for field in narrow}
         self.columns |= {field.key: values for field, values in (*arrays.items(), *self.images.items())}
 
     def clear(self) -> None:
         """Release the images that are compressed already; all other memory is reused."""
-        for images in self.images.values():
-            if isinstance(images, _CompressedBuffer):
-                images.clear()
+        for images in self.compressed.values():
+            images.clear()
 
     def files(self, count: int) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield the name of each array file and its first `count` items."""
@@ -334,12 +331,15 @@ class _CompressedBuffer:
     """Buffer for images of a field that is stored compressed: pixels, and runs of images that are compressed already.
 
     rows    |  pixels  |  compressed  |  pixels  |
+
+    A deferred image gets bytes that any image of its size can replace.
     """
 
     def __init__(self, field: Field, capacity: int, dictionary: ZstdDictionary) -> None:
         self._pixels = np.empty((capacity, *field.shape), np.uint8)  # the system gives memory only to written pages
         self._runs: list[tuple[int, CompressedImages]] = []
         self._dictionary = dictionary
+        self._image_bytes = field.step_bytes
 
     def __setitem__(self, rows: slice, images: Any) -> None:
         if not isinstance(images, CompressedImages) or images.dictionary.data != self._dictionary.data:
@@ -347,8 +347,22 @@ class _CompressedBuffer:
         elif len(images):
             self._runs.append((rows.start, images))
 
-    def joined(self, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    def joined(self, count: int, deferred: Sequence[int] = ()) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Return the bytes of the first `count` images one after the other, [B], and the end of each, [n]."""
+        data, ends = self._joined(count)
+        if not deferred:
+            return data, ends
+        images = np.split(data, ends[:-1])
+        for at in deferred:
+            images[at] = reserved(self._image_bytes)
+        return np.concatenate(images), np.cumsum([len(image) for image in images], dtype=np.int64)
+
+    def replacement(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the bytes that replace those of a deferred image, given its pixels, [1, ...]."""
+        compressed, _ = compress(image, self._dictionary)
+        return padded(compressed, len(reserved(self._image_bytes)))
+
+    def _joined(self, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         pieces = []
         stop = 0
         for start, images in self._runs:
