@@ -346,11 +346,15 @@ class IntegrityError(DatasetsRLError):
     Args:
         name: The file or dataset.
         problems: All problems, each with its place.
-        hint: What to do next; by default another download.
+        hint: What to do next; by default how to get the dataset again.
     """
 
     def __init__(self, name: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
-        again = Remedy("download it again with {}", Argument("force", True))
+        again = Remedy(
+            "download it again with {}; if it was preprocessed, make it again from its parent, and if it was recorded, "
+            "restore a copy",
+            Argument("force", True),
+        )
         super().__init__(f"{name}: {'; '.join(problems)}", hint=hint or again)
         self.name = name
         self.problems = tuple(problems)

@@ -92,6 +92,9 @@ def _lines(shell: Shell, verification: Verification) -> Iterator[str]:
 def _remedy(shell: Shell, verification: Verification) -> str:
     """Return what makes this folder whole again; other folders of the same id may be intact."""
     from datasets_rl import store
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.sources import split_derived
+    from datasets_rl.store.layout import OWN_SOURCE
 
     if verification.id == str(verification.folder):
         return "load another checkpoint: this one cannot be trusted"
@@ -101,5 +104,10 @@ def _remedy(shell: Shell, verification: Verification) -> str:
         and store.dataset_paths(verification.id, settings=shell.settings).folder.resolve()
         == verification.folder.resolve()
     ):
+        parent, derived = split_derived(verification.id)
+        if derived:
+            return f"{shell.rlds('preprocess', parent, '--recipe', 'NAME', '--force')}: it was made from {parent}"
+        if parent.startswith(f"{OWN_SOURCE}/") and not Manifest.read(verification.folder).raw:
+            return f"delete {verification.folder}, and restore a copy, or record it again: it cannot be downloaded"
         return f"{again}, then preprocess it again" if verification.preprocessed else again
     return f"delete {verification.folder}, and copy or download the dataset to that place again"

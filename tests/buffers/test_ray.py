@@ -71,6 +71,19 @@ def test_a_remote_buffer_has_the_bytes_of_a_local_one(remote):
     assert len(there) == 0
 
 
+def test_a_remote_buffer_of_compressed_images_has_the_bytes_of_a_local_one(remote):
+    compressed = partial(LazyTensorStorage, 1_000, compress=("image", ("next", "image")))
+    images = torch.arange(701, dtype=torch.uint8)[:, None, None].expand(701, 64, 64)
+    data = steps(700).set("image", images[:-1]).set(("next", "image"), images[1:])
+    local, there = TensorDictReplayBuffer(storage=compressed(), batch_size=8), remote(storage=compressed)
+    for buffer in (local, there, local, there):
+        buffer.extend(data)
+
+    assert (there[:] == local[:]).all()
+    batch = there.sample(16)
+    assert (batch.exclude("index") == local[batch["index"]].exclude("index")).all()
+
+
 @pytest.mark.slow
 def test_batches_requested_ahead_are_of_the_default_size_and_follow_later_steps(remote):
     for options in ({"prefetch": 3, "batches_per_call": 4}, {"prefetch": 0}, {"prefetch": None}):

@@ -11,7 +11,7 @@ import torch
 from stored_data import reseal, write_manifest_with_digest
 from tensordict import TensorDict
 
-from datasets_rl import LazyTensorStorage, TensorDictReplayBuffer
+from datasets_rl import EpisodeWriter, LazyTensorStorage, TensorDictReplayBuffer
 from datasets_rl.store import version_folder
 
 
@@ -144,6 +144,25 @@ def test_the_remedy_for_a_damaged_copy_is_about_the_copy(rlds, stored, tmp_path)
 
     assert "--force" not in out
     assert f"next: delete {copy}, and copy or download the dataset to that place again" in out
+
+
+def test_the_remedy_for_a_damaged_dataset_that_cannot_be_downloaded_is_how_it_was_made(rlds, stored):
+    rlds("preprocess", "demo/pendulum", "--recipe", "td3_bc")
+    with EpisodeWriter("local/mine", root=stored.parents[1] / "local") as writer:
+        writer.start(np.zeros(2, np.float32))
+        writer.step(0, np.zeros(2, np.float32), 1.0, True)
+    folders = {
+        "demo/pendulum@td3_bc": stored.with_name("pendulum@td3_bc"),
+        "local/mine": stored.parents[1] / "local" / "mine",
+    }
+    for folder in folders.values():
+        flip(version_folder(folder) / "rows.npy", -1)
+
+    outs = {name: rlds("verify", name).out for name in folders}
+
+    assert "next: rlds preprocess demo/pendulum --recipe NAME --force" in outs["demo/pendulum@td3_bc"]
+    assert f"next: delete {folders['local/mine']}, and restore a copy, or record it again" in outs["local/mine"]
+    assert not any("download" in out and "cannot be downloaded" not in out for out in outs.values())
 
 
 def test_a_dataset_given_by_its_folder_has_the_remedy_of_its_id(rlds, stored):
