@@ -657,7 +657,9 @@ class TestSamplers:
     }
 
     def test_every_sampler_of_one_storage_is_tried(self):
-        assert {*self.MAKES, "MixtureSampler", "Sampler", "SamplerEnsemble"} == {*samplers.__all__}
+        of_stored_episodes = {"EpisodeSampler", "EpisodeSliceSampler"}
+
+        assert {*self.MAKES, *of_stored_episodes, "MixtureSampler", "Sampler", "SamplerEnsemble"} == {*samplers.__all__}
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("name", MAKES)
