@@ -197,7 +197,7 @@ def test_a_destination_below_a_file_names_that_file_and_no_internal_folder(rlds,
     (tmp_path / "file").write_text("")
     ran = rlds("preprocess", "demo/pendulum", "-t", "returns_to_go", "-o", tmp_path / "file" / "out")
 
-    assert ran.err.startswith(f"rlds: {tmp_path / 'file'} cannot be used\n  why: Not a directory\n  next: ")
+    assert ran.err.startswith(f"rlds: {tmp_path / 'file'} cannot be written\n  why: Not a directory\n  next: ")
 
 
 def test_a_result_inside_a_version_is_refused(rlds, stored):

@@ -177,7 +177,7 @@ def test_an_unknown_program_is_refused_with_the_nearest(rlds):
     ran = rlds("train", "td3bc", "--dataset", "demo/pendulum")
 
     assert ran.code == 2
-    assert "no program 'td3bc'; expected one of bc," in ran.err.replace("\n  why: ", "; ")
+    assert "no program 'td3bc'; expected one of act, bc," in ran.err.replace("\n  why: ", "; ")
     assert "did you mean td3_bc?" in ran.err
 
 

@@ -13,6 +13,8 @@ from datasets_rl import samplers, writers
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import (
     ConsumingSampler,
+    EpisodeSampler,
+    EpisodeSliceSampler,
     GoalSampler,
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -165,6 +167,24 @@ class TestSamplerWithoutReplacement(SamplerContract):
 class TestConsumingSampler(SamplerContract):
     def make(self, generator=None):
         return ConsumingSampler(1000, generator=generator)
+
+
+class TestEpisodeSampler(SamplerContract):
+    def make(self, generator=None):
+        sampler = EpisodeSampler(pool_steps=7)
+        sampler.generator = generator
+        return sampler
+
+    def test_an_empty_storage_cannot_be_sampled(self):
+        with pytest.raises(InvalidArgumentError, match="episodes of a stored dataset; got a Nothing"):
+            self.make().sample(Nothing(), 1)
+
+
+class TestEpisodeSliceSampler(SamplerContract):
+    def make(self, generator=None):
+        sampler = EpisodeSliceSampler(slice_len=1)
+        sampler.generator = generator
+        return sampler
 
 
 class TestPrioritizedSampler(SamplerContract):
